@@ -1,0 +1,56 @@
+"""The one place that asks what time it is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Time from outside, so that tests own it."""
+
+    def now_us(self) -> int:
+        """Microseconds since 1970, UTC."""
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go backwards; the origin means nothing."""
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Waits until ``event`` is set, at most ``timeout_s``; whether it is set."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait(timeout_s)
+
+
+class ManualClock:
+    """A clock that moves only when told to, or by as much as somebody waits; for tests."""
+
+    def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
+        self._now_us = now_us
+        self._start_us = now_us
+
+    def now_us(self) -> int:
+        return self._now_us
+
+    def monotonic_s(self) -> float:
+        return (self._now_us - self._start_us) / 1e6
+
+    def advance(self, seconds: float) -> None:
+        """Moves the clock forward."""
+        self._now_us += round(seconds * 1e6)
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        if not event.is_set():
+            self.advance(timeout_s)
+        return event.is_set()

@@ -1,0 +1,145 @@
+"""Many segments as columns: the form in which payloads move from codec to Parquet to batch.
+
+A token is never touched by Python code: arrays are joined and sliced as buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.schemas import wire_schemas
+from rollstream.schemas.codec import Segment
+from rollstream.schemas.wire_schemas import packed_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """One array a row.
+
+    Row ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
+
+    Attributes:
+        values: [total], the dtype that the schema names.
+        offsets: int64 [rows + 1], starting at 0, rising.
+        present: bool [rows], or None where every row has the array. An absent row is empty.
+    """
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64]
+    present: NDArray[np.bool_] | None = None
+
+    def row(self, index: int) -> NDArray[Any] | None:
+        """A view of one row; None where it is absent."""
+        if self.present is not None and not self.present[index]:
+            return None
+        return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Rows as columns; the names are those of the ``rollout`` schema, extras among them.
+
+    Attributes:
+        rows: how many.
+        scalars: one value a row: every field that is no packed array.
+        arrays: the packed arrays that at least one row has (``prompt_tokens`` and
+            ``output_tokens`` always).
+    """
+
+    rows: int
+    scalars: Mapping[str, Sequence[Any]]
+    arrays: Mapping[str, Ragged]
+
+    @classmethod
+    def from_segments(cls, segments: Sequence[Segment]) -> Columns:
+        """The segments' fields, in their order; one copy of the payload."""
+        bodies = [segment.body for segment in segments]
+        scalars: dict[str, Sequence[Any]] = {}
+        arrays: dict[str, Ragged] = {}
+        for name, dtype in array_fields().items():
+            if name in rare_fields():
+                continue
+            packed = [body[name] for body in bodies]
+            if name in REQUIRED_ARRAYS or any(p is not None for p in packed):
+                arrays[name] = _join(packed, dtype)
+        for name in scalar_fields():
+            if name not in rare_fields():
+                scalars[name] = [body[name] for body in bodies]
+        _add_rare(scalars, arrays, bodies)
+        return cls(len(segments), scalars, arrays)
+
+
+REQUIRED_ARRAYS = ("prompt_tokens", "output_tokens")
+_RARE_DEFAULTS: Mapping[str, Any] = {
+    "actor_logprob_sum": None,
+    "actor_policy_version": "",
+    "token_arrays": [],
+    "attachments": [],
+    "messages": "",
+}
+
+
+def _add_rare(
+    scalars: dict[str, Sequence[Any]], arrays: dict[str, Ragged], bodies: list[Mapping[str, Any]]
+) -> None:
+    extras = [body["extras"] for body in bodies]
+    if all(extra is None for extra in extras):
+        for name, default in _RARE_DEFAULTS.items():
+            scalars[name] = [default] * len(bodies)
+        return
+    for name, default in _RARE_DEFAULTS.items():
+        scalars[name] = [default if extra is None else extra[name] for extra in extras]
+    for name, dtype in array_fields().items():
+        if name in rare_fields():
+            packed = [None if extra is None else extra[name] for extra in extras]
+            if any(p is not None for p in packed):
+                arrays[name] = _join(packed, dtype)
+
+
+def _join(packed: list[bytes | None], dtype: str) -> Ragged:
+    width = np.dtype(dtype).itemsize
+    offsets = np.zeros(len(packed) + 1, np.int64)
+    present = None
+    if None in packed:
+        present = np.fromiter((p is not None for p in packed), np.bool_, len(packed))
+        packed = [p or b"" for p in packed]
+    np.cumsum([len(p) // width for p in packed if p is not None], out=offsets[1:])
+    return Ragged(np.frombuffer(b"".join(packed), dtype), offsets, present)  # type: ignore[arg-type]
+
+
+@cache
+def _fields() -> dict[str, tuple[Any, bool]]:
+    """Field name to (Avro type, whether it is among the extras)."""
+    found: dict[str, tuple[Any, bool]] = {}
+    for field in wire_schemas.newest("rollout").fields:
+        if field["name"] != "extras":
+            found[field["name"]] = (field["type"], False)
+            continue
+        for rare in field["type"][1]["fields"]:
+            found[rare["name"]] = (rare["type"], True)
+    return found
+
+
+@cache
+def array_fields() -> dict[str, str]:
+    """The packed arrays of the ``rollout`` schema: name to dtype."""
+    packed = {name: packed_dtype(avro_type) for name, (avro_type, _) in _fields().items()}
+    return {name: found[0] for name, found in packed.items() if found is not None}
+
+
+@cache
+def scalar_fields() -> dict[str, Any]:
+    """Every other field: name to Avro type."""
+    return {name: t for name, (t, _) in _fields().items() if packed_dtype(t) is None}
+
+
+@cache
+def rare_fields() -> frozenset[str]:
+    """The fields that travel in ``extras``."""
+    return frozenset(name for name, (_, rare) in _fields().items() if rare)

@@ -1,0 +1,25 @@
+"""The root of every error that Rollstream raises, and the errors of bytes and records."""
+
+from __future__ import annotations
+
+
+class RollstreamError(Exception):
+    """Whatever Rollstream raises on purpose: the message names the value and the remedy."""
+
+
+class InvalidRollout(RollstreamError, ValueError):
+    """A rollout, score or dispatch that a caller gave breaks a rule; nothing was published."""
+
+
+class UnreadableEvent(RollstreamError):
+    """Bytes that are no event of ours.
+
+    Attributes:
+        reason: ``not_an_event``, ``unknown_schema``, ``torn`` or ``inconsistent``.
+        detail: what exactly was wrong, for a person.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail

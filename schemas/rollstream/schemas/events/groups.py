@@ -1,0 +1,191 @@
+"""The seal log.
+
+Field for field as in the ``.avsc`` of the same name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedFile:
+    """A Parquet file that a flush wrote.
+
+    Attributes:
+        path: below the store's root.
+        size: bytes.
+        checksum: xxh3-128 of the bytes, hexadecimal.
+    """
+
+    path: str
+    size: int
+    rows: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedGroup:
+    """Rows [row_start, row_start + rows) of files[file], in the same order as in ``members``.
+
+    Attributes:
+        group_uid: as the producer gave it; empty: inferred.
+        policy_version: mixed: members keep their own.
+        weight_step: the oldest of the members; -1: not known.
+        seal_reason: full, timeout, or flush.
+        digest: xxh3-128 over the decoded rows.
+    """
+
+    group_id: str
+    group_uid: str
+    example_id: str
+    lineage: str
+    policy_version: str
+    policy_epoch: int
+    weight_step: int
+    segment_idx: int
+    split: str
+    seal_reason: str
+    failed_members: int
+    file: int
+    row_start: int
+    rows: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """Columns over the members of all groups, in the order of groups, then rows.
+
+    Attributes:
+        offsets: in the source partition.
+        rewards: NaN, no reward yet.
+        replicas: distinct names.
+        stop_reasons: distinct words.
+    """
+
+    offsets: NDArray[np.int64]
+    uids: tuple[str, ...]
+    segment_idxs: NDArray[np.int32]
+    weight_steps: NDArray[np.int64]
+    policy_epochs: NDArray[np.int32]
+    prompt_counts: NDArray[np.int32]
+    token_counts: NDArray[np.int32]
+    rewards: NDArray[np.float64]
+    created_ts: NDArray[np.int64]
+    replicas: tuple[str, ...]
+    replica_idxs: NDArray[np.int32]
+    stop_reasons: tuple[str, ...]
+    stop_reason_idxs: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """Offsets that end without a readable group, for one reason.
+
+    Attributes:
+        uids: one an offset; empty: the record names none.
+    """
+
+    reason: str
+    offsets: NDArray[np.int64]
+    uids: tuple[str, ...]
+    segment_idxs: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flushed:
+    """What one flush settled: there whole or not at all. Heard is the commit point.
+
+    Attributes:
+        epoch: offset of the claim under which this was written.
+        nonce: the claim's nonce.
+        now_ts: log time that decided: the running maximum of LogAppendTime on the source partition.
+        watermark: every source offset below it is settled, by this event or an earlier one.
+    """
+
+    epoch: int
+    nonce: str
+    now_ts: int
+    watermark: int
+    files: tuple[SealedFile, ...]
+    groups: tuple[SealedGroup, ...]
+    members: Members
+    settled: tuple[Settled, ...]
+    incomplete: tuple[SealedFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requested:
+    """Anyone with the right may ask; only the owner acts.
+
+    Attributes:
+        command: compact, retain, accept_lost.
+        arguments: a JSON object.
+    """
+
+    request_id: str
+    command: str
+    arguments: str
+    requested_by: str
+    created_ts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retired:
+    """Files that stop being chosen; deleted once no sampler can still need them.
+
+    Attributes:
+        epoch: offset of the claim under which this was written.
+        nonce: the claim's nonce.
+    """
+
+    epoch: int
+    nonce: str
+    paths: tuple[str, ...]
+    group_ids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Where a group stands after a compaction: rows from row_start of files[file]."""
+
+    group_id: str
+    file: int
+    row_start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """Groups that now stand in other files; digests stay.
+
+    Attributes:
+        epoch: offset of the claim under which this was written.
+        nonce: the claim's nonce.
+    """
+
+    epoch: int
+    nonce: str
+    old_paths: tuple[str, ...]
+    files: tuple[SealedFile, ...]
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossAccepted:
+    """Somebody accepted that these source offsets are lost.
+
+    Attributes:
+        epoch: offset of the claim under which this was written.
+        nonce: the claim's nonce.
+    """
+
+    epoch: int
+    nonce: str
+    first_offset: int
+    last_offset: int
+    reason: str
+    accepted_by: str

@@ -1,0 +1,41 @@
+"""What producers write besides rollouts.
+
+Field for field as in the ``.avsc`` of the same name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatched:
+    """A group was handed to an env replica: what is being worked on."""
+
+    environment: str
+    example_id: str
+    group_uid: str
+    group_size: int
+    replica_id: str = "unknown"
+    worker_id: str = ""
+    created_ts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Members of a group that will never come; they count towards its size.
+
+    Attributes:
+        count: how many members.
+        rollout_uid: the trajectory that failed; empty: none was begun.
+    """
+
+    environment: str
+    example_id: str
+    group_uid: str
+    group_size: int
+    count: int = 1
+    rollout_uid: str = ""
+    reason: str
+    replica_id: str = "unknown"
+    worker_id: str = ""
+    created_ts: int = 0

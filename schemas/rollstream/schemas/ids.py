@@ -1,0 +1,40 @@
+"""Identities: segments, group keys, group ids."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+MIXED_POLICY = "mixed"
+
+
+class SegmentId(NamedTuple):
+    """What dedupe works on."""
+
+    rollout_uid: str
+    segment_idx: int
+
+
+class GroupKey(NamedTuple):
+    """What the members of a group share.
+
+    With ``group_uid`` the producer said so. Strict grouping names the policy version too; mixed
+    grouping leaves it empty.
+    """
+
+    environment: str
+    example_id: str
+    segment_idx: int
+    policy_version: str
+    group_uid: str
+
+
+def group_id(key: GroupKey, uids: Iterable[str]) -> str:
+    """Deterministic: a function of the key and the sorted member uids; 32 hexadecimal digits."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (*map(str, key), *sorted(uids)):
+        raw = part.encode()
+        digest.update(len(raw).to_bytes(4, "little"))
+        digest.update(raw)
+    return digest.hexdigest()

@@ -1,0 +1,43 @@
+"""The order of policies: lag on integers, within a lineage, along one branch.
+
+A policy is (lineage, epoch, step). A trainer's ``resume(n)`` begins a new epoch; from then on a
+policy of an older epoch with a step beyond n is off the branch: the same step now names other
+weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+UNKNOWN_STEP = -1
+
+
+class PolicyRef(NamedTuple):
+    """Names weights: those after ``step`` optimizer steps of ``epoch`` in ``lineage``."""
+
+    lineage: str
+    epoch: int
+    step: int
+
+
+class Branch(NamedTuple):
+    """One resume: ``epoch`` began with the weights after ``from_step`` steps."""
+
+    epoch: int
+    from_step: int
+
+
+def policy_lag(newest: PolicyRef, policy: PolicyRef) -> int | None:
+    """Steps between ``policy`` and ``newest``; None where they cannot be compared.
+
+    Negative: the policy is from the future of a rewound trainer.
+    """
+    if newest.lineage != policy.lineage or UNKNOWN_STEP in (newest.step, policy.step):
+        return None
+    return newest.step - policy.step
+
+
+def off_branch(policy: PolicyRef, branches: Sequence[Branch]) -> bool:
+    """Whether a later resume went back to before this policy."""
+    return any(b.epoch > policy.epoch and policy.step > b.from_step for b in branches)

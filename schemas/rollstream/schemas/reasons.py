@@ -1,0 +1,42 @@
+"""The words that say why: a closed list each, as they stand in events, metrics and reports."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class SettleReason(StrEnum):
+    """Why an offset of the ingest log ended without a readable group.
+
+    ``dispatched`` is no loss: the record said that a group was begun, and it is settled with that
+    group. Every other one is a rollout (or the word that one failed) that nobody will train on.
+    """
+
+    DISPATCHED = "dispatched"
+    DUPLICATE = "duplicate"
+    REPLICA_CAP = "replica_cap"
+    VERSION_REJECTED = "version_rejected"
+    STALE = "stale"
+    OFF_BRANCH = "off_branch"
+    BROKEN_CHAIN = "broken_chain"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    UNREADABLE = "unreadable"
+    LOST = "lost"
+
+
+class SealReason(StrEnum):
+    """Why a group was sealed when it was."""
+
+    FULL = "full"
+    TIMEOUT = "timeout"
+    FLUSH = "flush"
+
+
+class DropReason(StrEnum):
+    """Why a sampler will never serve a group."""
+
+    STALE = "stale"
+    OFF_BRANCH = "off_branch"
+    CAPACITY = "capacity"
+    FILTERED = "filtered"
