@@ -1,0 +1,204 @@
+"""The broker, as four small interfaces. This page is the contract; one suite tests it twice:
+against ``MemoryBroker`` and against Kafka (``tests/contract/test_broker.py``).
+
+Every wait has a deadline in seconds. Nothing here knows what a rollout is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from rollstream.streams.errors import BrokerError
+
+EARLIEST = -2  # A start position: the oldest offset that is kept.
+END = -1  # A start position: behind the newest record.
+
+
+class TopicPartition(NamedTuple):
+    """One log."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
+
+class Record(NamedTuple):
+    """One record as read. ``timestamp_us`` is the broker's clock (LogAppendTime) in microseconds,
+    whose resolution is a millisecond."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_us: int
+    key: bytes | None
+    value: bytes
+
+
+class Delivery(NamedTuple):
+    """What became of an append. Without ``error`` the record is durable at ``offset``.
+
+    ``error`` is a ``DeliveryUnknown`` where the record may or may not be in the log, a
+    ``PermanentBrokerError`` where it is certainly not.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    error: BrokerError | None
+
+
+OnDelivery = Callable[[Delivery], None]
+
+
+class Writer(Protocol):
+    """Appends to any log: idempotent, in order within a partition, acknowledged by all replicas.
+
+    Not shared between threads.
+    """
+
+    def append(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """Queues a record and returns at once.
+
+        Without ``partition`` the key decides, by murmur2 as Kafka's Java client does. The callback
+        runs inside ``poll`` or ``flush``, on the caller's thread.
+
+        Raises:
+            BufferFull: the queue is at its bound; ``poll`` makes room.
+            RecordTooLarge: over the client's limit; nothing was queued.
+        """
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        """Runs the callbacks that are due; waits up to ``timeout_s`` for the first."""
+
+    def flush(self, timeout_s: float) -> int:
+        """Waits until all is delivered or failed; how many still are neither at the deadline."""
+
+    def outstanding(self) -> int:
+        """Records that are queued or in flight."""
+
+    def abandon(self) -> None:
+        """Throws the writer away: what is queued is dropped, what is in flight is in doubt.
+
+        Outstanding callbacks run with ``DeliveryUnknown`` before it returns. Never raises.
+        """
+
+
+class LogReader(Protocol):
+    """Reads named partitions from named offsets. Not shared between threads.
+
+    Within a partition records come in the order of offsets, none skipped.
+    """
+
+    def poll(self, records_max: int, timeout_s: float) -> list[Record]:
+        """The next records, none if there are none by then.
+
+        Raises:
+            OffsetLost: a wanted offset is not in the log any more.
+            BrokerUnavailable, NotAuthorised, UnknownTopic.
+        """
+
+    def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
+        """(oldest offset that is kept, next offset to be written), asked of the broker now."""
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        """The next record of ``where`` that is returned is ``offset``."""
+
+    def close(self) -> None:
+        """Idempotent."""
+
+
+class Committed(NamedTuple):
+    """What a consumer group remembers of a partition."""
+
+    offset: int
+    metadata: str
+
+
+class GroupReader(LogReader, Protocol):
+    """A member of a consumer group (cooperative-sticky).
+
+    A partition that the group assigns is paused until ``begin``; ``poll`` never returns records of
+    a paused, revoked or lost partition. Rebalances happen inside ``poll`` only.
+    """
+
+    def assigned(self) -> frozenset[TopicPartition]:
+        """What is assigned now, begun or not."""
+
+    def begin(self, where: TopicPartition, offset: int) -> None:
+        """Starts reading an assigned partition there."""
+
+    def pause(self, where: TopicPartition) -> None:
+        """Stops reading it; ``begin`` starts again."""
+
+    def commit(self, where: TopicPartition, offset: int, metadata: str, timeout_s: float) -> bool:
+        """Commits; False where the group says that the partition is not this member's any more."""
+
+    def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
+        """What the group remembers, None if nothing."""
+
+    def still_assigned(self, where: TopicPartition, timeout_s: float) -> bool:
+        """Asks the group itself (not our memory of it) whether the partition is ours."""
+
+
+class TopicSpec(NamedTuple):
+    """A topic as it should be: ``config`` in Kafka's names and spelling."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, str]
+
+
+class Admin(Protocol):
+    """Topics. ``replication`` is the broker's default."""
+
+    def describe(self, names: Collection[str] | None, timeout_s: float) -> dict[str, TopicSpec]:
+        """Those of ``names`` that exist (None: all), with their effective configuration."""
+
+    def create(self, specs: Sequence[TopicSpec], timeout_s: float) -> None:
+        """Creates all; one that exists is left as it is. They can be used when it returns."""
+
+
+class Broker(Protocol):
+    """Where logs live. Making any of these is cheap and asks nobody yet."""
+
+    def writer(self, *, linger_ms: float = 5.0, report_success: bool = True) -> Writer:
+        """``report_success=False``: callbacks run for failures only (a hot producer's choice)."""
+
+    def reader(self, starts: Mapping[TopicPartition, int]) -> LogReader:
+        """Reads ``starts`` from these offsets (or EARLIEST, END)."""
+
+    def group_reader(
+        self,
+        group: str,
+        topics: Sequence[str],
+        *,
+        on_gone: Callable[[TopicPartition], None],
+    ) -> GroupReader:
+        """Joins ``group``. ``on_gone`` runs inside ``poll`` for each partition that is revoked or
+        lost, before another member may have it (revoked) or after (lost)."""
+
+    def admin(self) -> Admin: ...
+
+    def close(self) -> None:
+        """Closes what it made. Idempotent."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...

@@ -1,0 +1,1 @@
+"""What the logs say: state as a fold over the events that count."""

@@ -1,0 +1,1 @@
+"""Names of topics, their layout, their creation and checks."""

@@ -1,0 +1,56 @@
+"""What each topic is called and how it must be configured: ``<namespace>.<log>.<name>.<generation>``."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from rollstream.schemas.errors import RollstreamError
+
+DEFAULT_NAMESPACE = "rollstream"
+RECORD_BYTES_MAX = 16 * 1024 * 1024  # The largest rollout or flush event that a topic takes.
+_NAME = re.compile(r"[A-Za-z0-9_-]+")  # No dot: it delimits, so that `math.` never grants `math2`.
+
+
+class BadName(RollstreamError, ValueError):
+    """An environment, sampler or namespace whose name cannot be part of a topic's."""
+
+
+class Layout(NamedTuple):
+    """Names the topics of one deployment."""
+
+    namespace: str = DEFAULT_NAMESPACE
+    generation: int = 1
+
+    def rollouts(self, environment: str) -> str:
+        """The ingest log."""
+        return self._name("rollouts", environment)
+
+    def groups(self, environment: str) -> str:
+        """The seal log: partition p is decided by whoever owns partition p of the ingest log."""
+        return self._name("groups", environment)
+
+    def sampler(self, name: str) -> str:
+        """The decision log of one sampler."""
+        return self._name("sampler", name)
+
+    def scores(self, environment: str) -> str:
+        return self._name("scores", environment)
+
+    def admission(self, environment: str) -> str:
+        return self._name("admission", environment)
+
+    def dead_letters(self) -> str:
+        return self._name("deadletters", "all")
+
+    def sealer_group(self, environment: str) -> str:
+        """The consumer group of the environment's sealers."""
+        return self._name("sealers", environment)
+
+    def _name(self, log: str, name: str) -> str:
+        for part in (self.namespace, name):
+            if not _NAME.fullmatch(part):
+                raise BadName(
+                    f"{part!r} cannot be part of a topic's name; use letters, digits, _ and - only"
+                )
+        return f"{self.namespace}.{log}.{name}.{self.generation}"
