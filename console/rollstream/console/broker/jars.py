@@ -1,0 +1,134 @@
+"""Kafka's own files: fetched once for this user, verified, then used without a network."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import importlib.resources
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollstream.console.broker.errors import KafkaFilesUnavailable, LocalExtraMissing
+
+KAFKA_VERSION = "4.3.0"
+
+# More at once gain nothing on one connection, and a repository may take it for abuse.
+FETCHES_AT_ONCE = 6
+
+
+@dataclass(frozen=True)
+class PinnedJar:
+    """One jar by coordinates and content."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def filename(self) -> str:
+        return f"{self.artifact}-{self.version}.jar"
+
+
+def pinned_jars() -> list[PinnedJar]:
+    """The files of one Kafka, each with the checksum that it must have."""
+    listing = importlib.resources.files(__package__).joinpath("kafka_4_3_0.jars").read_text()
+    jars = []
+    for line in listing.splitlines():
+        if line and not line.startswith("#"):
+            coordinates, sha256 = line.split(" ")
+            group, artifact, version = coordinates.split(":")
+            jars.append(PinnedJar(group, artifact, version, sha256))
+    return jars
+
+
+def default_cache() -> Path:
+    """Where the files are kept for this user."""
+    return Path.home() / ".cache" / "rollstream"
+
+
+def kafka_jars(
+    cache: Path | None = None, on_progress: Callable[[str], None] | None = None
+) -> list[Path]:
+    """Every jar that a broker needs, verified; no network is touched when the cache holds them.
+
+    A fetch that was cut off goes on where it stopped. Several processes may ask at once: one
+    fetches, the others wait for it.
+
+    Args:
+        cache: folder to keep the files in; default: ``default_cache()``.
+        on_progress: told in a line how far the fetch is.
+
+    Raises:
+        LocalExtraMissing: ``jgo`` is not installed, and the files are not there yet.
+        KafkaFilesUnavailable: a file could not be fetched, or is not the pinned one.
+    """
+    cache = cache or default_cache()
+    pinned = pinned_jars()
+    complete = cache / f"kafka-{KAFKA_VERSION}"
+    if not complete.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / f"kafka-{KAFKA_VERSION}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not complete.is_dir():
+                _fetch_all(pinned, complete, on_progress or (lambda _: None))
+    return [complete / jar.filename for jar in pinned]
+
+
+def _fetch_all(pinned: list[PinnedJar], complete: Path, tell: Callable[[str], None]) -> None:
+    fetching = complete.with_name(complete.name + ".fetching")
+    ready = fetching / "ready"
+    ready.mkdir(parents=True, exist_ok=True)
+    context = _maven(fetching / "repository")
+    tell(f"fetching Kafka {KAFKA_VERSION}: 0 of {len(pinned)} files")
+    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
+        fetches = [pool.submit(_fetch, context, jar, ready / jar.filename) for jar in pinned]
+        try:
+            for done, fetch in enumerate(as_completed(fetches), start=1):
+                fetch.result()
+                tell(f"fetching Kafka {KAFKA_VERSION}: {done} of {len(pinned)} files")
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    # The folder appears under its final name at once and whole, so its presence is the proof.
+    ready.rename(complete)
+    shutil.rmtree(fetching)
+
+
+def _maven(repository: Path) -> Any:
+    try:
+        maven = importlib.import_module("jgo.maven")
+        constants = importlib.import_module("jgo.constants")
+    except ModuleNotFoundError as missing:
+        raise LocalExtraMissing("jgo") from missing
+    return maven.MavenContext(
+        repo_cache=repository, remote_repos={"central": constants.MAVEN_CENTRAL_URL}
+    )
+
+
+def _fetch(context: Any, jar: PinnedJar, target: Path) -> None:
+    if target.exists():
+        return
+    artifact = context.project(jar.group, jar.artifact).at_version(jar.version).artifact()
+    # An earlier fetch that was cut off leaves a torn file, which the resolver would believe.
+    artifact.cached_path.unlink(missing_ok=True)
+    try:
+        fetched = artifact.resolve()
+    except (OSError, RuntimeError) as failure:  # what jgo raises for the network and for "absent"
+        raise KafkaFilesUnavailable(
+            f"could not fetch {jar.group}:{jar.artifact}:{jar.version}: {failure}. Check that this "
+            "machine reaches a Maven repository, and start again: what has been fetched is kept."
+        ) from failure
+    found = hashlib.sha256(fetched.read_bytes()).hexdigest()
+    if found != jar.sha256:
+        raise KafkaFilesUnavailable(
+            f"{jar.filename} arrived with SHA-256 {found}, and {jar.sha256} is pinned: it was cut "
+            "off or is another file. Start again; if it stays so, look at what answers in the "
+            "place of the Maven repository."
+        )
+    os.replace(fetched, target)

@@ -1,0 +1,85 @@
+"""The ports of a broker: free ones are picked once, and kept with its data."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rollstream.console.broker.errors import BrokerError, PortTaken
+from rollstream.console.broker.properties import LOOPBACK
+
+# Below Linux' range for outgoing connections: there, a client that dials a dead broker again and
+# again can be given that very port and connect to itself. Above the ports that Ray's workers take.
+FIRST_PORT = 20_000
+LAST_PORT = 32_000
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where clients connect, and where the broker finds its controller."""
+
+    broker: int
+    controller: int
+
+
+def settle_ports(data: Path, wanted: int | None) -> Ports:
+    """The ports of this data folder: those it was started with before, else free ones.
+
+    Args:
+        data: the data folder, held by this process.
+        wanted: the clients' port that the user asked for, if any; it is kept from now on.
+
+    Raises:
+        PortTaken: another process listens on one of them.
+    """
+    kept = data / "ports.json"
+    if kept.exists():
+        try:
+            ports = Ports(**json.loads(kept.read_text()))
+        except (ValueError, TypeError) as broken:
+            raise BrokerError(
+                f"{kept} holds {kept.read_text()!r} and not two ports: delete that file"
+            ) from broken
+        if wanted is not None:
+            ports = Ports(broker=wanted, controller=ports.controller)
+    else:
+        free = (port for port in _free_ports() if port != wanted)
+        ports = Ports(broker=wanted or next(free), controller=next(free))
+    for port in (ports.broker, ports.controller):
+        if not is_free(port):
+            raise PortTaken(
+                f"port {port} on {LOOPBACK} is in use by another process, and the broker over "
+                f"{data} needs it: stop that process, ask for another port, or use another folder"
+            )
+    # A torn file would keep the broker from starting, so the new one replaces the old one whole.
+    fresh = kept.with_suffix(".new")
+    fresh.write_text(json.dumps(asdict(ports)))
+    os.replace(fresh, kept)
+    return ports
+
+
+def is_free(port: int) -> bool:
+    """Whether this process could listen there now."""
+    with socket.socket() as probe:
+        # As Java does; otherwise connections that have just ended would look like a listener.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_ports() -> Iterator[int]:
+    count = LAST_PORT - FIRST_PORT
+    # Processes that start at the same moment begin to look at different places.
+    start = os.getpid() * 7919 % count
+    for step in range(count):
+        port = FIRST_PORT + (start + step) % count
+        if is_free(port):
+            yield port
+    raise PortTaken(f"no port between {FIRST_PORT} and {LAST_PORT} is free on {LOOPBACK}")

@@ -1,0 +1,31 @@
+"""Fixtures that every test may ask for; what they are made of is in ``harness``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.kafka import KafkaFactory, own_brokers, start_kafka
+from rollstream.console.broker import EmbeddedKafka
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+    """A real broker, started once for the whole run; tests make their own topics on it."""
+    with start_kafka(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(kafka: EmbeddedKafka) -> str:
+    """Where clients of the shared broker connect."""
+    return kafka.bootstrap
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[KafkaFactory]:
+    """Starts a broker of the test's own with each call, for tests that kill it."""
+    with own_brokers(tmp_path) as start:
+        yield start

@@ -1,0 +1,83 @@
+"""Real brokers for tests: one shared by the whole run, and own ones for tests that kill them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from rollstream.console.broker import EmbeddedKafka
+
+REQUEST_TIMEOUT_S = 30.0
+
+# Enough for a test's traffic; three of them fit beside everything else.
+HEAP_MIB = 320
+
+KafkaFactory = Callable[[], EmbeddedKafka]
+
+
+def start_kafka(data: Path) -> EmbeddedKafka:
+    """A started broker over that folder."""
+    return EmbeddedKafka(data, heap_mib=HEAP_MIB).start()
+
+
+@contextmanager
+def own_brokers(folder: Path) -> Iterator[KafkaFactory]:
+    """A function that starts a new broker each time; all of them are stopped at the end."""
+    with ExitStack() as brokers:
+        count = 0
+
+        def start() -> EmbeddedKafka:
+            nonlocal count
+            count += 1
+            return brokers.enter_context(start_kafka(folder / f"kafka-{count}"))
+
+        yield start
+
+
+def create_topic(bootstrap: str, *, partitions: int = 1, **config: str) -> str:
+    """A new topic under a name that no other test uses; dots in settings are underscores here."""
+    topic = f"test.{uuid.uuid4().hex}"
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_S)[topic].result(REQUEST_TIMEOUT_S)
+    return topic
+
+
+def produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
+    """Every value is acknowledged on partition 0 when this returns."""
+    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 16 * 1024 * 1024})
+    failures: list[object] = []
+
+    def report(error: object, _: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    for value in values:
+        producer.produce(topic, value, partition=0, on_delivery=report)
+    left = producer.flush(REQUEST_TIMEOUT_S)
+    assert left == 0, f"{left} of {len(values)} records had no answer"
+    assert not failures, failures
+
+
+def read(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    """The first ``count`` values of partition 0."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        messages = consumer.consume(count, timeout=REQUEST_TIMEOUT_S)
+        values = []
+        for message in messages:
+            value = message.value()
+            assert message.error() is None, message.error()
+            assert value is not None
+            values.append(value)
+        return values
+    finally:
+        consumer.close()

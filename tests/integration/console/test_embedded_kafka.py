@@ -1,0 +1,178 @@
+"""The embedded broker as a process: its data survives it, and it survives nobody."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.kafka import KafkaFactory, create_topic, produce, read, start_kafka
+from rollstream.console.broker import (
+    BrokerDataInUse,
+    BrokerDidNotStart,
+    BrokerError,
+    BrokerNotRunning,
+    EmbeddedKafka,
+    PortTaken,
+)
+from rollstream.console.broker.ports import Ports, settle_ports
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def occupied_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_what_was_acknowledged_is_there_again_after_kill_9(own_kafka: KafkaFactory) -> None:
+    kafka = own_kafka()
+    bootstrap, first_pid = kafka.bootstrap, kafka.pid
+    topic = create_topic(bootstrap)
+    produce(bootstrap, topic, [b"one", b"two"])
+
+    kafka.kill()
+    kafka.start()
+
+    assert kafka.bootstrap == bootstrap
+    assert kafka.pid != first_pid
+    assert read(bootstrap, topic, 2) == [b"one", b"two"]
+
+
+def test_a_stopped_broker_leaves_with_its_data_for_another_object(tmp_path: Path) -> None:
+    with start_kafka(tmp_path) as first:
+        topic = create_topic(first.bootstrap)
+        produce(first.bootstrap, topic, [b"kept"])
+        bootstrap = first.bootstrap
+    with start_kafka(tmp_path) as second:
+        assert second.bootstrap == bootstrap
+        assert read(second.bootstrap, topic, 1) == [b"kept"]
+
+
+def test_every_port_is_open_on_loopback_only(kafka: EmbeddedKafka) -> None:
+    listening = [
+        connection.laddr.ip
+        for connection in psutil.Process(kafka.pid).net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+
+    assert len(listening) == 2  # clients and controller
+    assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+
+
+def test_a_record_of_nearly_16_mib_passes(kafka_bootstrap: str) -> None:
+    topic = create_topic(kafka_bootstrap, max_message_bytes=str(16 * 1024 * 1024))
+    value = os.urandom(16 * 1024 * 1024 - 1024)
+
+    produce(kafka_bootstrap, topic, [value])
+
+    assert read(kafka_bootstrap, topic, 1) == [value]
+
+
+def test_a_second_broker_on_the_same_folder_is_refused_and_names_the_holder(
+    own_kafka: KafkaFactory, tmp_path: Path
+) -> None:
+    kafka = own_kafka()
+    topic = create_topic(kafka.bootstrap)
+
+    with pytest.raises(BrokerDataInUse, match=rf"kafka-1.* held by process {os.getpid()}\b"):
+        EmbeddedKafka(tmp_path / "kafka-1").start()
+
+    produce(kafka.bootstrap, topic, [b"undisturbed"])
+
+
+def test_the_broker_dies_with_a_parent_that_is_killed_and_the_folder_is_free(
+    tmp_path: Path,
+) -> None:
+    program = (
+        "import sys, pathlib\n"
+        "from rollstream.console.broker import EmbeddedKafka\n"
+        "kafka = EmbeddedKafka(pathlib.Path(sys.argv[1]), heap_mib=320).start()\n"
+        "print(kafka.pid, flush=True)\n"
+        "kafka.wait()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        broker = psutil.Process(int(parent.stdout.readline()))
+        parent.send_signal(signal.SIGKILL)
+
+    # A start at once waits for the dying broker instead of sharing its files.
+    with start_kafka(tmp_path):
+        assert not broker.is_running()
+
+
+def test_the_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    kafka = EmbeddedKafka(tmp_path, heap_mib=320)
+    starter = threading.Thread(target=kafka.start)
+    starter.start()
+    starter.join()
+
+    with kafka:
+        topic = create_topic(kafka.bootstrap)
+        produce(kafka.bootstrap, topic, [b"x"])
+        assert kafka.pid in {child.pid for child in psutil.Process().children()}
+    assert not psutil.pid_exists(kafka.pid)
+
+
+def test_wait_gives_the_exit_code_of_a_broker_that_was_killed(own_kafka: KafkaFactory) -> None:
+    kafka = own_kafka()
+
+    os.kill(kafka.pid, signal.SIGKILL)
+
+    assert kafka.wait() == -signal.SIGKILL
+
+
+def test_a_setting_that_kafka_refuses_stops_the_start_with_its_words(tmp_path: Path) -> None:
+    kafka = EmbeddedKafka(tmp_path, overrides={"log.segment.bytes": "few"})
+
+    with pytest.raises(BrokerDidNotStart, match=r"few[\s\S]*log\.segment\.bytes"):
+        kafka.start()
+
+
+def test_a_broker_that_runs_is_not_started_twice(kafka: EmbeddedKafka) -> None:
+    with pytest.raises(BrokerError, match=str(kafka.pid)):
+        kafka.start()
+
+
+def test_before_its_start_a_broker_has_no_address(tmp_path: Path) -> None:
+    with pytest.raises(BrokerNotRunning, match=r"start\(\)"):
+        _ = EmbeddedKafka(tmp_path).bootstrap
+
+
+def test_ports_stay_with_the_folder(tmp_path: Path) -> None:
+    first = settle_ports(tmp_path, None)
+
+    assert settle_ports(tmp_path, None) == first
+
+
+def test_a_port_that_was_asked_for_moves_only_the_clients_port(tmp_path: Path) -> None:
+    first = settle_ports(tmp_path, None)
+    (tmp_path / "other").mkdir()
+    other = settle_ports(tmp_path / "other", first.broker).controller
+
+    assert settle_ports(tmp_path, other) == Ports(broker=other, controller=first.controller)
+
+
+def test_a_taken_port_is_refused_by_name(tmp_path: Path, occupied_port: int) -> None:
+    with pytest.raises(PortTaken, match=str(occupied_port)):
+        settle_ports(tmp_path, occupied_port)
+
+
+def test_a_file_of_ports_that_is_no_such_file_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "ports.json").write_text('{"broker": 1}')
+
+    with pytest.raises(BrokerError, match=r"ports\.json.*delete that file"):
+        settle_ports(tmp_path, None)
