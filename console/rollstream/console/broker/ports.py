@@ -47,7 +47,7 @@ def settle_ports(data: Path, wanted: int | None) -> Ports:
         if wanted is not None:
             ports = Ports(broker=wanted, controller=ports.controller)
     else:
-        free = (port for port in _free_ports() if port != wanted)
+        free = (port for port in free_ports() if port != wanted)
         ports = Ports(broker=wanted or next(free), controller=next(free))
     for port in (ports.broker, ports.controller):
         if not is_free(port):
@@ -74,7 +74,8 @@ def is_free(port: int) -> bool:
     return True
 
 
-def _free_ports() -> Iterator[int]:
+def free_ports() -> Iterator[int]:
+    """Ports on which nobody listens at the moment, each once."""
     count = LAST_PORT - FIRST_PORT
     # Processes that start at the same moment begin to look at different places.
     start = os.getpid() * 7919 % count

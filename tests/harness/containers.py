@@ -1,0 +1,124 @@
+"""A Kafka in a container, where a Docker daemon answers."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import docker
+import docker.errors
+import requests
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from testcontainers.core.config import testcontainers_config
+from testcontainers.core.container import DockerContainer
+
+from rollstream.console.broker.ports import free_ports
+from rollstream.runtime.deadline import Deadline
+
+KAFKA_IMAGE = "apache/kafka:4.3.0"
+DAEMON_TIMEOUT_S = 20
+START_TIMEOUT_S = 60.0
+CLIENTS_PORT = 9092
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+
+# The helper container that cleans up after a killed run is an image that must be pulled.
+testcontainers_config.ryuk_disabled = True
+
+
+def docker_answers() -> str | None:
+    """Why no container can be started here: None when a Docker daemon answers."""
+    try:
+        client = docker.from_env(timeout=DAEMON_TIMEOUT_S)
+        try:
+            client.ping()
+        finally:
+            client.close()
+    except (docker.errors.DockerException, requests.RequestException) as failure:
+        return f"no Docker daemon answers: {failure}"
+    return None
+
+
+def kafka_container_possible() -> str | None:
+    """Why ``KafkaContainer`` cannot be started here: None when daemon and image are there.
+
+    An image that is not local is pulled.
+    """
+    reason = docker_answers()
+    if reason is not None:
+        return reason
+    client = docker.from_env(timeout=DAEMON_TIMEOUT_S)
+    try:
+        client.images.get(KAFKA_IMAGE)
+    except docker.errors.ImageNotFound:
+        try:
+            client.images.pull(KAFKA_IMAGE)
+        except (docker.errors.APIError, requests.RequestException) as failure:
+            return f"the image {KAFKA_IMAGE} is not local and cannot be pulled: {failure}"
+    finally:
+        client.close()
+    return None
+
+
+class KafkaContainer:
+    """One broker that listens on 127.0.0.1 of this machine; gone when the ``with`` is left.
+
+    Its port is chosen before it starts, because the broker must tell its clients the address at
+    which they reach it from outside the container.
+    """
+
+    def __init__(self) -> None:
+        port = next(free_ports())
+        self.bootstrap = f"127.0.0.1:{port}"
+        self._container = DockerContainer(KAFKA_IMAGE).with_envs(
+            KAFKA_NODE_ID="1",
+            KAFKA_PROCESS_ROLES="broker,controller",
+            KAFKA_LISTENERS=f"CLIENTS://:{CLIENTS_PORT},CONTROLLER://:9093",
+            KAFKA_ADVERTISED_LISTENERS=f"CLIENTS://{self.bootstrap}",
+            KAFKA_INTER_BROKER_LISTENER_NAME="CLIENTS",
+            KAFKA_CONTROLLER_LISTENER_NAMES="CONTROLLER",
+            KAFKA_LISTENER_SECURITY_PROTOCOL_MAP="CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            KAFKA_CONTROLLER_QUORUM_VOTERS="1@localhost:9093",
+            KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR="1",
+            KAFKA_OFFSETS_TOPIC_NUM_PARTITIONS="4",
+            KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS="0",
+            KAFKA_MESSAGE_MAX_BYTES=str(MESSAGE_BYTES_MAX),
+            KAFKA_REPLICA_FETCH_MAX_BYTES=str(MESSAGE_BYTES_MAX),
+            KAFKA_AUTO_CREATE_TOPICS_ENABLE="false",
+            KAFKA_HEAP_OPTS="-Xmx320m",
+        )
+        # The Docker client takes an address with the port; the types of testcontainers do not say so.
+        self._container.ports[f"{CLIENTS_PORT}/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]
+
+    def __enter__(self) -> Self:
+        self._container.start()
+        try:
+            self._wait_until_it_answers()
+        except BaseException:
+            self._container.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._container.stop()
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = Deadline(START_TIMEOUT_S)
+        # One client for the whole wait: librdkafka dials again by itself, quietly.
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        while not deadline.passed():
+            try:
+                if admin.list_topics(timeout=deadline.slice_s(2.0)).brokers:
+                    return
+            except KafkaException:
+                deadline.say(lambda: f"the container at {self.bootstrap} to answer")
+        output, errors = self._container.get_logs()
+        raise TimeoutError(
+            f"{KAFKA_IMAGE} did not answer on {self.bootstrap} within {START_TIMEOUT_S} s:\n"
+            f"{(output + errors).decode(errors='replace')[-4000:]}"
+        )
