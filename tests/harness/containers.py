@@ -87,7 +87,7 @@ class KafkaContainer:
             KAFKA_AUTO_CREATE_TOPICS_ENABLE="false",
             KAFKA_HEAP_OPTS="-Xmx320m",
         )
-        # The Docker client takes an address with the port; the types of testcontainers do not say so.
+        # The Docker client takes an address with the port; testcontainers' types do not say so.
         self._container.ports[f"{CLIENTS_PORT}/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]
 
     def __enter__(self) -> Self:
