@@ -5,9 +5,48 @@ Map, a line a file:
 - ``blobs``      the interface: atomic durable creates, reads, lists, deletes
 - ``local``      the interface on a local disk
 - ``memory``     the interface in memory, for tests (public)
+- ``open``       from a root to blobs, and to a pyarrow data set of the visible files
 - ``layout``     every path below the root
 - ``arrow``      columns to Arrow tables and back; the schema, derived from the ``.avsc``
-- ``dataset``    rows to Parquet bytes, Parquet bytes to rows; ``open_dataset``
+- ``dataset``    rows to Parquet bytes, Parquet bytes to rows
 - ``manifests``  a seal event as a JSON file, named by generation, partition and offset
 - ``errors``     what a store may answer
 """
+
+from rollstream.store.blobs import BlobInfo, Blobs, Bytes
+from rollstream.store.dataset import Provenance, encode_rows, read_rows
+from rollstream.store.errors import BlobExists, BlobMissing, CorruptFile, StoreError, StoreFull
+from rollstream.store.local import LocalBlobs
+from rollstream.store.manifests import (
+    Manifest,
+    list_manifests,
+    project,
+    read_manifest,
+    visible_files,
+)
+from rollstream.store.memory import MemoryBlobs
+from rollstream.store.open import UnsupportedRoot, open_dataset, open_store
+
+__all__ = [
+    "BlobExists",
+    "BlobInfo",
+    "BlobMissing",
+    "Blobs",
+    "Bytes",
+    "CorruptFile",
+    "LocalBlobs",
+    "Manifest",
+    "MemoryBlobs",
+    "Provenance",
+    "StoreError",
+    "StoreFull",
+    "UnsupportedRoot",
+    "encode_rows",
+    "list_manifests",
+    "open_dataset",
+    "open_store",
+    "project",
+    "read_manifest",
+    "read_rows",
+    "visible_files",
+]

@@ -1,0 +1,175 @@
+"""Columns to Arrow tables and back. The schema is derived from ``rollout.v1.avsc``.
+
+A payload is never touched token by token: Arrow's lists are views over the columns' buffers, and
+columns are views over Arrow's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rollstream.schemas.columns import (
+    REQUIRED_ARRAYS,
+    Columns,
+    Ragged,
+    array_fields,
+    scalar_fields,
+)
+
+# The path of a file names its environment and its groups' policy version, as hive partitions. A
+# column of either name in the file would clash with the one that readers make of the path, so the
+# row's own version goes by another name and the environment stands in the file's metadata.
+ENVIRONMENT = "environment"
+RENAMED = {"policy_version": "rollout_policy_version"}
+PROVENANCE = ("group_id", "log_generation", "log_partition", "log_offset", "log_epoch")
+LIST_VALUES_MAX = 2**31 - 1  # Arrow's list offsets are int32, so that every reader opens them.
+
+_PRIMITIVES = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "boolean": pa.bool_(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+}
+
+
+@cache
+def rows_schema() -> pa.Schema:
+    """Columns of a file under ``groups/`` or ``incomplete/``, in the order of the ``.avsc``."""
+    fields = []
+    for name, avro_type in scalar_fields().items():
+        if name != ENVIRONMENT:
+            fields.append(_field(RENAMED.get(name, name), avro_type))
+    for name, dtype in array_fields().items():
+        kind = pa.list_(pa.field("element", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False))
+        fields.append(pa.field(name, kind, nullable=name not in REQUIRED_ARRAYS))
+    fields += [
+        pa.field("group_id", pa.string(), nullable=False),
+        pa.field("log_generation", pa.int32(), nullable=False),
+        pa.field("log_partition", pa.int32(), nullable=False),
+        pa.field("log_offset", pa.int64(), nullable=False),
+        pa.field("log_epoch", pa.int64(), nullable=False),
+    ]
+    return pa.schema(fields)
+
+
+def _field(name: str, avro_type: Any) -> pa.Field:
+    if isinstance(avro_type, list):
+        (inner,) = (branch for branch in avro_type if branch != "null")
+        return pa.field(name, _type(inner), nullable=True)
+    return pa.field(name, _type(avro_type), nullable=False)
+
+
+def _type(avro_type: Any) -> pa.DataType:
+    if isinstance(avro_type, str):
+        return _PRIMITIVES[avro_type]
+    match avro_type:
+        case {"logicalType": "timestamp-micros"}:
+            return pa.timestamp("us", tz="UTC")
+        case {"type": "map", "values": values}:
+            return pa.map_(pa.string(), pa.field("value", _type(values), nullable=False))
+        case {"type": "array", "items": items}:
+            return pa.list_(_field("element", items))
+        case {"type": "record", "fields": fields}:
+            return pa.struct([_field(field["name"], field["type"]) for field in fields])
+    raise AssertionError(f"rollout.avsc has a type that has no column yet: {avro_type!r}")
+
+
+def list_column(ragged: Ragged | None, kind: pa.DataType, rows: int) -> pa.Array:
+    """An Arrow list over the buffers of ``ragged``; None: null in each row."""
+    if ragged is None:
+        return pa.nulls(rows, kind)
+    assert len(ragged.values) <= LIST_VALUES_MAX, len(ragged.values)
+    present = ragged.present
+    bitmap = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
+    offsets = pa.py_buffer(ragged.offsets.astype(np.int32))
+    values = pa.array(ragged.values, kind.value_type)
+    return pa.ListArray.from_buffers(kind, rows, [bitmap, offsets], children=[values])
+
+
+def ragged_of(column: pa.ListArray) -> Ragged:
+    """The column's rows; ``values`` is a view of Arrow's buffer (booleans are unpacked)."""
+    ends = column.offsets.to_numpy().astype(np.int64)
+    values = column.values.slice(ends[0], ends[-1] - ends[0])
+    present = None
+    if column.null_count:
+        present = column.is_valid().to_numpy(zero_copy_only=False)
+    bits = pa.types.is_boolean(values.type)
+    return Ragged(values.to_numpy(zero_copy_only=not bits), ends - ends[0], present)
+
+
+def scalar_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """An Arrow array over one value a row."""
+    if pa.types.is_map(kind):
+        values = [list(value.items()) for value in values]
+    return pa.array(values, kind)
+
+
+def scalars_of(column: pa.Array) -> list[Any]:
+    """One Python value a row, as ``Columns.from_segments`` has them."""
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        column = column.cast(pa.int64())
+        kind = column.type
+    if pa.types.is_primitive(kind) and not column.null_count:
+        plain: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+        return plain
+    values: list[Any] = column.to_pylist()
+    return [dict(value) for value in values] if pa.types.is_map(kind) else values
+
+
+def stored_name(field: str) -> str:
+    """The column of a field of the ``rollout`` schema."""
+    return RENAMED.get(field, field)
+
+
+def to_table(
+    columns: Columns, provenance: Mapping[str, Sequence[Any] | NDArray[np.int64] | int]
+) -> pa.Table:
+    """The rows, with where each came from."""
+    schema = rows_schema()
+    environments = set(columns.scalars[ENVIRONMENT])
+    assert len(environments) == 1, f"a file holds rows of one environment, not {environments}"
+    stored: dict[str, pa.Array] = {}
+    for name in scalar_fields():
+        if name != ENVIRONMENT:
+            column = stored_name(name)
+            stored[column] = scalar_column(columns.scalars[name], schema.field(column).type)
+    for name in array_fields():
+        kind = schema.field(name).type
+        stored[name] = list_column(columns.arrays.get(name), kind, columns.rows)
+    for name, values in provenance.items():
+        kind = schema.field(name).type
+        if isinstance(values, int):
+            stored[name] = pa.repeat(pa.scalar(values, kind), columns.rows)
+        else:
+            stored[name] = pa.array(values, kind)
+    return pa.table([stored[name] for name in schema.names], schema=schema)
+
+
+def rows_of(ragged: Ragged, ranges: Sequence[tuple[int, int]]) -> Ragged:
+    """The rows of (first row, rows) pairs, in that order; a view for one pair, else one copy."""
+    parts = [(first, first + rows) for first, rows in ranges]
+    lengths = [np.diff(ragged.offsets[first : stop + 1]) for first, stop in parts]
+    offsets = np.zeros(sum(map(len, lengths)) + 1, np.int64)
+    if lengths:
+        np.cumsum(np.concatenate(lengths), out=offsets[1:])
+    values = [ragged.values[ragged.offsets[first] : ragged.offsets[stop]] for first, stop in parts]
+    present = None
+    if ragged.present is not None:
+        present = _joined([ragged.present[first:stop] for first, stop in parts], ragged.present)
+        present = None if present.all() else present
+    return Ragged(_joined(values, ragged.values), offsets, present)
+
+
+def _joined(parts: Sequence[NDArray[Any]], like: NDArray[Any]) -> NDArray[Any]:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else like[:0]

@@ -1,0 +1,155 @@
+"""Seal events as JSON files: what the seal log says, for readers without Kafka.
+
+A manifest is a projection of one ``Flushed`` event, named by generation, partition and offset, so
+whoever writes it again writes the same bytes. ``group_id``, ``sealed_ts`` (the event's ``now_ts``),
+counts and paths of each group are in it. NaN, a reward that is still awaited, is null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from math import isnan
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.schemas import events, wire_schemas
+from rollstream.schemas.events import Flushed
+from rollstream.schemas.wire_schemas import packed_dtype
+from rollstream.store.blobs import Blobs
+from rollstream.store.errors import BlobExists, CorruptFile
+from rollstream.store.layout import MANIFESTS, manifest_path
+
+_SCHEMA = "flushed.v1"
+
+
+class Manifest(NamedTuple):
+    """One seal event and where it stands in the seal log."""
+
+    environment: str
+    generation: int
+    partition: int
+    offset: int
+    event: Flushed
+
+
+def project(
+    blobs: Blobs, environment: str, generation: int, partition: int, offset: int, event: Flushed
+) -> str:
+    """Writes the manifest of a heard event and returns its path; doing so again changes nothing.
+
+    Raises:
+        CorruptFile: other bytes lie there: compared, not believed.
+        StoreFull, StoreError.
+    """
+    path = manifest_path(environment, generation, partition, offset)
+    data = encode_manifest(Manifest(environment, generation, partition, offset, event))
+    try:
+        blobs.create(path, data)
+    except BlobExists:
+        if blobs.read(path) != data:
+            raise CorruptFile(
+                f"{path} holds another event than offset {offset} of the seal log; move it away, "
+                "then it is written anew"
+            ) from None
+    return path
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Canonical JSON: equal manifests give equal bytes."""
+    content = {**manifest._asdict(), "schema": _SCHEMA, "event": _plain(manifest.event)}
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """The event and its place, exactly as projected.
+
+    Raises:
+        CorruptFile: no manifest of a schema that this version knows.
+    """
+    try:
+        content = json.loads(data)
+        if content["schema"] != _SCHEMA:
+            raise CorruptFile(
+                f"a manifest of schema {content['schema']!r}; this version reads {_SCHEMA}"
+            )
+        event = _record(Flushed, content["event"], wire_schemas.newest("flushed").source)
+        place = (content["environment"], content["generation"], content["partition"])
+        return Manifest(*place, content["offset"], event)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptFile(f"no manifest: {error!r} in {data[:80]!r}") from error
+
+
+def list_manifests(blobs: Blobs, under: str = f"{MANIFESTS}/") -> Iterator[Manifest]:
+    """Every manifest whose path begins with ``under``, in the order of paths.
+
+    Raises:
+        CorruptFile: a manifest that cannot be read.
+    """
+    for blob in blobs.list(under):
+        if blob.path.endswith(".json"):
+            try:
+                yield read_manifest(blobs.read(blob.path))
+            except CorruptFile as error:
+                raise CorruptFile(f"{blob.path}: {error}") from error
+
+
+def visible_files(blobs: Blobs) -> list[str]:
+    """Paths of the files under ``groups/`` that manifests name: what readers may see."""
+    return [file.path for manifest in list_manifests(blobs) for file in manifest.event.files]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind == "f" and np.isnan(value).any():
+            return [None if isnan(item) else item for item in value.tolist()]
+        return value.tolist()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: _plain(getattr(value, name)) for name in _field_names(type(value))}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value] if value and is_dataclass(value[0]) else value
+    return value.hex() if isinstance(value, bytes) else value
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def _record(kind: Any, content: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
+    return kind(
+        **{
+            field["name"]: _value(content[field["name"]], field["type"])
+            for field in record["fields"]
+        }
+    )
+
+
+def _value(content: Any, avro_type: Any) -> Any:
+    packed = packed_dtype(avro_type)
+    if packed is not None:
+        return _array(content, packed[0])
+    if avro_type == "bytes":
+        return bytes.fromhex(content)
+    if isinstance(avro_type, dict) and avro_type["type"] == "record":
+        return _record(getattr(events, avro_type["name"]), content, avro_type)
+    if isinstance(avro_type, dict) and avro_type["type"] == "array":
+        items = avro_type["items"]
+        if not isinstance(items, dict):
+            return tuple(content)
+        kind = _CLASSES.get(items["name"]) or getattr(events, items["name"])
+        return tuple(_record(kind, item, items) for item in content)
+    return content
+
+
+_CLASSES = {"IncompleteFile": events.SealedFile}
+
+
+def _array(content: list[Any], dtype: str) -> NDArray[Any]:
+    if dtype == "<f8" and None in content:
+        content = [np.nan if item is None else item for item in content]
+    return np.array(content, dtype)

@@ -1,0 +1,72 @@
+"""From the ``store.root`` of the configuration to blobs, and to a data set for any Arrow tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+from pyarrow.fs import LocalFileSystem
+
+from rollstream.store.arrow import rows_schema
+from rollstream.store.blobs import Blobs
+from rollstream.store.errors import StoreError
+from rollstream.store.layout import GROUPS
+from rollstream.store.local import LocalBlobs
+from rollstream.store.manifests import visible_files
+
+
+class UnsupportedRoot(StoreError, ValueError):
+    """The root is in a place that this version cannot write to."""
+
+
+def open_store(root_url: str) -> Blobs:
+    """The blobs below a root; nothing is made or asked yet.
+
+    Args:
+        root_url: ``file:///an/absolute/folder``.
+
+    Raises:
+        UnsupportedRoot: another scheme, or no absolute path.
+    """
+    return LocalBlobs(_local_folder(root_url))
+
+
+def open_dataset(root: str | Path) -> pads.Dataset:
+    """The visible rows as a pyarrow data set: only files that manifests name.
+
+    Args:
+        root: the store's root, as a folder or as ``file:///…``.
+
+    Returns:
+        Columns of the files, and ``environment``, ``policy_version`` (of the group) and ``segment``
+        from their paths.
+    """
+    folder = _local_folder(root) if "://" in str(root) else Path(root).absolute()
+    partitions = pa.schema(
+        [("environment", pa.string()), ("policy_version", pa.string()), ("segment", pa.int32())]
+    )
+    schema = pa.unify_schemas([rows_schema(), partitions])
+    paths = [str(folder / path) for path in visible_files(LocalBlobs(folder))]
+    if not paths:
+        return pads.dataset(schema.empty_table())
+    return pads.dataset(
+        paths,
+        schema=schema,
+        format="parquet",
+        filesystem=LocalFileSystem(),
+        partitioning=pads.partitioning(partitions, flavor="hive"),
+        partition_base_dir=str(folder / GROUPS),
+    )
+
+
+def _local_folder(root: str | Path) -> Path:
+    url = urlsplit(str(root))
+    path = Path(unquote(url.path))
+    if url.scheme != "file" or url.netloc not in ("", "localhost") or not path.is_absolute():
+        raise UnsupportedRoot(
+            f"store.root is {str(root)!r}; only local folders are supported: write it as "
+            "file:///an/absolute/folder"
+        )
+    return path
