@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from rollstream.console.demo.errors import PromptDoesNotFit, WeightsDoNotFit
 from rollstream.console.demo.tokens import ANSWER_SIZE, END, VOCABULARY, decode
 
-#: An answer is at most two digits and the end. Shorter limits would reward never ending.
+#: The tasks' answers have at most two digits, and the policy has to end them itself.
 MAX_ANSWER_TOKENS = 3
 #: The longest prompt of the demo's tasks has 6 tokens.
 MAX_PROMPT_TOKENS = 8
-#: Neurons of each hidden layer: 192 learn no better, 64 take half as many rollouts more.
+#: Neurons of each hidden layer: 192 learn little faster, 64 take half as many rollouts more.
 HIDDEN = 128
 
 _PROMPT_FEATURES = MAX_PROMPT_TOKENS * len(VOCABULARY)
