@@ -42,13 +42,15 @@ class Delivery(NamedTuple):
     """What became of an append. Without ``error`` the record is durable at ``offset``.
 
     ``error`` is a ``DeliveryUnknown`` where the record may or may not be in the log, a
-    ``PermanentBrokerError`` where it is certainly not.
+    ``PermanentBrokerError`` where it is certainly not. ``timestamp_us`` is that of ``Record``, -1
+    with an error.
     """
 
     topic: str
     partition: int
     offset: int
     error: BrokerError | None
+    timestamp_us: int = -1
 
 
 OnDelivery = Callable[[Delivery], None]
@@ -105,7 +107,8 @@ class LogReader(Protocol):
         """The next records, none if there are none by then.
 
         Raises:
-            OffsetLost: a wanted offset is not in the log any more.
+            OffsetLost: a wanted offset is not in the log any more; again at each call until the
+                partition is sought elsewhere.
             BrokerUnavailable, NotAuthorised, UnknownTopic.
         """
 

@@ -65,3 +65,7 @@ class Fenced(RollstreamError):
 
 class ClaimFailed(BrokerError):
     """The claim could not be proven within the deadline; nothing is owned."""
+
+
+class CorruptLog(RollstreamError):
+    """A log says what no owner of ours may write: a defect. Nothing is folded over it."""

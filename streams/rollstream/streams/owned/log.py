@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
-from rollstream.schemas.events import Event
-from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.schemas import codec
+from rollstream.schemas.events import Adopted, Claimed, Event
+from rollstream.streams.broker import Broker, Delivery, LogReader, Record, TopicPartition, Writer
+from rollstream.streams.errors import (
+    BrokerUnavailable,
+    BufferFull,
+    ClaimFailed,
+    DeliveryUnknown,
+    Fenced,
+    PermanentBrokerError,
+)
+from rollstream.streams.owned.adoption import POLL_RECORDS_MAX, find_start, read_between
+from rollstream.streams.owned.fence import Fence
+
+RECLAIM_EVERY_RECORDS = (
+    1000  # A long-lived owner claims again, so that its log stays short to adopt.
+)
+APPENDS_MAX = 10_000  # Appended and not heard yet; `append` raises BufferFull beyond.
+HEARD_KEPT_MAX = 10_000  # Tickets whose offset `heard` still knows.
+CLAIMS_KEPT_MAX = (
+    4096  # Claims offered to `checkpoint`; beyond, every other older one is forgotten.
+)
+NONCES_KEPT_MAX = 256  # Claims of ours that may still land late; older ones count as foreign.
+CLAIM_ATTEMPT_S = 10.0  # A claim that was neither reported nor read back by then is made anew.
+REPORT_SLICE_S = 0.5
+READ_SLICE_S = 0.05
+LINGER_MS = 0.0  # An owner waits for its event before it acts: latency counts, not batching.
 
 
 class Checkpoint(NamedTuple):
     """What a fold tells ``Adopted``.
 
     Attributes:
-        fold_from: offset of a claim, among those that ``checkpoint`` was given, before which nothing
-            matters any more.
+        fold_from: offset of a claim, among those that ``checkpoint`` was given, before which
+            nothing matters any more.
         watermark: the low watermark; -1 where the log has none.
         counts: totals by name.
     """
@@ -49,6 +75,24 @@ class Ticket(NamedTuple):
     number: int
 
 
+class _Append:
+    """An event on its way, and what the broker said of it."""
+
+    __slots__ = ("delivery", "event", "number")
+
+    def __init__(self, number: int, event: Event) -> None:
+        self.number = number
+        self.event = event
+        self.delivery: Delivery | None = None
+
+    def report(self, delivery: Delivery) -> None:
+        self.delivery = delivery
+
+
+class _ClaimAgain(Exception):
+    """This attempt came to nothing, without harm; the next may do better."""
+
+
 class OwnedLog(Generic[F]):
     """One owner's hold on one partition.
 
@@ -57,6 +101,11 @@ class OwnedLog(Generic[F]):
     before it. Whoever acts on an event acts only after ``heard``.
 
     Not shared between threads.
+
+    Attributes:
+        fold: what the events that count say, up to the newest that was heard.
+        epoch: offset of this owner's claim; also the hint to leave for the next owner.
+        nonce: the claim's nonce; every event that is appended carries both.
     """
 
     fold: F
@@ -72,33 +121,81 @@ class OwnedLog(Generic[F]):
         make_fold: Callable[[], F],
         clock: Clock,
         entropy: Entropy,
-    ) -> None: ...
+    ) -> None:
+        self.where = where
+        self.epoch = -1
+        self.nonce = ""
+        self._broker = broker
+        self._owner = owner
+        self._make_fold = make_fold
+        self._clock = clock
+        self._entropy = entropy
+        self.fold = make_fold()
+        self._fence = Fence()
+        self._claims: list[int] = []  # Offsets that `checkpoint` may choose from.
+        self._next: int | None = None  # Everything below is folded; None: nothing was read yet.
+        self._proven: int | None = None  # Our newest claim whose `Adopted` was heard: our own hint.
+        self._writer: Writer | None = None
+        self._reader: LogReader | None = None
+        self._appends: deque[_Append] = deque()
+        self._heard: OrderedDict[int, int] = OrderedDict()
+        self._number = 0
+        self._number_at_claim = 0
+        self._nonces: deque[str] = deque(maxlen=NONCES_KEPT_MAX)
+        self._trouble: Fenced | DeliveryUnknown | None = DeliveryUnknown(
+            f"{where}: not claimed yet; claim first"
+        )
 
     def claim(self, deadline: Deadline, *, hint: int | None = None) -> F:
         """Takes over: appends ``Claimed``, reads until that very claim comes back, folds, appends
-        ``Adopted`` and hears it. Also the way out of doubt: the writer is thrown away and made anew.
+        ``Adopted`` and hears it. Also the way out of doubt: the writer is thrown away and made
+        anew.
 
-        Where no foreign claim intervened since this object's last claim, the fold goes on from where
-        it stood; else it is made anew.
+        Where no foreign claim intervened since this object's last claim, the fold goes on from
+        where it stood; else it is made anew.
 
         Args:
             deadline: for all of it.
-            hint: offset of any claim (from the consumer group's metadata); wrong, stale, missing or a
-                zombie's: never harmful, at worst slow.
+            hint: offset of any claim (from the consumer group's metadata); wrong, stale, missing or
+                a zombie's: never harmful, at worst slow.
 
         Raises:
-            ClaimFailed: not proven by the deadline. BrokerError: a permanent refusal.
+            ClaimFailed: not proven by the deadline. Fenced: overtaken before it was adopted.
+            BrokerError: a permanent refusal.
         """
-        raise NotImplementedError
+        if self._trouble is not None or self._appends:
+            self._throw_writer_away()
+        self._trouble = DeliveryUnknown(f"{self.where}: the claim was not proven; claim again")
+        failure: Exception | None = None
+        try:
+            while not deadline.passed():
+                try:
+                    self._claim_once(deadline, hint)
+                except (_ClaimAgain, DeliveryUnknown, BrokerUnavailable) as error:
+                    failure = error
+                    self._throw_writer_away()
+                    self._say(deadline, f"a claim; the last came to nothing: {error}")
+                else:
+                    return self.fold
+        except Fenced as error:
+            self._trouble = error
+            raise
+        finally:
+            self._close_reader()
+        raise ClaimFailed(
+            f"{self.where}: claim not proven within {deadline.timeout_s} s; last: {failure}"
+        ) from failure
 
     def append(self, event: Event) -> Ticket:
         """Queues an event that carries this claim's epoch and nonce; returns at once.
 
         Raises:
             Fenced: already known to be overtaken. DeliveryUnknown: in doubt; claim again first.
-            RecordTooLarge.
+            BufferFull: too many are not heard yet. RecordTooLarge.
         """
-        raise NotImplementedError
+        if self._trouble is not None:
+            raise type(self._trouble)(str(self._trouble))
+        return self._append(event)
 
     def heard(self, ticket: Ticket, deadline: Deadline) -> int:
         """Waits until every offset between the claim and this event is known and ours; its offset.
@@ -107,14 +204,239 @@ class OwnedLog(Generic[F]):
 
         Raises:
             Fenced: a newer claim stands before it. DeliveryUnknown: time-out or lost report: claim
-            again, then ``fold`` tells whether it is there. PermanentBrokerError.
+            again, then ``fold`` tells whether it is there. PermanentBrokerError: it is certainly
+            not there, and what was appended behind it is in doubt.
         """
-        raise NotImplementedError
+        known = self._heard.get(ticket.number)
+        if known is not None:
+            return known
+        if self._trouble is not None:
+            raise type(self._trouble)(str(self._trouble))
+        if ticket.number <= self._number_at_claim:
+            raise DeliveryUnknown(
+                f"{self.where}: appended before the claim at {self.epoch}; the fold tells what "
+                "became of it"
+            )
+        try:
+            return self._hear(ticket, deadline)
+        except (Fenced, DeliveryUnknown) as error:
+            self._trouble = error
+            raise
+        except PermanentBrokerError as error:
+            self._trouble = DeliveryUnknown(f"{self.where}: in doubt after {error}; claim again")
+            raise
+        finally:
+            self._close_reader()
 
     def poll(self) -> None:
         """Serves delivery reports without waiting; call it where a loop turns."""
-        raise NotImplementedError
+        if self._writer is not None:
+            self._writer.poll()
+
+    def should_reclaim(self) -> bool:
+        """Whether it is time to claim again, so that adopting this log stays short."""
+        return self._next is not None and self._next - self.epoch >= RECLAIM_EVERY_RECORDS
 
     def release(self) -> None:
         """Lets go: closes the writer and reader. Idempotent; nothing is written."""
-        raise NotImplementedError
+        self._throw_writer_away()
+        self._close_reader()
+        if not isinstance(self._trouble, Fenced):
+            self._trouble = DeliveryUnknown(f"{self.where}: released; claim again")
+
+    # --- the claim ---
+
+    def _claim_once(self, deadline: Deadline, hint: int | None) -> None:
+        resumed = self._next is not None
+        start = self._next if self._next is not None else self._begin_anew(hint, deadline)
+        nonce = self._entropy.token()
+        attempt = _Append(-1, Claimed(owner=self._owner, nonce=nonce))
+        self._nonces.append(nonce)
+        self._write(attempt)
+        if not self._fold_until(start, nonce, attempt, deadline, stop_at_foreign=resumed):
+            # Somebody else owned it meanwhile: what we remember decides nothing any more.
+            start = self._begin_anew(self._proven if self._proven is not None else hint, deadline)
+            self._fold_until(start, nonce, attempt, deadline, stop_at_foreign=False)
+        assert self._fence.reign is not None
+        self.epoch, self.nonce = self._fence.reign.epoch, nonce
+        self._adopt(deadline)
+        self._proven = self.epoch
+        self._number_at_claim = self._number
+        self._trouble = None
+
+    def _begin_anew(self, hint: int | None, deadline: Deadline) -> int:
+        """Forgets the fold; where the next one starts."""
+        self._next = None
+        self.fold = self._make_fold()
+        self._fence = Fence()
+        self._claims = []
+        return find_start(self._open_reader(), self.where, hint, deadline)
+
+    def _fold_until(
+        self,
+        start: int,
+        nonce: str,
+        attempt: _Append,
+        deadline: Deadline,
+        *,
+        stop_at_foreign: bool,
+    ) -> bool:
+        """Folds from ``start`` up to our claim; False where a foreign claim stands before it."""
+        reader = self._open_reader()
+        reader.seek(self.where, start)
+        attempt_until = Deadline(min(CLAIM_ATTEMPT_S, deadline.left_s()), self._clock)
+        self._next = start
+        while True:
+            self._expect_no_refusal(attempt)
+            records = reader.poll(POLL_RECORDS_MAX, deadline.slice_s(READ_SLICE_S))
+            for record in records:
+                event = self._take_in(record)
+                if isinstance(event, Claimed):
+                    if event.nonce == nonce:
+                        return True
+                    if stop_at_foreign and event.nonce not in self._nonces:
+                        self._next = None
+                        return False
+            self._say(deadline, "the claim to come back")
+            if deadline.passed():
+                raise BrokerUnavailable(f"{self.where}: read up to {self._next} by the deadline")
+            if not records and attempt.delivery is None and attempt_until.passed():
+                raise _ClaimAgain(f"no word of the claim within {CLAIM_ATTEMPT_S} s")
+
+    def _expect_no_refusal(self, attempt: _Append) -> None:
+        assert self._writer is not None
+        self._writer.poll()
+        error = None if attempt.delivery is None else attempt.delivery.error
+        if error is not None:
+            raise error
+
+    def _adopt(self, deadline: Deadline) -> None:
+        checkpoint = self.fold.checkpoint(tuple(self._claims))
+        assert checkpoint.fold_from in self._claims, (checkpoint, self._claims)
+        self._claims = [claim for claim in self._claims if claim >= checkpoint.fold_from]
+        adopted = Adopted(
+            epoch=self.epoch,
+            nonce=self.nonce,
+            fold_from=checkpoint.fold_from,
+            watermark=checkpoint.watermark,
+            counts=checkpoint.counts,
+        )
+        self._hear(self._append(adopted), deadline)
+
+    # --- append and heard ---
+
+    def _append(self, event: Event) -> Ticket:
+        mark = (getattr(event, "epoch", None), getattr(event, "nonce", None))
+        assert mark == (self.epoch, self.nonce), f"{type(event).__name__} of another claim: {mark}"
+        if len(self._appends) >= APPENDS_MAX:
+            raise BufferFull(f"{self.where}: {APPENDS_MAX} events were not heard yet; hear them")
+        append = _Append(self._number + 1, event)
+        self._write(append)
+        self._number += 1
+        self._appends.append(append)
+        return Ticket(append.number)
+
+    def _write(self, append: _Append) -> None:
+        if self._writer is None:
+            self._writer = self._broker.writer(linger_ms=LINGER_MS)
+        value = codec.encode(append.event)
+        topic, partition = self.where
+        self._writer.append(topic, value, partition=partition, on_delivery=append.report)
+
+    def _hear(self, ticket: Ticket, deadline: Deadline) -> int:
+        assert self._writer is not None
+        while ticket.number not in self._heard:
+            assert self._appends, f"{ticket} is not one of this log's"
+            append = self._appends[0]
+            if append.delivery is None:
+                self._writer.poll(deadline.slice_s(REPORT_SLICE_S))
+                if append.delivery is None and deadline.passed():
+                    raise DeliveryUnknown(
+                        f"{self.where}: no report within {deadline.timeout_s} s; claim again"
+                    )
+                self._say(deadline, "a delivery report")
+                continue
+            if append.delivery.error is not None:
+                raise append.delivery.error
+            self._take_gap(append.delivery.offset, deadline)
+            self._appends.popleft()
+            self._take_own(append.event, append.delivery)
+            self._heard[append.number] = append.delivery.offset
+            if len(self._heard) > HEARD_KEPT_MAX:
+                self._heard.popitem(last=False)
+        return self._heard[ticket.number]
+
+    def _take_gap(self, offset: int, deadline: Deadline) -> None:
+        """Reads what others wrote before ``offset``, if anything."""
+        assert self._next is not None
+        if self._next > offset:
+            raise DeliveryUnknown(
+                f"{self.where}: a report names {offset}, which was folded already"
+            )
+        if self._next == offset:
+            return  # Contiguous: the reports themselves are the proof.
+        reader = self._open_reader()
+        try:
+            for record in read_between(reader, self.where, self._next, offset, deadline):
+                event = self._take_in(record)
+                if isinstance(event, Claimed):
+                    self._overtaken(record.offset, event)
+        except BrokerUnavailable as error:
+            raise DeliveryUnknown(f"{error}; claim again") from error
+
+    def _overtaken(self, offset: int, claim: Claimed) -> None:
+        if claim.nonce in self._nonces:
+            raise DeliveryUnknown(
+                f"{self.where}: an earlier claim of our own landed late, at {offset}; claim again"
+            )
+        self._next = None  # What we remember decides nothing any more: the next claim begins anew.
+        raise Fenced(
+            f"{self.where}: {claim.owner!r} claimed at {offset}, after our claim at {self.epoch}"
+        )
+
+    def _take_own(self, event: Event, delivery: Delivery) -> None:
+        counts = self._fence.admits(delivery.offset, event)
+        assert counts, f"{self.where}: our own event at {delivery.offset} does not count"
+        self.fold.apply(delivery.offset, delivery.timestamp_us, event)
+        self._next = delivery.offset + 1
+
+    def _take_in(self, record: Record) -> Event:
+        """Folds a record that was read; the event, whether it counts or not."""
+        event = codec.decode(record.value)
+        assert not isinstance(event, codec.Segment), f"{self.where}: a rollout in an owned log"
+        if self._fence.admits(record.offset, event):
+            if isinstance(event, Claimed):
+                self._note_claim(record.offset)
+            self.fold.apply(record.offset, record.timestamp_us, event)
+        self._next = record.offset + 1
+        return event
+
+    def _say(self, deadline: Deadline, what: str) -> None:
+        deadline.say(lambda: f"{self.where}: {what}")
+
+    def _note_claim(self, offset: int) -> None:
+        self._claims.append(offset)
+        if len(self._claims) > CLAIMS_KEPT_MAX:
+            # The first stays (a fold from there is whole); any others may go.
+            self._claims = (
+                self._claims[: CLAIMS_KEPT_MAX // 2 : 2] + self._claims[CLAIMS_KEPT_MAX // 2 :]
+            )
+
+    # --- clients ---
+
+    def _open_reader(self) -> LogReader:
+        if self._reader is None:
+            self._reader = self._broker.reader({self.where: 0})
+        return self._reader
+
+    def _close_reader(self) -> None:
+        """Between claims a reader is needed over a gap only; it would hold memory and threads."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _throw_writer_away(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+            self._writer = None
+        self._appends.clear()

@@ -1,4 +1,4 @@
-"""What each topic is called and how it must be configured: ``<namespace>.<log>.<name>.<generation>``."""
+"""What each topic is called: ``<namespace>.<log>.<name>.<generation>``."""
 
 from __future__ import annotations
 

@@ -1,0 +1,87 @@
+"""Kafka behind the broker interface."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from rollstream.runtime.entropy import SystemEntropy
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.kafka import properties
+from rollstream.streams.kafka.admin import KafkaAdmin
+from rollstream.streams.kafka.member import KafkaGroupReader
+from rollstream.streams.kafka.reader import KafkaReader
+from rollstream.streams.kafka.writer import KafkaWriter
+
+
+class KafkaBroker:
+    """A ``Broker`` over confluent-kafka. Nothing connects before it is used.
+
+    Args:
+        bootstrap: ``host:port``, several with commas.
+        client: librdkafka properties for every client that this makes; they win over ours.
+    """
+
+    def __init__(self, bootstrap: str, client: Mapping[str, str] | None = None) -> None:
+        self._bootstrap = bootstrap
+        self._client = dict(client or {})
+        self._readers: weakref.WeakSet[KafkaReader] = weakref.WeakSet()
+        self._writers: weakref.WeakSet[KafkaWriter] = weakref.WeakSet()
+
+    def writer(self, *, linger_ms: float = 5.0, report_success: bool = True) -> KafkaWriter:
+        wanted = properties.writer_properties(
+            self._bootstrap, self._client, linger_ms=linger_ms, report_success=report_success
+        )
+        writer = KafkaWriter(lambda: Producer(wanted))
+        self._writers.add(writer)
+        return writer
+
+    def reader(self, starts: Mapping[TopicPartition, int]) -> KafkaReader:
+        # librdkafka wants a group's name even where no group is joined and nothing committed.
+        name = f"rollstream-reader-{SystemEntropy().token()}"
+        wanted = properties.reader_properties(self._bootstrap, self._client, group=name)
+        reader = KafkaReader(lambda: Consumer(wanted), starts)
+        self._readers.add(reader)
+        return reader
+
+    def group_reader(
+        self,
+        group: str,
+        topics: Sequence[str],
+        *,
+        on_gone: Callable[[TopicPartition], None],
+    ) -> KafkaGroupReader:
+        wanted = properties.member_properties(self._bootstrap, self._client, group=group)
+        reader = KafkaGroupReader(
+            lambda: Consumer(wanted), self._make_admin, group, topics, on_gone
+        )
+        self._readers.add(reader)
+        return reader
+
+    def admin(self) -> KafkaAdmin:
+        return KafkaAdmin(self._make_admin)
+
+    def close(self) -> None:
+        for writer in list(self._writers):
+            writer.abandon()
+        for reader in list(self._readers):
+            reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _make_admin(self) -> AdminClient:
+        return AdminClient(properties.admin_properties(self._bootstrap, self._client))

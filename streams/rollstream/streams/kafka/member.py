@@ -1,0 +1,151 @@
+"""A member of a consumer group of Kafka."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from rollstream.streams.broker import END, Committed, Record, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.kafka.answers import NOT_A_MEMBER, of_request
+from rollstream.streams.kafka.reader import KafkaReader, at_offset
+
+
+class KafkaGroupReader(KafkaReader):
+    """A ``GroupReader``: cooperative-sticky.
+
+    What the group assigns is noted and not fetched before ``begin``: only partitions that were
+    begun are in librdkafka's own assignment, so nothing is read from a place that nobody chose.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Consumer],
+        make_admin: Callable[[], AdminClient],
+        group: str,
+        topics: Sequence[str],
+        on_gone: Callable[[TopicPartition], None],
+    ) -> None:
+        super().__init__(make, {})
+        self._make_admin = make_admin
+        self._admin: AdminClient | None = None
+        self._group = group
+        self._topics = list(topics)
+        self._on_gone = on_gone
+        self._assigned: set[TopicPartition] = set()
+        self._moved = False
+        # librdkafka's commit takes no deadline; one thread waits for it in our stead.
+        self._commits: concurrent.futures.ThreadPoolExecutor | None = None
+
+    def assigned(self) -> frozenset[TopicPartition]:
+        return frozenset(self._assigned)
+
+    def poll(self, records_max: int, timeout_s: float) -> list[Record]:
+        self._moved = False
+        records = super().poll(records_max, timeout_s)
+        if self._moved:  # What was fetched before a rebalance in this very call.
+            begun = self._starts
+            records = [r for r in records if TopicPartition(r.topic, r.partition) in begun]
+        return records
+
+    def begin(self, where: TopicPartition, offset: int) -> None:
+        assert where in self._assigned, f"{where} is not assigned"
+        self.pause(where)
+        self._starts[where] = offset
+        self._client().incremental_assign([at_offset(where, offset)])
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        self.begin(where, offset)
+
+    def pause(self, where: TopicPartition) -> None:
+        self._lost.pop(where, None)
+        if self._starts.pop(where, None) is not None:
+            self._client().incremental_unassign([at_offset(where, END)])
+
+    def commit(self, where: TopicPartition, offset: int, metadata: str, timeout_s: float) -> bool:
+        if where not in self._assigned:
+            return False
+        position = at_offset(where, offset)
+        position.metadata = metadata
+        if self._commits is None:
+            self._commits = concurrent.futures.ThreadPoolExecutor(1, "rollstream-commit")
+        future = self._commits.submit(self._client().commit, offsets=[position], asynchronous=False)
+        try:
+            future.result(timeout_s)
+        except concurrent.futures.TimeoutError as error:
+            raise BrokerUnavailable(
+                f"commit of {where} at {offset}: no answer within {timeout_s} s"
+            ) from error
+        except KafkaException as error:
+            answer: KafkaError = error.args[0]
+            if answer.code() in NOT_A_MEMBER:
+                return False
+            raise of_request(answer.code(), answer.str(), f"commit of {where}") from error
+        return True
+
+    def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
+        try:
+            (found,) = self._client().committed([at_offset(where, END)], timeout_s)
+        except KafkaException as error:
+            answer: KafkaError = error.args[0]
+            raise of_request(answer.code(), answer.str(), f"committed of {where}") from error
+        if found.error is not None:
+            code, text = found.error.code(), found.error.str()
+            raise of_request(code, text, f"committed of {where}")
+        return None if found.offset < 0 else Committed(found.offset, found.metadata or "")
+
+    def still_assigned(self, where: TopicPartition, timeout_s: float) -> bool:
+        if where not in self._assigned:
+            return False
+        if self._admin is None:
+            self._admin = self._make_admin()
+        member_id = self._client().memberid()
+        future = self._admin.describe_consumer_groups([self._group], request_timeout=timeout_s)
+        try:
+            group = future[self._group].result(timeout_s)
+        except concurrent.futures.TimeoutError as error:
+            raise BrokerUnavailable(f"group {self._group}: no answer in {timeout_s} s") from error
+        except KafkaException as error:
+            answer: KafkaError = error.args[0]
+            raise of_request(answer.code(), answer.str(), f"group {self._group}") from error
+        mine = [member for member in group.members if member.member_id == member_id]
+        if not mine or group.state != ConsumerGroupState.STABLE:
+            # In a cooperative rebalance a member that is still known keeps what it has until it
+            # gives it up itself, in its own poll.
+            return bool(mine)
+        held = mine[0].assignment.topic_partitions
+        return any((tp.topic, tp.partition) == where for tp in held)
+
+    def close(self) -> None:
+        self._assigned.clear()  # Leaving is no loss: nobody is told.
+        super().close()
+        if self._commits is not None:
+            self._commits.shutdown(wait=False)
+
+    def _begin_all(self, consumer: Consumer) -> None:
+        self._begun = True
+        consumer.subscribe(
+            self._topics,
+            on_assign=self._on_assign,
+            on_revoke=self._on_gone_all,
+            on_lost=self._on_gone_all,
+        )
+
+    def _on_assign(self, consumer: Consumer, positions: Iterable[Any]) -> None:
+        self._assigned.update(TopicPartition(tp.topic, tp.partition) for tp in positions)
+        consumer.incremental_assign([])
+
+    def _on_gone_all(self, consumer: Consumer, positions: Iterable[Any]) -> None:
+        self._moved = True
+        gone = [TopicPartition(tp.topic, tp.partition) for tp in positions]
+        begun = [at_offset(tp, END) for tp in gone if self._starts.pop(tp, None) is not None]
+        for where in gone:
+            self._lost.pop(where, None)
+            if where in self._assigned:
+                self._on_gone(where)
+                self._assigned.discard(where)
+        consumer.incremental_unassign(begun)

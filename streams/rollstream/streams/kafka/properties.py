@@ -1,0 +1,78 @@
+"""What librdkafka is configured with, and why."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX
+
+QUEUED_KIB_MAX = 32 * 1024  # Bytes that wait for the broker in one writer; BufferFull beyond.
+QUEUED_RECORDS_MAX = 100_000  # The same, counted in records.
+FETCHED_KIB_MAX = 32 * 1024  # Bytes read ahead by one reader.
+SESSION_TIMEOUT_MS = 10_000  # A dead member's partitions move after this.
+POLL_INTERVAL_MS_MAX = 300_000  # A member that does not poll for this long loses its partitions.
+
+LOG = logging.getLogger("rollstream.kafka")
+LOG.addHandler(logging.NullHandler())  # A library is silent unless somebody listens.
+
+
+def writer_properties(
+    bootstrap: str, client: Mapping[str, str], *, linger_ms: float, report_success: bool
+) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": bootstrap,
+        "enable.idempotence": True,
+        "acks": "all",
+        "linger.ms": linger_ms,
+        "partitioner": "murmur2_random",
+        "message.max.bytes": RECORD_BYTES_MAX,
+        "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
+        "queue.buffering.max.messages": QUEUED_RECORDS_MAX,
+        # A topic that does not exist is reported within this, not within five minutes.
+        "topic.metadata.propagation.max.ms": 2_000,
+        "delivery.report.only.error": not report_success,
+        "socket.nagle.disable": True,
+        "logger": LOG,
+        **client,
+    }
+
+
+def reader_properties(bootstrap: str, client: Mapping[str, str], *, group: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": False,
+        # An offset that is gone is a loss to report, never a reason to begin somewhere else.
+        "auto.offset.reset": "error",
+        # We write no transactions; nobody else's may hold our readers up.
+        "isolation.level": "read_uncommitted",
+        # At its default of 1 s a reader that drains in bursts stands still in between.
+        "fetch.queue.backoff.ms": 5,
+        "fetch.wait.max.ms": 100,
+        "fetch.message.max.bytes": 4 * 1024 * 1024,
+        "queued.max.messages.kbytes": FETCHED_KIB_MAX,
+        # TCP and the broker's disk format check already.
+        "check.crcs": False,
+        "socket.nagle.disable": True,
+        "logger": LOG,
+        **client,
+    }
+
+
+def member_properties(bootstrap: str, client: Mapping[str, str], *, group: str) -> dict[str, Any]:
+    return {
+        **reader_properties(bootstrap, {}, group=group),
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": SESSION_TIMEOUT_MS,
+        "heartbeat.interval.ms": 1_000,
+        "max.poll.interval.ms": POLL_INTERVAL_MS_MAX,
+        **client,
+    }
+
+
+def admin_properties(bootstrap: str, client: Mapping[str, str]) -> dict[str, Any]:
+    return {"bootstrap.servers": bootstrap, "logger": LOG, **client}

@@ -1,0 +1,135 @@
+"""Reads named partitions of Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+
+from rollstream.streams.broker import EARLIEST, END, Record, TopicPartition
+from rollstream.streams.errors import BrokerError, OffsetLost
+from rollstream.streams.kafka.answers import of_request
+
+_ANSWER_TIMEOUT_S = 10.0  # For the bounds that an OffsetLost names.
+_LOGICAL = {EARLIEST: confluent_kafka.OFFSET_BEGINNING, END: confluent_kafka.OFFSET_END}
+_IS_LOST = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
+_HARMLESS = frozenset(
+    (
+        # The client connects again by itself; a caller that waits sees its own deadline pass.
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._PARTITION_EOF,
+    )
+)
+
+
+def at_offset(where: TopicPartition, offset: int) -> confluent_kafka.TopicPartition:
+    """librdkafka's form of a position."""
+    return confluent_kafka.TopicPartition(*where, _LOGICAL.get(offset, offset))
+
+
+class KafkaReader:
+    """A ``LogReader``. The client is made at the first call that needs it."""
+
+    def __init__(self, make: Callable[[], Consumer], starts: Mapping[TopicPartition, int]) -> None:
+        self._make = make
+        self._starts = dict(starts)
+        self._consumer: Consumer | None = None
+        self._begun = False
+        self._closed = False
+        self._failures: list[KafkaError] = []
+        self._lost: dict[TopicPartition, OffsetLost] = {}
+        self._wanted: dict[TopicPartition, int] = {}
+
+    def poll(self, records_max: int, timeout_s: float) -> list[Record]:
+        consumer = self._client()
+        if not self._begun:
+            self._begin_all(consumer)
+        if self._failures:
+            self._raise_first()
+        if self._lost:
+            raise next(iter(self._lost.values()))
+        messages = consumer.consume(records_max, timeout_s)
+        if any(map(Message.error, messages)):
+            messages = self._without_failures(messages)
+            if not messages and self._failures:
+                self._raise_first()
+        # The hot path of every reader: one comprehension, no function of ours per record.
+        return [
+            Record(
+                message.topic(),  # type: ignore[arg-type]
+                message.partition(),  # type: ignore[arg-type]
+                message.offset(),  # type: ignore[arg-type]
+                message.timestamp()[1] * 1000,
+                message.key(),
+                message.value() or b"",
+            )
+            for message in messages
+        ]
+
+    def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
+        consumer = self._client()
+        try:
+            low, high = consumer.get_watermark_offsets(at_offset(where, END), timeout_s)
+        except KafkaException as error:
+            answer: KafkaError = error.args[0]
+            raise of_request(answer.code(), answer.str(), f"bounds of {where}") from error
+        return low, high
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        assert where in self._starts, where
+        self._starts[where] = offset
+        self._lost.pop(where, None)
+        if self._consumer is not None and self._begun:
+            # A new assignment instead of librdkafka's seek: it works in whatever state the
+            # partition is, also after an offset was lost, and drops what was read ahead.
+            self._consumer.incremental_unassign([at_offset(where, END)])
+            self._consumer.incremental_assign([at_offset(where, offset)])
+
+    def close(self) -> None:
+        self._closed = True
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def _client(self) -> Consumer:
+        if self._consumer is None:
+            assert not self._closed, "a closed reader is not used again"
+            self._consumer = self._make()
+        return self._consumer
+
+    def _begin_all(self, consumer: Consumer) -> None:
+        """At the first poll, not before: whoever asks for bounds first reads nothing ahead."""
+        self._begun = True
+        positions = [at_offset(where, offset) for where, offset in self._starts.items()]
+        consumer.incremental_assign(positions)
+
+    def _without_failures(self, messages: list[Any]) -> list[Any]:
+        good = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                good.append(message)
+            elif error.code() in _IS_LOST:
+                where = TopicPartition(message.topic(), message.partition())
+                self._wanted[where] = message.offset()
+                self._failures.append(error)
+            elif error.code() not in _HARMLESS:
+                self._failures.append(error)
+        return good
+
+    def _raise_first(self) -> None:
+        error = self._failures.pop(0)
+        if error.code() not in _IS_LOST:
+            raise self._answer(error)
+        where, wanted = self._wanted.popitem()
+        low, high = self.bounds(where, _ANSWER_TIMEOUT_S)
+        self._lost[where] = OffsetLost(str(where), wanted, low, high)
+        raise self._lost[where]
+
+    def _answer(self, error: KafkaError) -> BrokerError:
+        return of_request(error.code(), error.str(), "poll")

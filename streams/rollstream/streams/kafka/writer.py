@@ -1,0 +1,85 @@
+"""Appends to Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from rollstream.streams.broker import Delivery, OnDelivery
+from rollstream.streams.errors import BufferFull
+from rollstream.streams.kafka.answers import of_delivery, of_request
+from rollstream.streams.kafka.properties import QUEUED_KIB_MAX, QUEUED_RECORDS_MAX
+
+
+class KafkaWriter:
+    """A ``Writer``. The client is made at the first append."""
+
+    def __init__(self, make: Callable[[], Producer]) -> None:
+        self._make = make
+        self._producer: Producer | None = None
+        self._produce: Callable[..., None] | None = None
+
+    def append(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        produce = self._produce or self._open()
+        report = None if on_delivery is None else _reporter(topic, on_delivery)
+        try:
+            # -1: the key decides. Positional: this is the producers' hottest call.
+            produce(topic, value, key, -1 if partition is None else partition, report)
+        except BufferError as error:
+            raise BufferFull(
+                f"{topic}: {QUEUED_RECORDS_MAX} records or {QUEUED_KIB_MAX} KiB are queued; "
+                "poll makes room"
+            ) from error
+        except KafkaException as error:
+            answer: KafkaError = error.args[0]
+            raise of_request(answer.code(), answer.str(), f"append to {topic}") from error
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        if self._producer is not None:
+            self._producer.poll(timeout_s)
+
+    def flush(self, timeout_s: float) -> int:
+        return 0 if self._producer is None else self._producer.flush(timeout_s)
+
+    def outstanding(self) -> int:
+        return 0 if self._producer is None else len(self._producer)
+
+    def abandon(self) -> None:
+        producer, self._producer, self._produce = self._producer, None, self._refuse
+        if producer is None:
+            return
+        producer.purge(in_queue=True, in_flight=True, blocking=True)
+        # What was purged is reported at once; nothing is waited for from the broker.
+        while len(producer):
+            producer.poll(0.01)
+
+    def _open(self) -> Callable[..., None]:
+        self._producer = self._make()
+        self._produce = self._producer.produce
+        return self._produce
+
+    def _refuse(self, *_: Any) -> None:
+        raise AssertionError("an abandoned writer is not used again")
+
+
+def _reporter(topic: str, on_delivery: OnDelivery) -> Callable[[KafkaError | None, Any], None]:
+    def report(error: KafkaError | None, message: Any) -> None:
+        partition = message.partition()
+        if error is None:
+            stamp_us = message.timestamp()[1] * 1000
+            on_delivery(Delivery(topic, partition, message.offset(), None, stamp_us))
+        else:
+            answer = of_delivery(error.code(), error.str(), f"{topic}[{partition}]")
+            on_delivery(Delivery(topic, partition, -1, answer))
+
+    return report

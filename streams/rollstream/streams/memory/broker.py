@@ -1,0 +1,77 @@
+"""The broker in memory."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from rollstream.runtime.clock import Clock
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.memory.admin import MemoryAdmin
+from rollstream.streams.memory.logs import MemoryLogs
+from rollstream.streams.memory.member import MemoryGroupReader
+from rollstream.streams.memory.reader import MemoryReader
+from rollstream.streams.memory.writer import MemoryWriter
+
+
+class MemoryBroker:
+    """A ``Broker`` in memory: the same contract as Kafka's, the same results in every run.
+
+    Args:
+        logs: shared with other brokers; new ones by default.
+        clock: stamps records and measures waits (a ``ManualClock`` makes waits instant); only
+            where ``logs`` is not given.
+    """
+
+    def __init__(self, logs: MemoryLogs | None = None, *, clock: Clock | None = None) -> None:
+        assert logs is None or clock is None, "shared logs bring their own clock"
+        self.logs = logs or MemoryLogs(clock)
+        self._readers: weakref.WeakSet[MemoryReader] = weakref.WeakSet()
+        self._writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
+
+    def writer(self, *, linger_ms: float = 5.0, report_success: bool = True) -> MemoryWriter:
+        writer = MemoryWriter(self.logs, report_success=report_success)
+        self._writers.add(writer)
+        return writer
+
+    def reader(self, starts: Mapping[TopicPartition, int]) -> MemoryReader:
+        reader = MemoryReader(self.logs, starts)
+        self._readers.add(reader)
+        return reader
+
+    def group_reader(
+        self,
+        group: str,
+        topics: Sequence[str],
+        *,
+        on_gone: Callable[[TopicPartition], None],
+    ) -> MemoryGroupReader:
+        reader = MemoryGroupReader(self.logs, group, topics, on_gone)
+        self._readers.add(reader)
+        return reader
+
+    def admin(self) -> MemoryAdmin:
+        return MemoryAdmin(self.logs)
+
+    def drop_before(self, where: TopicPartition, offset: int) -> None:
+        """What retention does: records below ``offset`` are gone."""
+        self.logs.drop_before(where, offset)
+
+    def close(self) -> None:
+        for writer in list(self._writers):
+            writer.abandon()
+        for reader in list(self._readers):
+            reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

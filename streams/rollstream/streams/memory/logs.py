@@ -1,0 +1,143 @@
+"""Topics, their records and the groups that read them, in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.streams.broker import EARLIEST, END, Record, TopicPartition, TopicSpec
+from rollstream.streams.errors import OffsetLost, RecordTooLarge, UnknownTopic
+from rollstream.streams.memory.group import MemoryGroup
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX
+
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+}
+
+
+class _Partition:
+    __slots__ = ("first", "records")
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.records: list[Record] = []
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.records)
+
+
+class MemoryLogs:
+    """What a cluster would hold. Several ``MemoryBroker`` may share it, in threads of one process.
+
+    Records are stamped with ``clock``; retention and compaction do not run by themselves:
+    ``drop_before`` says what is gone.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self.lock = threading.RLock()
+        self._topics: dict[str, TopicSpec] = {}
+        self._partitions: dict[str, list[_Partition]] = {}
+        self._bytes_max: dict[str, int] = {}
+        self._groups: dict[str, MemoryGroup] = {}
+        self._waiters: set[threading.Event] = set()
+
+    def create(self, spec: TopicSpec) -> None:
+        """Creates the topic; one that exists is left as it is."""
+        with self.lock:
+            if spec.name in self._topics:
+                return
+            config = {**_DEFAULTS, **spec.config}
+            self._topics[spec.name] = TopicSpec(spec.name, spec.partitions, config)
+            self._partitions[spec.name] = [_Partition() for _ in range(spec.partitions)]
+            self._bytes_max[spec.name] = int(config["max.message.bytes"])
+            for group in self._groups.values():
+                group.balance(self.partition_counts())
+
+    def topics(self) -> dict[str, TopicSpec]:
+        with self.lock:
+            return dict(self._topics)
+
+    def partition_counts(self) -> dict[str, int]:
+        return {name: spec.partitions for name, spec in self._topics.items()}
+
+    def append(self, where: TopicPartition, key: bytes | None, value: bytes) -> Record:
+        """Appends under the clock's time.
+
+        Raises:
+            UnknownTopic, RecordTooLarge.
+        """
+        with self.lock:
+            partition = self._partition(where)
+            size_max = min(self._bytes_max[where.topic], RECORD_BYTES_MAX)
+            if len(value) + len(key or b"") > size_max:
+                raise RecordTooLarge(f"{where}: {len(value)} bytes; the topic takes {size_max}")
+            now_us = self.clock.now_us() // 1000 * 1000
+            record = Record(where.topic, where.partition, partition.end, now_us, key, value)
+            partition.records.append(record)
+            self.wake()
+        return record
+
+    def read(self, where: TopicPartition, offset: int, records_max: int) -> list[Record]:
+        """Records from ``offset`` on.
+
+        Raises:
+            OffsetLost, UnknownTopic.
+        """
+        with self.lock:
+            partition = self._partition(where)
+            if not partition.first <= offset <= partition.end:
+                raise OffsetLost(str(where), offset, partition.first, partition.end)
+            start = offset - partition.first
+            return partition.records[start : start + records_max]
+
+    def bounds(self, where: TopicPartition) -> tuple[int, int]:
+        with self.lock:
+            partition = self._partition(where)
+            return partition.first, partition.end
+
+    def resolve(self, where: TopicPartition, offset: int) -> int:
+        """A start position as an offset."""
+        if offset == EARLIEST:
+            return self.bounds(where)[0]
+        return self.bounds(where)[1] if offset == END else offset
+
+    def drop_before(self, where: TopicPartition, offset: int) -> None:
+        """What retention does: records below ``offset`` are gone."""
+        with self.lock:
+            partition = self._partition(where)
+            assert partition.first <= offset <= partition.end, (where, offset)
+            del partition.records[: offset - partition.first]
+            partition.first = offset
+
+    def group(self, name: str) -> MemoryGroup:
+        with self.lock:
+            return self._groups.setdefault(name, MemoryGroup(name))
+
+    def watch(self) -> threading.Event:
+        """An event that is set at every append and group change; the caller clears it."""
+        with self.lock:
+            changed = threading.Event()
+            self._waiters.add(changed)
+            return changed
+
+    def unwatch(self, changed: threading.Event) -> None:
+        with self.lock:
+            self._waiters.discard(changed)
+
+    def wake(self) -> None:
+        for changed in self._waiters:
+            changed.set()
+
+    def _partition(self, where: TopicPartition) -> _Partition:
+        partitions = self._partitions.get(where.topic)
+        if partitions is None or not 0 <= where.partition < len(partitions):
+            raise UnknownTopic(f"{where} does not exist; `rollstream topics create` makes topics")
+        return partitions[where.partition]

@@ -1,0 +1,97 @@
+"""A member of a consumer group in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rollstream.streams.broker import Committed, TopicPartition
+from rollstream.streams.memory.logs import MemoryLogs
+from rollstream.streams.memory.reader import MemoryReader
+
+
+class MemoryGroupReader(MemoryReader):
+    """A ``GroupReader``: partitions are spread when members join, leave or are evicted, and change
+    hands inside ``poll`` only."""
+
+    def __init__(
+        self,
+        logs: MemoryLogs,
+        group: str,
+        topics: Sequence[str],
+        on_gone: Callable[[TopicPartition], None],
+    ) -> None:
+        super().__init__(logs, {})
+        self._group = logs.group(group)
+        self._topics = tuple(topics)
+        self._on_gone = on_gone
+        self._member: int | None = None
+        self._assigned: set[TopicPartition] = set()
+
+    def assigned(self) -> frozenset[TopicPartition]:
+        return frozenset(self._assigned)
+
+    def begin(self, where: TopicPartition, offset: int) -> None:
+        assert where in self._assigned, f"{where} is not assigned"
+        self._positions[where] = offset
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        self.begin(where, offset)
+
+    def pause(self, where: TopicPartition) -> None:
+        self._positions.pop(where, None)
+
+    def commit(self, where: TopicPartition, offset: int, metadata: str, timeout_s: float) -> bool:
+        with self._logs.lock:
+            if not self._holds(where):
+                return False
+            self._group.commits[where] = Committed(offset, metadata)
+            return True
+
+    def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
+        with self._logs.lock:
+            return self._group.commits.get(where)
+
+    def still_assigned(self, where: TopicPartition, timeout_s: float) -> bool:
+        with self._logs.lock:
+            return self._holds(where)
+
+    def evict(self) -> None:
+        """What a session time-out does: the group forgets this member, which learns of it in its
+        next ``poll``, and joins again."""
+        with self._logs.lock:
+            if self._member is not None:
+                self._group.leave(self._member, self._logs.partition_counts())
+                self._logs.wake()
+
+    def close(self) -> None:
+        self.evict()
+        self._member = None
+        self._assigned.clear()
+        super().close()
+
+    def _holds(self, where: TopicPartition) -> bool:
+        return self._member is not None and self._group.holds(self._member, where)
+
+    def _before_read(self) -> None:
+        with self._logs.lock:
+            gone = self._member is not None and not self._group.knows(self._member)
+            losing = (
+                tuple(sorted(self._assigned))
+                if gone or self._member is None
+                else self._group.to_revoke(self._member)
+            )
+        # Without the lock: what the owner does on losing a partition may take the broker's time.
+        for where in losing:
+            self.pause(where)
+            self._on_gone(where)
+            self._assigned.discard(where)
+        with self._logs.lock:
+            if self._member is None or gone:
+                counts = self._logs.partition_counts()
+                self._member = self._group.join(self._topics, counts)
+                self._logs.wake()
+            for where in losing:
+                self._group.give_up(self._member, where)
+            if losing:
+                self._logs.wake()
+            self._assigned.update(self._group.take(self._member))

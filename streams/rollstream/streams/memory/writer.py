@@ -1,0 +1,95 @@
+"""Appends to logs in memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from rollstream.streams.broker import Delivery, OnDelivery, TopicPartition
+from rollstream.streams.errors import (
+    BrokerError,
+    BufferFull,
+    DeliveryUnknown,
+    PermanentBrokerError,
+    RecordTooLarge,
+    UnknownTopic,
+)
+from rollstream.streams.memory.logs import MemoryLogs
+from rollstream.streams.partitioning import partition_of
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX
+
+QUEUED_RECORDS_MAX = 100_000  # Reports that wait for `poll`; append raises BufferFull beyond.
+
+
+class _Report(NamedTuple):
+    on_delivery: OnDelivery
+    delivery: Delivery
+
+
+class MemoryWriter:
+    """A ``Writer``: ``append`` puts the record into the log, its report waits for ``poll``."""
+
+    def __init__(self, logs: MemoryLogs, *, report_success: bool) -> None:
+        self._logs = logs
+        self._report_success = report_success
+        self._reports: deque[_Report] = deque()
+        self._keyless = 0
+        self._abandoned = False
+
+    def append(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        assert not self._abandoned, "an abandoned writer is not used again"
+        if len(self._reports) >= QUEUED_RECORDS_MAX:
+            raise BufferFull(f"{QUEUED_RECORDS_MAX} records are queued; poll makes room")
+        if len(value) + len(key or b"") > RECORD_BYTES_MAX:
+            raise RecordTooLarge(f"{topic}: {len(value)} bytes; the limit is {RECORD_BYTES_MAX}")
+        delivery = self._deliver(topic, value, key, partition)
+        if on_delivery is not None and (self._report_success or delivery.error is not None):
+            self._reports.append(_Report(on_delivery, delivery))
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        for _ in range(len(self._reports)):
+            report = self._reports.popleft()
+            report.on_delivery(report.delivery)
+
+    def flush(self, timeout_s: float) -> int:
+        self.poll()
+        return len(self._reports)
+
+    def outstanding(self) -> int:
+        return len(self._reports)
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        while self._reports:
+            report = self._reports.popleft()
+            topic, partition, _, error, _ = report.delivery
+            if not isinstance(error, PermanentBrokerError):
+                error = DeliveryUnknown(f"{topic}: the writer was thrown away before its report")
+            report.on_delivery(Delivery(topic, partition, -1, error))
+
+    def _deliver(
+        self, topic: str, value: bytes, key: bytes | None, partition: int | None
+    ) -> Delivery:
+        try:
+            number = self._choose(topic, key) if partition is None else partition
+            record = self._logs.append(TopicPartition(topic, number), key, value)
+        except BrokerError as error:
+            return Delivery(topic, -1 if partition is None else partition, -1, error)
+        return Delivery(topic, number, record.offset, None, record.timestamp_us)
+
+    def _choose(self, topic: str, key: bytes | None) -> int:
+        spec = self._logs.topics().get(topic)
+        if spec is None:
+            raise UnknownTopic(f"{topic} does not exist; `rollstream topics create` makes topics")
+        if key is not None:
+            return partition_of(key, spec.partitions)
+        self._keyless += 1
+        return self._keyless % spec.partitions
