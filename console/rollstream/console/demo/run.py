@@ -1,0 +1,113 @@
+"""The whole demo: Kafka, sealers, env replicas, the sampler actor, a trainer, the audit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from rollstream.console.broker.embedded import EmbeddedKafka
+from rollstream.console.demo import settings
+from rollstream.console.demo.chaos import Chaos
+from rollstream.console.demo.curve import draw_curve
+from rollstream.console.demo.fleet import Fleet, members
+from rollstream.console.demo.history import History, StepSeen
+from rollstream.console.demo.policy import Policy
+from rollstream.console.demo.summary import print_summary
+from rollstream.console.demo.tasks import TASK_NAMES
+from rollstream.console.demo.trainer import Trainer
+from rollstream.console.demo.weights import WeightsFile
+from rollstream.consumers import audit
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.config.load import load_config
+from rollstream.sampler import SamplerClient
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.topics import create_topics
+
+
+def run_demo(folder: Path, *, chaos: bool, console: Console) -> bool:
+    """Runs it in ``folder``, which is emptied first.
+
+    True when the policy learned every task and the audit holds.
+    """
+    folder = folder.absolute()
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "logs").mkdir(parents=True)
+    clock = SystemClock()
+    with EmbeddedKafka(folder / "kafka", on_progress=console.print) as kafka:
+        path = folder / "rollstream.toml"
+        path.write_text(settings.config_text(kafka.bootstrap, folder / "data"))
+        config = load_config(path)
+        with KafkaBroker(config.kafka.bootstrap, config.kafka.client) as broker:
+            create_topics(broker, config)
+        weights = WeightsFile(folder / "weights.bin")
+        weights.write(0, Policy.initial(settings.SEED))
+        fleet = Fleet(
+            folder / "logs",
+            members(kafka.bootstrap, path, folder / "weights.bin"),
+            tell=console.print,
+            clock=clock,
+        )
+        with SamplerClient.attach(settings.SAMPLER, config=path) as sampler:
+            fleet.start()
+            try:
+                history, killed = _train(sampler, weights, folder, fleet, console, chaos=chaos)
+            finally:
+                fleet.stop()
+        history.save(folder / "history.json")
+        draw_curve(history, TASK_NAMES, folder / "learning_curve.png")
+        console.print("reading every log and file once more for the audit …")
+        report = audit(config)
+    return print_summary(console, history, report, killed, folder)
+
+
+def _train(
+    sampler: SamplerClient,
+    weights: WeightsFile,
+    folder: Path,
+    fleet: Fleet,
+    console: Console,
+    *,
+    chaos: bool,
+) -> tuple[History, list[str]]:
+    """The run itself, with a line of progress; the history, and what was killed."""
+    columns = (
+        TextColumn("[bold]step {task.completed:>3.0f}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("waiting for the first batch", total=settings.STEPS_MAX)
+        killer: Chaos | None = None
+
+        def before_step(step: int) -> None:
+            fleet.check()
+            if killer is not None:
+                killer.before_step(step)
+
+        def after_step(seen: StepSeen) -> None:
+            rewards = "  ".join(
+                f"{name} {trainer.history.recent_reward(name):.2f}" for name in TASK_NAMES
+            )
+            text = f"reward {rewards}  lag {seen.lag_mean:.1f}  ready {seen.groups_ready}"
+            progress.update(task, completed=seen.step + 1, description=text)
+
+        trainer = Trainer(
+            sampler,
+            weights,
+            folder / "checkpoint.bin",
+            clock=SystemClock(),
+            before_step=before_step,
+            after_step=after_step,
+        )
+        if chaos:
+
+            def mark(step: int, text: str) -> None:
+                trainer.history.marks.append((step, text))
+                progress.console.print(f"step {step}: {text}")
+
+            killer = Chaos(fleet, lambda: sampler.stats().pid, mark)
+        return trainer.run(), killer.killed if killer is not None else []

@@ -1,0 +1,64 @@
+"""What the demo prints at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from rollstream.console.demo import settings
+from rollstream.console.demo.history import History
+from rollstream.console.demo.tasks import TASK_NAMES
+from rollstream.consumers import AuditReport
+
+
+def duckdb_line(root: Path) -> str:
+    """A command to paste: mean reward by environment and policy version, from the files alone."""
+    query = (
+        "SELECT environment, policy_version, count(*) AS rollouts, round(avg(reward), 3) AS reward "
+        f"FROM read_parquet('{root}/groups/**/*.parquet', hive_partitioning = true) "
+        "GROUP BY ALL ORDER BY environment, "
+        "CAST(split_part(policy_version, '-', 2) AS INT) DESC LIMIT 10"
+    )
+    return f'.venv/bin/python -c "import duckdb; print(duckdb.sql(\\"{query}\\"))"'
+
+
+def print_summary(
+    console: Console,
+    history: History,
+    report: AuditReport,
+    killed: Sequence[str],
+    folder: Path,
+) -> bool:
+    """Prints it; whether the run was a success."""
+    table = Table(title="What the policy learned", title_justify="left")
+    for heading in ("environment", "reward at first", "reward at the end", "goal"):
+        table.add_column(heading, justify="left" if heading == "environment" else "right")
+    learned = True
+    for name in TASK_NAMES:
+        last = history.recent_reward(name)
+        learned &= last >= settings.REWARD_FLOOR
+        table.add_row(
+            name, f"{history.first_reward(name):.2f}", f"{last:.2f}", f"{settings.REWARD_FLOOR}"
+        )
+    console.print(table)
+    seconds = history.steps[-1].elapsed_s
+    rollouts = sum(seen.rollouts for seen in history.steps)
+    lag = sum(seen.lag_mean for seen in history.steps) / len(history.steps)
+    console.print(
+        f"{len(history.steps)} optimizer steps on {rollouts:,} rollouts in {seconds:.0f} s "
+        f"({rollouts / seconds:,.0f} rollouts/s trained); mean policy lag {lag:.1f} steps"
+    )
+    for line in killed:
+        console.print(f"killed with -9: {line}")
+    console.print(
+        "audit: [green]holds[/green]" if report.holds else "audit: [red]DOES NOT HOLD[/red]"
+    )
+    for problem in report.problems:
+        console.print(f"  {problem}", markup=False)
+    console.print(f"learning curve: {folder / 'learning_curve.png'}", highlight=False)
+    console.print("\nWhat to look at next (the files open in any Parquet reader):")
+    console.print(duckdb_line(folder / "data"), soft_wrap=True, highlight=False, markup=False)
+    return learned and report.holds
