@@ -1,26 +1,100 @@
 """Reads ``rollstream.toml`` and ``ROLLSTREAM_…`` variables; nothing else reads the environment.
 
 ``ROLLSTREAM_KAFKA__BOOTSTRAP=…`` overrides ``kafka.bootstrap``: sections and keys are joined by two
-underscores, case does not matter.
+underscores, case does not matter, and a dash in a name is written as an underscore
+(``ROLLSTREAM_SAMPLERS__TRAINER_A__SEED``). Lists are written as in TOML: ``["math", "code"]``.
 """
 
 from __future__ import annotations
 
+import os
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from pydantic import ValidationError
+
+from rollstream.runtime.config.explain import explain
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.schemas.errors import RollstreamError
+
+PREFIX = "ROLLSTREAM_"
+BETWEEN = "__"  # A variable without it names no key of a section and is none of ours.
 
 
 class ConfigError(RollstreamError, ValueError):
     """The configuration is wrong: names file, key, value, and what to write instead."""
 
 
-def load_config(path: Path | str) -> RollstreamConfig:
+def load_config(path: Path | str, *, environ: Mapping[str, str] | None = None) -> RollstreamConfig:
     """The configuration, checked whole.
+
+    Args:
+        path: of the TOML file.
+        environ: variables that may override keys; None: those of this process.
 
     Raises:
         ConfigError: the file is missing or no TOML, a key is unknown or of the wrong type, or the
-            settings could never make progress.
+            settings could never make progress; it lists everything that is wrong.
     """
-    raise NotImplementedError
+    content = _read(Path(path))
+    variables: dict[tuple[str, ...], str] = {}
+    for name, text in sorted((os.environ if environ is None else environ).items()):
+        if name.upper().startswith(PREFIX) and BETWEEN in name[len(PREFIX) :]:
+            keys = name[len(PREFIX) :].split(BETWEEN)
+            variables[_override(content, name, keys, text)] = name
+    try:
+        return RollstreamConfig.model_validate(content)
+    except ValidationError as error:
+        problems = [explain(problem, variables) for problem in error.errors()]
+        raise ConfigError("\n".join(f"{path}: {problem}" for problem in problems)) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path}: there is no such file; write one with the sections [kafka], [store] and "
+            "[environments.<name>], or name another with --config"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is no TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _override(
+    content: dict[str, Any], variable: str, keys: list[str], text: str
+) -> tuple[str, ...]:
+    """Puts the value where the variable says; the path of keys that it stands under."""
+    section: Any = content
+    path = []
+    for key in keys[:-1]:
+        path.append(_spelled(section, key))
+        section = section.setdefault(path[-1], {})
+        if not isinstance(section, dict):
+            raise ConfigError(
+                f"{variable}={text!r}: {'.'.join(path)} is {section!r}, no section; correct the "
+                "variable's name"
+            )
+    path.append(_spelled(section, keys[-1]))
+    section[path[-1]] = _parsed(text)
+    return tuple(path)
+
+
+def _spelled(section: Mapping[str, Any], key: str) -> str:
+    """The key as the file spells it; in lower case where the file does not have it."""
+    wanted = key.lower()
+    alike = (known for known in section if known.lower().replace("-", "_") == wanted)
+    return next(alike, wanted)
+
+
+def _parsed(text: str) -> Any:
+    if text.startswith(("[", "{")):
+        try:
+            return tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            return text  # The check of its type says what is wrong, and names the variable.
+    return text

@@ -1,0 +1,118 @@
+"""What is wrong with a setting, in words that its author can act upon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from rollstream.runtime.config.sections import RollstreamConfig
+
+_KINDS = {
+    "string_type": "a text in quotes",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "tuple_type": "a list in brackets",
+    "dict_type": "a section",
+    "model_type": "a section",
+}
+_EXAMPLES = {  # Of keys that have no default.
+    "kafka.bootstrap": 'bootstrap = "localhost:9092"',
+    "store.root": 'root = "file:///data/run-17"',
+    "samplers.environments": 'environments = ["math"]',
+    "kafka": '[kafka] with bootstrap = "localhost:9092"',
+    "store": '[store] with root = "file:///data/run-17"',
+    "environments": "[environments.math]",
+}
+
+
+def explain(problem: ErrorDetails, variables: Mapping[tuple[str, ...], str]) -> str:
+    """One line: the key, its value, what is wrong, what to write instead.
+
+    Args:
+        problem: as pydantic found it.
+        variables: path of keys to the environment variable that set it.
+    """
+    where = tuple(str(part) for part in problem["loc"])
+    key = ".".join(where)
+    if problem["type"] == "value_error":
+        said = str(problem["ctx"]["error"])
+        return f"{key}: {said}" if key else said
+    if problem["type"] == "missing":
+        return f"{key} is missing; write {_example(where)}"
+    given = f"{key} = {_shown(problem['input'])}"
+    if where in variables:
+        given = f"{given} (from {variables[where]})"
+    if problem["type"] == "extra_forbidden":
+        return f"{given}: there is no such key; {_instead(where)}"
+    return f"{given}: {_wrong(problem)}{_for_example(where)}"
+
+
+def _wrong(problem: ErrorDetails) -> str:
+    kind = _KINDS.get(problem["type"])
+    if kind is not None:
+        return f"must be {kind}"
+    if problem["type"] in ("too_short", "string_too_short"):
+        return "must not be empty"
+    return problem["msg"].replace("Input should be", "must be")
+
+
+def _instead(where: tuple[str, ...]) -> str:
+    model = _model_at(where[:-1])
+    known = list(model.model_fields) if model else []
+    close = get_close_matches(where[-1].lower(), known, n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"remove it, or use one of: {', '.join(known)}"
+
+
+def _for_example(where: tuple[str, ...]) -> str:
+    example = _example(where)
+    return f"; for example {example}" if example else ""
+
+
+def _example(where: tuple[str, ...]) -> str:
+    without_names = ".".join((where[0], where[-1])) if len(where) == 3 else ".".join(where)
+    if without_names in _EXAMPLES:
+        return _EXAMPLES[without_names]
+    model = _model_at(where[:-1])
+    field = model.model_fields.get(where[-1]) if model else None
+    if field is None or field.is_required():
+        return ""
+    default = field.get_default(call_default_factory=True)
+    return "" if default is None else f"{where[-1]} = {_shown(default)}"
+
+
+def _model_at(where: tuple[str, ...]) -> type[BaseModel] | None:
+    """The section's model; None where the path leads into a value."""
+    kind: Any = RollstreamConfig
+    for part in where:
+        if get_origin(kind) is dict:
+            kind = get_args(kind)[-1]
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            field: FieldInfo | None = kind.model_fields.get(part)
+            kind = field.annotation if field else None
+        else:
+            return None
+    is_model = isinstance(kind, type) and get_origin(kind) is None and issubclass(kind, BaseModel)
+    return kind if is_model else None
+
+
+def _shown(value: Any) -> str:
+    """As TOML writes it, near enough to copy."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    return repr(value)

@@ -1,0 +1,149 @@
+"""The configuration: one file, checked whole, errors that say what to write instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollstream.runtime.config.load import ConfigError, load_config
+from rollstream.runtime.config.sections import RollstreamConfig
+
+MINIMAL = """
+[kafka]
+bootstrap = "localhost:9092"
+[store]
+root = "file:///data/run-17"
+[environments.math]
+"""
+SAMPLER = """
+[samplers.trainer-a]
+environments = ["math"]
+"""
+
+
+def load(folder: Path, text: str, **variables: str) -> RollstreamConfig:
+    file = folder / "rollstream.toml"
+    file.write_text(text, encoding="utf-8")
+    return load_config(file, environ=variables)
+
+
+def refusal(folder: Path, text: str, **variables: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(folder, text, **variables)
+    return [line.removeprefix(f"{folder}/") for line in str(caught.value).splitlines()]
+
+
+def test_minimal_file_takes_every_other_key_from_its_default(tmp_path: Path) -> None:
+    config = load(tmp_path, MINIMAL)
+    assert config.kafka.bootstrap == "localhost:9092"
+    assert config.environments["math"].target_group_size == 8
+    assert config.samplers == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (
+            "target_group_sise = 4",
+            "target_group_sise = 4: there is no such key; did you mean target_group_size?",
+        ),
+        (
+            'target_group_size = "four"',
+            'target_group_size = "four": must be a whole number; for example target_group_size = 8',
+        ),
+        (
+            "partitions = 0",
+            "partitions = 0: must be greater than or equal to 1; for example partitions = 4",
+        ),
+        (
+            'grouping = "loose"',
+            "grouping = \"loose\": must be 'strict' or 'mixed'; for example grouping = \"strict\"",
+        ),
+        (
+            "accept_policy_versions = 3",
+            "accept_policy_versions = 3: must be a list in brackets",
+        ),
+    ],
+)
+def test_wrong_setting_names_file_key_value_and_what_to_write(
+    tmp_path: Path, line: str, complaint: str
+) -> None:
+    assert refusal(tmp_path, MINIMAL + line) == [f"rollstream.toml: environments.math.{complaint}"]
+
+
+def test_key_like_no_other_lists_the_keys_that_there_are(tmp_path: Path) -> None:
+    (line,) = refusal(tmp_path, MINIMAL.replace("[store]", "qqq = 1\n[store]"))
+    assert line.startswith("rollstream.toml: kafka.qqq = 1: there is no such key; remove it, or ")
+    assert "namespace" in line
+
+
+def test_settings_that_could_never_make_progress_are_refused(tmp_path: Path) -> None:
+    (line,) = refusal(tmp_path, MINIMAL + "min_group_size = 9")
+    assert "environments.math: min_group_size 9 is above target_group_size 8" in line
+    assert "lower it" in line
+
+
+def test_sampler_of_an_environment_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    (line,) = refusal(tmp_path, MINIMAL + SAMPLER.replace('"math"', '"maths"'))
+    assert "samplers.trainer-a.environments names 'maths'" in line
+
+
+def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    lines = refusal(tmp_path, "kafka = 3\n[samplers.a]\n")
+    assert lines == [
+        "rollstream.toml: kafka = 3: must be a section; for example [kafka] with bootstrap = "
+        '"localhost:9092"',
+        'rollstream.toml: store is missing; write [store] with root = "file:///data/run-17"',
+        "rollstream.toml: environments is missing; write [environments.math]",
+        'rollstream.toml: samplers.a.environments is missing; write environments = ["math"]',
+    ]
+
+
+def test_missing_file_names_the_sections_to_write(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no such file; write one with .*\[kafka\]"):
+        load_config(tmp_path / "absent.toml", environ={})
+
+
+@pytest.mark.parametrize("raw", [b"[kafka\n", b"\xff\xfe"])
+def test_file_that_is_no_toml_says_so(tmp_path: Path, raw: bytes) -> None:
+    file = tmp_path / "rollstream.toml"
+    file.write_bytes(raw)
+    with pytest.raises(ConfigError, match="is no TOML"):
+        load_config(file, environ={})
+
+
+def test_variables_override_keys_whatever_their_case(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        MINIMAL + SAMPLER,
+        ROLLSTREAM_KAFKA__BOOTSTRAP="kafka:9092",
+        ROLLSTREAM_SAMPLERS__TRAINER_A__SEED="7",
+        rollstream_environments__math__accept_policy_versions='["step-1", "step-2"]',
+        ROLLSTREAM_KAFKA__CLIENT='{"sasl.username" = "me"}',
+        ROLLSTREAM_DATA="names no section, so it is none of ours",
+    )
+    assert config.kafka.bootstrap == "kafka:9092"
+    assert config.samplers["trainer-a"].seed == 7
+    assert config.environments["math"].accept_policy_versions == ("step-1", "step-2")
+    assert config.kafka.client == {"sasl.username": "me"}
+
+
+def test_variable_may_give_what_the_file_leaves_out(tmp_path: Path) -> None:
+    without = MINIMAL.replace('bootstrap = "localhost:9092"', "")
+    assert load(tmp_path, without, ROLLSTREAM_KAFKA__BOOTSTRAP="a:1").kafka.bootstrap == "a:1"
+
+
+def test_wrong_variable_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path, MINIMAL, ROLLSTREAM_KAFKA__TIMEOUT_S="soon") == [
+        'rollstream.toml: kafka.timeout_s = "soon" (from ROLLSTREAM_KAFKA__TIMEOUT_S): '
+        "must be a number; for example timeout_s = 30.0"
+    ]
+    (line,) = refusal(tmp_path, MINIMAL, ROLLSTREAM_KAFKA__BOOTSRAP="x")
+    assert "(from ROLLSTREAM_KAFKA__BOOTSRAP)" in line
+    assert "did you mean bootstrap?" in line
+
+
+def test_variable_that_leads_into_a_value_is_named(tmp_path: Path) -> None:
+    (line,) = refusal(tmp_path, MINIMAL, ROLLSTREAM_KAFKA__BOOTSTRAP__HOST="x")
+    assert line.startswith("ROLLSTREAM_KAFKA__BOOTSTRAP__HOST='x': kafka.bootstrap is")
