@@ -6,6 +6,7 @@ java         the Java runtime that comes as a Python package
 properties   what the broker is configured with
 ports        the two ports of a data folder: picked once, then kept
 data_lock    one process a data folder
+file_lock    the lock under that, and under the fetch
 child        a process that dies with this one
 """
 

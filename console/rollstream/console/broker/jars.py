@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib
 import importlib.resources
@@ -15,11 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from rollstream.console.broker.errors import KafkaFilesUnavailable, LocalExtraMissing
+from rollstream.console.broker.file_lock import holder_of, lock_file
+from rollstream.runtime.deadline import Deadline
 
 KAFKA_VERSION = "4.3.0"
 
 # More at once gain nothing on one connection, and a repository may take it for abuse.
 FETCHES_AT_ONCE = 6
+
+# 44 MB over a slow line.
+OTHERS_FETCH_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -74,10 +78,18 @@ def kafka_jars(
     complete = cache / f"kafka-{KAFKA_VERSION}"
     if not complete.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
-        with (cache / f"kafka-{KAFKA_VERSION}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = cache / f"kafka-{KAFKA_VERSION}.lock"
+        held = lock_file(lock, Deadline(OTHERS_FETCH_TIMEOUT_S))
+        if held is None:
+            raise KafkaFilesUnavailable(
+                f"process {holder_of(lock)} has been fetching Kafka into {cache} for more than "
+                f"{OTHERS_FETCH_TIMEOUT_S:.0f} s: wait for it or end it, and start again"
+            )
+        try:
             if not complete.is_dir():
                 _fetch_all(pinned, complete, on_progress or (lambda _: None))
+        finally:
+            os.close(held)
     return [complete / jar.filename for jar in pinned]
 
 
