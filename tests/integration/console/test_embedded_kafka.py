@@ -55,6 +55,7 @@ def test_a_stopped_broker_leaves_with_its_data_for_another_object(tmp_path: Path
         topic = create_topic(first.bootstrap)
         produce(first.bootstrap, topic, [b"kept"])
         bootstrap = first.bootstrap
+    assert first.wait() == 128 + signal.SIGTERM  # Java's own code for an orderly end
     with start_kafka(tmp_path) as second:
         assert second.bootstrap == bootstrap
         assert read(second.bootstrap, topic, 1) == [b"kept"]
