@@ -4,8 +4,9 @@ Map:
 
 - ``broker``      the interfaces (``Broker``, ``Writer``, ``LogReader``, ``GroupReader``, ``Admin``)
 - ``errors``      what a broker may answer, as types
-- ``kafka/``      the interfaces over confluent-kafka
-- ``memory``      ``MemoryBroker``: the same in memory, for tests (public)
+- ``partitioning``  which partition a key belongs to
+- ``kafka/``      ``KafkaBroker``: the interfaces over confluent-kafka
+- ``memory/``     ``MemoryBroker``: the same in memory, for tests (public)
 - ``topics/``     names, layout, creation, checks
 - ``owned/``      one partition, one owner at a time: claim, append, heard, fence, follow
 - ``folds/``      what a log says: settled offsets and dedupe

@@ -176,8 +176,14 @@ class Admin(Protocol):
 class Broker(Protocol):
     """Where logs live. Making any of these is cheap and asks nobody yet."""
 
-    def writer(self, *, linger_ms: float = 5.0, report_success: bool = True) -> Writer:
-        """``report_success=False``: callbacks run for failures only (a hot producer's choice)."""
+    def writer(
+        self, *, linger_ms: float = 5.0, report_success: bool = True, once: bool = False
+    ) -> Writer:
+        """``report_success=False``: callbacks run for failures only (a hot producer's choice).
+
+        ``once``: each record is sent a single time, and any failure is reported as doubt at once;
+        for an owner, who settles doubt by a claim and keeps one record on its way at a time.
+        """
 
     def reader(self, starts: Mapping[TopicPartition, int]) -> LogReader:
         """Reads ``starts`` from these offsets (or EARLIEST, END)."""

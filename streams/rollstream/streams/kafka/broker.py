@@ -33,9 +33,15 @@ class KafkaBroker:
         self._readers: weakref.WeakSet[KafkaReader] = weakref.WeakSet()
         self._writers: weakref.WeakSet[KafkaWriter] = weakref.WeakSet()
 
-    def writer(self, *, linger_ms: float = 5.0, report_success: bool = True) -> KafkaWriter:
+    def writer(
+        self, *, linger_ms: float = 5.0, report_success: bool = True, once: bool = False
+    ) -> KafkaWriter:
         wanted = properties.writer_properties(
-            self._bootstrap, self._client, linger_ms=linger_ms, report_success=report_success
+            self._bootstrap,
+            self._client,
+            linger_ms=linger_ms,
+            report_success=report_success,
+            once=once,
         )
         writer = KafkaWriter(lambda: Producer(wanted))
         self._writers.add(writer)

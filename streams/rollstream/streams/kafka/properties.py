@@ -19,19 +19,31 @@ LOG.addHandler(logging.NullHandler())  # A library is silent unless somebody lis
 
 
 def writer_properties(
-    bootstrap: str, client: Mapping[str, str], *, linger_ms: float, report_success: bool
+    bootstrap: str,
+    client: Mapping[str, str],
+    *,
+    linger_ms: float,
+    report_success: bool,
+    once: bool,
 ) -> dict[str, Any]:
+    # A record that is sent once cannot be doubled by a retry. Without retries no producer id is
+    # asked for either, which librdkafka does half a second after it connected.
+    retries = (
+        {"enable.idempotence": False, "message.send.max.retries": 0, "max.in.flight": 1}
+        if once
+        else {"enable.idempotence": True}
+    )
     return {
         "bootstrap.servers": bootstrap,
-        "enable.idempotence": True,
+        **retries,
         "acks": "all",
         "linger.ms": linger_ms,
         "partitioner": "murmur2_random",
         "message.max.bytes": RECORD_BYTES_MAX,
         "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
         "queue.buffering.max.messages": QUEUED_RECORDS_MAX,
-        # A topic that does not exist is reported within this, not within five minutes.
-        "topic.metadata.propagation.max.ms": 2_000,
+        # A topic that does not exist is reported within this, not within half a minute.
+        "topic.metadata.propagation.max.ms": 5_000,
         "delivery.report.only.error": not report_success,
         "socket.nagle.disable": True,
         "logger": LOG,
@@ -52,7 +64,8 @@ def reader_properties(bootstrap: str, client: Mapping[str, str], *, group: str) 
         "isolation.level": "read_uncommitted",
         # At its default of 1 s a reader that drains in bursts stands still in between.
         "fetch.queue.backoff.ms": 5,
-        "fetch.wait.max.ms": 100,
+        # A seek waits for the fetch that is under way.
+        "fetch.wait.max.ms": 50,
         "fetch.message.max.bytes": 4 * 1024 * 1024,
         "queued.max.messages.kbytes": FETCHED_KIB_MAX,
         # TCP and the broker's disk format check already.

@@ -53,7 +53,11 @@ class KafkaReader:
             self._raise_first()
         if self._lost:
             raise next(iter(self._lost.values()))
-        messages = consumer.consume(records_max, timeout_s)
+        # librdkafka waits for as many as it is asked for; a reader wants what is there, at once.
+        messages = consumer.consume(records_max, 0)
+        if not messages and timeout_s > 0:
+            messages = consumer.consume(1, timeout_s)
+            messages += consumer.consume(records_max - 1, 0) if records_max > 1 else []
         if any(map(Message.error, messages)):
             messages = self._without_failures(messages)
             if not messages and self._failures:

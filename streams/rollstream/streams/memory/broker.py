@@ -31,7 +31,9 @@ class MemoryBroker:
         self._readers: weakref.WeakSet[MemoryReader] = weakref.WeakSet()
         self._writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
 
-    def writer(self, *, linger_ms: float = 5.0, report_success: bool = True) -> MemoryWriter:
+    def writer(
+        self, *, linger_ms: float = 5.0, report_success: bool = True, once: bool = False
+    ) -> MemoryWriter:
         writer = MemoryWriter(self.logs, report_success=report_success)
         self._writers.add(writer)
         return writer

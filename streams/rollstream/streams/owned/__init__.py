@@ -1,6 +1,7 @@
 """One partition, one owner at a time (docs/architecture.md, "The owned log").
 
-- ``fence``    pure: which events of a partition count
-- ``log``      ``OwnedLog``: claim, append, heard, for the owner
-- ``follow``   ``Follower``: the events that count, for everybody else
+- ``fence``      pure: which events of a partition count
+- ``log``        ``OwnedLog``: claim, append, heard, for the owner
+- ``adoption``   where a fold may start, so that start-up stays short
+- ``follow``     ``Follower``: the events that count, for everybody else
 """

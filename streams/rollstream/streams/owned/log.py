@@ -13,15 +13,18 @@ from rollstream.schemas import codec
 from rollstream.schemas.events import Adopted, Claimed, Event
 from rollstream.streams.broker import Broker, Delivery, LogReader, Record, TopicPartition, Writer
 from rollstream.streams.errors import (
+    BrokerError,
     BrokerUnavailable,
     BufferFull,
     ClaimFailed,
     DeliveryUnknown,
     Fenced,
     PermanentBrokerError,
+    RecordTooLarge,
 )
 from rollstream.streams.owned.adoption import POLL_RECORDS_MAX, find_start, read_between
 from rollstream.streams.owned.fence import Fence
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 RECLAIM_EVERY_RECORDS = (
     1000  # A long-lived owner claims again, so that its log stays short to adopt.
@@ -35,7 +38,6 @@ NONCES_KEPT_MAX = 256  # Claims of ours that may still land late; older ones cou
 CLAIM_ATTEMPT_S = 10.0  # A claim that was neither reported nor read back by then is made anew.
 REPORT_SLICE_S = 0.5
 READ_SLICE_S = 0.05
-LINGER_MS = 0.0  # An owner waits for its event before it acts: latency counts, not batching.
 
 
 class Checkpoint(NamedTuple):
@@ -78,15 +80,19 @@ class Ticket(NamedTuple):
 class _Append:
     """An event on its way, and what the broker said of it."""
 
-    __slots__ = ("delivery", "event", "number")
+    __slots__ = ("delivery", "event", "number", "value")
 
     def __init__(self, number: int, event: Event) -> None:
         self.number = number
         self.event = event
+        self.value = codec.encode(event)
         self.delivery: Delivery | None = None
 
     def report(self, delivery: Delivery) -> None:
         self.delivery = delivery
+
+    def is_in(self) -> bool:
+        return self.delivery is not None and self.delivery.error is None
 
 
 class _ClaimAgain(Exception):
@@ -99,6 +105,10 @@ class OwnedLog(Generic[F]):
     Guarantees: after ``claim`` returned, ``fold`` holds everything that counts up to the claim, and
     what ``heard`` confirms is in the partition and counts for ever, with nothing of a newer owner
     before it. Whoever acts on an event acts only after ``heard``.
+
+    One event is on its way at a time: the next is sent once the one before is known to be in the
+    log. So of what an owner appended the log always holds a beginning, never a later event without
+    an earlier one, and at most one event is ever in doubt.
 
     Not shared between threads.
 
@@ -137,7 +147,9 @@ class OwnedLog(Generic[F]):
         self._proven: int | None = None  # Our newest claim whose `Adopted` was heard: our own hint.
         self._writer: Writer | None = None
         self._reader: LogReader | None = None
-        self._appends: deque[_Append] = deque()
+        self._appends: deque[_Append] = deque()  # Not heard yet, in order.
+        self._unsent: deque[_Append] = deque()  # The end of them that was not handed on yet.
+        self._sent: _Append | None = None
         self._heard: OrderedDict[int, int] = OrderedDict()
         self._number = 0
         self._number_at_claim = 0
@@ -191,7 +203,7 @@ class OwnedLog(Generic[F]):
 
         Raises:
             Fenced: already known to be overtaken. DeliveryUnknown: in doubt; claim again first.
-            BufferFull: too many are not heard yet. RecordTooLarge.
+            BufferFull: too many are not heard yet. RecordTooLarge: nothing was queued.
         """
         if self._trouble is not None:
             raise type(self._trouble)(str(self._trouble))
@@ -229,9 +241,10 @@ class OwnedLog(Generic[F]):
             self._close_reader()
 
     def poll(self) -> None:
-        """Serves delivery reports without waiting; call it where a loop turns."""
+        """Serves reports and sends what is next, without waiting; call it where a loop turns."""
         if self._writer is not None:
             self._writer.poll()
+            self._send_next()
 
     def should_reclaim(self) -> bool:
         """Whether it is time to claim again, so that adopting this log stays short."""
@@ -252,7 +265,7 @@ class OwnedLog(Generic[F]):
         nonce = self._entropy.token()
         attempt = _Append(-1, Claimed(owner=self._owner, nonce=nonce))
         self._nonces.append(nonce)
-        self._write(attempt)
+        self._send(attempt)
         if not self._fold_until(start, nonce, attempt, deadline, stop_at_foreign=resumed):
             # Somebody else owned it meanwhile: what we remember decides nothing any more.
             start = self._begin_anew(self._proven if self._proven is not None else hint, deadline)
@@ -331,17 +344,30 @@ class OwnedLog(Generic[F]):
         if len(self._appends) >= APPENDS_MAX:
             raise BufferFull(f"{self.where}: {APPENDS_MAX} events were not heard yet; hear them")
         append = _Append(self._number + 1, event)
-        self._write(append)
+        if len(append.value) > RECORD_BYTES_MAX:
+            raise RecordTooLarge(
+                f"{self.where}: {type(event).__name__} of {len(append.value)} bytes; "
+                f"the limit is {RECORD_BYTES_MAX}"
+            )
         self._number += 1
         self._appends.append(append)
+        self._unsent.append(append)
+        self._send_next()
         return Ticket(append.number)
 
-    def _write(self, append: _Append) -> None:
+    def _send_next(self) -> None:
+        if self._unsent and (self._sent is None or self._sent.is_in()):
+            self._sent = self._unsent.popleft()
+            self._send(self._sent)
+
+    def _send(self, append: _Append) -> None:
         if self._writer is None:
-            self._writer = self._broker.writer(linger_ms=LINGER_MS)
-        value = codec.encode(append.event)
+            self._writer = self._broker.writer(linger_ms=0.0, once=True)
         topic, partition = self.where
-        self._writer.append(topic, value, partition=partition, on_delivery=append.report)
+        try:
+            self._writer.append(topic, append.value, partition=partition, on_delivery=append.report)
+        except BrokerError as error:  # Answered in `heard`, like any other report.
+            append.report(Delivery(topic, partition, -1, error))
 
     def _hear(self, ticket: Ticket, deadline: Deadline) -> int:
         assert self._writer is not None
@@ -349,6 +375,7 @@ class OwnedLog(Generic[F]):
             assert self._appends, f"{ticket} is not one of this log's"
             append = self._appends[0]
             if append.delivery is None:
+                self._send_next()
                 self._writer.poll(deadline.slice_s(REPORT_SLICE_S))
                 if append.delivery is None and deadline.passed():
                     raise DeliveryUnknown(
@@ -360,6 +387,7 @@ class OwnedLog(Generic[F]):
                 raise append.delivery.error
             self._take_gap(append.delivery.offset, deadline)
             self._appends.popleft()
+            self._send_next()
             self._take_own(append.event, append.delivery)
             self._heard[append.number] = append.delivery.offset
             if len(self._heard) > HEARD_KEPT_MAX:
@@ -440,3 +468,5 @@ class OwnedLog(Generic[F]):
             self._writer.abandon()
             self._writer = None
         self._appends.clear()
+        self._unsent.clear()
+        self._sent = None

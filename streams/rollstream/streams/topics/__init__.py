@@ -1,1 +1,7 @@
-"""Names of topics, their layout, their creation and checks."""
+"""Names of topics, their layout, their creation and checks.
+
+- ``layout``   what each topic is called
+- ``specs``    how each must be configured
+- ``create``   makes what is missing
+- ``check``    says what differs, and what to do about it
+"""

@@ -1,0 +1,81 @@
+"""What differs between the topics that are there and those that must be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rollstream.streams.broker import Admin, TopicSpec
+from rollstream.streams.errors import TopicMismatch
+
+
+class Difference(NamedTuple):
+    """One thing that is not as it must be.
+
+    Attributes:
+        topic: its name.
+        what: ``missing``, ``partitions``, or the name of a setting.
+        wanted: as it must be.
+        found: as it is; empty where the topic is missing.
+        remedy: what to do, for a person.
+    """
+
+    topic: str
+    what: str
+    wanted: str
+    found: str
+    remedy: str
+
+    def __str__(self) -> str:
+        if self.what == "missing":
+            return f"{self.topic} is missing: {self.remedy}"
+        return f"{self.topic} has {self.what} {self.found}, not {self.wanted}: {self.remedy}"
+
+
+def check_topics(admin: Admin, specs: Sequence[TopicSpec], timeout_s: float) -> list[Difference]:
+    """Every difference, in the order of ``specs``; empty when all is as it must be.
+
+    Raises:
+        BrokerUnavailable, NotAuthorised.
+    """
+    present = admin.describe([spec.name for spec in specs], timeout_s)
+    return [
+        difference for spec in specs for difference in differences(spec, present.get(spec.name))
+    ]
+
+
+def require_topics(admin: Admin, specs: Sequence[TopicSpec], timeout_s: float) -> None:
+    """Returns when all is as it must be.
+
+    Raises:
+        TopicMismatch: with every difference and what to do about it.
+    """
+    found = check_topics(admin, specs, timeout_s)
+    if found:
+        raise TopicMismatch("; ".join(str(difference) for difference in found))
+
+
+def differences(wanted: TopicSpec, found: TopicSpec | None) -> list[Difference]:
+    """What differs in one topic. Pure."""
+    name = wanted.name
+    if found is None:
+        remedy = "run `rollstream topics create`"
+        return [Difference(name, "missing", str(wanted.partitions), "", remedy)]
+    listed = []
+    if found.partitions != wanted.partitions:
+        remedy = (
+            f"configure {found.partitions} partitions, or begin a new generation with "
+            "`rollstream topics migrate`; partitions are never added to a live topic"
+        )
+        listed.append(
+            Difference(name, "partitions", str(wanted.partitions), str(found.partitions), remedy)
+        )
+    for setting, value in wanted.config.items():
+        actual = found.config.get(setting, "")
+        if actual != value:
+            remedy = (
+                f"run `kafka-configs.sh --alter --entity-type topics --entity-name {name} "
+                f"--add-config {setting}={value}`"
+            )
+            listed.append(Difference(name, setting, value, actual, remedy))
+    return listed

@@ -1,0 +1,67 @@
+"""Every topic of a deployment as it must be: partitions and configuration. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from rollstream.streams.broker import TopicSpec
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX, Layout
+
+HOUR_MS = 3_600_000
+FOR_EVER_MS = -1
+ROLLOUTS_RETENTION_HOURS = 72.0  # Sealed long before; what is lost unread is an alarm.
+DEAD_LETTERS_RETENTION_HOURS = 28 * 24.0
+DEAD_LETTERS_PARTITIONS = 1
+
+
+def specs_for(
+    layout: Layout,
+    environments: Mapping[str, int],
+    samplers: Collection[str] = (),
+    *,
+    rollouts_retention_hours: float = ROLLOUTS_RETENTION_HOURS,
+) -> list[TopicSpec]:
+    """The topics of ``environments`` and ``samplers``, each once, in a fixed order.
+
+    Rollouts, groups and scores of one environment have the same number of partitions, since
+    partition p of one decides what becomes of partition p of the other.
+
+    Args:
+        environments: name to number of partitions.
+        samplers: names.
+        rollouts_retention_hours: how long the ingest log keeps what may not be sealed yet.
+    """
+    rollouts_ms = round(rollouts_retention_hours * HOUR_MS)
+    specs = []
+    for environment, partitions in sorted(environments.items()):
+        specs += [
+            TopicSpec(layout.rollouts(environment), partitions, _kept(rollouts_ms)),
+            TopicSpec(layout.groups(environment), partitions, _kept(FOR_EVER_MS)),
+            TopicSpec(layout.scores(environment), partitions, _kept(FOR_EVER_MS)),
+            TopicSpec(layout.admission(environment), 1, _newest_per_key()),
+        ]
+    specs += [TopicSpec(layout.sampler(name), 1, _kept(FOR_EVER_MS)) for name in sorted(samplers)]
+    letters = _kept(round(DEAD_LETTERS_RETENTION_HOURS * HOUR_MS))
+    return [*specs, TopicSpec(layout.dead_letters(), DEAD_LETTERS_PARTITIONS, letters)]
+
+
+def _kept(retention_ms: int) -> dict[str, str]:
+    return {
+        "cleanup.policy": "delete",
+        "retention.ms": str(retention_ms),
+        # Never by size: a burst may not push out what nobody has sealed.
+        "retention.bytes": "-1",
+        **_always(),
+    }
+
+
+def _newest_per_key() -> dict[str, str]:
+    return {"cleanup.policy": "compact", **_always()}
+
+
+def _always() -> dict[str, str]:
+    return {
+        # The broker's clock, not a worker's, decides retention and time-outs.
+        "message.timestamp.type": "LogAppendTime",
+        "max.message.bytes": str(RECORD_BYTES_MAX),
+    }
