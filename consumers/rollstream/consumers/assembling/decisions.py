@@ -1,0 +1,113 @@
+"""What an assembler decides, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from rollstream.schemas.codec import Segment
+from rollstream.schemas.ids import GroupKey
+from rollstream.schemas.reasons import SealReason, SettleReason
+
+NO_SEGMENT = -1  # The segment of a record that names a trajectory and is no segment of it.
+Ident = str | tuple[str, int]  # A segment's identity; the first segment's is the uid alone.
+_GROUP_EVENT_BYTES = 512
+_RECORD_EVENT_BYTES = 80
+
+
+class Settlement(NamedTuple):
+    """An offset that ends without a readable group. ``rollout_uid`` is empty where the record
+    names none."""
+
+    reason: SettleReason
+    offset: int
+    rollout_uid: str = ""
+    segment_idx: int = 0
+
+
+class DueGroup(NamedTuple):
+    """A group to be sealed: its rows are all segments of its members, a member's together, in the
+    order in which members became whole.
+
+    Attributes:
+        key: what the members share; with ``rollstream.schemas.ids.group_id`` it names the group.
+        split: ``train`` where every member is; else the other word.
+        offsets: of the rows, in the source partition.
+        first_ts: log time of the group's first record, microseconds.
+    """
+
+    key: GroupKey
+    split: str
+    reason: SealReason
+    failed_members: int
+    offsets: Sequence[int]
+    segments: Sequence[Segment]
+    first_ts: int
+
+
+class Decision(NamedTuple):
+    """What becomes of some offsets, together: a group with everything that ends with it, or
+    settlements alone. Fixed once made; later records never change it.
+
+    Attributes:
+        settled: offsets that end here without a readable group.
+        incomplete: the rows among ``settled`` that are kept for people (expired ones).
+        records: offsets that it settles.
+        size: payload bytes that it writes.
+    """
+
+    group: DueGroup | None
+    settled: Sequence[Settlement]
+    incomplete: Sequence[Segment]
+    records: int
+    size: int
+
+
+class Plan(NamedTuple):
+    """The oldest decisions that fit into one flush. Nothing is given up before ``commit``.
+
+    Attributes:
+        number: of the plan, so that a stale one cannot be committed.
+        watermark: the low watermark once the plan is committed.
+        now_us: log time that decided.
+    """
+
+    number: int
+    decisions: tuple[Decision, ...]
+    watermark: int
+    now_us: int
+    records: int
+    size: int
+
+
+def offsets_of(decisions: Iterable[Decision]) -> Iterator[int]:
+    """Every offset that they settle."""
+    for decision in decisions:
+        if decision.group is not None:
+            yield from decision.group.offsets
+        for settlement in decision.settled:
+            yield settlement.offset
+
+
+def idents_of(decision: Decision) -> Iterator[Ident]:
+    """The uids that a decision answers for; a duplicate's is another's."""
+    segments = () if decision.group is None else decision.group.segments
+    for segment in segments:
+        header = segment.header
+        idx = header.segment_idx
+        yield (header.rollout_uid, idx) if idx else header.rollout_uid
+    for reason, _, uid, idx in decision.settled:
+        if uid and reason is not SettleReason.DUPLICATE:
+            yield (uid, idx) if idx else uid
+
+
+def event_bytes(decision: Decision) -> int:
+    """About how much of a flush event it takes; names are counted in full, since a caller may
+    choose them as long as it likes."""
+    total = _RECORD_EVENT_BYTES * decision.records
+    total += sum(len(settlement.rollout_uid) for settlement in decision.settled)
+    group = decision.group
+    if group is not None:
+        total += _GROUP_EVENT_BYTES + len(group.key.example_id) + len(group.key.group_uid)
+        total += sum(len(segment.header.rollout_uid) for segment in group.segments)
+    return total

@@ -1,0 +1,99 @@
+"""Members that are several segments."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.assembling import Drive
+from harness.rollouts import make_segment
+from rollstream.consumers.assembling.segments import prefix_hash
+from rollstream.schemas.reasons import SettleReason
+
+
+def turn(drive: Drive, uid: str, idx: int, *, last: bool, **fields: object) -> int:
+    return drive.rollout(uid, segment_idx=idx, is_last_segment=last, **fields)
+
+
+@pytest.mark.proves("A17")
+def test_a_trajectory_is_a_member_once_all_its_segments_are_here() -> None:
+    drive = Drive()
+    turn(drive, "t", 0, last=False)
+    drive.rollout("a")
+    turn(drive, "t", 2, last=True)
+    assert drive.members() == []
+    turn(drive, "t", 1, last=False)
+    assert drive.members() == [("a", "t", "t", "t")]
+    assert list(drive.groups()[0].offsets) == [1, 0, 3, 2]
+
+
+def test_a_trajectory_goes_on_under_a_newer_policy() -> None:
+    drive = Drive(grouping="strict")
+    turn(drive, "t", 0, last=False, policy_version="step-1")
+    turn(drive, "t", 1, last=True, policy_version="step-2")
+    drive.rollout("a", policy_version="step-1")
+    assert drive.members() == [("t", "t", "a")]
+
+
+@pytest.mark.proves("A17")
+@pytest.mark.parametrize(
+    "second",
+    [{"continuation_of": "somebody-else"}, {"prefix_hash": "0" * 32}],
+    ids=["continuation", "prefix"],
+)
+def test_a_chain_that_does_not_fit_is_broken_and_counts_as_failed(second: dict[str, str]) -> None:
+    drive = Drive()
+    turn(drive, "t", 0, last=False, group_uid="g", group_size=2)
+    turn(drive, "t", 1, last=True, group_uid="g", group_size=2, **second)
+    drive.rollout("a", group_uid="g", group_size=2)
+    assert drive.members() == [("a",)]
+    assert drive.settled() == dict.fromkeys((0, 1), SettleReason.BROKEN_CHAIN)
+
+
+def test_a_chain_that_fits_is_whole() -> None:
+    drive = Drive(target_group_size=1, min_group_size=1)
+    first = make_segment(rollout_uid="t", is_last_segment=False)
+    drive.add(first)
+    turn(drive, "t", 1, last=True, continuation_of="t", prefix_hash=prefix_hash(first))
+    assert drive.members() == [("t", "t")]
+
+
+def test_a_segment_behind_the_last_breaks_the_chain() -> None:
+    drive = Drive()
+    turn(drive, "t", 1, last=True, group_uid="g", group_size=2)
+    turn(drive, "t", 2, last=False, group_uid="g", group_size=2)
+    turn(drive, "t", 0, last=False, group_uid="g", group_size=2)
+    drive.rollout("a", group_uid="g", group_size=2)
+    assert drive.members() == [("a",)]
+    assert set(drive.settled()) == {0, 1, 2}
+
+
+def test_a_trajectory_that_failed_takes_its_segments_with_it() -> None:
+    drive = Drive()
+    turn(drive, "t", 0, last=False, group_uid="g", group_size=2)
+    drive.fail("g", 2, uid="t")
+    late = turn(drive, "t", 1, last=True, group_uid="g", group_size=2)
+    drive.rollout("a", group_uid="g", group_size=2)
+    assert drive.members() == [("a",)]
+    assert drive.settled() == dict.fromkeys((0, 1, late), SettleReason.FAILED)
+
+
+def test_a_trajectory_that_is_not_whole_outlives_its_group() -> None:
+    drive = Drive(target_group_size=3, min_group_size=1, seal_timeout_s=10, expire_after_s=100)
+    turn(drive, "t", 0, last=False)
+    drive.rollout("a")
+    drive.wait(10)
+    assert drive.members() == [("a",)]
+    assert drive.assembler.watermark == 0
+    assert (drive.assembler.pending_records, drive.assembler.pending_bytes) == (1, 100)
+    turn(drive, "t", 1, last=True)
+    drive.wait(10)
+    assert drive.members() == [("a",), ("t", "t")]
+    assert (drive.assembler.pending_records, drive.assembler.pending_bytes) == (0, 0)
+
+
+def test_a_trajectory_that_never_ends_expires() -> None:
+    drive = Drive(seal_timeout_s=10, expire_after_s=100)
+    turn(drive, "t", 0, last=False)
+    drive.wait(100)
+    assert drive.settled() == {0: SettleReason.EXPIRED}
+    assert drive.assembler.pending_records == 0
