@@ -155,6 +155,11 @@ def _read(
             scalars[name] = [v for first, count in wanted for v in values[first : first + count]]
             continue
         ragged = arrow.rows_of(arrow.ragged_of(column), wanted)
-        if name in REQUIRED_ARRAYS or ragged.present is None or ragged.present.any():
+        everywhere = ragged.present is None and rows > 0
+        if (
+            name in REQUIRED_ARRAYS
+            or everywhere
+            or (ragged.present is not None and ragged.present.any())
+        ):
             arrays[name] = ragged
     return Columns(rows, scalars, arrays)

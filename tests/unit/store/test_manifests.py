@@ -1,0 +1,130 @@
+"""A seal event as JSON: the same bytes each time, the same event when read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.rollouts import members
+from harness.sealed_files import flushed, seal
+from rollstream.schemas.codec import encode
+from rollstream.schemas.events import Flushed, SealedFile, Settled
+from rollstream.store import (
+    CorruptFile,
+    LocalBlobs,
+    MemoryBlobs,
+    UnsupportedRoot,
+    list_manifests,
+    open_dataset,
+    open_store,
+    project,
+    read_manifest,
+    visible_files,
+)
+from rollstream.store.layout import manifest_path
+from rollstream.store.manifests import Manifest, encode_manifest
+
+
+@pytest.fixture
+def event() -> Flushed:
+    plain = flushed("groups/x.parquet", members(2, reward=None), 10, "ab")
+    settled = Settled(
+        reason="duplicate",
+        offsets=np.array([5, 2**40]),
+        uids=("a", 'q"\n'),
+        segment_idxs=np.array([0, 1], np.int32),
+    )
+    incomplete = SealedFile(path="incomplete/y.parquet", size=3, rows=1, checksum="cd")
+    return Flushed(
+        **{
+            **{name: getattr(plain, name) for name in Flushed.__slots__},
+            "settled": (settled,),
+            "incomplete": (incomplete,),
+        }
+    )
+
+
+@pytest.mark.proves("A10")
+def test_manifest_holds_the_whole_event(event: Flushed) -> None:
+    manifest = Manifest("math", 1, 3, 99, event)
+    found = read_manifest(encode_manifest(manifest))
+    assert found[:4] == ("math", 1, 3, 99)
+    assert encode(found.event) == encode(event)
+    assert np.isnan(found.event.members.rewards).all()
+
+
+@pytest.mark.proves("A10")
+def test_manifest_is_json_that_any_reader_opens(event: Flushed) -> None:
+    blobs = MemoryBlobs()
+    path = project(blobs, "math", 1, 3, 99, event)
+    assert path == manifest_path("math", 1, 3, 99)
+    content = json.loads(blobs.read(path))
+    assert content["event"]["files"][0]["path"] == "groups/x.parquet"
+    assert content["event"]["groups"][0]["group_id"] == "group-0"
+    assert content["event"]["members"]["rewards"] == [None, None]
+    assert content["event"]["settled"][0]["offsets"] == [5, 2**40]
+
+
+def test_projecting_again_changes_nothing(event: Flushed) -> None:
+    blobs = MemoryBlobs()
+    path = project(blobs, "math", 1, 3, 99, event)
+    before = blobs.read(path)
+    assert project(blobs, "math", 1, 3, 99, event) == path
+    assert blobs.read(path) == before
+
+
+def test_other_bytes_under_the_name_are_compared_not_believed(event: Flushed) -> None:
+    blobs = MemoryBlobs()
+    blobs.create(manifest_path("math", 1, 3, 99), b"{}")
+    with pytest.raises(CorruptFile, match="holds another event"):
+        project(blobs, "math", 1, 3, 99, event)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"schema": "flushed.v1"}', b"\xff"])
+def test_bytes_that_are_no_manifest_are_typed(data: bytes) -> None:
+    with pytest.raises(CorruptFile, match="no manifest"):
+        read_manifest(data)
+
+
+def test_manifest_of_a_later_schema_names_it(event: Flushed) -> None:
+    data = encode_manifest(Manifest("math", 1, 0, 0, event)).replace(b"flushed.v1", b"flushed.v9")
+    with pytest.raises(CorruptFile, match=r"flushed\.v9"):
+        read_manifest(data)
+
+
+def test_manifest_is_listed_in_the_order_of_the_log(event: Flushed) -> None:
+    blobs = MemoryBlobs()
+    for offset in (100, 9, 20):
+        project(blobs, "math", 1, 0, offset, event)
+    assert [manifest.offset for manifest in list_manifests(blobs)] == [9, 20, 100]
+
+
+def test_corrupt_manifest_in_a_list_is_named() -> None:
+    blobs = MemoryBlobs()
+    blobs.create(manifest_path("math", 1, 0, 4), b"torn")
+    with pytest.raises(CorruptFile, match=r"0004\.json: no manifest"):
+        list(list_manifests(blobs))
+
+
+@pytest.mark.proves("A10")
+def test_files_are_visible_once_a_manifest_names_them(tmp_path: Path) -> None:
+    blobs = LocalBlobs(tmp_path)
+    blobs.create("groups/environment=math/policy_version=a/segment=0/1-x.parquet", b"orphan")
+    assert visible_files(blobs) == []
+    path = seal(blobs, members(2))
+    assert visible_files(blobs) == [path]
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/run", "data/run", "file://host/data", "file:data"])
+def test_root_that_is_no_local_folder_says_what_to_write(root: str) -> None:
+    with pytest.raises(UnsupportedRoot, match="file:///an/absolute/folder"):
+        open_store(root)
+
+
+def test_root_may_have_signs_that_urls_escape(tmp_path: Path) -> None:
+    open_store(f"file://{tmp_path}/a%20b").create("x", b"1")
+    assert (tmp_path / "a b" / "x").read_bytes() == b"1"
+    assert open_dataset(tmp_path / "a b").count_rows() == 0
