@@ -90,6 +90,13 @@ class Writer(Protocol):
     def outstanding(self) -> int:
         """Records that are queued or in flight."""
 
+    def partitions(self, topic: str, timeout_s: float) -> int:
+        """How many partitions the topic has; who may write to it may ask.
+
+        Raises:
+            UnknownTopic, NotAuthorised, BrokerUnavailable.
+        """
+
     def abandon(self) -> None:
         """Throws the writer away: what is queued is dropped, what is in flight is in doubt.
 

@@ -54,6 +54,19 @@ class KafkaWriter:
     def outstanding(self) -> int:
         return 0 if self._producer is None else len(self._producer)
 
+    def partitions(self, topic: str, timeout_s: float) -> int:
+        if self._producer is None:
+            self._open()
+        assert self._producer is not None, "opened above"
+        try:
+            found = self._producer.list_topics(topic, timeout_s).topics[topic]
+        except KafkaException as error:
+            unreachable: KafkaError = error.args[0]
+            raise of_request(unreachable.code(), unreachable.str(), topic) from error
+        if found.error is not None:
+            raise of_request(found.error.code(), found.error.str(), topic)
+        return len(found.partitions)
+
     def abandon(self) -> None:
         producer, self._producer, self._produce = self._producer, None, self._refuse
         if producer is None:

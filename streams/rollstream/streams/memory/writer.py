@@ -66,6 +66,12 @@ class MemoryWriter:
     def outstanding(self) -> int:
         return len(self._reports)
 
+    def partitions(self, topic: str, timeout_s: float) -> int:
+        spec = self._logs.topics().get(topic)
+        if spec is None:
+            raise UnknownTopic(f"{topic} does not exist; `rollstream topics create` makes topics")
+        return spec.partitions
+
     def abandon(self) -> None:
         self._abandoned = True
         while self._reports:
