@@ -9,12 +9,13 @@ Map, a line a file:
 - ``layout``     every path below the root
 - ``arrow``      columns to Arrow tables and back; the schema, derived from the ``.avsc``
 - ``dataset``    rows to Parquet bytes, Parquet bytes to rows
+- ``plain_pages`` values of such a file used where they lie
 - ``manifests``  a seal event as a JSON file, named by generation, partition and offset
 - ``errors``     what a store may answer
 """
 
 from rollstream.store.blobs import BlobInfo, Blobs, Bytes
-from rollstream.store.dataset import Provenance, encode_rows, read_rows
+from rollstream.store.dataset import Provenance, RowFile, encode_rows, read_rows
 from rollstream.store.errors import BlobExists, BlobMissing, CorruptFile, StoreError, StoreFull
 from rollstream.store.local import LocalBlobs
 from rollstream.store.manifests import (
@@ -38,6 +39,7 @@ __all__ = [
     "Manifest",
     "MemoryBlobs",
     "Provenance",
+    "RowFile",
     "StoreError",
     "StoreFull",
     "UnsupportedRoot",

@@ -6,7 +6,7 @@ columns are views over Arrow's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -156,20 +156,27 @@ def to_table(
 
 def rows_of(ragged: Ragged, ranges: Sequence[tuple[int, int]]) -> Ragged:
     """The rows of (first row, rows) pairs, in that order; a view for one pair, else one copy."""
-    parts = [(first, first + rows) for first, rows in ranges]
-    lengths = [np.diff(ragged.offsets[first : stop + 1]) for first, stop in parts]
-    offsets = np.zeros(sum(map(len, lengths)) + 1, np.int64)
-    if lengths:
-        np.cumsum(np.concatenate(lengths), out=offsets[1:])
-    values = [ragged.values[ragged.offsets[first] : ragged.offsets[stop]] for first, stop in parts]
-    present = None
-    if ragged.present is not None:
-        present = _joined([ragged.present[first:stop] for first, stop in parts], ragged.present)
+    return rows_taken(
+        ragged.offsets, lambda first, stop: ragged.values[first:stop], ranges, ragged.present
+    )
+
+
+def rows_taken(
+    offsets: NDArray[np.int64],
+    take: Callable[[int, int], NDArray[Any]],
+    ranges: Sequence[tuple[int, int]],
+    present: NDArray[np.bool_] | None = None,
+) -> Ragged:
+    """``rows_of``, where ``take(first value, end)`` hands out the values."""
+    parts = [(first, first + rows) for first, rows in ranges] or [(0, 0)]
+    ends = np.zeros(sum(rows for _, rows in ranges) + 1, np.int64)
+    np.cumsum(_joined([np.diff(offsets[first : stop + 1]) for first, stop in parts]), out=ends[1:])
+    values = _joined([take(int(offsets[first]), int(offsets[stop])) for first, stop in parts])
+    if present is not None:
+        present = _joined([present[first:stop] for first, stop in parts])
         present = None if present.all() else present
-    return Ragged(_joined(values, ragged.values), offsets, present)
+    return Ragged(values, ends, present)
 
 
-def _joined(parts: Sequence[NDArray[Any]], like: NDArray[Any]) -> NDArray[Any]:
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else like[:0]
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

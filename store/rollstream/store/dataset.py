@@ -15,9 +15,11 @@ from rollstream.schemas.columns import REQUIRED_ARRAYS, Columns, Ragged, array_f
 from rollstream.store import arrow
 from rollstream.store.blobs import Blobs
 from rollstream.store.errors import CorruptFile
+from rollstream.store.plain_pages import plain_bytes, unpacked_bits
 
 PAGE_BYTES = 1 << 30  # A column chunk is one page: pages of their own cost time and help nobody.
 ENVIRONMENT_KEY = "rollstream.environment"
+IN_PLACE_KEY = "rollstream.in_place"  # The arrays that every row has, as long as its count says.
 _REPETITIVE = (
     "example_id",
     "group_uid",
@@ -85,11 +87,32 @@ def encode_rows(
         use_dictionary=list(_REPETITIVE),
         write_statistics=list(_FILTERED),
         data_page_size=PAGE_BYTES,
+        max_rows_per_page=columns.rows,
         store_schema=False,
     ) as writer:
-        writer.add_key_value_metadata({ENVIRONMENT_KEY: columns.scalars[arrow.ENVIRONMENT][0]})
+        writer.add_key_value_metadata(
+            {
+                ENVIRONMENT_KEY: columns.scalars[arrow.ENVIRONMENT][0],
+                IN_PLACE_KEY: ",".join(_in_place(columns)) if compression == "none" else "",
+            }
+        )
         writer.write_table(table, row_group_size=columns.rows)
     return sink.getvalue()
+
+
+def _in_place(columns: Columns) -> list[str]:
+    """The arrays whose values can be used where they lie (``plain_pages``)."""
+    found = []
+    for name, ragged in columns.arrays.items():
+        counts = columns.scalars[_count_of(name)]
+        everywhere = ragged.present is None or ragged.present.all()
+        if everywhere and np.array_equal(np.diff(ragged.offsets), counts):
+            found.append(name)
+    return found
+
+
+def _count_of(array: str) -> str:
+    return "prompt_count" if array == "prompt_tokens" else "token_count"
 
 
 def read_rows(
@@ -111,55 +134,117 @@ def read_rows(
         BlobMissing: nothing lies there.
         CorruptFile: no Parquet file of ours, or a range beyond its rows.
     """
-    try:
-        with _open(blobs, path) as file:
-            return _read(file, path, ranges, fields)
-    except pa.ArrowInvalid as error:
-        raise CorruptFile(f"{path} is no Parquet file: {error}") from error
+    return RowFile(blobs, path).read(ranges=ranges, fields=fields)
 
 
-def _open(blobs: Blobs, path: str) -> pq.ParquetFile:
+class RowFile:
+    """One file, opened once, to be read many times: what it holds in memory is its footer.
+
+    A local file stays mapped for as long as this object, or an array that it handed out, lives;
+    deleting the file meanwhile does no harm. Not shared between threads.
+
+    Attributes:
+        rows: in the file.
+        environment: of every row.
+    """
+
+    def __init__(self, blobs: Blobs, path: str) -> None:
+        """Raises: BlobMissing, CorruptFile (see ``read_rows``)."""
+        self.path = path
+        self._data = _bytes(blobs, path)
+        try:
+            self._file = pq.ParquetFile(pa.BufferReader(self._data))
+        except pa.ArrowInvalid as error:
+            raise CorruptFile(f"{path} is no Parquet file: {error}") from error
+        footer = self._file.metadata
+        self.rows: int = footer.num_rows
+        stated = footer.metadata or {}
+        if ENVIRONMENT_KEY.encode() not in stated or footer.num_row_groups != 1:
+            raise CorruptFile(f"{path} does not name its environment: no file of a sealer's")
+        self.environment: str = stated[ENVIRONMENT_KEY.encode()].decode()
+        self._in_place = frozenset(stated[IN_PLACE_KEY.encode()].decode().split(","))
+        self._ends: dict[str, NDArray[np.int64]] = {}
+        self._chunks: dict[str, pq.ColumnChunkMetaData] = {}
+
+    def read(
+        self,
+        *,
+        ranges: Sequence[tuple[int, int]] | None = None,
+        fields: Sequence[str] | None = None,
+    ) -> Columns:
+        """As ``read_rows``. Arrays of one range are views of the file where it is not compressed.
+
+        Raises:
+            CorruptFile: a range beyond the rows, or bytes that are no column.
+        """
+        wanted = [(0, self.rows)] if ranges is None else list(ranges)
+        for first, count in wanted:
+            if first < 0 or count < 0 or first + count > self.rows:
+                raise CorruptFile(f"{self.path} has {self.rows} rows, not {count} from {first} on")
+        names = [*scalar_fields(), *array_fields()] if fields is None else list(fields)
+        rows = sum(count for _, count in wanted)
+        scalars: dict[str, Sequence[Any]] = {}
+        arrays: dict[str, Ragged] = {}
+        decoded = self._decoded(
+            [n for n in names if n != arrow.ENVIRONMENT and n not in self._in_place]
+        )
+        for name in names:
+            if name == arrow.ENVIRONMENT:
+                scalars[name] = [self.environment] * rows
+            elif name in scalar_fields():
+                values = arrow.scalars_of(decoded[name])
+                scalars[name] = [
+                    v for first, count in wanted for v in values[first : first + count]
+                ]
+            else:
+                if name in self._in_place:
+                    ragged = self._rows_in_place(name, wanted)
+                else:
+                    ragged = arrow.rows_of(arrow.ragged_of(decoded[name]), wanted)
+                somewhere = rows > 0 and (ragged.present is None or bool(ragged.present.any()))
+                if name in REQUIRED_ARRAYS or somewhere:
+                    arrays[name] = ragged
+        return Columns(rows, scalars, arrays)
+
+    def _decoded(self, names: Sequence[str]) -> dict[str, pa.Array]:
+        if not names:
+            return {}
+        stored = [arrow.stored_name(name) for name in names]
+        try:
+            table = self._file.read(columns=stored, use_threads=False)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise CorruptFile(f"{self.path} cannot be decoded: {error}") from error
+        return {name: table.column(arrow.stored_name(name)).combine_chunks() for name in names}
+
+    def _rows_in_place(self, name: str, ranges: Sequence[tuple[int, int]]) -> Ragged:
+        ends = self._row_ends(_count_of(name))
+        values = int(ends[-1])
+        dtype = np.dtype(array_fields()[name])
+        chunk = self._chunk(name)
+        if dtype == np.bool_:
+            packed = plain_bytes(self._data, chunk, -(-values // 8))
+            return arrow.rows_taken(ends, lambda a, z: unpacked_bits(packed, a, z), ranges)
+        plain = plain_bytes(self._data, chunk, values * dtype.itemsize).view(dtype)
+        return arrow.rows_taken(ends, lambda a, z: plain[a:z], ranges)
+
+    def _row_ends(self, counts: str) -> NDArray[np.int64]:
+        """int64 [rows + 1]: where the values of each row end."""
+        if counts not in self._ends:
+            lengths = self._decoded([counts])[counts].to_numpy()
+            self._ends[counts] = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+        return self._ends[counts]
+
+    def _chunk(self, name: str) -> pq.ColumnChunkMetaData:
+        if not self._chunks:
+            group = self._file.metadata.row_group(0)
+            for index in range(group.num_columns):
+                chunk = group.column(index)
+                self._chunks[chunk.path_in_schema.split(".", 1)[0]] = chunk
+        return self._chunks[name]
+
+
+def _bytes(blobs: Blobs, path: str) -> pa.Buffer:
     local = blobs.local_path(path)
-    if local is not None and local.is_file():
-        return pq.ParquetFile(pa.memory_map(str(local)), memory_map=True)
-    return pq.ParquetFile(pa.BufferReader(blobs.read(path)))
-
-
-def _read(
-    file: pq.ParquetFile,
-    path: str,
-    ranges: Sequence[tuple[int, int]] | None,
-    fields: Sequence[str] | None,
-) -> Columns:
-    total = file.metadata.num_rows
-    wanted = [(0, total)] if ranges is None else list(ranges)
-    for first, rows in wanted:
-        if first < 0 or rows < 0 or first + rows > total:
-            raise CorruptFile(f"{path} has {total} rows, not {rows} from {first} on")
-    environment = (file.metadata.metadata or {}).get(ENVIRONMENT_KEY.encode())
-    if environment is None:
-        raise CorruptFile(f"{path} does not name its environment: no file of a sealer's")
-    names = [*scalar_fields(), *array_fields()] if fields is None else list(fields)
-    stored = [arrow.stored_name(name) for name in names if name != arrow.ENVIRONMENT]
-    table = file.read(columns=stored, use_threads=False)
-    rows = sum(count for _, count in wanted)
-    scalars: dict[str, Sequence[Any]] = {}
-    arrays: dict[str, Ragged] = {}
-    for name in names:
-        if name == arrow.ENVIRONMENT:
-            scalars[name] = [environment.decode()] * rows
-            continue
-        column = table.column(arrow.stored_name(name)).combine_chunks()
-        if name in scalar_fields():
-            values = arrow.scalars_of(column)
-            scalars[name] = [v for first, count in wanted for v in values[first : first + count]]
-            continue
-        ragged = arrow.rows_of(arrow.ragged_of(column), wanted)
-        everywhere = ragged.present is None and rows > 0
-        if (
-            name in REQUIRED_ARRAYS
-            or everywhere
-            or (ragged.present is not None and ragged.present.any())
-        ):
-            arrays[name] = ragged
-    return Columns(rows, scalars, arrays)
+    if local is not None and local.is_file() and local.stat().st_size:
+        return pa.memory_map(str(local)).read_buffer()
+    return pa.py_buffer(blobs.read(path))

@@ -24,6 +24,7 @@ from rollstream.store import (
     CorruptFile,
     LocalBlobs,
     MemoryBlobs,
+    RowFile,
     encode_rows,
     open_dataset,
     read_rows,
@@ -105,6 +106,34 @@ def test_rows_of_a_local_file_outlive_its_deletion(tmp_path: Path) -> None:
     found = read_rows(blobs, PATH)
     blobs.delete(PATH)
     assert_same(found, columns)
+
+
+def test_open_file_gives_views_of_any_of_its_rows(tmp_path: Path) -> None:
+    drawn = [
+        make_segment(rollout_uid=f"u{i}", output_tokens=range(i), loss_mask=[i % 2 == 0] * i)
+        for i in range(20)
+    ]
+    file = RowFile(written(Columns.from_segments(drawn), LocalBlobs(tmp_path)), PATH)
+    assert (file.rows, file.environment) == (20, "math")
+    for ranges in ([(3, 4)], [(19, 1), (0, 2), (5, 0)], [(0, 20)]):
+        rows = [row for first, count in ranges for row in range(first, first + count)]
+        expected = Columns.from_segments([drawn[row] for row in rows])
+        assert_same(file.read(ranges=ranges), expected)
+    tokens = file.read(ranges=[(3, 4)], fields=["output_tokens"]).arrays["output_tokens"].values
+    assert not tokens.flags.owndata
+
+
+@pytest.mark.parametrize("byte", [0, 2, 3])
+def test_array_whose_page_is_not_what_the_footer_says_is_corrupt(byte: int) -> None:
+    blobs = written(Columns.from_segments(members(3)))
+    data = bytearray(blobs.read(PATH))
+    group = pq.read_metadata(pa.BufferReader(bytes(data))).row_group(0)
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    (chunk,) = (c for c in chunks if c.path_in_schema.startswith("output_tokens"))
+    data[chunk.data_page_offset + byte] ^= 0x7F  # Its type, or its size.
+    blobs.replace(PATH, bytes(data))
+    with pytest.raises(CorruptFile, match="no plain page"):
+        read_rows(blobs, PATH, fields=["output_tokens"])
 
 
 def test_large_rows_come_back(tmp_path: Path) -> None:

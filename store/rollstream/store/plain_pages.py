@@ -1,0 +1,55 @@
+"""Values of a Parquet column where they lie in the file.
+
+``encode_rows`` writes a token array that every row has as one plain page, uncompressed. The page
+ends with the values, one after the other, so they can be used in place, without decoding the
+file: reading a row of a mapped file costs what touching its bytes costs.
+
+Source: Apache Parquet format, "Data pages", "Plain encoding"; PageHeader in Thrift's compact
+protocol.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rollstream.store.errors import CorruptFile
+
+_DATA_PAGE_V1 = b"\x15\x00\x15"  # Field 1, an i32: 0, a data page; field 2, an i32: bytes follow.
+_HEADER_BYTES_MAX = 64  # Of a page without statistics.
+
+
+def plain_bytes(data: pa.Buffer, chunk: pq.ColumnChunkMetaData, size: int) -> NDArray[np.uint8]:
+    """The last ``size`` bytes of a chunk that is one plain page: its values. A view.
+
+    Raises:
+        CorruptFile: the chunk is cut short, or is no such page.
+    """
+    start = chunk.data_page_offset
+    end = start + chunk.total_compressed_size
+    if start < 0 or end > data.size:
+        raise CorruptFile(f"a column ends at byte {end} of a file of {data.size} bytes")
+    head = data.slice(start, min(_HEADER_BYTES_MAX, end - start)).to_pybytes()
+    page = _varint(head[len(_DATA_PAGE_V1) :]) >> 1  # Zigzag; sizes are never negative.
+    header = end - start - page
+    one_page = head.startswith(_DATA_PAGE_V1) and 0 < header <= _HEADER_BYTES_MAX
+    if not one_page or size > page:
+        raise CorruptFile(f"column {chunk.path_in_schema} is no plain page with {size} bytes")
+    return np.frombuffer(data.slice(end - size, size), np.uint8)
+
+
+def unpacked_bits(packed: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.bool_]:
+    """Booleans ``start`` to ``stop`` of a plain page of bits; a copy."""
+    bits = np.unpackbits(packed[start // 8 : -(-stop // 8)], bitorder="little")
+    return bits[start % 8 :][: stop - start].view(np.bool_)
+
+
+def _varint(raw: bytes) -> int:
+    value = 0
+    for place, byte in enumerate(raw):
+        value |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            break
+    return value
