@@ -100,6 +100,8 @@ class SamplerConfig(Section):
 
     environments: tuple[str, ...] = Field(min_length=1)
     """The environments that it draws from."""
+    lineage: str = ""
+    """Of the policies that its trainer publishes; lag is measured within a lineage only."""
     seed: int = 0
     """Of every random choice."""
     recency: Recency = "uniform"

@@ -1,0 +1,129 @@
+"""The pure choice inside every batch: which of the ready groups. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import accumulate
+
+import xxhash
+
+from rollstream.runtime.config.sections import Recency
+from rollstream.sampler.deciding.known import Key, KnownGroup, Ref
+from rollstream.sampler.deciding.ready import ReadyIndex
+
+_HASH_RANGE = 2.0**64
+
+
+def sample_groups(
+    ready: ReadyIndex,
+    num_groups: int,
+    *,
+    environments: Sequence[str],
+    seed: int,
+    step: int,
+    start_offset: int = 0,
+    recency: Recency = "uniform",
+    mix: Mapping[str, float] | None = None,
+    without: Set[Ref] = frozenset(),
+) -> list[KnownGroup] | None:
+    """``num_groups`` distinct groups, or None while there are too few.
+
+    The same for the same ready groups, turns and arguments, in whatever order they arrived. Keys
+    (environment, example) take turns: the one that was served longest ago comes first, and none
+    gives a second group before every other has given one. Within a key newer policies are
+    preferred by ``recency``.
+
+    Args:
+        environments: that may be drawn from.
+        seed: of the draws within a key, together with ``step`` and ``start_offset``.
+        start_offset: sets draws for the same step apart (a replacement's).
+        mix: shares by environment; they are scaled to 1, and the largest remainders round up.
+            None: keys of all environments take turns with one another.
+        without: ready groups that are left out, as if they were not there.
+    """
+    salt = f"{seed}\x1f{step}\x1f{start_offset}"
+    chosen: list[KnownGroup] = []
+    for among, wanted in quotas(environments, num_groups, mix):
+        found = _in_turns(_buckets(ready, among, without), wanted, salt, recency)
+        if found is None:
+            return None
+        chosen.extend(found)
+    return chosen
+
+
+def quotas(
+    environments: Sequence[str], num_groups: int, mix: Mapping[str, float] | None
+) -> list[tuple[list[str], int]]:
+    """How many groups come from which environments."""
+    if mix is None:
+        return [(sorted(environments), num_groups)]
+    total = sum(mix.values())
+    exact = {name: num_groups * share / total for name, share in sorted(mix.items())}
+    counts = {name: int(share) for name, share in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: (counts[name] - exact[name], name))
+    for name in by_remainder[: num_groups - sum(counts.values())]:
+        counts[name] += 1
+    return [([name], count) for name, count in counts.items() if count]
+
+
+def _buckets(
+    ready: ReadyIndex, environments: list[str], without: Set[Ref]
+) -> Iterator[tuple[Key, Sequence[KnownGroup]]]:
+    buckets = ready.keys_in_turn(environments)
+    if not without:
+        yield from buckets
+        return
+    for key, bucket in buckets:
+        left = [group for group in bucket if group.ref not in without]
+        if left:
+            yield key, left
+
+
+def _in_turns(
+    buckets: Iterator[tuple[Key, Sequence[KnownGroup]]], wanted: int, salt: str, recency: Recency
+) -> list[KnownGroup] | None:
+    chosen: list[KnownGroup] = []
+    left: list[tuple[Key, list[KnownGroup]]] = []
+    for key, bucket in buckets:
+        place = _draw(bucket, f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1f0", recency)
+        chosen.append(bucket[place])
+        if len(chosen) == wanted:
+            return chosen
+        if len(bucket) > 1:
+            left.append((key, [*bucket[:place], *bucket[place + 1 :]]))
+    turn = 0
+    while left:
+        turn += 1
+        again: list[tuple[Key, list[KnownGroup]]] = []
+        for key, bucket in left:
+            text = f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1f{turn}"
+            chosen.append(bucket.pop(_draw(bucket, text, recency)))
+            if len(chosen) == wanted:
+                return chosen
+            if bucket:
+                again.append((key, bucket))
+        left = again
+    return None
+
+
+def _draw(bucket: Sequence[KnownGroup], text: str, recency: Recency) -> int:
+    """A place in the bucket."""
+    if len(bucket) == 1:
+        return 0
+    point = xxhash.xxh3_64_intdigest(text.encode()) / _HASH_RANGE
+    if recency == "uniform":
+        return min(int(point * len(bucket)), len(bucket) - 1)
+    bounds = list(accumulate(_weights(bucket, recency)))
+    return next((i for i, bound in enumerate(bounds) if point * bounds[-1] < bound), 0)
+
+
+def _weights(bucket: Sequence[KnownGroup], recency: Recency) -> list[float]:
+    """By the rank of a group's oldest policy among the distinct ones in the bucket.
+
+    ``linear``: the rank itself, the oldest 1. ``exp``: each rank twice as likely as the one before.
+    """
+    ages = [(policy.epoch, policy.step) for policy in (group.policies[0] for group in bucket)]
+    ranks = {age: rank for rank, age in enumerate(sorted(set(ages)), start=1)}
+    if recency == "linear":
+        return [float(ranks[age]) for age in ages]
+    return [2.0 ** (ranks[age] - len(ranks)) for age in ages]

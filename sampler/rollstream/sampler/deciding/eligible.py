@@ -1,0 +1,58 @@
+"""Which groups may be served: staleness, branches, rewards, splits. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.sampler.deciding.known import KnownGroup
+from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, off_branch, policy_lag
+from rollstream.schemas.reasons import DropReason
+
+TRAIN = "train"
+Accept = Literal["nonzero_std"]
+Waits = Literal["eval", "reward", "weight_step", "lineage"]
+
+WHY: dict[str, str] = {
+    "reward": "a member has no reward yet",
+    "weight_step": "max_policy_lag is set and a member names no weight_step; publish it",
+    "lineage": "max_policy_lag is set and the group is of another lineage than the sampler",
+    "eval": "split is not 'train', so it is never trained on",
+}
+
+
+def waits_for(group: KnownGroup, config: SamplerConfig) -> Waits | None:
+    """Why the group cannot be served as it is, whatever the policy; None: it can.
+
+    ``eval`` never ends; the others may.
+    """
+    if group.group.split != TRAIN:
+        return "eval"
+    if not group.has_rewards:
+        return "reward"
+    if config.max_policy_lag is not None:
+        if any(policy.step == UNKNOWN_STEP for policy in group.policies):
+            return "weight_step"
+        if group.group.lineage != config.lineage:
+            return "lineage"
+    return None
+
+
+def dropped_for(
+    policies: Sequence[PolicyRef],
+    newest: PolicyRef,
+    branches: Sequence[Branch],
+    max_policy_lag: int | None,
+) -> DropReason | None:
+    """Why groups of these policies will never be served; None: they may be.
+
+    A group is as stale as its oldest member, and off the branch if any member is.
+    """
+    if any(off_branch(policy, branches) for policy in policies):
+        return DropReason.OFF_BRANCH
+    if max_policy_lag is not None:
+        lags = (policy_lag(newest, policy) for policy in policies)
+        if any(lag is not None and lag > max_policy_lag for lag in lags):
+            return DropReason.STALE
+    return None

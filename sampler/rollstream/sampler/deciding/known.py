@@ -1,0 +1,129 @@
+"""What the sampler knows of a sealed group: the seal log's words, never a token. Pure."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from rollstream.schemas.events import (
+    ChosenGroup,
+    Flushed,
+    GroupRef,
+    Members,
+    SealedFile,
+    SealedGroup,
+)
+from rollstream.schemas.ids import MIXED_POLICY
+from rollstream.schemas.order import PolicyRef
+
+
+class LogId(NamedTuple):
+    """One partition of a seal log."""
+
+    environment: str
+    generation: int
+    partition: int
+
+
+class Ref(NamedTuple):
+    """Names a group by where it stands; sorts by environment, generation, partition, offset."""
+
+    environment: str
+    generation: int
+    partition: int
+    offset: int
+    nth: int
+
+    def event_ref(self) -> GroupRef:
+        """As it stands in events."""
+        return GroupRef(
+            environment=self.environment,
+            generation=self.generation,
+            partition=self.partition,
+            offset=self.offset,
+            index=self.nth,
+        )
+
+    @property
+    def log(self) -> LogId:
+        """The seal log that tells of it."""
+        return LogId(self.environment, self.generation, self.partition)
+
+
+class Key(NamedTuple):
+    """What the round-robin goes over: an example must not starve."""
+
+    environment: str
+    example_id: str
+
+
+class KnownGroup(NamedTuple):
+    """A sealed group.
+
+    Attributes:
+        members: columns over the members of the whole flush; ours begin at ``first``.
+        sealed_ts: log time of the flush, microseconds.
+        policies: the distinct policies of the members, sorted.
+        has_rewards: no member's reward is awaited.
+        all_equal: every member has the same reward, so that no advantage is left.
+    """
+
+    ref: Ref
+    key: Key
+    group: SealedGroup
+    file: SealedFile
+    members: Members
+    first: int
+    sealed_ts: int
+    policies: tuple[PolicyRef, ...]
+    has_rewards: bool
+    all_equal: bool
+
+
+def known_groups(log: LogId, offset: int, event: Flushed) -> list[KnownGroup]:
+    """The groups that a flush at ``offset`` sealed, in its order."""
+    if not event.groups:
+        return []
+    members = event.members
+    bounds = np.cumsum([0, *(group.rows for group in event.groups)])
+    assert bounds[-1] == len(members.rewards), (log, offset)
+    starts = bounds[:-1]
+    lowest = np.minimum.reduceat(members.rewards, starts)
+    highest = np.maximum.reduceat(members.rewards, starts)
+    has_rewards = (~np.isnan(lowest)).tolist()
+    all_equal = (lowest == highest).tolist()
+    found = []
+    for index, (group, (first, end)) in enumerate(
+        zip(event.groups, pairwise(bounds.tolist()), strict=True)
+    ):
+        found.append(
+            KnownGroup(
+                Ref(*log, offset, index),
+                Key(log.environment, group.example_id),
+                group,
+                event.files[group.file],
+                members,
+                first,
+                event.now_ts,
+                _policies(group, members, first, end),
+                has_rewards[index],
+                all_equal[index],
+            )
+        )
+    return found
+
+
+def ref_of(chosen: ChosenGroup | GroupRef) -> Ref:
+    """Where a group stands that an event names."""
+    return Ref(chosen.environment, chosen.generation, chosen.partition, chosen.offset, chosen.index)
+
+
+def _policies(group: SealedGroup, members: Members, first: int, end: int) -> tuple[PolicyRef, ...]:
+    if group.policy_version != MIXED_POLICY:
+        return (PolicyRef(group.lineage, group.policy_epoch, group.weight_step),)
+    epochs = members.policy_epochs[first:end].tolist()
+    steps = members.weight_steps[first:end].tolist()
+    distinct = {PolicyRef(group.lineage, *pair) for pair in zip(epochs, steps, strict=True)}
+    return tuple(sorted(distinct))

@@ -1,0 +1,133 @@
+"""The groups that may be served, in an order that arrival does not influence. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from operator import attrgetter
+
+import xxhash
+
+from rollstream.sampler.deciding.known import Key, KnownGroup, Ref
+from rollstream.schemas.order import PolicyRef
+
+_Place = tuple[int, int, Key]
+_by_ref = attrgetter("ref")
+_HEAP_SLACK = 1_024  # Removed groups that the heap of ages may still hold beside the live ones.
+
+
+class ReadyIndex:
+    """Buckets by key, each sorted by ref; keys least recently served first, ties by a seeded hash.
+
+    So the order is a function of what is in it, of the seed, and of what was served before.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._buckets: dict[Key, list[KnownGroup]] = {}
+        self._places: dict[Key, _Place] = {}
+        self._order: dict[str, list[_Place]] = {}
+        self._turns: dict[Key, int] = {}
+        self._policies: dict[tuple[PolicyRef, ...], dict[Ref, KnownGroup]] = {}
+        self._all_equal: dict[Ref, KnownGroup] = {}
+        self._ages: list[tuple[int, Ref]] = []
+        self._groups: dict[Ref, KnownGroup] = {}
+        self._counts: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __contains__(self, ref: Ref) -> bool:
+        return ref in self._groups
+
+    def counts(self) -> dict[str, int]:
+        """Groups by environment."""
+        return dict(self._counts)
+
+    def refs(self) -> list[Ref]:
+        """Sorted."""
+        return sorted(self._groups)
+
+    def add(self, group: KnownGroup) -> None:
+        """A group becomes ready."""
+        assert group.ref not in self._groups, group.ref
+        self._groups[group.ref] = group
+        self._counts[group.key.environment] = self._counts.get(group.key.environment, 0) + 1
+        bucket = self._buckets.get(group.key)
+        if bucket is None:
+            self._buckets[group.key] = [group]
+            self._place(group.key)
+        else:
+            insort(bucket, group, key=_by_ref)
+        self._policies.setdefault(group.policies, {})[group.ref] = group
+        if group.all_equal:
+            self._all_equal[group.ref] = group
+        heapq.heappush(self._ages, (group.sealed_ts, group.ref))
+
+    def remove(self, ref: Ref) -> None:
+        """A group is ready no more."""
+        group = self._groups.pop(ref)
+        self._counts[group.key.environment] -= 1
+        bucket = self._buckets[group.key]
+        del bucket[bisect_left(bucket, ref, key=_by_ref)]
+        if not bucket:
+            del self._buckets[group.key]
+            self._unplace(group.key)
+        alike = self._policies[group.policies]
+        del alike[ref]
+        if not alike:
+            del self._policies[group.policies]
+        self._all_equal.pop(ref, None)
+        if len(self._ages) > 2 * len(self._groups) + _HEAP_SLACK:
+            self._ages = [(g.sealed_ts, g.ref) for g in self._groups.values()]
+            heapq.heapify(self._ages)
+
+    def turned(self, key: Key, turn: int) -> None:
+        """The key had its turn; turns may become known in any order."""
+        if turn <= self._turns.get(key, 0):
+            return
+        self._turns[key] = turn
+        if key in self._places:
+            self._unplace(key)
+            self._place(key)
+
+    def turns(self) -> list[tuple[Key, int]]:
+        """Sorted by key."""
+        return sorted(self._turns.items())
+
+    def keys_in_turn(self, environments: list[str]) -> Iterator[tuple[Key, list[KnownGroup]]]:
+        """Keys of these environments, those served longest ago first, with their groups."""
+        orders = [self._order.get(environment, []) for environment in environments]
+        for _, _, key in heapq.merge(*orders):
+            yield key, self._buckets[key]
+
+    def by_policies(self) -> list[tuple[tuple[PolicyRef, ...], list[Ref]]]:
+        """The distinct policies among the ready groups, and whose they are."""
+        return [(policies, list(alike)) for policies, alike in self._policies.items()]
+
+    def all_equal(self) -> list[KnownGroup]:
+        """Groups whose rewards are all the same."""
+        return list(self._all_equal.values())
+
+    def oldest(self, count: int) -> list[Ref]:
+        """The groups sealed longest ago."""
+        found: list[tuple[int, Ref]] = []
+        while self._ages and len(found) < count:
+            age = heapq.heappop(self._ages)
+            if age[1] in self._groups and age not in found[-1:]:
+                found.append(age)
+        for age in found:
+            heapq.heappush(self._ages, age)
+        return [ref for _, ref in found]
+
+    def _place(self, key: Key) -> None:
+        text = f"{self._seed}\x1f{key.environment}\x1f{key.example_id}"
+        place = (self._turns.get(key, 0), xxhash.xxh3_64_intdigest(text.encode()), key)
+        self._places[key] = place
+        insort(self._order.setdefault(key.environment, []), place)
+
+    def _unplace(self, key: Key) -> None:
+        place = self._places.pop(key)
+        order = self._order[key.environment]
+        del order[bisect_left(order, place)]

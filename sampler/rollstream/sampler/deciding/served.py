@@ -1,0 +1,95 @@
+"""A served batch as the log tells it, and what became of examples. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rollstream.sampler.deciding.known import Key
+from rollstream.schemas.digest import combined
+from rollstream.schemas.events import BatchServed, ChosenGroup, LogPosition
+from rollstream.schemas.reasons import DropReason
+
+Outcome = Literal["trained", "failed", "stale", "off_branch", "capacity", "filtered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """The newest replacement in a batch: a repetition of it changes nothing."""
+
+    before: bytes
+    places: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBatch:
+    """One decision and what was said about it since.
+
+    Attributes:
+        event: as it was written.
+        offset: of the event in the decision log.
+        groups: in the places of the batch, replacements among them.
+        cursor: of the newest choice.
+        digest: of ``groups``.
+        replacements: how many there were.
+        status: of the ack; None: not acked in the epoch in effect.
+        final: the trainer's checkpoint holds it.
+    """
+
+    event: BatchServed
+    offset: int
+    groups: tuple[ChosenGroup, ...]
+    cursor: tuple[LogPosition, ...]
+    digest: bytes
+    replacements: int = 0
+    replaced: Replacement | None = None
+    status: str | None = None
+    final: bool = False
+
+
+def batch_digest(groups: Sequence[ChosenGroup]) -> bytes:
+    """xxh3-128 over the groups' digests and masks, in order."""
+    parts: list[bytes] = []
+    for group in groups:
+        parts.append(group.digest)
+        if group.row_mask is not None:
+            parts.append(group.row_mask.tobytes())
+    return combined(parts)
+
+
+class ExampleCounts:
+    """Groups by outcome and key; they may become known in any order."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Outcome, Counter[Key]] = {}
+
+    def add(self, outcome: Outcome, key: Key) -> None:
+        """One more group of ``key`` ended so."""
+        self._counts.setdefault(outcome, Counter())[key] += 1
+
+    def by_environment(self, *outcomes: Outcome) -> dict[str, dict[str, int]]:
+        """Environment to example id to groups."""
+        found: dict[str, dict[str, int]] = {}
+        for outcome in outcomes:
+            for key, count in self._counts.get(outcome, Counter[Key]()).items():
+                examples = found.setdefault(key.environment, {})
+                examples[key.example_id] = examples.get(key.example_id, 0) + count
+        return found
+
+    def totals(self) -> dict[str, int]:
+        """Groups by outcome."""
+        return {outcome: counts.total() for outcome, counts in sorted(self._counts.items())}
+
+    def sorted_items(self) -> list[tuple[str, list[tuple[Key, int]]]]:
+        """For a digest."""
+        return [(name, sorted(counts.items())) for name, counts in sorted(self._counts.items())]
+
+
+DROPPED: tuple[Outcome, ...] = (
+    DropReason.STALE.value,
+    DropReason.OFF_BRANCH.value,
+    DropReason.CAPACITY.value,
+)

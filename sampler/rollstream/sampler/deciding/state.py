@@ -1,0 +1,343 @@
+"""The sampler's state: a fold over the seal logs and its own decision log. Pure.
+
+The two kinds of log may be folded in any interleaving: a decision about a group that the seal log
+has not told about yet is kept until it does. So the state is the same whoever folds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import xxhash
+
+from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.sampler.deciding.commands import Policy
+from rollstream.sampler.deciding.eligible import waits_for
+from rollstream.sampler.deciding.known import KnownGroup, LogId, Ref, known_groups, ref_of
+from rollstream.sampler.deciding.ready import ReadyIndex
+from rollstream.sampler.deciding.served import (
+    ExampleCounts,
+    Outcome,
+    Replacement,
+    ServedBatch,
+)
+from rollstream.schemas.events import (
+    Acked,
+    BatchServed,
+    Checkpointed,
+    ChosenGroup,
+    Dropped,
+    Event,
+    Flushed,
+    LogPosition,
+    PolicyPublished,
+    Replaced,
+    Resumed,
+)
+from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef
+from rollstream.schemas.reasons import DropReason
+from rollstream.streams.owned.log import Checkpoint
+
+FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
+NOTHING = -1
+
+
+class SamplerState:
+    """What a sampler knows and has decided. Only ``apply`` and ``apply_groups`` change it.
+
+    Attributes:
+        trainer_epoch: of the newest resume; 0 before the first.
+        policy_epoch: of the policies that are published now.
+        branches: one a policy epoch that a resume began.
+        next_step: the first step that was not served.
+        final_step: every served batch up to it is final; -1: none is.
+        batches: by step, in order; open ones and the newest final ones.
+        policies: (epoch, step) to version.
+        versions: version to (epoch, step).
+    """
+
+    def __init__(self, name: str, config: SamplerConfig, logs: Sequence[LogId]) -> None:
+        self.name = name
+        self.config = config
+        self.trainer_epoch = 0
+        self.policy_epoch = 0
+        self.branches: dict[int, Branch] = {}
+        self.next_step = 0
+        self.final_step = NOTHING
+        self.batches: dict[int, ServedBatch] = {}
+        self.policies: dict[tuple[int, int], str] = {}
+        self.versions: dict[str, tuple[int, int]] = {}
+        self.ready = ReadyIndex(config.seed)
+        self.waiting: dict[Ref, str] = {}
+        self.eval_groups = 0
+        self.outcomes = ExampleCounts()
+        self._epoch_used = False
+        self._turn = 0
+        self._applied: dict[LogId, int] = dict.fromkeys(sorted(logs), 0)
+        self._known: dict[Ref, KnownGroup] = {}
+        self._in_batch: dict[Ref, int] = {}
+        self._taken: dict[LogId, dict[int, int]] = {log: {} for log in self._applied}
+        self._turn_of_unknown: dict[Ref, int] = {}
+        self._outcome_of_unknown: dict[Ref, Outcome] = {}
+
+    # Questions.
+
+    def cursor(self) -> tuple[LogPosition, ...]:
+        """How far each seal log was applied, by environment, generation, partition."""
+        return tuple(
+            LogPosition(
+                environment=log.environment,
+                generation=log.generation,
+                partition=log.partition,
+                groups_next_offset=offset,
+            )
+            for log, offset in self._applied.items()
+        )
+
+    def applied(self, log: LogId) -> int:
+        """The offset behind the newest event of this seal log that was applied."""
+        return self._applied[log]
+
+    def group(self, chosen: ChosenGroup) -> KnownGroup | None:
+        """What is known of a group of a batch; None: its seal log was not read that far."""
+        return self._known.get(ref_of(chosen))
+
+    def open_batches(self) -> list[ServedBatch]:
+        """Served and not final."""
+        return [batch for batch in self.batches.values() if not batch.final]
+
+    def newest_policy(self) -> Policy | None:
+        """Of the policy epoch in effect."""
+        steps = [step for epoch, step in self.policies if epoch == self.policy_epoch]
+        if not steps:
+            return None
+        step = max(steps)
+        version = self.policies[self.policy_epoch, step]
+        return Policy(self.config.lineage, self.policy_epoch, step, version)
+
+    def reference(self, step: int) -> PolicyRef:
+        """What lag is measured against in the batch of ``step``, which updates weights ``step``."""
+        newest = self.newest_policy()
+        published = UNKNOWN_STEP if newest is None else newest.step
+        return PolicyRef(self.config.lineage, self.policy_epoch, max(step, published))
+
+    def epoch_used(self) -> bool:
+        """Whether policies of the policy epoch in effect may exist."""
+        return self._epoch_used
+
+    def excess(self) -> int:
+        """Groups beyond the capacity."""
+        return max(0, len(self.ready) + len(self.waiting) - self.config.capacity_groups)
+
+    def oldest(self, count: int) -> list[Ref]:
+        """Of those that are in no batch: the ones sealed longest ago."""
+        refs = [*self.ready.oldest(count), *self.waiting]
+        ages = sorted((self._known[ref].sealed_ts, ref) for ref in refs)
+        return [ref for _, ref in ages[:count]]
+
+    # The fold.
+
+    def apply_groups(self, log: LogId, offset: int, event: Event) -> None:
+        """The next event of a seal log that counts, in the order of its offsets."""
+        assert offset >= self._applied[log], (log, offset, self._applied[log])
+        self._applied[log] = offset + 1
+        if not isinstance(event, Flushed):
+            return
+        taken = self._taken[log].get(offset, 0)
+        for group in known_groups(log, offset, event):
+            ref = group.ref
+            turn = self._turn_of_unknown.pop(ref, None)
+            if turn is not None:
+                self.ready.turned(group.key, turn)
+            outcome = self._outcome_of_unknown.pop(ref, None)
+            if outcome is not None:
+                self.outcomes.add(outcome, group.key)
+            if ref in self._in_batch:
+                self._known[ref] = group
+            elif not taken >> ref.nth & 1:
+                self._index(group)
+
+    def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
+        """The next event of the decision log that counts, in the order of offsets."""
+        match event:
+            case BatchServed():
+                self._serve(offset, event)
+            case Replaced():
+                self._replace(event)
+            case Acked():
+                batch = self.batches[event.step]
+                self.batches[event.step] = replace(batch, status=event.status)
+            case Checkpointed():
+                self._finish(event.step)
+            case Resumed():
+                self._resume(event)
+            case PolicyPublished():
+                self._epoch_used = True
+                policy = (event.policy_epoch, event.step)
+                self.policies[policy] = event.policy_version
+                self.versions[event.policy_version] = policy
+            case Dropped():
+                for group in event.groups:
+                    self._end(ref_of(group), DropReason(event.reason).value)
+            case _:
+                pass  # Claims and adoptions say who decides, not what.
+
+    def checkpoint(self, claims: Sequence[int]) -> Checkpoint:
+        """Every decision matters for ever: a fold begins with the oldest claim."""
+        counts = {"served": self._turn, "open": len(self.open_batches())}
+        return Checkpoint(claims[0], NOTHING, counts)
+
+    def digest(self) -> bytes:
+        """Equal for equal states, whatever the interleaving of the logs."""
+        state = xxhash.xxh3_128()
+        for part in (
+            (self.trainer_epoch, self.policy_epoch, self._epoch_used, self._turn),
+            (self.next_step, self.final_step, self.eval_groups),
+            sorted(self.branches.values()),
+            [
+                (step, b.offset, b.digest, b.status, b.final, b.replaced)
+                for step, b in sorted(self.batches.items())
+            ],
+            sorted(self.policies.items()),
+            sorted(self._applied.items()),
+            [sorted(masks.items()) for _, masks in sorted(self._taken.items())],
+            self.ready.refs(),
+            self.ready.turns(),
+            sorted(self.waiting.items()),
+            sorted(self._known),
+            sorted(self._in_batch.items()),
+            sorted(self._turn_of_unknown.items()),
+            sorted(self._outcome_of_unknown.items()),
+            self.outcomes.sorted_items(),
+        ):
+            state.update(repr(part).encode())
+        return state.digest()
+
+    def _serve(self, offset: int, event: BatchServed) -> None:
+        batch = ServedBatch(event, offset, event.groups, event.cursor, event.digest)
+        self.batches[event.step] = batch
+        self.next_step = event.step + 1
+        self._epoch_used = True
+        self._hand_out(event.groups, event.step)
+
+    def _hand_out(self, groups: Sequence[ChosenGroup], step: int) -> None:
+        self._turn += 1
+        for chosen in groups:
+            ref = ref_of(chosen)
+            self._take(ref)
+            self._in_batch[ref] = step
+            known = self._known.get(ref)
+            if known is None:
+                self._turn_of_unknown[ref] = self._turn
+            else:
+                self.ready.turned(known.key, self._turn)
+
+    def _replace(self, event: Replaced) -> None:
+        batch = self.batches[event.step]
+        places = tuple(event.places.tolist())
+        groups = list(batch.groups)
+        for place, chosen in zip(places, event.groups, strict=True):
+            self._end(ref_of(groups[place]), "filtered")
+            groups[place] = chosen
+        self._hand_out(event.groups, event.step)
+        self.batches[event.step] = replace(
+            batch,
+            groups=tuple(groups),
+            cursor=event.cursor,
+            digest=event.digest,
+            replacements=batch.replacements + 1,
+            replaced=Replacement(batch.digest, places, event.reason),
+        )
+
+    def _finish(self, step: int) -> None:
+        """Everything up to ``step`` is final."""
+        for at, batch in list(self.batches.items()):
+            if at > step or batch.final:
+                continue
+            outcome: Outcome = "failed" if batch.status == "failed" else "trained"
+            self.batches[at] = replace(batch, final=True)
+            for chosen in batch.groups:
+                self._count(ref_of(chosen), outcome)
+        self.final_step = max(self.final_step, step)
+        final = [at for at, batch in sorted(self.batches.items()) if batch.final]
+        for at in final[:-FINAL_BATCHES_KEPT]:
+            self._forget(at)
+
+    def _resume(self, event: Resumed) -> None:
+        self.trainer_epoch = event.trainer_epoch
+        newest = NOTHING if event.checkpointed_step is None else event.checkpointed_step
+        if event.policy_epoch != self.policy_epoch:
+            self.policy_epoch = event.policy_epoch
+            self._epoch_used = False
+        if event.policy_epoch > 0:
+            self.branches[event.policy_epoch] = Branch(event.policy_epoch, newest)
+        self._finish(newest)
+        for at, batch in list(self.batches.items()):
+            if at <= newest:
+                continue
+            if event.later == "replay":
+                self.batches[at] = replace(batch, status=None)
+            elif batch.final:
+                self._forget(at)
+            else:
+                del self.batches[at]
+                for chosen in batch.groups:
+                    self._give_back(ref_of(chosen))
+        self.next_step = max((event.first_step, *(at + 1 for at in self.batches)))
+
+    def _give_back(self, ref: Ref) -> None:
+        log = ref.log
+        self._taken[log][ref.offset] &= ~(1 << ref.nth)
+        if not self._taken[log][ref.offset]:
+            del self._taken[log][ref.offset]
+        del self._in_batch[ref]
+        known = self._known.pop(ref, None)
+        if known is not None:
+            self._index(known)
+
+    def _forget(self, step: int) -> None:
+        """The batch is no longer held; its groups stay taken."""
+        for chosen in self.batches.pop(step).groups:
+            ref = ref_of(chosen)
+            del self._in_batch[ref]
+            self._known.pop(ref, None)
+
+    def _end(self, ref: Ref, outcome: Outcome) -> None:
+        """The group will never be served (again)."""
+        self._take(ref)
+        self._in_batch.pop(ref, None)
+        self._count(ref, outcome)
+        self._known.pop(ref, None)
+
+    def _take(self, ref: Ref) -> None:
+        masks = self._taken[ref.log]
+        masks[ref.offset] = masks.get(ref.offset, 0) | 1 << ref.nth
+        if ref in self.ready:
+            self.ready.remove(ref)
+        self.waiting.pop(ref, None)
+
+    def _count(self, ref: Ref, outcome: Outcome) -> None:
+        known = self._known.get(ref)
+        if known is None:
+            self._outcome_of_unknown[ref] = outcome
+        else:
+            self.outcomes.add(outcome, known.key)
+
+    def _index(self, group: KnownGroup) -> None:
+        waits = waits_for(group, self.config)
+        if waits == "eval":
+            self.eval_groups += 1
+            return
+        self._known[group.ref] = group
+        if waits is None:
+            self.ready.add(group)
+        else:
+            self.waiting[group.ref] = waits
+
+
+def position_of(cursor: Sequence[LogPosition]) -> dict[LogId, int]:
+    """A recorded cursor by seal log."""
+    return {
+        LogId(at.environment, at.generation, at.partition): at.groups_next_offset for at in cursor
+    }

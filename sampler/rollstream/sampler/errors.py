@@ -1,0 +1,92 @@
+"""What a sampler may answer besides a batch, as types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rollstream.schemas.errors import RollstreamError
+
+
+class SamplerError(RollstreamError):
+    """The sampler refused, or could not be asked."""
+
+
+class NotEnoughGroups(SamplerError, TimeoutError):
+    """The groups for a batch did not arrive in time; asking again for the same step may help.
+
+    Attributes:
+        step: that was asked for.
+        wanted: groups that the request needs.
+        ready: groups that could be served, by environment.
+        waiting: groups that are sealed but cannot be served yet, by the reason.
+        dropped: groups that will never be served, by the reason.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        step: int,
+        wanted: int,
+        ready: Mapping[str, int],
+        waiting: Mapping[str, int],
+        dropped: Mapping[str, int],
+    ) -> None:
+        super().__init__(message)
+        self.step = step
+        self.wanted = wanted
+        self.ready = dict(ready)
+        self.waiting = dict(waiting)
+        self.dropped = dict(dropped)
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """It crosses from the actor to the trainer."""
+        return _not_enough, (
+            str(self),
+            self.step,
+            self.wanted,
+            self.ready,
+            self.waiting,
+            self.dropped,
+        )
+
+
+def _not_enough(
+    message: str,
+    step: int,
+    wanted: int,
+    ready: Mapping[str, int],
+    waiting: Mapping[str, int],
+    dropped: Mapping[str, int],
+) -> NotEnoughGroups:
+    return NotEnoughGroups(
+        message, step=step, wanted=wanted, ready=ready, waiting=waiting, dropped=dropped
+    )
+
+
+class InvalidRequest(SamplerError, ValueError):
+    """An argument that no state of the sampler could satisfy."""
+
+
+class RequestDiffers(SamplerError, ValueError):
+    """The same thing was asked before with other arguments, and that answer stands."""
+
+
+class UnknownStep(SamplerError, LookupError):
+    """The step has not been served, is not the next one, or is no longer held."""
+
+
+class TooManyOpenBatches(SamplerError):
+    """Served batches that are not final are at their bound."""
+
+
+class SamplerUnavailable(SamplerError, TimeoutError):
+    """The sampler's actor did not answer within the deadline."""
+
+
+class MissingExtra(SamplerError, ImportError):
+    """A library that this conversion needs is not installed."""
+
+
+class RowsOutOfReach(SamplerError):
+    """The batch has left the process that could read its rows."""

@@ -1,0 +1,7 @@
+"""What a trainer gets, made from columns: pure.
+
+- ``batch``       ``Batch``: ragged and packed; ``metrics``, ``to_torch``, ``to_jax``
+- ``assembled``   groups' rows joined into a batch
+- ``padded``      the ragged batch as rectangles
+- ``ranks``       data-parallel shares of one recorded batch
+"""

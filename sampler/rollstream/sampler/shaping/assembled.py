@@ -1,0 +1,186 @@
+"""Groups' rows joined into a batch: one copy of each token, none touched by Python. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.sampler.deciding.known import KnownGroup
+from rollstream.sampler.deciding.served import ServedBatch
+from rollstream.sampler.shaping.batch import Batch, SampledBatch
+from rollstream.schemas.columns import Columns, Ragged
+
+FIELDS = ("prompt_tokens", "output_tokens", "logprobs", "loss_mask", "rewards", "token_arrays")
+"""What is read from the store; everything else stands in the seal log."""
+
+
+class GroupRows(NamedTuple):
+    """A group and its rows: those of ``columns`` that begin at ``first``."""
+
+    place: int
+    group: KnownGroup
+    columns: Columns
+    first: int
+
+
+def make_batch(
+    served: ServedBatch, parts: Sequence[GroupRows], *, groups_ready: int, waited_s: float
+) -> Batch:
+    """The batch over these groups, in their order."""
+    event = served.event
+    lengths = _Lengths.of(parts)
+    tokens, loss_mask, logprobs = _per_token(parts, lengths)
+    uids = tuple(uid for p in parts for uid in p.group.members.uids[_members(p)])
+    rows = [p.group.group.rows for p in parts]
+    return Batch(
+        step=event.step,
+        batch_id=event.batch_id,
+        digest=served.digest,
+        tokens=tokens,
+        offsets=lengths.offsets,
+        prompt_lengths=lengths.prompts.astype(np.int32),
+        loss_mask=loss_mask,
+        logprobs=logprobs,
+        rewards=_joined([p.group.members.rewards[_members(p)] for p in parts], np.float32),
+        reward_components=_components(parts, len(uids)),
+        group_index=np.repeat(np.arange(len(parts), dtype=np.int32), rows),
+        trajectory_index=_trajectories(uids),
+        uids=uids,
+        weight_steps=_joined([p.group.members.weight_steps[_members(p)] for p in parts], np.int64),
+        environments=tuple(
+            name for p in parts for name in (p.group.key.environment,) * p.group.group.rows
+        ),
+        stop_reasons=tuple(word for p in parts for word in _stop_reasons(p)),
+        token_arrays=_token_arrays(parts, lengths),
+        sampled=SampledBatch(
+            event.batch_id, tuple(group.group_id for group in served.groups), event.now_ts
+        ),
+        places=tuple(p.place for p in parts),
+        policy_step=event.policy_step,
+        groups_ready=groups_ready,
+        waited_s=waited_s,
+    )
+
+
+class _Lengths(NamedTuple):
+    """Of every rollout of the batch, int64 [n]; ``offsets`` [n + 1]."""
+
+    prompts: NDArray[np.int64]
+    outputs: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, parts: Sequence[GroupRows]) -> _Lengths:
+        prompts = _joined([_row_lengths(p, "prompt_tokens") for p in parts], np.int64)
+        outputs = _joined([_row_lengths(p, "output_tokens") for p in parts], np.int64)
+        offsets = np.zeros(len(prompts) + 1, np.int64)
+        np.cumsum(prompts + outputs, out=offsets[1:])
+        return cls(prompts, outputs, offsets)
+
+
+def _per_token(
+    parts: Sequence[GroupRows], lengths: _Lengths
+) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.float32]]:
+    total = int(lengths.offsets[-1])
+    tokens = np.empty(total, np.int32)
+    loss_mask = np.zeros(total, np.bool_)
+    logprobs = np.zeros(total, np.float32)
+    starts = lengths.offsets[:-1].tolist()
+    middles = (lengths.offsets[:-1] + lengths.prompts).tolist()
+    ends = lengths.offsets[1:].tolist()
+    rollout = 0
+    for part in parts:
+        arrays = part.columns.arrays
+        first, end = part.first, part.first + part.group.group.rows
+        prompts, outputs = arrays["prompt_tokens"], arrays["output_tokens"]
+        prompt_at = prompts.offsets[first : end + 1].tolist()
+        output_at = outputs.offsets[first : end + 1].tolist()
+        sampled_at, sampled = _present(arrays.get("logprobs"), first, end)
+        masked_at, masks = _present(arrays.get("loss_mask"), first, end)
+        for row in range(end - first):
+            start, middle, stop = starts[rollout], middles[rollout], ends[rollout]
+            tokens[start:middle] = prompts.values[prompt_at[row] : prompt_at[row + 1]]
+            tokens[middle:stop] = outputs.values[output_at[row] : output_at[row + 1]]
+            if sampled_at is not None and sampled_at[row] is not None:
+                at = sampled_at[row]
+                logprobs[middle:stop] = sampled[at : at + stop - middle]
+            if masked_at is not None and masked_at[row] is not None:
+                at = masked_at[row]
+                loss_mask[middle:stop] = masks[at : at + stop - middle]
+            else:
+                loss_mask[middle:stop] = True
+            rollout += 1
+    return tokens, loss_mask, logprobs
+
+
+def _present(ragged: Ragged | None, first: int, end: int) -> tuple[list[Any] | None, NDArray[Any]]:
+    """Where each row begins among the values; None: the row has none. No list: no row has any."""
+    if ragged is None:
+        return None, np.empty(0)
+    starts: list[Any] = ragged.offsets[first:end].tolist()
+    if ragged.present is not None:
+        present = ragged.present[first:end].tolist()
+        starts = [at if there else None for at, there in zip(starts, present, strict=True)]
+    return starts, ragged.values
+
+
+def _row_lengths(part: GroupRows, name: str) -> NDArray[np.int64]:
+    end = part.first + part.group.group.rows
+    return np.diff(part.columns.arrays[name].offsets[part.first : end + 1])
+
+
+def _members(part: GroupRows) -> slice:
+    return slice(part.group.first, part.group.first + part.group.group.rows)
+
+
+def _joined(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    if not pieces:
+        return np.empty(0, dtype)
+    return np.concatenate(pieces).astype(dtype, copy=False)
+
+
+def _stop_reasons(part: GroupRows) -> list[str]:
+    words = part.group.members.stop_reasons
+    return [words[i] for i in part.group.members.stop_reason_idxs[_members(part)].tolist()]
+
+
+def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:
+    """The same number for the same uid, from 0 in the order of first sight."""
+    numbers: dict[str, int] = {}
+    return np.fromiter((numbers.setdefault(u, len(numbers)) for u in uids), np.int32, len(uids))
+
+
+def _components(parts: Sequence[GroupRows], rollouts: int) -> dict[str, NDArray[np.float32]]:
+    found: dict[str, NDArray[np.float32]] = {}
+    at = 0
+    for part in parts:
+        rewards = part.columns.scalars["rewards"]
+        for row in range(part.first, part.first + part.group.group.rows):
+            for name, value in rewards[row].items():
+                if name not in found:
+                    found[name] = np.full(rollouts, np.nan, np.float32)
+                found[name][at] = value
+            at += 1
+    return dict(sorted(found.items()))
+
+
+def _token_arrays(parts: Sequence[GroupRows], lengths: _Lengths) -> dict[str, NDArray[Any]]:
+    found: dict[str, NDArray[Any]] = {}
+    middles = lengths.offsets[:-1] + lengths.prompts
+    at = 0
+    for part in parts:
+        carried = part.columns.scalars["token_arrays"]
+        for row in range(part.first, part.first + part.group.group.rows):
+            for array in carried[row]:
+                shape = tuple(array["shape"])
+                values = np.frombuffer(array["data"], np.dtype(array["dtype"]))
+                name = array["name"]
+                if name not in found:
+                    found[name] = np.zeros((int(lengths.offsets[-1]), *shape), values.dtype)
+                rows = values.reshape(int(lengths.outputs[at]), *shape)
+                found[name][middles[at] : lengths.offsets[at + 1]] = rows
+            at += 1
+    return dict(sorted(found.items()))

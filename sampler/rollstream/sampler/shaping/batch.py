@@ -1,0 +1,195 @@
+"""What a trainer gets: a ragged, packed batch. Pure."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
+from rollstream.sampler.shaping.padded import Padded, PaddedLayout, pad
+from rollstream.schemas.columns import Columns
+
+TRUNCATED = "length"  # The stop reason of a rollout that ran into its limit.
+ReadRows = Callable[[Sequence[int]], Columns]
+
+
+class SampledBatch(NamedTuple):
+    """Which groups make a batch; ``ts`` is when it was decided, microseconds UTC."""
+
+    batch_id: str
+    group_ids: tuple[str, ...]
+    ts: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Batch:
+    """The rollouts of one step, or a data-parallel rank's share of them.
+
+    The same step of the same trainer epoch gives the same bytes. Rollout ``i`` is
+    ``tokens[offsets[i]:offsets[i + 1]]``, prompt first; groups stand together.
+
+    Attributes:
+        step: the batch turns weights ``step`` into weights ``step + 1``.
+        batch_id: of the recorded batch, the same for every rank.
+        digest: of the recorded batch.
+        tokens: int32 [total].
+        offsets: int64 [n + 1].
+        prompt_lengths: int32 [n].
+        loss_mask: bool [total]; False at prompts and where the rollout's own mask says so.
+        logprobs: float32 [total], under the policy that sampled; 0 at prompts.
+        rewards: float32 [n].
+        reward_components: name to float32 [n]; NaN where a rollout has none of that name.
+        group_index: int32 [n]; which group of this batch, from 0.
+        trajectory_index: int32 [n]; segments of one trajectory share it.
+        uids: [n].
+        weight_steps: int64 [n]; optimizer steps behind the weights that sampled; -1: not known.
+        environments: [n].
+        stop_reasons: [n].
+        token_arrays: name to [total, …]; 0 at prompts and where a rollout has none of that name.
+        sampled: the whole recorded batch: its id, its groups, when it was decided.
+        places: of this batch's groups in the recorded batch.
+        policy_step: the newest policy when the batch was decided; -1: none was published.
+        groups_ready: groups that could be served when the batch was decided.
+        waited_s: how long the groups had to be waited for.
+    """
+
+    step: int
+    batch_id: str
+    digest: bytes
+    tokens: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    prompt_lengths: NDArray[np.int32]
+    loss_mask: NDArray[np.bool_]
+    logprobs: NDArray[np.float32]
+    rewards: NDArray[np.float32]
+    reward_components: Mapping[str, NDArray[np.float32]]
+    group_index: NDArray[np.int32]
+    trajectory_index: NDArray[np.int32]
+    uids: tuple[str, ...]
+    weight_steps: NDArray[np.int64]
+    environments: tuple[str, ...]
+    stop_reasons: tuple[str, ...]
+    token_arrays: Mapping[str, NDArray[Any]]
+    sampled: SampledBatch
+    places: tuple[int, ...]
+    policy_step: int
+    groups_ready: int
+    waited_s: float
+    read_rows: ReadRows | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        """Rollouts."""
+        return len(self.uids)
+
+    @property
+    def num_groups(self) -> int:
+        """Groups in this batch (a rank's share)."""
+        return len(self.places)
+
+    def padded(self, length: int, pad_id: int, *, layout: PaddedLayout = "sequence") -> Padded:
+        """Rectangles; a rollout that does not fit is an error, never cut off."""
+        return pad(
+            self.tokens,
+            self.offsets,
+            self.prompt_lengths,
+            self.loss_mask,
+            self.logprobs,
+            length=length,
+            pad_id=pad_id,
+            layout=layout,
+        )
+
+    def to_torch(self) -> dict[str, Any]:
+        """The arrays as tensors, by name; no copy where the memory may be written to."""
+        torch = _library("torch", "to_torch")
+        return {
+            name: torch.from_numpy(array if array.flags.writeable else array.copy())
+            for name, array in self.arrays().items()
+        }
+
+    def to_jax(self) -> dict[str, Any]:
+        """The arrays on JAX's default device, by name."""
+        jax = _library("jax", "to_jax")
+        return {name: jax.numpy.asarray(array) for name, array in self.arrays().items()}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Every array by name; ``reward_components`` and ``token_arrays`` as ``name/key``."""
+        found: dict[str, NDArray[Any]] = {
+            "tokens": self.tokens,
+            "offsets": self.offsets,
+            "prompt_lengths": self.prompt_lengths,
+            "loss_mask": self.loss_mask,
+            "logprobs": self.logprobs,
+            "rewards": self.rewards,
+            "group_index": self.group_index,
+            "trajectory_index": self.trajectory_index,
+            "weight_steps": self.weight_steps,
+        }
+        for name, component in self.reward_components.items():
+            found[f"reward_components/{name}"] = component
+        for name, values in self.token_arrays.items():
+            found[f"token_arrays/{name}"] = values
+        return found
+
+    def rows(self, group: int) -> Columns:
+        """Every field of a group's rows, as they lie in the store.
+
+        Raises:
+            InvalidRequest: there is no such group in this batch.
+            RowsOutOfReach: the batch has left the process of its sampler.
+        """
+        if not 0 <= group < len(self.places):
+            raise InvalidRequest(f"group {group} is not one of this batch's {len(self.places)}")
+        if self.read_rows is None:
+            raise RowsOutOfReach(
+                "this batch was copied out of the process that asked the sampler for it; ask for "
+                f"next_batch({self.step}) here and read the group from that"
+            )
+        return self.read_rows((self.places[group],))
+
+    def metrics(self) -> dict[str, float]:
+        """A flat dict for any logger.
+
+        ``reward/mean`` and ``reward/<environment>``; ``groups``, ``rollouts``, ``tokens``;
+        ``all_equal_share`` of groups whose rewards leave no advantage; ``truncated_share`` of
+        rollouts; ``lag/mean`` and ``lag/max`` in optimizer steps; ``groups_ready``; ``wait_s``.
+        """
+        found: dict[str, float] = {
+            "groups": float(len(self.places)),
+            "rollouts": float(len(self)),
+            "tokens": float(len(self.tokens)),
+            "output_tokens": float(len(self.tokens) - int(self.prompt_lengths.sum())),
+            "groups_ready": float(self.groups_ready),
+            "wait_s": self.waited_s,
+        }
+        if not self.uids:
+            return found
+        found["reward/mean"] = float(self.rewards.mean())
+        environments = np.asarray(self.environments)
+        for name in sorted(set(self.environments)):
+            found[f"reward/{name}"] = float(self.rewards[environments == name].mean())
+        starts = np.flatnonzero(np.diff(self.group_index, prepend=-1))
+        lowest = np.minimum.reduceat(self.rewards, starts)
+        highest = np.maximum.reduceat(self.rewards, starts)
+        found["all_equal_share"] = float((lowest == highest).mean())
+        found["truncated_share"] = self.stop_reasons.count(TRUNCATED) / len(self)
+        known = self.weight_steps[self.weight_steps >= 0]
+        if len(known):
+            lags = max(self.step, self.policy_step) - known
+            found["lag/mean"] = float(lags.mean())
+            found["lag/max"] = float(lags.max())
+        return found
+
+
+def _library(name: str, method: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtra(
+            f"{method} needs {name}, which is not installed here: {error}"
+        ) from error

@@ -1,0 +1,263 @@
+"""Sealed groups for the sampler's tests, written as a sealer would: files first, then the event.
+
+``flush_of`` makes one ``Flushed`` event (and, given blobs, its file). ``GroupWriter`` owns a
+partition of a seal log and appends such events.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harness.rollouts import CREATED_TS, make_segment, token_array
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.entropy import SystemEntropy
+from rollstream.schemas.codec import Segment
+from rollstream.schemas.columns import Columns
+from rollstream.schemas.digest import checksum, row_digests
+from rollstream.schemas.events import Event, Flushed, Members, SealedFile, SealedGroup
+from rollstream.schemas.ids import MIXED_POLICY, GroupKey, group_id
+from rollstream.store.blobs import Blobs
+from rollstream.store.dataset import Provenance, encode_rows
+from rollstream.store.layout import GROUPS, rows_path
+from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.owned.log import Checkpoint, OwnedLog
+
+WAIT_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSpec:
+    """A group to be made.
+
+    Attributes:
+        rewards: one a member; None: awaited.
+        weight_steps: one a member where they differ; the group is then ``mixed``.
+        loss_mask: of every member; None: none is published.
+        experts: whether members carry the token array ``routed_experts`` uint8 [n, 2].
+    """
+
+    example_id: str = "ex-1"
+    rewards: tuple[float | None, ...] = (0.0, 1.0)
+    weight_step: int = 0
+    weight_steps: tuple[int, ...] | None = None
+    policy_epoch: int = 0
+    lineage: str = ""
+    split: str = "train"
+    prompt: int = 2
+    output: int = 3
+    loss_mask: tuple[bool, ...] | None = None
+    experts: bool = False
+    stop_reason: str = "stop"
+
+
+def group_segments(spec: GroupSpec, environment: str, name: str) -> list[Segment]:
+    """The members; tokens are a function of environment, name and place."""
+    segments = []
+    for place, reward in enumerate(spec.rewards):
+        uid = f"{name}-{place}"
+        first = int.from_bytes(hashlib.blake2b(f"{environment}/{uid}".encode()).digest()[:3], "big")
+        step = spec.weight_step if spec.weight_steps is None else spec.weight_steps[place]
+        tokens = np.arange(first, first + spec.prompt + spec.output, dtype="<i4")
+        extras = {}
+        if spec.experts:
+            values = (np.arange(spec.output * 2) % 251).astype("u1").reshape(spec.output, 2)
+            extras = {"token_arrays": [token_array("routed_experts", values)]}
+        segments.append(
+            make_segment(
+                environment=environment,
+                example_id=spec.example_id,
+                rollout_uid=uid,
+                group_uid=name,
+                lineage=spec.lineage,
+                policy_version=f"step-{step}",
+                policy_epoch=spec.policy_epoch,
+                weight_step=step,
+                reward=reward,
+                rewards={} if reward is None else {"format": reward / 2},
+                split=spec.split,
+                stop_reason=spec.stop_reason,
+                prompt_tokens=tokens[: spec.prompt],
+                output_tokens=tokens[spec.prompt :],
+                logprobs=-np.arange(1, spec.output + 1, dtype="<f4") / 8,
+                loss_mask=spec.loss_mask,
+                **extras,
+            )
+        )
+    return segments
+
+
+def flush_of(
+    specs: Sequence[GroupSpec],
+    *,
+    name: str,
+    environment: str = "math",
+    partition: int = 0,
+    blobs: Blobs | None = None,
+    now_ts: int = CREATED_TS,
+    watermark: int = 0,
+) -> Flushed:
+    """One event over all ``specs``, in one file; ``name`` sets its uids apart from others'.
+
+    ``epoch`` and ``nonce`` are those of nobody: whoever appends it puts in their own.
+    """
+    groups = [group_segments(s, environment, f"{name}-g{i}") for i, s in enumerate(specs)]
+    segments = [segment for group in groups for segment in group]
+    columns = Columns.from_segments(segments)
+    starts = np.cumsum([0, *(len(group) for group in groups)]).tolist()
+    digests = row_digests(columns, starts[:-1])
+    ids = [_group_id(group, environment) for group in groups]
+    versions = [_version(group) for group in groups]
+    file = _write_file(columns, groups, ids, versions, name, environment, partition, blobs)
+    sealed = tuple(
+        SealedGroup(
+            group_id=ids[i],
+            group_uid=group[0].header.group_uid,
+            example_id=spec.example_id,
+            lineage=spec.lineage,
+            policy_version=versions[i],
+            policy_epoch=spec.policy_epoch,
+            weight_step=min(segment.header.weight_step for segment in group),
+            segment_idx=0,
+            split=spec.split,
+            seal_reason="full",
+            failed_members=0,
+            file=0,
+            row_start=starts[i],
+            rows=len(group),
+            digest=digests[i],
+        )
+        for i, (spec, group) in enumerate(zip(specs, groups, strict=True))
+    )
+    return Flushed(
+        epoch=-1,
+        nonce="",
+        now_ts=now_ts,
+        watermark=watermark,
+        files=(file,),
+        groups=sealed,
+        members=_members(segments),
+        settled=(),
+        incomplete=(),
+    )
+
+
+class GroupWriter:
+    """Owns one partition of a seal log."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        where: TopicPartition,
+        blobs: Blobs,
+        *,
+        environment: str,
+    ) -> None:
+        self._where = where
+        self._blobs = blobs
+        self._environment = environment
+        self._count = 0
+        self._log: OwnedLog[_NoFold] = OwnedLog(
+            broker,
+            where,
+            owner="test sealer",
+            make_fold=_NoFold,
+            clock=SystemClock(),
+            entropy=SystemEntropy(),
+        )
+        self._log.claim(Deadline(WAIT_S))
+
+    def flush(self, *specs: GroupSpec) -> Flushed:
+        """The groups are sealed, durably, when this returns."""
+        self._count += 1
+        event = flush_of(
+            specs,
+            name=f"{self._environment}-{self._where.partition}-{self._log.epoch}-{self._count}",
+            environment=self._environment,
+            partition=self._where.partition,
+            blobs=self._blobs,
+            now_ts=CREATED_TS + self._count,
+        )
+        event = replace(event, epoch=self._log.epoch, nonce=self._log.nonce)
+        self._log.heard(self._log.append(event), Deadline(WAIT_S))
+        return event
+
+    def close(self) -> None:
+        self._log.release()
+
+
+class _NoFold:
+    """A sealer's fold that remembers nothing: these tests read the log only."""
+
+    def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
+        pass
+
+    def checkpoint(self, claims: Sequence[int]) -> Checkpoint:
+        return Checkpoint(claims[0], 0, {})
+
+    def digest(self) -> bytes:
+        return b""
+
+
+def _group_id(group: list[Segment], environment: str) -> str:
+    header = group[0].header
+    key = GroupKey(environment, header.example_id, 0, header.policy_version, header.group_uid)
+    return group_id(key, [segment.header.rollout_uid for segment in group])
+
+
+def _version(group: list[Segment]) -> str:
+    versions = {segment.header.policy_version for segment in group}
+    return versions.pop() if len(versions) == 1 else MIXED_POLICY
+
+
+def _write_file(
+    columns: Columns,
+    groups: list[list[Segment]],
+    ids: list[str],
+    versions: list[str],
+    name: str,
+    environment: str,
+    partition: int,
+    blobs: Blobs | None,
+) -> SealedFile:
+    path = rows_path(GROUPS, environment, versions[0], 0, 0, name)
+    if blobs is None:
+        return SealedFile(path=path, size=0, rows=columns.rows, checksum="")
+    counts = [len(group) for group in groups]
+    provenance = Provenance(
+        group_ids=np.repeat(ids, counts).tolist(),
+        policy_versions=np.repeat(versions, counts).tolist(),
+        generation=1,
+        partition=partition,
+        epoch=0,
+        offsets=np.arange(columns.rows, dtype=np.int64),
+    )
+    data = memoryview(encode_rows(columns, provenance))
+    blobs.create(path, data)
+    return SealedFile(path=path, size=len(data), rows=columns.rows, checksum=checksum(data))
+
+
+def _members(segments: Sequence[Segment]) -> Members:
+    headers = [segment.header for segment in segments]
+    stops = sorted({header.stop_reason for header in headers})
+    replicas = sorted({header.replica_id for header in headers})
+    rewards = [np.nan if header.reward is None else header.reward for header in headers]
+    return Members(
+        offsets=np.arange(len(headers), dtype=np.int64),
+        uids=tuple(header.rollout_uid for header in headers),
+        segment_idxs=np.array([h.segment_idx for h in headers], np.int32),
+        weight_steps=np.array([h.weight_step for h in headers], np.int64),
+        policy_epochs=np.array([h.policy_epoch for h in headers], np.int32),
+        prompt_counts=np.array([h.prompt_count for h in headers], np.int32),
+        token_counts=np.array([h.token_count for h in headers], np.int32),
+        rewards=np.array(rewards, np.float64),
+        created_ts=np.array([h.created_ts for h in headers], np.int64),
+        replicas=tuple(replicas),
+        replica_idxs=np.array([replicas.index(h.replica_id) for h in headers], np.int32),
+        stop_reasons=tuple(stops),
+        stop_reason_idxs=np.array([stops.index(h.stop_reason) for h in headers], np.int32),
+    )

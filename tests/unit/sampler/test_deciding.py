@@ -1,0 +1,474 @@
+"""The decider: what it chooses, refuses and remembers, over a decision log in a list."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.groups import GroupSpec, flush_of
+from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.sampler.deciding.answer import answer, not_enough, progress
+from rollstream.sampler.deciding.commands import (
+    Ack,
+    Checkpoint,
+    Command,
+    NextBatch,
+    PublishPolicy,
+    Replace,
+    Resume,
+    Tidy,
+)
+from rollstream.sampler.deciding.decide import Now, decide
+from rollstream.sampler.deciding.eligible import Accept
+from rollstream.sampler.deciding.known import LogId, Ref, ref_of
+from rollstream.sampler.deciding.served import ServedBatch
+from rollstream.sampler.deciding.state import SamplerState
+from rollstream.sampler.errors import (
+    InvalidRequest,
+    RequestDiffers,
+    TooManyOpenBatches,
+    UnknownStep,
+)
+from rollstream.schemas.events import Flushed, SamplerEvent
+from rollstream.streams.errors import Fenced
+
+LOGS = [LogId("code", 1, 0), LogId("math", 1, 0), LogId("math", 1, 1)]
+
+
+class Decider:
+    """A state, its decision log, and the seal logs that feed it."""
+
+    def __init__(self, **config: Any) -> None:
+        self.config = SamplerConfig(**{"environments": ("math", "code"), **config})
+        self.state = self.fresh()
+        self.events: list[SamplerEvent] = []
+        self.sealed: list[tuple[LogId, int, Flushed]] = []
+
+    def fresh(self) -> SamplerState:
+        return SamplerState("trainer-a", self.config, LOGS)
+
+    def seal(self, *specs: GroupSpec, log: LogId = LOGS[1]) -> None:
+        offset = sum(1 for at, _, _ in self.sealed if at == log)
+        flush = flush_of(
+            specs, name=f"{log.partition}-{offset}", environment=log.environment, now_ts=offset
+        )
+        self.sealed.append((log, offset, flush))
+        self.state.apply_groups(log, offset, flush)
+
+    def do(self, command: Command) -> Any:
+        for event in decide(command, self.state, Now(0, "nonce", len(self.events))):
+            self.state.apply(len(self.events), 0, event)
+            self.events.append(event)
+        return answer(command, self.state)
+
+    def serve(self, step: int, num_groups: int = 2, **request: Any) -> ServedBatch:
+        batch = self.do(NextBatch(step=step, num_groups=num_groups, **request))
+        assert batch is not None, not_enough(
+            NextBatch(step=step, num_groups=num_groups, **request), self.state
+        )
+        assert isinstance(batch, ServedBatch)
+        return batch
+
+    def examples(self, batch: ServedBatch) -> list[str]:
+        return [self.known(ref_of(chosen)).group.example_id for chosen in batch.groups]
+
+    def known(self, ref: Ref) -> Any:
+        flush = next(f for log, at, f in self.sealed if log == ref.log and at == ref.offset)
+        return _Known(flush.groups[ref.nth])
+
+
+class _Known:
+    def __init__(self, group: Any) -> None:
+        self.group = group
+
+
+def specs(count: int, **fields: Any) -> list[GroupSpec]:
+    return [GroupSpec(example_id=f"ex-{i}", **fields) for i in range(count)]
+
+
+def test_the_same_step_is_the_same_batch() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(6))
+    first = sampler.serve(0)
+    events = len(sampler.events)
+    assert sampler.serve(0) == first
+    assert len(sampler.events) == events
+
+
+def test_other_arguments_for_a_served_step_name_both() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(6))
+    sampler.serve(0, 2)
+    with pytest.raises(RequestDiffers, match=r'"num_groups":2.*"num_groups":3'):
+        sampler.serve(0, 3)
+
+
+def test_a_step_may_be_asked_one_ahead_but_not_skipped() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(6))
+    sampler.serve(0)
+    sampler.serve(1)
+    with pytest.raises(UnknownStep, match="next one to be served is 2"):
+        sampler.serve(3)
+
+
+def test_too_few_groups_say_what_is_there() -> None:
+    sampler = Decider(max_policy_lag=3)
+    sampler.seal(
+        *specs(1, weight_step=0),
+        GroupSpec(rewards=(None, 1.0)),
+        GroupSpec(split="eval"),
+        GroupSpec(weight_step=-1),
+    )
+    command = NextBatch(step=0, num_groups=2)
+    assert sampler.do(command) is None
+    error = not_enough(command, sampler.state)
+    assert error.ready == {"math": 1}
+    assert error.waiting == {"reward": 1, "eval": 1, "weight_step": 1}
+    assert "no reward yet" in str(error)
+
+
+def test_keys_take_turns_so_that_no_example_starves() -> None:
+    sampler = Decider()
+    for _ in range(4):
+        sampler.seal(*specs(3))
+    served = Counter[str]()
+    for step in range(6):
+        batch = sampler.examples(sampler.serve(step))
+        assert len(set(batch)) == 2, "a key gives a second group only after every other gave one"
+        served.update(batch)
+    assert set(served.values()) == {4}
+
+
+def test_a_batch_larger_than_the_keys_takes_several_of_each() -> None:
+    sampler = Decider()
+    for _ in range(3):
+        sampler.seal(*specs(2))
+    assert Counter(sampler.examples(sampler.serve(0, 5))) in (
+        {"ex-0": 3, "ex-1": 2},
+        {"ex-0": 2, "ex-1": 3},
+    )
+
+
+def test_mix_sets_shares_by_environment_with_the_largest_remainder() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(8))
+    sampler.seal(*specs(8), log=LOGS[0])
+    batch = sampler.serve(0, 5, mix={"math": 0.72, "code": 0.28})
+    assert Counter(chosen.environment for chosen in batch.groups) == {"math": 4, "code": 1}
+    with pytest.raises(InvalidRequest, match="physics"):
+        sampler.serve(1, 5, mix={"physics": 1.0})
+
+
+@pytest.mark.parametrize("recency", ["linear", "exp"])
+def test_recency_prefers_newer_policies_within_a_key(recency: str) -> None:
+    newer = 0
+    for seed in range(60):
+        sampler = Decider(recency=recency, seed=seed)
+        sampler.seal(*(GroupSpec(weight_step=step) for step in range(4)))
+        chosen = sampler.serve(0, 1).groups[0]
+        newer += chosen.index >= 2
+    assert newer > 36
+
+
+def test_stale_groups_are_dropped_and_counted() -> None:
+    sampler = Decider(max_policy_lag=2)
+    sampler.seal(*specs(2, weight_step=0), *specs(2, weight_step=3))
+    sampler.do(PublishPolicy(step=3, policy_version="step-3"))
+    batch = sampler.serve(0)
+    assert {chosen.index for chosen in batch.groups} == {2, 3}
+    assert progress(sampler.state).dropped == {"math": {"ex-0": 1, "ex-1": 1}}
+
+
+def test_a_group_of_mixed_policies_is_as_stale_as_its_oldest_member() -> None:
+    sampler = Decider(max_policy_lag=2)
+    sampler.seal(GroupSpec(weight_steps=(0, 5)), GroupSpec(weight_steps=(4, 5)))
+    sampler.do(PublishPolicy(step=5, policy_version="step-5"))
+    assert [chosen.index for chosen in sampler.serve(0, 1).groups] == [1]
+
+
+def test_policies_beyond_the_checkpoint_are_off_the_branch_after_a_resume() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(4))
+    sampler.serve(0)
+    sampler.serve(1)
+    sampler.do(Resume(checkpointed_step=0, later="release"))
+    assert sampler.state.policy_epoch == 1
+    sampler.seal(
+        GroupSpec(example_id="old", weight_step=1),
+        GroupSpec(example_id="new", weight_step=1, policy_epoch=1),
+    )
+    chosen = sampler.examples(sampler.serve(1, 3))
+    assert "new" in chosen
+    assert "old" not in chosen
+    assert progress(sampler.state).dropped == {"math": {"old": 1}}
+
+
+def test_the_first_resume_of_a_new_run_keeps_what_was_sampled_before_it() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(2, weight_step=0))
+    assert sampler.do(Resume(checkpointed_step=None)) == 0
+    assert sampler.do(Resume(checkpointed_step=None)) == 0, "as after a lost reply"
+    sampler.serve(0)
+
+
+def test_groups_with_equal_rewards_are_filtered_on_request() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(3, rewards=(1.0, 1.0)), *specs(2))
+    batch = sampler.serve(0, 2, accept="nonzero_std")
+    assert {chosen.index for chosen in batch.groups} == {3, 4}
+    assert progress(sampler.state).filtered == {"math": {"ex-0": 1, "ex-1": 1, "ex-2": 1}}
+
+
+def test_capacity_evicts_the_oldest_and_never_a_group_of_an_open_batch() -> None:
+    sampler = Decider(capacity_groups=3)
+    sampler.seal(*specs(2))
+    batch = sampler.serve(0, 2)
+    for _ in range(3):
+        sampler.seal(*specs(2))
+    sampler.do(Tidy())
+    assert sampler.state.ready.refs() == [
+        Ref("math", 1, 0, 2, 1),
+        Ref("math", 1, 0, 3, 0),
+        Ref("math", 1, 0, 3, 1),
+    ]
+    assert all(sampler.state.group(chosen) is not None for chosen in batch.groups)
+
+
+def test_open_batches_are_bounded_until_checkpointed() -> None:
+    sampler = Decider(max_open_batches=2)
+    sampler.seal(*specs(8))
+    sampler.serve(0)
+    sampler.serve(1)
+    with pytest.raises(TooManyOpenBatches, match="checkpointed"):
+        sampler.serve(2)
+    sampler.do(Checkpoint(step=0))
+    sampler.serve(2)
+
+
+def test_resume_with_replay_serves_later_batches_again() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(8))
+    batches = [sampler.serve(step) for step in range(3)]
+    assert sampler.do(Resume(checkpointed_step=0, later="replay")) == 1
+    assert [sampler.serve(step).digest for step in (1, 2)] == [b.digest for b in batches[1:]]
+    assert sampler.state.batches[0].final
+
+
+def test_resume_with_release_makes_later_groups_eligible_again() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(6))
+    first = sampler.serve(0)
+    later = [sampler.serve(step) for step in (1, 2)]
+    sampler.do(Resume(checkpointed_step=0, later="release"))
+    again = sampler.serve(1, 4)
+    assert {g.group_id for g in again.groups} == {g.group_id for b in later for g in b.groups}
+    assert not {g.group_id for g in again.groups} & {g.group_id for g in first.groups}
+
+
+def test_a_checkpoint_beyond_what_was_served_is_refused() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(2))
+    sampler.serve(0)
+    with pytest.raises(UnknownStep, match="newest step that sampler 'trainer-a' served is 0"):
+        sampler.do(Resume(checkpointed_step=7))
+
+
+def test_a_trainer_of_an_older_epoch_is_fenced() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(2))
+    sampler.do(Resume(checkpointed_step=None))
+    old = sampler.state.trainer_epoch
+    batch = sampler.serve(0, trainer_epoch=old)
+    sampler.do(Resume(checkpointed_step=None))
+    for command in (
+        NextBatch(step=0, num_groups=2, trainer_epoch=old),
+        Ack(step=0, batch_id=batch.event.batch_id, trainer_epoch=old),
+        Checkpoint(step=0, trainer_epoch=old),
+        PublishPolicy(step=1, policy_version="step-1", trainer_epoch=old),
+    ):
+        with pytest.raises(Fenced, match="successor has resumed"):
+            sampler.do(command)
+
+
+def test_acks_are_said_once_and_name_the_batch() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(4))
+    batch = sampler.serve(0)
+    ack = Ack(step=0, batch_id=batch.event.batch_id)
+    sampler.do(ack)
+    events = len(sampler.events)
+    sampler.do(ack)
+    assert len(sampler.events) == events
+    with pytest.raises(RequestDiffers, match="acked as 'trained'"):
+        sampler.do(Ack(step=0, batch_id=batch.event.batch_id, status="failed"))
+    with pytest.raises(RequestDiffers, match="other"):
+        sampler.do(Ack(step=0, batch_id="other"))
+
+
+def test_progress_follows_examples_until_they_are_final() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(3))
+    sampler.serve(0, 2)
+    sampler.serve(1, 1)
+    assert sum(progress(sampler.state).handed_out["math"].values()) == 3
+    sampler.do(Checkpoint(step=0))
+    now = progress(sampler.state)
+    assert sum(now.trained["math"].values()) == 2
+    assert sum(now.handed_out["math"].values()) == 1
+    assert (now.next_step, now.final_step) == (2, 0)
+
+
+def test_replace_puts_other_groups_into_the_places_once() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(6))
+    batch = sampler.serve(0, 3)
+    command = Replace(step=0, digest=batch.digest, places=(1,), reason="all equal")
+    new = sampler.do(command)
+    assert [a == b for a, b in zip(batch.groups, new.groups, strict=True)] == [True, False, True]
+    assert sampler.do(command) == new
+    assert sampler.serve(0, 3) == new
+    with pytest.raises(RequestDiffers, match="has changed"):
+        sampler.do(Replace(step=0, digest=batch.digest, places=(2,), reason="all equal"))
+
+
+def test_policies_have_one_version_each_and_no_version_names_two() -> None:
+    sampler = Decider()
+    first = sampler.do(PublishPolicy(step=1, policy_version="step-1"))
+    assert first == ("", 0, 1, "step-1")
+    assert sampler.do(PublishPolicy(step=1, policy_version="step-1")) == first
+    with pytest.raises(RequestDiffers, match="one version"):
+        sampler.do(PublishPolicy(step=1, policy_version="other"))
+    with pytest.raises(RequestDiffers, match="never used again"):
+        sampler.do(PublishPolicy(step=2, policy_version="step-1"))
+    sampler.do(Resume(checkpointed_step=None))
+    again = sampler.do(PublishPolicy(step=1, policy_version="step-1"))
+    assert again == ("", 1, 1, "step-1.e1")
+    assert sampler.do(PublishPolicy(step=1, policy_version="step-1")) == again
+
+
+# --- properties ---
+
+
+@st.composite
+def seal_logs(draw: st.DrawFn) -> list[tuple[LogId, list[GroupSpec]]]:
+    """Flushes for the three logs, in some order of arrival."""
+    spec = st.builds(
+        GroupSpec,
+        example_id=st.sampled_from(["a", "b", "c", "d"]),
+        rewards=st.sampled_from([(0.0, 1.0), (1.0, 1.0), (None, 1.0)]),
+        weight_step=st.integers(0, 3),
+        split=st.sampled_from(["train", "train", "train", "eval"]),
+    )
+    flush = st.tuples(st.sampled_from(LOGS), st.lists(spec, min_size=1, max_size=4))
+    return draw(st.lists(flush, min_size=1, max_size=8))
+
+
+steps = st.lists(
+    st.sampled_from(["next", "filter", "ack", "save", "replay", "release", "policy", "replace"]),
+    max_size=14,
+)
+
+
+def drive(sampler: Decider, flushes: Sequence[Any], actions: Sequence[str]) -> None:
+    """Seals and commands in turn; what is refused as impossible is left out."""
+    pending = list(flushes)
+    for action in [*actions, *["seal"] * len(pending)]:
+        if pending:
+            log, group_specs = pending.pop(0)
+            sampler.seal(*group_specs, log=log)
+        perform(sampler, action)
+
+
+def perform(sampler: Decider, action: str) -> None:
+    state = sampler.state
+    step = state.next_step
+    newest = max(state.batches, default=None)
+    if action in ("next", "filter"):
+        accept: Accept | None = "nonzero_std" if action == "filter" else None
+        sampler.do(NextBatch(step=step, num_groups=2, accept=accept))
+    elif action == "policy":
+        sampler.do(PublishPolicy(step=step, policy_version=f"v{step}-{state.policy_epoch}"))
+    elif newest is None:
+        return
+    elif action == "ack":
+        sampler.do(Ack(step=newest, batch_id=state.batches[newest].event.batch_id))
+    elif action == "save":
+        sampler.do(Checkpoint(step=newest))
+    elif action in ("replay", "release"):
+        sampler.do(Resume(checkpointed_step=max(0, newest - 1), later=action))  # type: ignore[arg-type]
+    elif action == "replace" and not state.batches[newest].final:
+        digest = state.batches[newest].digest
+        sampler.do(Replace(step=newest, digest=digest, places=(0,), reason="test"))
+
+
+@pytest.mark.proves("I5")
+@given(flushes=seal_logs(), actions=steps, seed=st.integers(0, 2**16))
+@settings(max_examples=80, deadline=None)
+def test_any_interleaving_of_the_logs_folds_to_the_same_state(
+    flushes: Any, actions: list[str], seed: int
+) -> None:
+    sampler = Decider(max_policy_lag=2, capacity_groups=12, max_open_batches=4)
+    with contextlib.suppress(TooManyOpenBatches):
+        drive(sampler, flushes, actions)
+    other = sampler.fresh()
+    by_log: dict[Any, list[Any]] = {log: [] for log in LOGS}
+    for log, offset, flush in sampler.sealed:
+        by_log[log].append(lambda s=other, a=(log, offset, flush): s.apply_groups(*a))
+    by_log["decisions"] = [
+        lambda s=other, o=o, e=e: s.apply(o, 0, e) for o, e in enumerate(sampler.events)
+    ]
+    shuffle = random.Random(seed)
+    while any(by_log.values()):
+        shuffle.choice([steps for steps in by_log.values() if steps]).pop(0)()
+    assert other.digest() == sampler.state.digest()
+
+
+@pytest.mark.proves("I7", "F16")
+@given(flushes=seal_logs(), actions=steps)
+@settings(max_examples=80, deadline=None)
+def test_no_group_is_in_two_batches_and_none_that_must_not_be_served(
+    flushes: Any, actions: list[str]
+) -> None:
+    sampler = Decider(capacity_groups=12)
+    drive(sampler, flushes, actions)
+    seen = Counter(ref_of(g) for b in sampler.state.batches.values() for g in b.groups)
+    assert set(seen.values()) <= {1}
+    assert not {ref for ref in seen if ref in sampler.state.ready}
+    for ref in seen:
+        group = sampler.known(ref).group
+        assert group.split == "train"
+    for batch in sampler.state.batches.values():
+        assert all(sampler.state.group(chosen) is not None for chosen in batch.groups)
+
+
+@given(flushes=seal_logs(), actions=steps, order=st.randoms())
+@settings(max_examples=60, deadline=None)
+def test_arrival_between_logs_changes_no_choice(
+    flushes: Any, actions: list[str], order: random.Random
+) -> None:
+    """Two samplers see the same flushes of each log, in another order between the logs."""
+    one, two = Decider(), Decider()
+    by_log = {log: [specs for at, specs in flushes if at == log] for log in LOGS}
+    arrivals = [at for at, _ in flushes]
+    for at, group_specs in flushes:
+        one.seal(*group_specs, log=at)
+    order.shuffle(arrivals)
+    for at in arrivals:
+        two.seal(*by_log[at].pop(0), log=at)
+    for action in actions:
+        perform(one, action)
+        perform(two, action)
+    assert one.events == two.events or _same(one.events, two.events)
+
+
+def _same(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Equality of events that may hold arrays."""
+    return repr(left) == repr(right)
