@@ -1,0 +1,77 @@
+"""The repository as data: rooms, source files, and what each file imports."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+
+class Import(NamedTuple):
+    """One imported module, by its full name, and where it is imported."""
+
+    module: str
+    line: int
+
+
+@cache
+def rooms() -> tuple[str, ...]:
+    """Folders of the repository that are source roots of ``rollstream``."""
+    return tuple(sorted(path.parent.name for path in ROOT.glob("*/rollstream")))
+
+
+def package(room: str) -> Path:
+    """The folder that is imported as ``rollstream.<room>``."""
+    return ROOT / room / "rollstream" / room
+
+
+@cache
+def sources(room: str) -> tuple[Path, ...]:
+    """Every Python file of a room."""
+    return tuple(sorted(package(room).rglob("*.py")))
+
+
+def all_sources() -> Iterator[tuple[str, Path]]:
+    """(room, file) of the whole house."""
+    for room in rooms():
+        for path in sources(room):
+            yield room, path
+
+
+@cache
+def imports(path: Path) -> tuple[Import, ...]:
+    """What a file imports, anywhere in it; ``from a import b`` counts as both ``a`` and ``a.b``."""
+    found = []
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            found += [Import(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module, f"{path}:{node.lineno}: a relative import"
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            found.append(Import(node.module, node.lineno))
+            found += [Import(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
+    return tuple(found)
+
+
+def imports_of(path: Path, *modules: str) -> list[str]:
+    """Where the file imports one of the modules, or something inside it."""
+    return [
+        f"{path.relative_to(ROOT)}:{line} imports {module}"
+        for module, line in imports(path)
+        if any(module == wanted or module.startswith(f"{wanted}.") for wanted in modules)
+    ]
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+@cache
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
