@@ -38,3 +38,18 @@ def group_id(key: GroupKey, uids: Iterable[str]) -> str:
         digest.update(len(raw).to_bytes(4, "little"))
         digest.update(raw)
     return digest.hexdigest()
+
+
+def prefix_hash(before: str, prompt_tokens: bytes, output_tokens: bytes) -> str:
+    """Names all tokens before a segment: 32 hexadecimal digits, empty for the first segment.
+
+    Args:
+        before: the ``prefix_hash`` of the segment before.
+        prompt_tokens: that segment's, packed as int32 little-endian.
+        output_tokens: the same.
+    """
+    digest = hashlib.blake2b(bytes.fromhex(before), digest_size=16)
+    digest.update(len(prompt_tokens).to_bytes(4, "little"))
+    digest.update(prompt_tokens)
+    digest.update(output_tokens)
+    return digest.hexdigest()

@@ -1,0 +1,241 @@
+"""``AsyncRolloutProducer``: the same for thousands of coroutines in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from types import TracebackType
+from typing import Self, Unpack
+
+from rollstream.producers.arguments import RolloutArguments, takes
+from rollstream.producers.errors import BufferFull, DeliveryFailed, FlushTimedOut, UnknownTopic
+from rollstream.producers.group import AsyncGroup
+from rollstream.producers.outbox import Outgoing, Subject
+from rollstream.producers.shell import TIMEOUT_S, ProducerShell
+from rollstream.producers.trajectory import AsyncTrajectory, Turns
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.deadline import Deadline
+from rollstream.streams.broker import Broker, Delivery
+from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown
+from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
+
+_POLL_S = 0.002  # How late an answer may be told; one task polls for all coroutines.
+_ASK_S = 0.05  # How long the loop may stand still while a topic is looked up, once a topic.
+
+
+class AsyncRolloutProducer(ProducerShell):
+    """Each ``await publish(…)`` returns once the broker has the rollout, or raises.
+
+    Belongs to one event loop; all its coroutines may share it. The arguments are those of
+    ``RolloutProducer``; ``timeout_s`` bounds a whole publish, the broker's answer included.
+
+    Example:
+        >>> async with AsyncRolloutProducer("kafka:9092", environment="math") as producer:
+        ...     async with producer.dispatch(example_id="aime-17", group_size=8) as group:
+        ...         await asyncio.gather(*(play(group) for _ in range(8)))
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | None = None,
+        *,
+        environment: str = "",
+        replica_id: str = "unknown",
+        worker_id: str = "",
+        lineage: str = "",
+        namespace: str = DEFAULT_NAMESPACE,
+        generation: int = 1,
+        timeout_s: float = TIMEOUT_S,
+        broker: Broker | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            bootstrap,
+            environment=environment,
+            replica_id=replica_id,
+            worker_id=worker_id,
+            lineage=lineage,
+            namespace=namespace,
+            generation=generation,
+            timeout_s=timeout_s,
+            broker=broker,
+            clock=clock,
+        )
+        self._writer = self._broker.writer()
+        self._waiting = 0
+        self._poller: asyncio.Task[None] | None = None
+        self._finding = asyncio.Lock()
+        self._crowded = asyncio.Lock()
+
+    @takes(RolloutArguments)
+    async def publish(self, **rollout: Unpack[RolloutArguments]) -> str:
+        """Checks, stamps and publishes one rollout segment; returns its uid once it is in the log.
+
+        The arguments are those of ``RolloutArguments``. A ``rollout_uid`` of the caller's makes a
+        retry idempotent, across processes too, within the sealer's dedupe horizon.
+
+        Raises:
+            InvalidRollout: names field, value and remedy; nothing was queued.
+            UnknownTopic: the environment has no topic (asked once).
+            BrokerUnavailable: nobody answers that question.
+            BufferFull: the queue stayed at its bound for ``timeout_s``; nothing was queued.
+            DeliveryFailed: it is not, or perhaps not, in the log.
+        """
+        record = self._outbox.rollout(rollout)
+        await self._deliver(record)
+        return record.subject.rollout_uid
+
+    def dispatch(
+        self,
+        *,
+        example_id: str,
+        group_size: int,
+        environment: str = "",
+        group_uid: str = "",
+        split: str = "train",
+    ) -> AsyncGroup:
+        """A group that is being worked on, for an ``async with`` block."""
+        membership = self._membership(environment, example_id, group_uid, group_size, split)
+        return AsyncGroup(membership, self._deliver)
+
+    def trajectory(
+        self,
+        *,
+        example_id: str,
+        environment: str = "",
+        group_uid: str = "",
+        group_size: int = 0,
+        rollout_uid: str = "",
+        split: str = "train",
+    ) -> AsyncTrajectory:
+        """A rollout of several segments, for an ``async with`` block."""
+        where = self._place(environment, example_id, group_uid, group_size, split)
+        return AsyncTrajectory(Turns(self._outbox, where, rollout_uid), self._deliver)
+
+    async def flush(self, timeout_s: float = TIMEOUT_S) -> None:
+        """When it returns, everything published before is in the log.
+
+        Raises:
+            DeliveryFailed: not these; only those whose own ``publish`` could not say so any more,
+                because it was cancelled or ran out of time.
+            FlushTimedOut: some were still on their way; they stay queued.
+        """
+        self._refuse()
+        left = await self._drain(timeout_s)
+        self._tell()
+        if left:
+            raise FlushTimedOut(self._outbox.broker, left, timeout_s)
+
+    async def close(self) -> None:
+        """Flushes within ``timeout_s`` and gives everything back. Idempotent.
+
+        Raises:
+            DeliveryFailed: as ``flush``.
+        """
+        if not self._close_once():
+            return
+        await self._drain(self._timeout_s)
+        self._writer.abandon()  # What is still on its way is reported as in doubt.
+        if self._own_broker is not None:
+            self._own_broker.close()
+        self._tell()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        except DeliveryFailed as failed:
+            if error is None:
+                raise
+            error.add_note(str(failed))  # What the caller's block raised stays in front.
+
+    async def _drain(self, timeout_s: float) -> int:
+        deadline = Deadline(timeout_s, self._clock)
+        while True:
+            self._writer.poll(0.0)
+            if not self._writer.outstanding() or deadline.passed():
+                return self._writer.outstanding()
+            deadline.say(lambda: f"{self._outbox.broker} to take what was published")
+            await asyncio.sleep(_POLL_S)
+
+    def _tell(self) -> None:
+        failed = self._outbox.take_failures()
+        if failed is not None:
+            raise failed
+
+    async def _deliver(self, record: Outgoing) -> None:
+        """When it returns, the record is in the log."""
+        self._refuse()
+        answer: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+        told = partial(self._told, answer, record.subject)
+        queued = False
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                if record.topic not in self._topics_found:
+                    await self._find(record.topic)
+                await self._append(record, told)
+                queued = True
+                delivery = await answer
+        except TimeoutError as late:
+            if not limit.expired():
+                raise
+            if queued:
+                doubt = DeliveryUnknown(f"no answer within {self._timeout_s:g} s")
+                raise self._outbox.failure([(record.subject, doubt)]) from late
+            if record.topic not in self._topics_found:
+                self._unreachable(record.topic, late)
+            full = BufferFull("no room came up")
+            self._full(Deadline(self._timeout_s, self._clock), self._writer.outstanding(), full)
+        if delivery.error is not None:
+            raise self._outbox.failure([(record.subject, delivery.error)])
+
+    async def _append(self, record: Outgoing, told: partial[None]) -> None:
+        if not self._crowded.locked() and self._try_append(record, told):
+            return
+        async with self._crowded:  # First come, first served; one coroutine tries for all.
+            while not self._try_append(record, told):
+                await asyncio.sleep(_POLL_S)
+
+    def _try_append(self, record: Outgoing, told: partial[None]) -> bool:
+        self._refuse()
+        try:
+            self._writer.append(record.topic, record.value, key=record.key, on_delivery=told)
+        except BufferFull:
+            return False
+        self._waiting += 1
+        if self._poller is None:
+            self._poller = asyncio.create_task(self._poll())
+        return True
+
+    def _told(self, answer: asyncio.Future[Delivery], subject: Subject, delivery: Delivery) -> None:
+        self._waiting -= 1
+        if answer.done():
+            self._outbox.note(subject, delivery)  # Its publish is gone; flush and close will tell.
+        else:
+            answer.set_result(delivery)
+
+    async def _poll(self) -> None:
+        """Runs while answers are due."""
+        while self._waiting:
+            self._writer.poll(0.0)
+            await asyncio.sleep(_POLL_S)
+        self._poller = None
+
+    async def _find(self, topic: str) -> None:
+        async with self._finding:
+            while topic not in self._topics_found:
+                self._refuse()
+                try:
+                    self._writer.partitions(topic, _ASK_S)
+                    self._topics_found.add(topic)
+                except UnknownTopic as error:
+                    self._unknown(topic, error)
+                except BrokerUnavailable:
+                    await asyncio.sleep(_ASK_S)  # The caller's deadline ends it.

@@ -1,0 +1,148 @@
+"""Array-likes of callers to packed bytes: each a pure function ``(name, values) -> bytes``.
+
+NumPy arrays of the right dtype cost no copy besides the bytes. A value that breaks a rule raises
+``InvalidRollout`` with field, index, value and what to do.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.order import UNKNOWN_STEP
+
+_I4 = np.dtype("<i4")
+_I8 = np.dtype("<i8")
+_F4 = np.dtype("<f4")
+_B1 = np.dtype("|b1")
+_TOKEN_MAX = 2**31 - 1
+_INTEGERS = "iu"
+_NUMBERS = "fiu"
+_PLAIN_KINDS = "biufc"  # What crosses languages as raw bytes: no objects, no text, no structs.
+
+
+def packed_tokens(name: str, values: Any) -> bytes:
+    """int32 [n], none negative."""
+    array = _one_dimensional(name, values)
+    if array.dtype is not _I4:
+        array = _narrowed(name, array)
+    if array.size and np.minimum.reduce(array) < 0:
+        _refuse(name, array, array < 0, "token ids are not negative; is padding still in it?")
+    return array.tobytes()
+
+
+def _narrowed(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    if array.size == 0:
+        return array.astype(_I4)
+    _require_kind(name, array, _INTEGERS, "integers")
+    if int(array.max()) > _TOKEN_MAX:
+        _refuse(name, array, array > _TOKEN_MAX, "token ids must fit int32")
+    return array.astype(_I4) if int(array.min()) >= 0 else array
+
+
+def packed_floats(name: str, values: Any) -> bytes:
+    """float32 [n], all finite."""
+    array = _one_dimensional(name, values)
+    if array.dtype is not _F4:
+        given = array
+        if array.dtype.kind not in _NUMBERS and array.dtype.name != "bfloat16" and array.size:
+            _require_kind(name, array, _NUMBERS, "numbers")
+        with np.errstate(over="ignore"):  # What overflows is refused below, with its value.
+            array = array.astype(_F4)
+    else:
+        given = array
+    # One pass in BLAS: a NaN or an infinity anywhere makes the sum of squares NaN or infinite.
+    if not isfinite(array.dot(array)):
+        bad = ~np.isfinite(array)
+        if bad.any():
+            _refuse(name, given, bad, "every value must be finite in float32")
+    return array.tobytes()
+
+
+def packed_mask(name: str, values: Any) -> bytes:
+    """bool [n]; numbers 0 and 1 are taken too."""
+    array = _one_dimensional(name, values)
+    if array.dtype is not _B1:
+        if array.size:
+            _require_kind(name, array, _NUMBERS, "booleans")
+        bad = (array != 0) & (array != 1)
+        if bad.any():
+            _refuse(name, array, bad, "give True and False, or 1 and 0")
+        array = array.astype(_B1)
+    return array.tobytes()
+
+
+def packed_steps(name: str, values: Any) -> tuple[bytes, int]:
+    """int64 [n] and the oldest of them; -1 where none is known or n is 0."""
+    array = _one_dimensional(name, values)
+    if array.size:
+        _require_kind(name, array, _INTEGERS, "integers")
+        if (array < UNKNOWN_STEP).any():
+            _refuse(name, array, array < UNKNOWN_STEP, "steps count from 0; -1: not known")
+    array = array.astype(_I8)
+    return array.tobytes(), int(array.min()) if array.size else UNKNOWN_STEP
+
+
+def token_array(name: str, values: Any, rows: int) -> dict[str, Any]:
+    """One element of ``token_arrays`` as it travels: [rows, …], any plain dtype, little-endian."""
+    array = np.ascontiguousarray(as_array(f"token_arrays[{name!r}]", values))
+    if array.dtype.kind not in _PLAIN_KINDS:
+        raise InvalidRollout(
+            f"token_arrays[{name!r}] has dtype {array.dtype}, which is no plain number; "
+            "convert it, for example with .astype('float32')"
+        )
+    if array.ndim == 0 or array.shape[0] != rows:
+        raise InvalidRollout(
+            f"token_arrays[{name!r}] has shape {array.shape}; its first axis must have one row for "
+            f"each of the {rows} output_tokens"
+        )
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return {
+        "name": name,
+        "dtype": little.dtype.str,
+        "shape": list(little.shape[1:]),
+        "data": little.tobytes(),
+    }
+
+
+def as_array(name: str, values: Any) -> NDArray[Any]:
+    """Whatever NumPy can read, and torch tensors wherever they live, without importing torch."""
+    if isinstance(values, np.ndarray):
+        return values
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        try:
+            return np.asarray(values.numpy())
+        except TypeError:  # A dtype that NumPy lacks: bfloat16, float8.
+            return np.asarray(values.float().numpy())
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidRollout(f"{name} cannot be read as an array: {error}") from error
+
+
+def _one_dimensional(name: str, values: Any) -> NDArray[Any]:
+    array = values if values.__class__ is np.ndarray else as_array(name, values)
+    if array.ndim != 1:
+        raise InvalidRollout(
+            f"{name} has shape {array.shape}; give one value a token, [n], one rollout at a time"
+        )
+    return array
+
+
+def _require_kind(name: str, array: NDArray[Any], kinds: str, what: str) -> None:
+    if array.dtype.kind not in kinds:
+        raise InvalidRollout(
+            f"{name} has dtype {array.dtype}, first value {array.flat[0]!r}; give {what}"
+        )
+
+
+def _refuse(name: str, array: NDArray[Any], bad: NDArray[np.bool_], remedy: str) -> NoReturn:
+    index = int(np.flatnonzero(bad)[0])
+    count = int(np.count_nonzero(bad))
+    others = f" (and {count - 1} more)" if count > 1 else ""
+    raise InvalidRollout(f"{name}[{index}] is {array[index].item()!r}{others}; {remedy}")

@@ -1,0 +1,125 @@
+"""What the sync and the async producer have in common: how they are made, and when they refuse."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import NoReturn
+
+from rollstream.producers import forks
+from rollstream.producers.errors import BufferFull, ForkedProducer, ProducerClosed, UnknownTopic
+from rollstream.producers.membership import Membership, Place, place
+from rollstream.producers.outbox import Outbox
+from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.entropy import SystemEntropy
+from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.streams.broker import Broker
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.topics.layout import DEFAULT_NAMESPACE, Layout
+
+TIMEOUT_S = 30.0  # How long a publish may wait: for room, for the topic's existence, for an answer.
+
+
+class ProducerShell:
+    """See ``RolloutProducer``."""
+
+    def __init__(
+        self,
+        bootstrap: str | None = None,
+        *,
+        environment: str = "",
+        replica_id: str = "unknown",
+        worker_id: str = "",
+        lineage: str = "",
+        namespace: str = DEFAULT_NAMESPACE,
+        generation: int = 1,
+        timeout_s: float = TIMEOUT_S,
+        broker: Broker | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if (bootstrap is None) == (broker is None):
+            raise InvalidRollout(
+                f"bootstrap is {bootstrap!r} and broker {broker!r}; "
+                "give one of them, for example RolloutProducer('localhost:9092', …)"
+            )
+        if timeout_s <= 0:
+            raise InvalidRollout(f"timeout_s is {timeout_s}; give seconds, more than 0")
+        self._clock = clock or SystemClock()
+        self._timeout_s = timeout_s
+        self._own_broker = None if bootstrap is None else KafkaBroker(bootstrap)
+        used = broker or self._own_broker
+        assert used is not None, "one of them was given"
+        self._broker: Broker = used
+        layout = Layout(namespace, generation)
+        if environment:
+            layout.rollouts(environment)  # A name that cannot be a topic's is refused here.
+        self._outbox = Outbox(
+            broker=bootstrap or type(broker).__name__,
+            environment=environment,
+            replica_id=replica_id,
+            worker_id=worker_id or f"{socket.gethostname()}:{os.getpid()}",
+            lineage=lineage,
+            layout=layout,
+            uid_prefix=SystemEntropy().token(8),
+            clock=self._clock,
+        )
+        self._topics_found: set[str] = set()
+        self._refusal: RollstreamError | None = None
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Runs in a forked child: the producer stays the parent's."""
+        self._refusal = ForkedProducer(
+            "this producer was made before the process was forked off; make one in each process"
+        )
+
+    def _refuse(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _close_once(self) -> bool:
+        """Whether there is something to close."""
+        if self._refusal is not None:
+            return False
+        self._refusal = ProducerClosed("this producer was closed; make a new one")
+        return True
+
+    def _membership(
+        self, environment: str, example_id: str, group_uid: str, group_size: int, split: str
+    ) -> Membership:
+        return Membership(
+            self._outbox, self._place(environment, example_id, group_uid, group_size, split)
+        )
+
+    def _place(
+        self, environment: str, example_id: str, group_uid: str, group_size: int, split: str
+    ) -> Place:
+        return place(
+            self._outbox,
+            environment=environment,
+            example_id=example_id,
+            group_uid=group_uid,
+            group_size=group_size,
+            split=split,
+        )
+
+    def _unknown(self, topic: str, error: UnknownTopic) -> NoReturn:
+        raise UnknownTopic(
+            f"topic {topic} does not exist on {self._outbox.broker}; "
+            "`rollstream topics create` makes the topics of the configured environments"
+        ) from error
+
+    def _unreachable(self, topic: str, error: BaseException) -> NoReturn:
+        raise BrokerUnavailable(
+            f"{self._outbox.broker} did not say within {self._timeout_s:g} s whether topic {topic} "
+            "exists; check that the broker runs and can be reached from here; nothing was queued"
+        ) from error
+
+    def _full(self, deadline: Deadline, outstanding: int, error: BufferFull) -> NoReturn:
+        raise BufferFull(
+            f"the buffer stayed full for {deadline.timeout_s:g} s with {outstanding} records on "
+            f"their way to {self._outbox.broker} ({error}); check that the broker runs and can be "
+            "reached, or publish more slowly"
+        ) from error
