@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields as dataclass_fields
 from functools import cache
 from io import BytesIO
+from math import isfinite, prod
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -21,14 +22,19 @@ import numpy as np
 
 from rollstream.schemas import events, wire_schemas
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import Event
+from rollstream.schemas.events import Dispatched, Event, Failed
 from rollstream.schemas.header import RolloutHeader
+from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.wire_schemas import PREFIX_BYTES, WireSchema, packed_dtype
 
 E = TypeVar("E")
 _header_of: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*RolloutHeader._fields)
+_INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
 _PER_TOKEN_BYTES = {"logprobs": 4, "loss_mask": 1}
-_RARE_PER_TOKEN_BYTES = {
+_RARE_INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
+_PER_TOKEN_BYTES = {
     "actor_logprobs": 4,
     "ref_logprobs": 4,
     "token_rewards": 4,
@@ -59,7 +65,7 @@ def decode(value: bytes) -> Segment | Event:
 
     Raises:
         UnreadableEvent: no marker, a fingerprint nobody knows, bytes that end too early or too
-            late, or arrays whose lengths contradict the header.
+            late, numbers out of bounds, or arrays whose lengths contradict the header.
     """
     schema = wire_schemas.by_prefix().get(value[:PREFIX_BYTES])
     if schema is None:
@@ -75,9 +81,12 @@ def decode(value: bytes) -> Segment | Event:
         raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {extra} bytes behind it")
     if schema.name == "rollout":
         header = RolloutHeader._make(_header_of(wire))
+        _check_header(header)
         _check_lengths(header, wire)
         return Segment(header, wire)
     event: Event = _from_wire(_event_class(schema.name), wire, schema.source)
+    if isinstance(event, Dispatched | Failed):
+        _check_counts(event)
     return event
 
 
@@ -117,6 +126,45 @@ def _check_lengths(header: RolloutHeader, body: Mapping[str, Any]) -> None:
     if extras is not None:
         for name, width in _RARE_PER_TOKEN_BYTES.items():
             _check_one(name, extras[name], width * tokens)
+        for array in extras["token_arrays"]:
+            _check_token_array(array, tokens)
+    mask = body["loss_mask"]
+    if mask is not None and mask.translate(None, b"\x00\x01"):
+        raise UnreadableEvent("inconsistent", "loss_mask has bytes other than 0 and 1")
+
+
+def _check_token_array(array: Mapping[str, Any], tokens: int) -> None:
+    """Trailing shapes may be anything that numpy can view; Python objects are never made."""
+    try:
+        dtype = np.dtype(array["dtype"])
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise UnreadableEvent("inconsistent", f"token array dtype: {error}") from error
+    shape = array["shape"]
+    if dtype.kind not in "biufc" or any(side < 0 for side in shape):
+        raise UnreadableEvent(
+            "inconsistent", f"token array {array['name']!r} has dtype {dtype}, shape {shape}"
+        )
+    _check_one(array["name"], array["data"], prod((tokens, *shape)) * dtype.itemsize)
+
+
+def _check_header(header: RolloutHeader) -> None:
+    """Avro's numbers have no bounds on the wire; ours have."""
+    if not (
+        0 <= header.group_size <= _INT_MAX
+        and 0 <= header.segment_idx <= _INT_MAX
+        and 0 <= header.policy_epoch <= _INT_MAX
+        and UNKNOWN_STEP <= header.weight_step <= _LONG_MAX
+        and 0 <= header.created_ts <= _LONG_MAX
+    ):
+        raise UnreadableEvent("inconsistent", f"a number is out of bounds in {header}")
+    if header.reward is not None and not isfinite(header.reward):
+        raise UnreadableEvent("inconsistent", f"reward is {header.reward}")
+
+
+def _check_counts(event: Dispatched | Failed) -> None:
+    count = event.count if isinstance(event, Failed) else 1
+    if not (0 <= event.group_size <= _INT_MAX and 1 <= count <= _INT_MAX):
+        raise UnreadableEvent("inconsistent", f"a number is out of bounds in {event}")
 
 
 def _check_one(name: str, packed: bytes | None, size: int) -> None:

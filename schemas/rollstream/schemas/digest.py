@@ -32,7 +32,9 @@ def row_digests(columns: Columns, row_starts: Sequence[int]) -> list[bytes]:
         state = xxhash.xxh3_128()
         for column in scalars:
             if isinstance(column, list):
-                state.update("\x1f".join(column[start:stop]).encode() + b"\x1e")
+                raw = [text.encode() for text in column[start:stop]]
+                state.update(np.fromiter(map(len, raw), np.int64, len(raw)).data)
+                state.update(b"".join(raw))
             else:
                 state.update(column[start:stop].data)
         for ragged in arrays:

@@ -1,0 +1,195 @@
+"""The user's view of rollouts, groups and batches: frozen, made at a door on request, never inside.
+
+Arrays are views of the columns that they came from; nothing is copied.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.schemas.columns import Columns, array_fields, scalar_fields
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.ids import MIXED_POLICY
+from rollstream.schemas.order import UNKNOWN_STEP
+
+
+def _no_tokens() -> NDArray[np.int32]:
+    return np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutMetadata:
+    """Who made a rollout, when, and with which weights.
+
+    Attributes:
+        worker_id: the process.
+        timestamp: seconds since 1970, UTC.
+        weight_step: optimizer steps behind the weights; -1: not known.
+    """
+
+    worker_id: str
+    timestamp: float
+    weight_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RolloutRecord:
+    """One rollout segment; the fields are those of ``rollout.v1.avsc``, extras among them.
+
+    Attributes:
+        prompt_tokens: int32 [prompt_count].
+        output_tokens: int32 [token_count].
+        logprobs: float32 [token_count], under the policy that sampled.
+        loss_mask: bool [token_count]; None: every token is trained on.
+        reward: None: a score is awaited.
+        metadata: what the producer gave.
+        actor_logprobs: the trainer's recomputation, float32 [token_count], or their sum.
+        ref_logprobs: float32 [token_count].
+        token_rewards: float32 [token_count].
+        weight_steps: int64 [token_count], where the weights changed within the rollout.
+        token_arrays: name to [token_count, …].
+        messages: the conversation, for people.
+        created_ts: microseconds since 1970, UTC.
+    """
+
+    environment: str
+    example_id: str
+    policy_version: str
+    replica_id: str = "unknown"
+    rollout_uid: str = ""
+    group_uid: str = ""
+    group_size: int = 0
+    segment_idx: int = 0
+    is_last_segment: bool = True
+    continuation_of: str = ""
+    prefix_hash: str = ""
+    lineage: str = ""
+    policy_epoch: int = 0
+    weight_step: int = UNKNOWN_STEP
+    worker_id: str = ""
+    created_ts: int = 0
+    prompt_count: int = 0
+    token_count: int = 0
+    reward: float | None = None
+    split: str = "train"
+    stop_reason: str = "stop"
+    prompt_tokens: NDArray[np.int32] = field(default_factory=_no_tokens)
+    output_tokens: NDArray[np.int32] = field(default_factory=_no_tokens)
+    logprobs: NDArray[np.float32] | None = None
+    loss_mask: NDArray[np.bool_] | None = None
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    actor_logprobs: NDArray[np.float32] | float | None = None
+    actor_policy_version: str = ""
+    ref_logprobs: NDArray[np.float32] | None = None
+    token_rewards: NDArray[np.float32] | None = None
+    weight_steps: NDArray[np.int64] | None = None
+    token_arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    attachments: Mapping[str, bytes] = field(default_factory=dict)
+    messages: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def rollout_metadata(self) -> RolloutMetadata:
+        """Who made it, when, and with which weights."""
+        return RolloutMetadata(self.worker_id, self.created_ts / 1e6, self.weight_step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RolloutGroup:
+    """A sealed group.
+
+    Attributes:
+        id: a function of the group's key and its members' sorted uids.
+        policy_version: ``mixed`` where the members' differ.
+        sealed_ts: microseconds since 1970, UTC.
+        metadata: ``count``, ``uids`` and ``replicas`` (sorted), ``segment``.
+    """
+
+    id: str
+    environment: str
+    example_id: str
+    policy_version: str
+    rollouts: tuple[RolloutRecord, ...]
+    sealed_ts: int
+    metadata: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, group_id: str, rollouts: Sequence[RolloutRecord], sealed_ts: int) -> Self:
+        """The group of these members, of which there is at least one."""
+        assert rollouts, group_id
+        first = rollouts[0]
+        versions = {rollout.policy_version for rollout in rollouts}
+        return cls(
+            id=group_id,
+            environment=first.environment,
+            example_id=first.example_id,
+            policy_version=first.policy_version if len(versions) == 1 else MIXED_POLICY,
+            rollouts=tuple(rollouts),
+            sealed_ts=sealed_ts,
+            metadata={
+                "count": len(rollouts),
+                "uids": sorted(rollout.rollout_uid for rollout in rollouts),
+                "replicas": sorted({rollout.replica_id for rollout in rollouts}),
+                "segment": first.segment_idx,
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SampledBatch:
+    """Which groups make a batch.
+
+    Attributes:
+        ts: when it was decided, microseconds since 1970, UTC.
+    """
+
+    batch_id: str
+    group_ids: tuple[str, ...]
+    ts: int
+
+
+def records_from(columns: Columns) -> list[RolloutRecord]:
+    """One record a row, in the order of rows; arrays are views.
+
+    Raises:
+        UnreadableEvent: ``metadata`` or ``messages`` of a row is no JSON.
+    """
+    return [_record(columns, row) for row in range(columns.rows)]
+
+
+def _record(columns: Columns, row: int) -> RolloutRecord:
+    values: dict[str, Any] = {name: columns.scalars[name][row] for name in scalar_fields()}
+    for name in array_fields():
+        ragged = columns.arrays.get(name)
+        values[name] = None if ragged is None else ragged.row(row)
+    whole = values.pop("actor_logprob_sum")
+    if whole is not None:
+        values["actor_logprobs"] = whole
+    uid = values["rollout_uid"]
+    values["rewards"] = dict(values["rewards"])
+    values["metadata"] = _from_json("metadata", values["metadata"], uid)
+    values["messages"] = tuple(_from_json("messages", values["messages"] or "[]", uid))
+    values["attachments"] = {one["name"]: one["data"] for one in values["attachments"]}
+    values["token_arrays"] = {
+        one["name"]: token_array(one, values["token_count"]) for one in values["token_arrays"]
+    }
+    return RolloutRecord(**values)
+
+
+def token_array(wire: Mapping[str, Any], rows: int) -> NDArray[Any]:
+    """A view [rows, …] of one element of ``token_arrays``."""
+    flat: NDArray[Any] = np.frombuffer(wire["data"], np.dtype(wire["dtype"]))
+    return flat.reshape(rows, *wire["shape"])
+
+
+def _from_json(name: str, text: str, uid: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UnreadableEvent("inconsistent", f"{name} of {uid}: {error}") from error
