@@ -32,9 +32,7 @@ _header_of: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*Rollout
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
 _PER_TOKEN_BYTES = {"logprobs": 4, "loss_mask": 1}
-_RARE_INT_MAX = 2**31 - 1
-_LONG_MAX = 2**63 - 1
-_PER_TOKEN_BYTES = {
+_RARE_PER_TOKEN_BYTES = {
     "actor_logprobs": 4,
     "ref_logprobs": 4,
     "token_rewards": 4,
