@@ -72,7 +72,7 @@ def test_a_group_that_stays_too_small_expires_with_its_rows() -> None:
     assert drive.settled() == {}
     drive.wait(1)
     assert drive.settled() == {offset: SettleReason.EXPIRED}
-    assert [s.header.rollout_uid for d in drive.decisions for s in d.incomplete] == ["a"]
+    assert [s.header.rollout_uid for d in drive.decisions for _, s in d.incomplete] == ["a"]
 
 
 @pytest.mark.proves("A6")

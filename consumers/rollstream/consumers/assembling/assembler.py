@@ -433,8 +433,7 @@ class Assembler:
             Settlement(SettleReason.EXPIRED, offset, s.header.rollout_uid, s.header.segment_idx)
             for offset, s in rows
         ]
-        incomplete = tuple(segment for _, segment in rows)
-        self._decide(Decision(None, settled, incomplete, len(settled), group.payload))
+        self._decide(Decision(None, settled, tuple(rows), len(settled), group.payload))
 
     def _settle_alone(self, settlement: Settlement) -> None:
         self._decide(Decision(None, (settlement,), (), 1, 0))

@@ -51,14 +51,14 @@ class Decision(NamedTuple):
 
     Attributes:
         settled: offsets that end here without a readable group.
-        incomplete: the rows among ``settled`` that are kept for people (expired ones).
+        incomplete: (offset, segment) of those among ``settled`` that are kept for people.
         records: offsets that it settles.
         size: payload bytes that it writes.
     """
 
     group: DueGroup | None
     settled: Sequence[Settlement]
-    incomplete: Sequence[Segment]
+    incomplete: Sequence[tuple[int, Segment]]
     records: int
     size: int
 

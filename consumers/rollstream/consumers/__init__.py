@@ -1,0 +1,13 @@
+"""From ingest logs to sealed groups, and the proof that nothing was lost.
+
+Map:
+
+- ``assembling/``   pure: what becomes of every rollout of one partition
+- ``sealing/``      the thin loop around it: reads, writes files, appends events (``Sealer``)
+- ``audit/``        every offset accounted for, every file as its event says (``audit``)
+- ``status``        where each partition stands, and the first stage that is stuck
+"""
+
+from rollstream.consumers.sealing import PartitionStats, Sealer, SealerStats
+
+__all__ = ["PartitionStats", "Sealer", "SealerStats"]

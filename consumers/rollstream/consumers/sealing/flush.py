@@ -1,0 +1,123 @@
+"""A flush: named steps, in order. Between any two of them the process may be killed.
+
+The order is the guarantee: files before the event that names them, nothing acted upon before the
+event is heard, the committed offset last. A sealer that is to be broken on purpose is another tuple
+of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from rollstream.consumers.assembling import Plan
+from rollstream.consumers.sealing.rows import Place, draft_flush
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.events import Event, Flushed
+from rollstream.store import BlobExists, Blobs, CorruptFile, project
+from rollstream.streams.owned.log import Ticket
+
+
+class SealLog(Protocol):
+    """What a flush needs of the owned log."""
+
+    epoch: int
+    nonce: str
+
+    def append(self, event: Event) -> Ticket: ...
+
+    def heard(self, ticket: Ticket, deadline: Deadline) -> int: ...
+
+
+@dataclass(slots=True)
+class Flush:
+    """One flush on its way.
+
+    Attributes:
+        plan: what is settled.
+        name: of its files; an epoch uses each once.
+        commit: commits the consumer group's offset.
+        done: how many steps were done.
+        event: once files are put.
+        offset: of the event in the seal log, once it was heard.
+    """
+
+    plan: Plan
+    place: Place
+    blobs: Blobs
+    log: SealLog
+    clock: Clock
+    timeout_s: float
+    commit: Callable[[int], None]
+    done: int = 0
+    event: Flushed | None = None
+    offset: int | None = None
+
+
+class Step(NamedTuple):
+    """One step. Steps beside the loop run in a worker thread, so that reading goes on meanwhile;
+    a step in the loop may use the consumer group."""
+
+    name: str
+    run: Callable[[Flush], None]
+    in_loop: bool = False
+
+
+def put_files(flush: Flush) -> None:
+    """Creates the files, synced; nobody reads them yet."""
+    drafts, event = draft_flush(flush.plan, flush.place)
+    for draft in drafts:
+        create_or_compare(flush.blobs, draft.path, memoryview(draft.data))
+    flush.event = event
+
+
+def append_event(flush: Flush) -> None:
+    """Appends the event and waits until it is heard: the commit point."""
+    assert flush.event is not None, "files first"
+    ticket = flush.log.append(flush.event)
+    flush.offset = flush.log.heard(ticket, Deadline(flush.timeout_s, flush.clock))
+
+
+def project_manifests(flush: Flush) -> None:
+    """Writes the manifest of what was heard."""
+    assert flush.event is not None, "files first"
+    assert flush.offset is not None, "nothing is projected before it was heard"
+    place = flush.place
+    project(
+        flush.blobs,
+        place.environment,
+        place.generation,
+        place.partition,
+        flush.offset,
+        flush.event,
+    )
+
+
+def commit_watermark(flush: Flush) -> None:
+    """Moves the consumer group's offset forward."""
+    flush.commit(flush.plan.watermark)
+
+
+STEPS: tuple[Step, ...] = (
+    Step("put_files", put_files),
+    Step("append_event", append_event),
+    Step("project_manifests", project_manifests),
+    Step("commit_watermark", commit_watermark, in_loop=True),
+)
+
+
+def create_or_compare(blobs: Blobs, path: str, data: memoryview) -> None:
+    """Creates the blob; one that exists already must hold the same bytes.
+
+    Raises:
+        CorruptFile: it holds others. StoreFull, StoreError.
+    """
+    try:
+        blobs.create(path, data)
+    except BlobExists:
+        if blobs.read(path) != data:
+            raise CorruptFile(
+                f"{path} exists and holds other bytes than this flush would write; move it away"
+            ) from None

@@ -1,0 +1,222 @@
+"""The sealer: run as many as you like, they share the partitions."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rollstream.consumers.sealing.dead_letters import DeadLetters
+from rollstream.consumers.sealing.environment import EnvironmentSealer
+from rollstream.consumers.sealing.flush import STEPS, Step
+from rollstream.consumers.sealing.partition import Shop
+from rollstream.consumers.sealing.stats import SealerStats, Tally
+from rollstream.consumers.sealing.workers import make_workers
+from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.entropy import Entropy, SystemEntropy
+from rollstream.store import Blobs, open_store
+from rollstream.streams.broker import Broker, GroupReader, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.topics.check import require_topics
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.specs import specs_for
+
+THREADS = 2  # Beside the loop: one encodes while the other waits for a disk.
+IDLE_WAIT_S = 0.02
+BUSY_WAIT_S = 0.002  # While a job runs: its end is seen this soon.
+STEP_S = 0.1  # How long one step of `run` may last.
+_log = logging.getLogger("rollstream.sealer")
+
+
+class Sealer:
+    """Turns ingest logs into sealed groups: every rollout is settled exactly once, whenever this
+    process is killed, and however many others share the work.
+
+    A group can be read once its flush is heard in the seal log. What is pending is kept nowhere
+    else: a successor reads it again.
+
+    Args:
+        config: all of its environments are sealed.
+        broker, store, clock, entropy: from ``config`` and the system unless given.
+        owner: named in claims, for people.
+        steps: of a flush.
+        threads: beside the loop; 0 does everything in the caller's, for simulations.
+
+    Raises:
+        TopicMismatch: topics are missing or not as they must be; the message says what to do.
+        BrokerUnavailable.
+    """
+
+    def __init__(
+        self,
+        config: RollstreamConfig,
+        *,
+        broker: Broker | None = None,
+        store: Blobs | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        owner: str | None = None,
+        steps: tuple[Step, ...] = STEPS,
+        threads: int = THREADS,
+    ) -> None:
+        kafka = config.kafka
+        self._clock = clock or SystemClock()
+        self._timeout_s = kafka.timeout_s
+        entropy = entropy or SystemEntropy()
+        self._own_broker = KafkaBroker(kafka.bootstrap, kafka.client) if broker is None else None
+        broker = broker or self._own_broker
+        assert broker is not None
+        layout = Layout(kafka.namespace, kafka.generation)
+        partitions = {name: env.partitions for name, env in config.environments.items()}
+        specs = specs_for(layout, partitions, rollouts_retention_hours=kafka.retention_hours)
+        require_topics(broker.admin(), specs, kafka.timeout_s)
+        self._workers = make_workers(threads)
+        self._letters = DeadLetters(broker, layout.dead_letters())
+        self._tally = Tally()
+        self._environments: dict[str, EnvironmentSealer] = {}
+        self._closed = False
+        blobs = store or open_store(config.store.root)
+        owner = owner or f"sealer-{entropy.token(4)}"
+        for name, policy in config.environments.items():
+            environment = EnvironmentSealer(_joining(broker, layout, name))
+            environment.open(
+                Shop(
+                    environment=name,
+                    policy=policy,
+                    layout=layout,
+                    broker=broker,
+                    reader=environment.reader,
+                    blobs=blobs,
+                    clock=self._clock,
+                    entropy=entropy,
+                    owner=owner,
+                    timeout_s=kafka.timeout_s,
+                    steps=steps,
+                    workers=self._workers,
+                    letters=self._letters,
+                    tally=self._tally,
+                )
+            )
+            self._environments[name] = environment
+
+    def step(self, deadline: Deadline) -> None:
+        """Reads what is there and goes on with every partition; returns once there is nothing to do
+        at the moment, at the latest at the deadline.
+
+        Raises:
+            PermanentBrokerError, CorruptLog: it cannot go on until somebody changes something.
+        """
+        while self._turn(deadline) and not deadline.passed():
+            pass
+
+    def run(self, stopping: threading.Event) -> None:
+        """Seals until ``stopping`` is set, then drains and leaves."""
+        try:
+            while not stopping.is_set():
+                self.step(Deadline(STEP_S, self._clock))
+        finally:
+            self.close()
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Seals every pending group that has ``min_group_size`` members, and returns once that, and
+        whatever else was decided, can be read.
+
+        Raises:
+            BrokerUnavailable: not within ``timeout_s`` (``kafka.timeout_s``).
+        """
+        for environment in self._environments.values():
+            environment.force()
+        deadline = Deadline(self._timeout_s if timeout_s is None else timeout_s, self._clock)
+        if not self._drain(deadline):
+            raise BrokerUnavailable(
+                f"flush: not all groups were committed within {deadline.timeout_s} s; they stay "
+                "pending and are committed later"
+            )
+
+    def close(self) -> None:
+        """Commits what is decided, leaves the group and closes. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        deadline = Deadline(self._timeout_s, self._clock)
+        try:
+            if not self._drain(deadline):
+                _log.warning("left without committing all that was decided; it will be read again")
+        finally:
+            # Every job has its own deadlines, so this ends.
+            self._workers.shutdown(wait=True)
+            for environment in self._environments.values():
+                environment.leave()
+            self._letters.close()
+            if self._own_broker is not None:
+                self._own_broker.close()
+
+    def stats(self) -> SealerStats:
+        """What it did so far, and where it stands."""
+        tally = self._tally
+        return SealerStats(
+            read=tally.read,
+            sealed=tally.sealed,
+            groups=tally.groups,
+            flushes=tally.flushes,
+            settled=dict(tally.settled),
+            dead_letters=self._letters.written,
+            seal_time_ms_p50=tally.seal_time_ms(50),
+            seal_time_ms_p99=tally.seal_time_ms(99),
+            partitions=tuple(
+                stats
+                for environment in self._environments.values()
+                for stats in environment.stats()
+            ),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _turn(self, deadline: Deadline) -> bool:
+        """Whether there was, or is, something to do."""
+        busy = self._busy()
+        wait_s = (BUSY_WAIT_S if busy else IDLE_WAIT_S) / len(self._environments)
+        count = 0
+        for environment in self._environments.values():
+            count += environment.step(deadline.slice_s(wait_s))
+        return count > 0 or busy
+
+    def _drain(self, deadline: Deadline) -> bool:
+        """Whether all that is decided was committed in time. Nothing is read meanwhile, since
+        under load that would never end."""
+        never = threading.Event()
+        while True:
+            for environment in self._environments.values():
+                environment.turn(draining=True)
+            drained = all(environment.drained() for environment in self._environments.values())
+            if drained or deadline.passed():
+                return drained and not self._busy()
+            deadline.say(lambda: "what is decided to be committed")
+            self._clock.wait(never, deadline.slice_s(BUSY_WAIT_S))
+
+    def _busy(self) -> bool:
+        return any(environment.busy() for environment in self._environments.values())
+
+
+def _joining(
+    broker: Broker, layout: Layout, environment: str
+) -> Callable[[Callable[[TopicPartition], None]], GroupReader]:
+    def join(on_gone: Callable[[TopicPartition], None]) -> GroupReader:
+        topic = layout.rollouts(environment)
+        return broker.group_reader(layout.sealer_group(environment), [topic], on_gone=on_gone)
+
+    return join

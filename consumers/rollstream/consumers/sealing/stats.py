@@ -1,0 +1,97 @@
+"""What a sealer did so far."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollstream.consumers.assembling import Plan
+
+SEAL_TIMES_MAX = 8_192  # The newest groups, over which percentiles are taken.
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStats:
+    """One partition that this sealer owns.
+
+    Attributes:
+        position: the next source offset to be read.
+        watermark: every source offset below it is settled.
+        pending: rollouts, dispatches and failures of groups that are not decided.
+        pending_bytes: their payload.
+        decided: what waits for a flush.
+    """
+
+    environment: str
+    partition: int
+    position: int = 0
+    watermark: int = 0
+    pending: int = 0
+    pending_bytes: int = 0
+    pending_groups: int = 0
+    decided: int = 0
+
+    @property
+    def lag(self) -> int:
+        """How far the watermark is behind the position."""
+        return self.position - self.watermark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealerStats:
+    """Totals since the sealer began, and the partitions that it owns now.
+
+    Attributes:
+        read: records of ingest logs, those read again after a restart included.
+        sealed: rollout segments that stand in groups.
+        settled: by reason, what ended without one.
+        seal_time_ms_p50, seal_time_ms_p99: from a group's first record to its commit, over the
+            newest groups; NaN without any.
+    """
+
+    read: int
+    sealed: int
+    groups: int
+    flushes: int
+    settled: Mapping[str, int]
+    dead_letters: int
+    seal_time_ms_p50: float
+    seal_time_ms_p99: float
+    partitions: tuple[PartitionStats, ...]
+
+    @property
+    def pending(self) -> int:
+        """Over all partitions."""
+        return sum(partition.pending for partition in self.partitions)
+
+
+class Tally:
+    """Counts what was committed."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.sealed = 0
+        self.groups = 0
+        self.flushes = 0
+        self.settled: Counter[str] = Counter()
+        self._seal_times_ms: deque[float] = deque(maxlen=SEAL_TIMES_MAX)
+
+    def committed(self, plan: Plan, now_us: int) -> None:
+        """A flush was heard."""
+        self.flushes += 1
+        for decision in plan.decisions:
+            if decision.group is not None:
+                self.groups += 1
+                self.sealed += len(decision.group.offsets)
+                self._seal_times_ms.append(max(0, now_us - decision.group.first_ts) / 1e3)
+            for settlement in decision.settled:
+                self.settled[settlement.reason] += 1
+
+    def seal_time_ms(self, percent: float) -> float:
+        """A percentile over the newest groups."""
+        if not self._seal_times_ms:
+            return float("nan")
+        return float(np.percentile(self._seal_times_ms, percent))

@@ -1,0 +1,150 @@
+"""A small deployment for sealers: logs, files, a clock, and whoever publishes into it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from harness.rollouts import encode_segment
+from rollstream.consumers import Sealer
+from rollstream.runtime.clock import Clock, ManualClock
+from rollstream.runtime.config.sections import (
+    EnvironmentConfig,
+    KafkaConfig,
+    RollstreamConfig,
+    StoreConfig,
+)
+from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.entropy import SeededEntropy
+from rollstream.schemas import codec
+from rollstream.schemas.events import Event, Flushed
+from rollstream.store import Blobs, MemoryBlobs
+from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.owned.follow import Follower, Heard
+from rollstream.streams.topics.create import create_topics
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.specs import specs_for
+
+TIMEOUT_S = 20.0
+
+
+class Crash(BaseException):
+    """The end of a simulated process: no code of its own runs any more."""
+
+
+class SealWorld:
+    """One environment, ``math``, in memory unless a broker is given.
+
+    Args:
+        policy: of the environment; by default groups of 2 in 2 partitions, flushed at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker: Broker | None = None,
+        blobs: Blobs | None = None,
+        clock: Clock | None = None,
+        namespace: str = "rollstream",
+        seed: int = 0,
+        **policy: Any,
+    ) -> None:
+        self.clock = clock or ManualClock()
+        self.logs = MemoryLogs(self.clock)
+        self.blobs = blobs or MemoryBlobs()
+        self.layout = Layout(namespace)
+        self.environment = EnvironmentConfig(
+            **{"partitions": 2, "target_group_size": 2, "flush_interval_s": 0.0, **policy}
+        )
+        self.config = RollstreamConfig(
+            kafka=KafkaConfig(bootstrap="memory:0", namespace=namespace, timeout_s=TIMEOUT_S),
+            store=StoreConfig(root="file:///nowhere"),
+            environments={"math": self.environment},
+        )
+        self.broker = broker or MemoryBroker(self.logs)
+        self.published = 0
+        self._seed = seed
+        self._sealers = 0
+        specs = specs_for(
+            self.layout,
+            {"math": self.environment.partitions},
+            rollouts_retention_hours=self.config.kafka.retention_hours,
+        )
+        create_topics(self.broker.admin(), specs, TIMEOUT_S, clock=self.clock)
+
+    def source(self, partition: int = 0) -> TopicPartition:
+        return TopicPartition(self.layout.rollouts("math"), partition)
+
+    def sealer(self, *, broker: Broker | None = None, **arguments: Any) -> Sealer:
+        """A sealer of its own broker; nothing runs beside its loop unless ``threads`` says so."""
+        self._sealers += 1
+        entropy = SeededEntropy(1000 * self._seed + self._sealers)
+        wanted: dict[str, Any] = {
+            "store": self.blobs,
+            "clock": self.clock,
+            "entropy": entropy,
+            "owner": f"sealer-{self._sealers}",
+            "threads": 0,
+            **arguments,
+        }
+        return Sealer(self.config, broker=broker or MemoryBroker(self.logs), **wanted)
+
+    def publish(self, uid: str, *, partition: int | None = None, **fields: Any) -> None:
+        """A rollout, by its group's key unless a partition is named."""
+        value = encode_segment(rollout_uid=uid, **fields)
+        key = fields.get("group_uid") or fields.get("example_id", "ex-1")
+        self.put(value, key=key, partition=partition)
+
+    def put(self, value: bytes | Event, *, key: str = "", partition: int | None = None) -> None:
+        """Any bytes, or an event."""
+        data = value if isinstance(value, bytes) else codec.encode(value)
+        writer = self.broker.writer()
+        writer.append(
+            self.layout.rollouts("math"), data, key=key.encode() or None, partition=partition
+        )
+        assert writer.flush(TIMEOUT_S) == 0
+        self.published += 1
+
+    def run(self, *sealers: Sealer, seconds: float = 1.0) -> None:
+        """The sealers take turns for a while of the world's clock."""
+        deadline = Deadline(seconds, self.clock)
+        while not deadline.passed():
+            for sealer in sealers:
+                sealer.step(Deadline(min(0.05, deadline.left_s()), self.clock))
+
+    def heard(self) -> list[Heard]:
+        """Every event of the seal log that counts."""
+        follower = Follower(
+            self.broker,
+            {
+                TopicPartition(self.layout.groups("math"), partition): 0
+                for partition in range(self.environment.partitions)
+            },
+            clock=self.clock,
+        )
+        try:
+            return follower.catch_up(TIMEOUT_S)
+        finally:
+            follower.close()
+
+    def flushes(self) -> list[Flushed]:
+        return [heard.event for heard in self.heard() if isinstance(heard.event, Flushed)]
+
+    def groups(self) -> list[tuple[str, ...]]:
+        """The uids of each sealed group, sorted."""
+        found = []
+        for event in self.flushes():
+            start = 0
+            for group in event.groups:
+                found.append(tuple(sorted(event.members.uids[start : start + group.rows])))
+                start += group.rows
+        return sorted(found)
+
+    def settled(self) -> Counter[str]:
+        """How many offsets were settled, by reason."""
+        counts: Counter[str] = Counter()
+        for event in self.flushes():
+            for part in event.settled:
+                counts[part.reason] += len(part.offsets)
+        return counts

@@ -1,0 +1,196 @@
+"""A sealer over logs and files in memory."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from harness.rollouts import encode_segment
+from harness.sealing import SealWorld
+from rollstream.schemas import codec
+from rollstream.schemas.digest import row_digests
+from rollstream.schemas.events import DeadLetter, Dispatched
+from rollstream.store import list_manifests, read_rows, visible_files
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.errors import TopicMismatch
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+
+
+def test_rollouts_become_groups_files_and_manifests() -> None:
+    world = SealWorld()
+    for number in range(8):
+        world.publish(f"u{number}", example_id=f"ex-{number // 2}")
+    sealer = world.sealer()
+    world.run(sealer)
+    assert world.groups() == [("u0", "u1"), ("u2", "u3"), ("u4", "u5"), ("u6", "u7")]
+    named = {file.path for event in world.flushes() for file in event.files}
+    assert named == set(visible_files(world.blobs))
+    assert len(list(list_manifests(world.blobs))) == len(world.flushes())
+    assert sealer.stats().sealed == 8
+    assert sum(p.watermark for p in sealer.stats().partitions) == 8
+
+
+@pytest.mark.proves("A3")
+def test_rows_of_a_file_are_those_that_its_event_names() -> None:
+    world = SealWorld(partitions=1)
+    for number in range(4):
+        world.publish(f"u{number}", example_id=f"ex-{number % 2}", output_tokens=range(number + 1))
+    world.run(world.sealer())
+    (event,) = world.flushes()
+    (file,) = event.files
+    rows = read_rows(world.blobs, file.path)
+    assert tuple(rows.scalars["rollout_uid"]) == event.members.uids == ("u0", "u2", "u1", "u3")
+    assert event.members.token_counts.tolist() == [1, 3, 2, 4]
+    digests = row_digests(rows, [group.row_start for group in event.groups])
+    assert digests == [group.digest for group in event.groups]
+
+
+def test_policy_versions_lie_in_files_of_their_own() -> None:
+    world = SealWorld(partitions=1, grouping="mixed")
+    world.publish("a", example_id="x", policy_version="step-1", weight_step=1)
+    world.publish("b", example_id="x", policy_version="step-2", weight_step=2)
+    world.publish("c", example_id="y", policy_version="step-2", weight_step=2)
+    world.publish("d", example_id="y", policy_version="step-2", weight_step=2)
+    world.run(world.sealer())
+    groups = [group for event in world.flushes() for group in event.groups]
+    assert [(g.policy_version, g.weight_step) for g in groups] == [("mixed", 1), ("step-2", 2)]
+    assert ["policy_version=mixed" in path for path in visible_files(world.blobs)] == [True, False]
+
+
+@pytest.mark.proves("A6")
+def test_time_outs_run_without_arrivals() -> None:
+    world = SealWorld(target_group_size=8, seal_timeout_s=10, expire_after_s=60)
+    world.publish("a")
+    world.publish("b")
+    sealer = world.sealer()
+    world.run(sealer, seconds=9)
+    assert world.groups() == []
+    world.run(sealer, seconds=2)
+    assert world.groups() == [("a", "b")]
+
+
+def test_catching_up_seals_nothing_too_early() -> None:
+    world = SealWorld(partitions=1, target_group_size=3, seal_timeout_s=10, expire_after_s=60)
+    world.publish("a")
+    world.publish("b")
+    world.publish("c")
+    world.clock.wait(threading.Event(), 1000)
+    world.run(world.sealer())
+    assert world.groups() == [("a", "b", "c")]
+
+
+@pytest.mark.proves("A6")
+def test_flush_makes_pending_groups_readable() -> None:
+    world = SealWorld(target_group_size=8)
+    world.publish("a")
+    world.publish("b")
+    sealer = world.sealer()
+    world.run(sealer)
+    sealer.flush()
+    assert world.groups() == [("a", "b")]
+
+
+@pytest.mark.proves("A12")
+def test_pending_rollouts_come_back_after_a_restart() -> None:
+    world = SealWorld()
+    world.publish("a")
+    first = world.sealer()
+    world.run(first)
+    first.close()
+    world.publish("b")
+    world.run(world.sealer())
+    assert world.groups() == [("a", "b")]
+
+
+@pytest.mark.proves("A4")
+def test_a_uid_is_a_duplicate_after_a_restart_too() -> None:
+    world = SealWorld()
+    world.publish("a")
+    world.publish("b")
+    first = world.sealer()
+    world.run(first)
+    first.close()
+    world.publish("a")
+    world.run(world.sealer())
+    assert world.groups() == [("a", "b")]
+    assert world.settled() == {"duplicate": 1}
+
+
+def test_what_cannot_be_read_becomes_a_dead_letter_and_the_rest_goes_on() -> None:
+    world = SealWorld(partitions=1)
+    bad = {
+        "not_an_event": b"no avro at all",
+        "unknown_schema": b"\xc3\x01" + bytes(8) + b"rest",
+        "torn": encode_segment(rollout_uid="torn")[:-4],
+        "inconsistent": encode_segment(rollout_uid="other", environment="other"),
+    }
+    world.publish("a")
+    for value in bad.values():
+        world.put(value, partition=0)
+    world.publish("b")
+    sealer = world.sealer()
+    world.run(sealer)
+    assert world.groups() == [("a", "b")]
+    assert world.settled() == {"unreadable": 4}
+    reader = world.broker.reader({TopicPartition(world.layout.dead_letters(), 0): 0})
+    letters = [codec.decode_as(DeadLetter, r.value) for r in reader.poll(10, 1)]
+    assert {letter.reason: letter.value for letter in letters} == bad
+    assert [letter.offset for letter in letters] == [1, 2, 3, 4]
+    assert sealer.stats().dead_letters == 4
+
+
+def test_what_retention_deleted_unread_is_settled_as_lost() -> None:
+    world = SealWorld(partitions=1)
+    for uid in "abcd":
+        world.publish(uid)
+    world.logs.drop_before(world.source(), 2)
+    world.run(world.sealer())
+    assert world.groups() == [("c", "d")]
+    assert world.settled() == {"lost": 2}
+
+
+def test_expired_rows_are_kept_apart() -> None:
+    world = SealWorld(partitions=1, seal_timeout_s=1, expire_after_s=2)
+    world.publish("a")
+    world.run(world.sealer(), seconds=5)
+    assert world.settled() == {"expired": 1}
+    (event,) = world.flushes()
+    (file,) = event.incomplete
+    assert file.path.startswith("incomplete/environment=math/policy_version=step-0/segment=0/")
+    assert list(read_rows(world.blobs, file.path).scalars["rollout_uid"]) == ["a"]
+    assert visible_files(world.blobs) == []
+
+
+def test_a_dispatch_is_settled_with_its_group() -> None:
+    world = SealWorld(partitions=1)
+    world.put(
+        Dispatched(environment="math", example_id="ex-1", group_uid="g", group_size=2), key="g"
+    )
+    world.publish("a", group_uid="g", group_size=2)
+    sealer = world.sealer()
+    world.run(sealer)
+    assert world.settled() == {}
+    world.publish("b", group_uid="g", group_size=2)
+    world.run(sealer)
+    assert world.settled() == {"dispatched": 1}
+    assert world.groups() == [("a", "b")]
+
+
+def test_the_group_remembers_the_watermark_and_a_claim() -> None:
+    world = SealWorld(partitions=1)
+    world.publish("a")
+    world.publish("b")
+    world.publish("c")
+    sealer = world.sealer()
+    world.run(sealer, seconds=3)
+    sealer.close()
+    committed = world.logs.group(world.layout.sealer_group("math")).commits[world.source()]
+    assert committed.offset == 2
+    assert int(committed.metadata) == 0
+
+
+def test_a_sealer_does_not_start_without_its_topics() -> None:
+    world = SealWorld()
+    with pytest.raises(TopicMismatch, match=r"rollouts\.math\.1 is missing"):
+        world.sealer(broker=MemoryBroker(MemoryLogs(world.clock)))
