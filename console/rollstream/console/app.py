@@ -1,0 +1,47 @@
+"""The command line as a whole: every file under ``commands/`` registers itself."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from rollstream.console import commands
+from rollstream.schemas.errors import RollstreamError
+
+
+class OneLineErrors(TyperGroup):
+    """Our own errors go to stderr as they are, exit code 1; anything else is a defect and shows its
+    traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RollstreamError as error:
+            stderr = Console(stderr=True, soft_wrap=True, highlight=False)
+            stderr.print("[red]rollstream:[/red]", end=" ")
+            stderr.print(str(error), markup=False)
+            raise typer.Exit(1) from error
+
+
+def build() -> typer.Typer:
+    """The application with every command."""
+    app = typer.Typer(
+        cls=OneLineErrors,
+        help="Rollstream: nothing lost, nothing twice, every batch replayable.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+
+    # A callback keeps `rollstream COMMAND`, also while there is only one command.
+    @app.callback()
+    def _rollstream() -> None: ...
+
+    for found in pkgutil.iter_modules(commands.__path__):
+        importlib.import_module(f"{commands.__name__}.{found.name}").register(app)
+    return app

@@ -1,0 +1,1 @@
+"""One command a file. Each has ``register(app)``, which adds it; nothing else lists them."""

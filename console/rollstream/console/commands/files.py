@@ -1,0 +1,28 @@
+"""``rollstream files``"""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from rollstream.console.options import CONFIG_FILE, ConfigOption, JsonOption
+from rollstream.console.outside import outside
+from rollstream.runtime.config.load import load_config
+from rollstream.store import visible_files
+
+EXAMPLE = "Example: rollstream files | xargs -n 1 parquet-tools inspect"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("files", epilog=EXAMPLE)(files)
+
+
+def files(
+    context: typer.Context, config: ConfigOption = CONFIG_FILE, as_json: JsonOption = False
+) -> None:
+    """Lists the Parquet files that readers may see: those that manifests name."""
+    blobs = outside(context).store(load_config(config))
+    paths = [str(blobs.local_path(path) or path) for path in visible_files(blobs)]
+    typer.echo(json.dumps(paths, indent=2) if as_json else "\n".join(paths), nl=bool(paths))

@@ -1,0 +1,55 @@
+"""``rollstream status``"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import typer
+from rich.console import Console
+
+from rollstream.console.options import (
+    CONFIG_FILE,
+    TIMEOUT_S,
+    ConfigOption,
+    JsonOption,
+    TimeoutOption,
+)
+from rollstream.console.outside import layout_of, outside
+from rollstream.console.views.status import status_view
+from rollstream.runtime.config.load import load_config
+from rollstream.runtime.deadline import Deadline
+from rollstream.streams.status import Limits, first_stuck, measure
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("status", epilog="Example: rollstream status --config rollstream.toml")(status)
+
+
+def status(
+    context: typer.Context,
+    config: ConfigOption = CONFIG_FILE,
+    timeout_s: TimeoutOption = TIMEOUT_S,
+    as_json: JsonOption = False,
+) -> None:
+    """Shows how far each stage is, and the first one that is stuck with the likely reason."""
+    world, settings = outside(context), load_config(config)
+    with world.broker(settings) as broker:
+        figures = measure(
+            broker,
+            layout_of(settings),
+            {name: section.partitions for name, section in settings.environments.items()},
+            {name: section.environments for name, section in settings.samplers.items()},
+            clock=world.clock,
+            deadline=Deadline(timeout_s, world.clock),
+        )
+    limits = Limits(
+        expire_after_s={n: section.expire_after_s for n, section in settings.environments.items()},
+        max_open_batches={n: section.max_open_batches for n, section in settings.samplers.items()},
+    )
+    verdict = first_stuck(figures, limits)
+    if as_json:
+        typer.echo(json.dumps({**asdict(figures), "stuck": verdict._asdict()}, indent=2))
+    else:
+        Console().print(status_view(figures, verdict))

@@ -1,0 +1,71 @@
+"""``rollstream topics create`` and ``rollstream topics check``"""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from rollstream.console.options import (
+    CONFIG_FILE,
+    TIMEOUT_S,
+    ConfigOption,
+    JsonOption,
+    TimeoutOption,
+)
+from rollstream.console.outside import outside, specs_of
+from rollstream.runtime.config.load import load_config
+from rollstream.streams.topics.check import check_topics
+from rollstream.streams.topics.create import create_topics
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    topics = typer.Typer(help="The topics of the configured environments and samplers.")
+    topics.command("create", epilog="Example: rollstream topics create --config rollstream.toml")(
+        create
+    )
+    topics.command("check", epilog="Example: rollstream topics check --config rollstream.toml")(
+        check
+    )
+    app.add_typer(topics, name="topics", no_args_is_help=True)
+
+
+def create(
+    context: typer.Context,
+    config: ConfigOption = CONFIG_FILE,
+    timeout_s: TimeoutOption = TIMEOUT_S,
+    as_json: JsonOption = False,
+) -> None:
+    """Creates the topics that are missing. Those that are there stay as they are."""
+    world, settings = outside(context), load_config(config)
+    specs = specs_of(settings)
+    with world.broker(settings) as broker:
+        created = create_topics(broker.admin(), specs, timeout_s, clock=world.clock)
+    if as_json:
+        typer.echo(json.dumps(created, indent=2))
+        return
+    for name in created:
+        typer.echo(f"created {name}")
+    typer.echo(f"{len(created)} created, {len(specs) - len(created)} were there")
+
+
+def check(
+    context: typer.Context,
+    config: ConfigOption = CONFIG_FILE,
+    timeout_s: TimeoutOption = TIMEOUT_S,
+    as_json: JsonOption = False,
+) -> None:
+    """Says what differs from the configuration and what to do. Exit code 1 where anything does."""
+    world, settings = outside(context), load_config(config)
+    specs = specs_of(settings)
+    with world.broker(settings) as broker:
+        found = check_topics(broker.admin(), specs, timeout_s)
+    if as_json:
+        typer.echo(json.dumps([difference._asdict() for difference in found], indent=2))
+    else:
+        for difference in found:
+            typer.echo(str(difference))
+        typer.echo(f"{len(specs)} topics, {len(found)} differences")
+    if found:
+        raise typer.Exit(1)

@@ -1,0 +1,69 @@
+"""``rollstream up``"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from rollstream.console.broker import BrokerDidNotStart, EmbeddedKafka
+from rollstream.console.outside import outside
+from rollstream.console.views.fetching import Fetching
+from rollstream.runtime.config.load import load_config
+
+DATA = Path("rollstream-data/kafka")
+PORT = 9092
+LOCAL_HOSTS = ("localhost", "127.0.0.1")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("up", epilog="Example: rollstream up --data ./kafka --port 9092")(up)
+
+
+def up(
+    context: typer.Context,
+    data: Annotated[
+        Path, typer.Option(help="Folder of its data; started again it goes on.", metavar="FOLDER")
+    ] = DATA,
+    port: Annotated[
+        int | None,
+        typer.Option(help=f"Where clients connect, on 127.0.0.1; else the configured, or {PORT}."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="Its kafka.bootstrap names the port.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Runs a real Kafka on this machine, without Docker and Java. Ctrl-C stops it."""
+    if port is None and config is not None:
+        port = _port_of(load_config(config).kafka.bootstrap)
+    console = Console()
+    stopping = outside(context).stopping()
+    with Fetching(console) as fetching:
+        kafka = EmbeddedKafka(data, port=port or PORT, on_progress=fetching).start()
+    with kafka:
+        console.print(f'bootstrap = "{kafka.bootstrap}"   data in {data}; Ctrl-C stops it')
+        ended: list[int] = []
+        threading.Thread(target=_watch, args=(kafka, ended, stopping), daemon=True).start()
+        stopping.wait()
+        if ended:
+            raise BrokerDidNotStart(
+                f"Kafka ended by itself with exit code {ended[0]}; its log is {data}/broker.log"
+            )
+        console.print("stopping Kafka; its data stays")
+
+
+def _port_of(bootstrap: str) -> int | None:
+    host, _, port = bootstrap.rpartition(":")
+    return int(port) if host in LOCAL_HOSTS and port.isdigit() else None
+
+
+def _watch(kafka: EmbeddedKafka, ended: list[int], stopping: threading.Event) -> None:
+    code = kafka.wait()
+    if not stopping.is_set():
+        ended.append(code)
+        stopping.set()

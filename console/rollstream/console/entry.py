@@ -1,0 +1,25 @@
+"""Where the ``rollstream`` script starts. Imports nothing that an extra brings."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.util import find_spec
+
+NEEDS = ("typer", "rich", "pyarrow", "pydantic")
+
+
+def main() -> None:
+    """Runs the command line; without the ``console`` extra it says what to install, exit code 1."""
+    missing = [name for name in NEEDS if find_spec(name) is None]
+    if missing:
+        sys.stderr.write(
+            f"rollstream: the command line needs {', '.join(missing)}; "
+            "run: pip install 'rollstream[console]'\n"
+        )
+        raise SystemExit(1)
+    importlib.import_module("rollstream.console.app").build()()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""What several commands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ConfigOption = Annotated[
+    Path, typer.Option("--config", "-c", help="The configuration.", metavar="FILE")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", help="Seconds that all of it may take.", metavar="SECONDS")
+]
+CONFIG_FILE = Path("rollstream.toml")
+TIMEOUT_S = 60.0

@@ -1,0 +1,56 @@
+"""What commands reach: broker, store, clock, signals. Tests hand in their own as ``obj``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import typer
+
+from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.shutdown import stop_on_signals
+from rollstream.store import Blobs, open_store
+from rollstream.streams.broker import Broker, TopicSpec
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.specs import specs_for
+
+
+def _kafka(config: RollstreamConfig) -> Broker:
+    return KafkaBroker(config.kafka.bootstrap, config.kafka.client)
+
+
+def _store(config: RollstreamConfig) -> Blobs:
+    return open_store(config.store.root)
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """The world that a command sees."""
+
+    broker: Callable[[RollstreamConfig], Broker] = _kafka
+    store: Callable[[RollstreamConfig], Blobs] = _store
+    clock: Clock = field(default_factory=SystemClock)
+    stopping: Callable[[], threading.Event] = stop_on_signals
+
+
+def outside(context: typer.Context) -> Outside:
+    """The world that was handed in, else the real one."""
+    return context.obj if isinstance(context.obj, Outside) else Outside()
+
+
+def layout_of(config: RollstreamConfig) -> Layout:
+    """Names of the configured topics."""
+    return Layout(config.kafka.namespace, config.kafka.generation)
+
+
+def specs_of(config: RollstreamConfig) -> list[TopicSpec]:
+    """The configured topics as they must be."""
+    return specs_for(
+        layout_of(config),
+        {name: environment.partitions for name, environment in config.environments.items()},
+        config.samplers,
+        rollouts_retention_hours=config.kafka.retention_hours,
+    )

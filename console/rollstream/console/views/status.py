@@ -1,0 +1,80 @@
+"""The one screen of ``rollstream status``."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rollstream.streams.status import Figures, Verdict
+
+
+def status_view(figures: Figures, verdict: Verdict) -> RenderableType:
+    """A table of partitions, one of samplers, and the verdict."""
+    parts: list[RenderableType] = []
+    if figures.partitions:
+        parts.append(_partitions(figures))
+    if figures.samplers:
+        parts.append(_samplers(figures))
+    if verdict.stage:
+        parts.append(Text.assemble((f"stuck: {verdict.stage}", "bold red"), f" – {verdict.reason}"))
+    else:
+        parts.append(Text(verdict.reason, style="green"))
+    return Group(*parts)
+
+
+def _partitions(figures: Figures) -> Table:
+    table = _table("Sealing", "partition", "published", "newest", "watermark", "backlog", "groups")
+    table.add_column("last flush", justify="right")
+    table.add_column("sealer")
+    for row in figures.partitions:
+        table.add_row(
+            f"{row.environment}[{row.partition}]",
+            f"{row.ingest_end:,}",
+            age(row.published_age_s),
+            f"{row.watermark:,}",
+            Text(f"{row.backlog:,}", style="yellow" if row.backlog else ""),
+            f"{row.groups:,}",
+            age(row.flush_age_s),
+            Text(row.owner or "none"),
+        )
+    return table
+
+
+def _samplers(figures: Figures) -> Table:
+    table = _table("Sampling", "sampler", "ready", "batches", "acked", "open", "next step")
+    table.add_column("policy", justify="right")
+    table.add_column("last decision", justify="right")
+    table.add_column("actor")
+    for row in figures.samplers:
+        table.add_row(
+            Text(row.name),
+            f"{row.ready:,}",
+            f"{row.batches:,}",
+            f"{row.acked:,}",
+            f"{row.open_batches:,}",
+            f"{row.next_step:,}",
+            "none" if row.policy_step < 0 else f"{row.policy_step:,}",
+            age(row.decision_age_s),
+            Text(row.owner or "none"),
+        )
+    return table
+
+
+def _table(title: str, first: str, *numbers: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column(first)
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def age(seconds: float | None) -> str:
+    """Seconds as people say them."""
+    if seconds is None:
+        return "never"
+    if seconds < 60:
+        return f"{seconds:.1f} s ago"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min ago"
+    return f"{seconds / 3600:.1f} h ago"

@@ -1,0 +1,85 @@
+"""What is known of each stage at one moment. Ages are seconds by the broker's clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFigures:
+    """One partition of an environment, from the ingest log to the seal log.
+
+    Attributes:
+        kept_from: oldest offset that the ingest log still has.
+        ingest_end: next offset to be written to the ingest log.
+        published_age_s: of the newest record there; None: there is none.
+        owner: who claimed the seal log last; empty: nobody ever did.
+        watermark: every ingest offset below it is settled.
+        groups: sealed so far.
+        rollouts: in those groups.
+        flush_age_s: of the newest flush; None: there is none.
+    """
+
+    environment: str
+    partition: int
+    kept_from: int
+    ingest_end: int
+    published_age_s: float | None
+    owner: str
+    watermark: int
+    groups: int
+    rollouts: int
+    flush_age_s: float | None
+
+    @property
+    def backlog(self) -> int:
+        """Records from the watermark on: pending in groups, or not read yet."""
+        return max(0, self.ingest_end - self.watermark)
+
+    @property
+    def lost(self) -> int:
+        """Records that retention deleted before they were settled."""
+        return max(0, self.kept_from - self.watermark)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerFigures:
+    """One sampler, from its decision log.
+
+    Attributes:
+        environments: that it draws from.
+        owner: who claimed the log last; empty: nobody ever did.
+        ready: groups that are sealed, and neither served nor dropped.
+        batches: served so far.
+        acked: of those.
+        open_batches: served and not final yet.
+        next_step: behind the newest batch of the current trainer epoch.
+        policy_step: newest policy that the trainer published; -1: none.
+        decision_age_s: of the newest decision; None: there is none.
+    """
+
+    name: str
+    environments: tuple[str, ...]
+    owner: str
+    ready: int
+    batches: int
+    acked: int
+    open_batches: int
+    next_step: int
+    policy_step: int
+    decision_age_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Everything, at one moment.
+
+    Attributes:
+        missing_topics: of those that must be there; where there are any, the rest is empty.
+        partitions: by environment, then partition.
+        samplers: by name.
+    """
+
+    missing_topics: tuple[str, ...] = ()
+    partitions: tuple[PartitionFigures, ...] = ()
+    samplers: tuple[SamplerFigures, ...] = ()

@@ -1,0 +1,169 @@
+"""Reads the figures of every stage. It costs the dedupe horizon of each partition's seal log (as
+adopting it does) and the decision logs; payloads are never read, but for one record a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.events import Claimed, Flushed
+from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.adoption import find_start, read_between
+from rollstream.streams.owned.follow import Follower, Heard
+from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
+from rollstream.streams.status.progress import SamplerProgress
+from rollstream.streams.topics.layout import Layout
+
+
+class _Ingest(NamedTuple):
+    """One partition of the ingest log."""
+
+    first: int
+    end: int
+    newest_ts: int | None
+
+
+def measure(
+    broker: Broker,
+    layout: Layout,
+    environments: Mapping[str, int],
+    samplers: Mapping[str, Sequence[str]],
+    *,
+    clock: Clock,
+    deadline: Deadline,
+) -> Figures:
+    """The figures as the logs have them now. Nothing is written and no group is joined.
+
+    Args:
+        broker: where.
+        layout: names of the topics.
+        environments: name to number of partitions.
+        samplers: name to the environments that it draws from.
+        clock: for ages.
+        deadline: for all of it.
+
+    Raises:
+        BrokerUnavailable, NotAuthorised; CorruptLog, UnreadableEvent: a seal log breaks its rules.
+    """
+    wanted = [name(e) for e in sorted(environments) for name in (layout.rollouts, layout.groups)]
+    wanted += [layout.sampler(name) for name in sorted(samplers)]
+    present = broker.admin().describe(wanted, deadline.left_s())
+    missing = tuple(topic for topic in wanted if topic not in present)
+    if missing:
+        return Figures(missing_topics=missing)
+    now_us = clock.now_us()
+    partitions = [
+        _partition(broker, layout, environment, partition, now_us, deadline)
+        for environment, count in sorted(environments.items())
+        for partition in range(count)
+    ]
+    sealed: dict[str, int] = dict.fromkeys(environments, 0)
+    for figures in partitions:
+        sealed[figures.environment] += figures.groups
+    return Figures(
+        partitions=tuple(partitions),
+        samplers=tuple(
+            _sampler(
+                broker,
+                TopicPartition(layout.sampler(name), 0),
+                name,
+                tuple(draws_from),
+                sum(sealed.get(environment, 0) for environment in draws_from),
+                now_us,
+                deadline,
+            )
+            for name, draws_from in sorted(samplers.items())
+        ),
+    )
+
+
+def _partition(
+    broker: Broker,
+    layout: Layout,
+    environment: str,
+    partition: int,
+    now_us: int,
+    deadline: Deadline,
+) -> PartitionFigures:
+    ingest = _ingest(broker, TopicPartition(layout.rollouts(environment), partition), deadline)
+    fold = SealFold(dedupe_horizon=0)
+    owner, flushed_ts = "", None
+    for heard in _events(broker, TopicPartition(layout.groups(environment), partition), deadline):
+        fold.apply(heard.offset, heard.timestamp_us, heard.event)
+        if isinstance(heard.event, Claimed):
+            owner = heard.event.owner
+        elif isinstance(heard.event, Flushed):
+            flushed_ts = heard.timestamp_us
+    return PartitionFigures(
+        environment=environment,
+        partition=partition,
+        kept_from=ingest.first,
+        ingest_end=ingest.end,
+        published_age_s=_age_s(now_us, ingest.newest_ts),
+        owner=owner,
+        watermark=fold.watermark,
+        groups=fold.counts.get("groups", 0),
+        rollouts=fold.counts.get("sealed", 0),
+        flush_age_s=_age_s(now_us, flushed_ts),
+    )
+
+
+def _sampler(
+    broker: Broker,
+    where: TopicPartition,
+    name: str,
+    environments: tuple[str, ...],
+    sealed: int,
+    now_us: int,
+    deadline: Deadline,
+) -> SamplerFigures:
+    progress = SamplerProgress()
+    for heard in _events(broker, where, deadline, from_claim=False):
+        progress.apply(heard.timestamp_us, heard.event)
+    return SamplerFigures(
+        name=name,
+        environments=environments,
+        owner=progress.owner,
+        ready=max(0, sealed - progress.taken),
+        batches=progress.batches,
+        acked=progress.acked,
+        open_batches=len(progress.open),
+        next_step=progress.next_step,
+        policy_step=progress.policy_step,
+        decision_age_s=_age_s(now_us, progress.decided_ts),
+    )
+
+
+def _ingest(broker: Broker, where: TopicPartition, deadline: Deadline) -> _Ingest:
+    reader = broker.reader({where: EARLIEST})
+    try:
+        first, end = reader.bounds(where, deadline.left_s())
+        newest = list(read_between(reader, where, max(first, end - 1), end, deadline))
+    finally:
+        reader.close()
+    return _Ingest(first, end, newest[-1].timestamp_us if newest else None)
+
+
+def _events(
+    broker: Broker, where: TopicPartition, deadline: Deadline, *, from_claim: bool = True
+) -> list[Heard]:
+    """The events that count, from the claim at which a fold is whole, or from the beginning."""
+    start = 0
+    if from_claim:
+        reader = broker.reader({where: EARLIEST})
+        try:
+            start = find_start(reader, where, None, deadline)
+        finally:
+            reader.close()
+    follower = Follower(broker, {where: start})
+    try:
+        return follower.catch_up(deadline.left_s())
+    finally:
+        follower.close()
+
+
+def _age_s(now_us: int, then_us: int | None) -> float | None:
+    return None if then_us is None else max(0.0, (now_us - then_us) / 1e6)

@@ -1,0 +1,114 @@
+"""Which stage is stuck first, in the order in which data flows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
+
+QUIET_S = 60.0  # A stage that has work and did nothing for so long counts as stuck.
+
+
+class Limits(NamedTuple):
+    """What the configuration allows each stage.
+
+    Attributes:
+        expire_after_s: by environment, after which even a group that is too small is settled.
+        max_open_batches: by sampler.
+    """
+
+    expire_after_s: Mapping[str, float]
+    max_open_batches: Mapping[str, int]
+
+
+class Verdict(NamedTuple):
+    """The stage that is stuck, empty where none is; the likely reason, with what to do."""
+
+    stage: str
+    reason: str
+
+
+def first_stuck(figures: Figures, limits: Limits) -> Verdict:
+    """The first stage that is stuck, in the order topics, env replicas, sealers, sampler, trainer.
+
+    What stands behind a stuck stage waits for it, so only the first one is named.
+    """
+    if figures.missing_topics:
+        missing = ", ".join(figures.missing_topics)
+        return Verdict("topics", f"{missing} missing; run `rollstream topics create`")
+    for partition in figures.partitions:
+        if partition.lost:
+            return Verdict(
+                "sealers",
+                f"retention deleted {partition.lost} records of {_name(partition)} before they "
+                "were settled; run `rollstream audit`, and raise kafka.retention_hours",
+            )
+    if not any(partition.ingest_end for partition in figures.partitions):
+        return Verdict("env replicas", "nothing was ever published; start the env workers")
+    for partition in figures.partitions:
+        verdict = _sealing(partition, limits)
+        if verdict:
+            return verdict
+    for sampler in figures.samplers:
+        verdict = _sampling(sampler, figures, limits)
+        if verdict:
+            return verdict
+    return Verdict("", "nothing is stuck")
+
+
+def _sealing(partition: PartitionFigures, limits: Limits) -> Verdict | None:
+    if not partition.backlog:
+        return None
+    if not partition.owner:
+        return Verdict(
+            "sealers",
+            f"{partition.backlog} records of {_name(partition)} wait and no sealer ever claimed "
+            "it; run `rollstream seal`",
+        )
+    allowed_s = limits.expire_after_s[partition.environment] + QUIET_S
+    newest_s = partition.published_age_s or 0.0
+    idle_s = newest_s if partition.flush_age_s is None else min(newest_s, partition.flush_age_s)
+    if idle_s > allowed_s:
+        return Verdict(
+            "sealers",
+            f"{partition.backlog} records of {_name(partition)} wait for {idle_s:.0f} s, longer "
+            f"than any group may; is its sealer ({partition.owner}) still running?",
+        )
+    return None
+
+
+def _sampling(sampler: SamplerFigures, figures: Figures, limits: Limits) -> Verdict | None:
+    name, bound = sampler.name, limits.max_open_batches[sampler.name]
+    if not sampler.owner:
+        return Verdict("sampler", f"sampler {name} was never started; attach a trainer to it")
+    if sampler.open_batches >= bound:
+        return Verdict(
+            "trainer",
+            f"{sampler.open_batches} batches of {name} are open, as many as max_open_batches "
+            "allows; call checkpointed(step) after saving",
+        )
+    if (sampler.decision_age_s or 0.0) <= QUIET_S:
+        return None
+    if sampler.ready:
+        return Verdict(
+            "trainer",
+            f"{sampler.ready} groups are ready for {name} and it was asked for nothing since "
+            f"{sampler.decision_age_s:.0f} s; is the trainer still running?",
+        )
+    ages = [
+        partition.published_age_s
+        for partition in figures.partitions
+        if partition.environment in sampler.environments and partition.published_age_s is not None
+    ]
+    if ages and min(ages) > QUIET_S:
+        return Verdict(
+            "env replicas",
+            f"nothing was published to {', '.join(sampler.environments)} since {min(ages):.0f} s "
+            f"and {name} has no group ready; are the env workers still running?",
+        )
+    return None
+
+
+def _name(partition: PartitionFigures) -> str:
+    return f"{partition.environment}[{partition.partition}]"

@@ -1,0 +1,69 @@
+"""The command line over a broker in memory and a store in a folder."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from typer.testing import CliRunner, Result
+
+from rollstream.console.app import build
+from rollstream.console.outside import Outside, layout_of, specs_of
+from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.config.load import load_config
+from rollstream.store import LocalBlobs
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+
+CONFIG = """
+[kafka]
+bootstrap = "unused:9092"
+[store]
+root = "file:///unused"
+[environments.math]
+partitions = 2
+target_group_size = 2
+[samplers.trainer-a]
+environments = ["math"]
+"""
+TIMEOUT_S = 30.0
+
+
+class CommandLine:
+    """``rollstream ARGUMENTS --config …`` in this process; whatever it reaches is ours.
+
+    Attributes:
+        config_file: what ``--config`` names.
+        logs: of the broker.
+        blobs: of the store.
+        clock: of both.
+        stopping: set: commands that run until they are stopped end at once.
+    """
+
+    def __init__(self, folder: Path, text: str = CONFIG) -> None:
+        self.config_file = folder / "rollstream.toml"
+        self.config_file.write_text(text, encoding="utf-8")
+        self.config = load_config(self.config_file, environ={})
+        self.layout = layout_of(self.config)
+        self.clock = ManualClock()
+        self.logs = MemoryLogs(self.clock)
+        self.blobs = LocalBlobs(folder / "store")
+        self.stopping = threading.Event()
+
+    def broker(self) -> MemoryBroker:
+        """Another handle on the same logs."""
+        return MemoryBroker(self.logs)
+
+    def create_topics(self) -> None:
+        """All that the configuration wants."""
+        self.broker().admin().create(specs_of(self.config), TIMEOUT_S)
+
+    def run(self, *arguments: str) -> Result:
+        """The finished command: ``exit_code``, ``stdout``, ``stderr``."""
+        world = Outside(
+            broker=lambda _: self.broker(),
+            store=lambda _: self.blobs,
+            clock=self.clock,
+            stopping=lambda: self.stopping,
+        )
+        command = [*arguments, "--config", str(self.config_file)]
+        return CliRunner().invoke(build(), command, obj=world, env={"COLUMNS": "160"})

@@ -1,0 +1,119 @@
+"""Commands over a broker in memory: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.command_line import CommandLine
+from harness.rollouts import encode_segment, members
+from harness.sealed_files import seal
+from rollstream.console.outside import specs_of
+from rollstream.streams.broker import TopicSpec
+
+COMMANDS = (
+    ["topics", "create"],
+    ["topics", "check"],
+    ["status"],
+    ["files"],
+    ["seal"],
+)
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ["up"]], ids=" ".join)
+def test_help_has_an_example(line: CommandLine, command: list[str]) -> None:
+    done = line.run(*command, "--help")
+    assert done.exit_code == 0
+    assert f"Example: rollstream {' '.join(command)}" in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_error_is_one_line_on_stderr_without_traceback(
+    line: CommandLine, command: list[str]
+) -> None:
+    line.config_file.write_text(line.config_file.read_text() + "surprise = 1\n")
+    done = line.run(*command)
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"rollstream: {line.config_file}: samplers.trainer-a.surprise")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_topics_create_makes_what_is_missing_once(line: CommandLine) -> None:
+    names = [spec.name for spec in specs_of(line.config)]
+    first = line.run("topics", "create", "--json")
+    assert json.loads(first.stdout) == names
+    again = line.run("topics", "create")
+    assert again.stdout == f"0 created, {len(names)} were there\n"
+    assert line.run("topics", "check").exit_code == 0
+
+
+def test_topics_check_says_what_differs_and_exits_1(line: CommandLine) -> None:
+    wanted = {spec.name: spec for spec in specs_of(line.config)}
+    rollouts = wanted.pop(line.layout.rollouts("math"))
+    wanted.pop(line.layout.sampler("trainer-a"))
+    wrong = TopicSpec(rollouts.name, 5, rollouts.config)
+    line.broker().admin().create([wrong, *wanted.values()], 10)
+    done = line.run("topics", "check")
+    assert done.exit_code == 1
+    assert f"{rollouts.name} has partitions 5, not 2: configure 5 partitions" in done.stdout
+    assert f"{line.layout.sampler('trainer-a')} is missing: run `rollstream topics" in done.stdout
+    found = json.loads(line.run("topics", "check", "--json").stdout)
+    assert [(row["topic"], row["what"]) for row in found] == [
+        (rollouts.name, "partitions"),
+        (line.layout.sampler("trainer-a"), "missing"),
+    ]
+
+
+def test_files_lists_what_manifests_name(line: CommandLine) -> None:
+    assert line.run("files").stdout == ""
+    assert json.loads(line.run("files", "--json").stdout) == []
+    path = seal(line.blobs, members(2))
+    line.blobs.create(path.replace("7-a", "8-orphan"), b"")
+    assert line.run("files").stdout == f"{line.blobs.root}/{path}\n"
+    assert json.loads(line.run("files", "--json").stdout) == [f"{line.blobs.root}/{path}"]
+
+
+def test_seal_without_topics_says_what_to_do(line: CommandLine) -> None:
+    done = line.run("seal")
+    assert done.exit_code == 1
+    assert "rollstream topics create" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_seal_that_is_told_to_stop_leaves_cleanly(line: CommandLine) -> None:
+    line.create_topics()
+    line.stopping.set()
+    done = line.run("seal", "--name", "sealer-x")
+    assert (done.exit_code, done.exception) == (0, None)
+
+
+def test_status_names_missing_topics(line: CommandLine) -> None:
+    done = line.run("status")
+    assert done.exit_code == 0
+    assert "stuck: topics" in done.stdout
+    assert "rollstream topics create" in done.stdout
+
+
+@pytest.mark.proves("F17")
+def test_status_follows_rollouts_down_the_stages(line: CommandLine) -> None:
+    line.create_topics()
+    assert "stuck: env replicas – nothing was ever published" in line.run("status").stdout
+    writer = line.broker().writer()
+    for name in ("a", "b"):
+        value = encode_segment(rollout_uid=name, group_uid="g", group_size=2)
+        writer.append(line.layout.rollouts("math"), value, key=b"g")
+    assert writer.flush(10) == 0
+    done = line.run("status")
+    assert "stuck: sealers – 2 records of math[" in done.stdout
+    assert "run `rollstream seal`" in done.stdout
+    found = json.loads(line.run("status", "--json").stdout)
+    assert sum(row["ingest_end"] for row in found["partitions"]) == 2
+    assert found["stuck"]["stage"] == "sealers"
