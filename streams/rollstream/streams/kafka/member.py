@@ -6,6 +6,7 @@ import concurrent.futures
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import confluent_kafka
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
@@ -69,8 +70,7 @@ class KafkaGroupReader(KafkaReader):
     def commit(self, where: TopicPartition, offset: int, metadata: str, timeout_s: float) -> bool:
         if where not in self._assigned:
             return False
-        position = at_offset(where, offset)
-        position.metadata = metadata
+        position = confluent_kafka.TopicPartition(*where, offset, metadata)
         if self._commits is None:
             self._commits = concurrent.futures.ThreadPoolExecutor(1, "rollstream-commit")
         future = self._commits.submit(self._client().commit, offsets=[position], asynchronous=False)

@@ -13,6 +13,7 @@ from rollstream.streams.errors import BrokerError, OffsetLost
 from rollstream.streams.kafka.answers import of_request
 
 _ANSWER_TIMEOUT_S = 10.0  # For the bounds that an OffsetLost names.
+_PROOF_TIMEOUT_S_MIN = 0.1
 _LOGICAL = {EARLIEST: confluent_kafka.OFFSET_BEGINNING, END: confluent_kafka.OFFSET_END}
 _IS_LOST = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
 _HARMLESS = frozenset(
@@ -40,6 +41,7 @@ class KafkaReader:
         self._starts = dict(starts)
         self._consumer: Consumer | None = None
         self._begun = False
+        self._unproven = {where.topic for where in starts}
         self._closed = False
         self._failures: list[KafkaError] = []
         self._lost: dict[TopicPartition, OffsetLost] = {}
@@ -58,6 +60,8 @@ class KafkaReader:
         if not messages and timeout_s > 0:
             messages = consumer.consume(1, timeout_s)
             messages += consumer.consume(records_max - 1, 0) if records_max > 1 else []
+            if not messages and self._unproven:
+                self._prove_topics(consumer, timeout_s)
         if any(map(Message.error, messages)):
             messages = self._without_failures(messages)
             if not messages and self._failures:
@@ -86,6 +90,8 @@ class KafkaReader:
 
     def seek(self, where: TopicPartition, offset: int) -> None:
         assert where in self._starts, where
+        if offset == END:
+            offset = self.bounds(where, _ANSWER_TIMEOUT_S)[1]
         self._starts[where] = offset
         self._lost.pop(where, None)
         if self._consumer is not None and self._begun:
@@ -108,9 +114,24 @@ class KafkaReader:
 
     def _begin_all(self, consumer: Consumer) -> None:
         """At the first poll, not before: whoever asks for bounds first reads nothing ahead."""
+        for where in [where for where, offset in self._starts.items() if offset == END]:
+            # librdkafka would find the end some time later; what is written after this call counts.
+            self._starts[where] = self.bounds(where, _ANSWER_TIMEOUT_S)[1]
         self._begun = True
         positions = [at_offset(where, offset) for where, offset in self._starts.items()]
         consumer.incremental_assign(positions)
+
+    def _prove_topics(self, consumer: Consumer, timeout_s: float) -> None:
+        """librdkafka waits silently for a topic that does not exist; the first idle poll asks."""
+        for topic in sorted(self._unproven):
+            try:
+                found = consumer.list_topics(topic, max(timeout_s, _PROOF_TIMEOUT_S_MIN))
+            except KafkaException:
+                return  # The broker is away; the caller sees its own deadline pass.
+            error = found.topics[topic].error
+            if error is not None:
+                raise of_request(error.code(), error.str(), topic)
+            self._unproven.discard(topic)
 
     def _without_failures(self, messages: list[Any]) -> list[Any]:
         good = []

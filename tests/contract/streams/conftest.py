@@ -1,0 +1,20 @@
+"""Each test of this folder runs twice: in memory, and against a real Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.brokers import KafkaWorld, MemoryWorld, World
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    made: World = (
+        MemoryWorld()
+        if request.param == "memory"
+        else KafkaWorld(request.getfixturevalue("kafka_bootstrap"))
+    )
+    yield made
+    made.close()

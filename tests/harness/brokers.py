@@ -1,0 +1,113 @@
+"""One broker contract, two worlds to test it in: in memory, and a real Kafka."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
+
+from rollstream.runtime.deadline import Deadline
+from rollstream.streams.broker import Broker, LogReader, Record, TopicPartition, TopicSpec
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+
+TIMEOUT_S = 30.0  # Nothing in a healthy test takes so long; a loaded machine is slow.
+LOG_CONFIG = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": str(16 * 1024 * 1024)}
+
+
+class World(Protocol):
+    """A cluster, and brokers on it."""
+
+    def broker(self) -> Broker:
+        """A new handle on the same cluster."""
+
+    def topic(self, partitions: int = 1, config: Mapping[str, str] = LOG_CONFIG) -> str:
+        """A new topic of this test's own."""
+
+    def drop_before(self, where: TopicPartition, offset: int) -> None:
+        """What retention does."""
+
+    def close(self) -> None: ...
+
+
+class MemoryWorld:
+    """In memory."""
+
+    def __init__(self) -> None:
+        self._logs = MemoryLogs()
+        self._brokers: list[Broker] = []
+
+    def broker(self) -> Broker:
+        self._brokers.append(MemoryBroker(self._logs))
+        return self._brokers[-1]
+
+    def topic(self, partitions: int = 1, config: Mapping[str, str] = LOG_CONFIG) -> str:
+        return new_topic(self.broker(), partitions, config)
+
+    def drop_before(self, where: TopicPartition, offset: int) -> None:
+        self._logs.drop_before(where, offset)
+
+    def close(self) -> None:
+        for broker in self._brokers:
+            broker.close()
+
+
+class KafkaWorld:
+    """A real Kafka."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._brokers: list[Broker] = []
+
+    def broker(self) -> Broker:
+        self._brokers.append(KafkaBroker(self._bootstrap))
+        return self._brokers[-1]
+
+    def topic(self, partitions: int = 1, config: Mapping[str, str] = LOG_CONFIG) -> str:
+        return new_topic(self.broker(), partitions, config)
+
+    def drop_before(self, where: TopicPartition, offset: int) -> None:
+        admin = AdminClient({"bootstrap.servers": self._bootstrap})
+        position = confluent_kafka.TopicPartition(*where, offset)
+        for future in admin.delete_records([position]).values():
+            future.result(TIMEOUT_S)
+
+    def close(self) -> None:
+        for broker in self._brokers:
+            broker.close()
+
+
+def new_topic(broker: Broker, partitions: int, config: Mapping[str, str]) -> str:
+    name = f"test.{uuid.uuid4().hex}"
+    broker.admin().create([TopicSpec(name, partitions, dict(config))], TIMEOUT_S)
+    return name
+
+
+def write(broker: Broker, where: TopicPartition, values: list[bytes]) -> None:
+    """All are in the log when this returns."""
+    writer = broker.writer()
+    for value in values:
+        writer.append(where.topic, value, partition=where.partition)
+    assert writer.flush(TIMEOUT_S) == 0
+
+
+def read(reader: LogReader, count: int) -> list[Record]:
+    """The next ``count`` records at least; fails when they do not come."""
+    deadline = Deadline(TIMEOUT_S)
+    records: list[Record] = []
+    while len(records) < count:
+        records += reader.poll(1000, 0.5)
+        assert not deadline.passed(), f"{len(records)} of {count} records came"
+    return records
+
+
+def until(done: Callable[[], bool], *turns: Callable[[], object]) -> None:
+    """Turns loops until ``done``; fails when it never is."""
+    deadline = Deadline(TIMEOUT_S)
+    while not done():
+        for turn in turns:
+            turn()
+        assert not deadline.passed(), "never came true"

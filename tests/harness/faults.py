@@ -1,0 +1,189 @@
+"""Wrappers around the broker's seams: what gets lost, late or doubtful, and what is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from rollstream.streams.broker import (
+    Admin,
+    Broker,
+    Delivery,
+    GroupReader,
+    LogReader,
+    OnDelivery,
+    Record,
+    TopicPartition,
+    Writer,
+)
+from rollstream.streams.errors import DeliveryUnknown
+
+
+class Fate(Enum):
+    """What becomes of an append."""
+
+    PASS = auto()  # As without us.
+    LOSE_REPORT = auto()  # In the log; nobody ever says so.
+    DOUBT = auto()  # In the log; the report says that nobody knows.
+    DROP = auto()  # Not in the log; nobody ever says so.
+    DOUBT_AND_DROP = auto()  # Not in the log; the report says that nobody knows.
+    HOLD = auto()  # Not in the log until `land`; nobody ever says so.
+
+
+class Append(NamedTuple):
+    """An append as it reaches the seam."""
+
+    topic: str
+    value: bytes
+    key: bytes | None
+    partition: int | None
+
+
+Decide = Callable[[Append], Fate]
+
+
+def always_pass(append: Append) -> Fate:
+    return Fate.PASS
+
+
+class FaultyBroker:
+    """A ``Broker`` whose writers ask ``decide`` about each append, and whose readers count.
+
+    Attributes:
+        decide: may be replaced at any time; may also kill its own process.
+        records_read: by all readers so far.
+    """
+
+    def __init__(self, inner: Broker, decide: Decide = always_pass) -> None:
+        self.inner = inner
+        self.decide = decide
+        self.records_read = 0
+        self._held: list[Append] = []
+
+    def land(self) -> int:
+        """What was held reaches the log now, late; how many records."""
+        writer = self.inner.writer()
+        held, self._held = self._held, []
+        for topic, value, key, partition in held:
+            writer.append(topic, value, key=key, partition=partition)
+        assert writer.flush(30.0) == 0
+        return len(held)
+
+    def hold(self, append: Append) -> None:
+        self._held.append(append)
+
+    def writer(
+        self, *, linger_ms: float = 5.0, report_success: bool = True, once: bool = False
+    ) -> Writer:
+        inner = self.inner.writer(linger_ms=linger_ms, report_success=report_success, once=once)
+        return FaultyWriter(self, inner)
+
+    def reader(self, starts: Mapping[TopicPartition, int]) -> LogReader:
+        return CountingReader(self, self.inner.reader(starts))
+
+    def group_reader(
+        self, group: str, topics: Sequence[str], *, on_gone: Callable[[TopicPartition], None]
+    ) -> GroupReader:
+        return self.inner.group_reader(group, topics, on_gone=on_gone)
+
+    def admin(self) -> Admin:
+        return self.inner.admin()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class FaultyWriter:
+    """A ``Writer``."""
+
+    def __init__(self, broker: FaultyBroker, inner: Writer) -> None:
+        self._broker = broker
+        self._inner = inner
+        self._silent: list[tuple[Append, OnDelivery]] = []
+        self._doubts: list[tuple[Append, OnDelivery]] = []
+
+    def append(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        append = Append(topic, value, key, partition)
+        fate = self._broker.decide(append)
+        if fate is Fate.PASS:
+            self._inner.append(topic, value, key=key, partition=partition, on_delivery=on_delivery)
+            return
+        if fate in (Fate.LOSE_REPORT, Fate.DOUBT):
+            self._inner.append(topic, value, key=key, partition=partition)
+        elif fate is Fate.HOLD:
+            self._broker.hold(append)
+        if on_delivery is not None:
+            doubtful = fate in (Fate.DOUBT, Fate.DOUBT_AND_DROP)
+            (self._doubts if doubtful else self._silent).append((append, on_delivery))
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        doubts, self._doubts = self._doubts, []
+        _report_doubt(doubts)
+        self._inner.poll(0.0 if doubts else timeout_s)
+
+    def flush(self, timeout_s: float) -> int:
+        doubts, self._doubts = self._doubts, []
+        _report_doubt(doubts)
+        return self._inner.flush(timeout_s) + len(self._silent)
+
+    def outstanding(self) -> int:
+        return self._inner.outstanding() + len(self._silent) + len(self._doubts)
+
+    def partitions(self, topic: str, timeout_s: float) -> int:
+        return self._inner.partitions(topic, timeout_s)
+
+    def abandon(self) -> None:
+        # What was accepted before reaches the log all the same: the harder case, always.
+        self._inner.flush(30.0)
+        self._inner.abandon()
+        _report_doubt(self._doubts)
+        _report_doubt(self._silent)
+
+
+def _report_doubt(appends: Sequence[tuple[Append, OnDelivery]]) -> None:
+    for append, on_delivery in appends:
+        doubt = DeliveryUnknown(f"{append.topic}: the test lost the report")
+        on_delivery(Delivery(append.topic, append.partition or 0, -1, doubt))
+
+
+class CountingReader:
+    """A ``LogReader``."""
+
+    def __init__(self, broker: FaultyBroker, inner: LogReader) -> None:
+        self._broker = broker
+        self._inner = inner
+
+    def poll(self, records_max: int, timeout_s: float) -> list[Record]:
+        records = self._inner.poll(records_max, timeout_s)
+        self._broker.records_read += len(records)
+        return records
+
+    def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
+        return self._inner.bounds(where, timeout_s)
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        self._inner.seek(where, offset)
+
+    def close(self) -> None:
+        self._inner.close()

@@ -1,0 +1,59 @@
+"""Flush events as short as a test can say them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rollstream.schemas.events import Flushed, Members, Settled
+
+
+def flushed(
+    epoch: int,
+    nonce: str,
+    offsets: Sequence[int],
+    watermark: int,
+    *,
+    now_ts: int = 0,
+    uids: Sequence[str] | None = None,
+    segments: Sequence[int] | None = None,
+    settled: Mapping[str, Sequence[int]] = {},
+) -> Flushed:
+    """A flush that seals ``offsets`` (uid ``u<offset>`` each) and settles others without uids."""
+    count = len(offsets)
+    names = tuple(f"u{offset}" for offset in offsets) if uids is None else tuple(uids)
+    members = Members(
+        offsets=np.asarray(offsets, np.int64),
+        uids=names,
+        segment_idxs=np.asarray([0] * count if segments is None else segments, np.int32),
+        weight_steps=np.zeros(count, np.int64),
+        policy_epochs=np.zeros(count, np.int32),
+        prompt_counts=np.zeros(count, np.int32),
+        token_counts=np.zeros(count, np.int32),
+        rewards=np.zeros(count, np.float64),
+        created_ts=np.zeros(count, np.int64),
+        replicas=("r",),
+        replica_idxs=np.zeros(count, np.int32),
+        stop_reasons=("stop",),
+        stop_reason_idxs=np.zeros(count, np.int32),
+    )
+    return Flushed(
+        epoch=epoch,
+        nonce=nonce,
+        now_ts=now_ts,
+        watermark=watermark,
+        files=(),
+        groups=(),
+        members=members,
+        settled=tuple(
+            Settled(
+                reason=reason,
+                offsets=np.asarray(which, np.int64),
+                uids=(),
+                segment_idxs=np.empty(0, np.int32),
+            )
+            for reason, which in settled.items()
+        ),
+        incomplete=(),
+    )
