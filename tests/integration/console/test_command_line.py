@@ -1,0 +1,131 @@
+"""The installed command, from `up` to `status`, over a Kafka of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Queue
+
+import pytest
+
+from harness.rollouts import encode_segment
+from rollstream.runtime.config.load import load_config
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.topics.layout import Layout
+
+TIMEOUT_S = 120.0
+pytestmark = pytest.mark.broker
+
+
+class Program:
+    """``rollstream ARGUMENTS`` as a process of its own; its lines can be waited for."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rollstream.console.entry", *arguments],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._lines: Queue[str] = Queue()
+        self._seen: list[str] = []
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def until(self, word: str) -> None:
+        """Returns once a line has the word."""
+        while word not in (line := self._lines.get(timeout=TIMEOUT_S)):
+            self._seen.append(line)
+            assert line, f"ended without {word!r}: {self._seen}"
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def ended(self) -> int:
+        """Its exit code."""
+        return self._process.wait(TIMEOUT_S)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder with a configuration whose Kafka `rollstream up` serves."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (tmp_path / "rollstream.toml").write_text(
+        f'[kafka]\nbootstrap = "127.0.0.1:{port}"\n'
+        f'[store]\nroot = "file://{tmp_path}/store"\n'
+        "[environments.math]\npartitions = 1\ntarget_group_size = 2\nflush_interval_s = 0\n"
+        "[samplers.trainer-a]\n"
+        'environments = ["math"]\n'
+    )
+    kafka = Program(tmp_path, "up", "--data", "kafka", "--config", "rollstream.toml")
+    try:
+        kafka.until(f"127.0.0.1:{port}")
+        kafka.until("Ctrl-C stops it")
+        yield tmp_path
+    finally:
+        kafka.signal(signal.SIGINT)
+        assert kafka.ended() == 0
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rollstream.console.entry", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+
+
+@pytest.mark.proves("F8")
+def test_commands_take_a_group_from_publishing_to_a_visible_file(folder: Path) -> None:
+    created = run(folder, "topics", "create", "--json")
+    assert len(json.loads(created.stdout)) == 6, created.stderr
+    assert run(folder, "topics", "check").returncode == 0
+    bootstrap = load_config(folder / "rollstream.toml").kafka.bootstrap
+    with KafkaBroker(bootstrap) as broker:
+        writer = broker.writer()
+        for name in ("a", "b"):
+            value = encode_segment(rollout_uid=name, group_uid="g", group_size=2)
+            writer.append(Layout().rollouts("math"), value, key=b"g")
+        assert writer.flush(TIMEOUT_S) == 0
+    waiting = json.loads(run(folder, "status", "--json").stdout)
+    assert waiting["stuck"]["stage"] == "sealers"
+
+    sealer = Program(folder, "seal", "--name", "sealer-x")
+    sealer.until("reading from")
+    while not json.loads(run(folder, "files", "--json").stdout):
+        pass  # Each turn is a process that reads the manifests; the test's time-out ends it.
+    sealer.signal(signal.SIGTERM)
+    sealer.until("2 rollouts in 1 groups sealed")
+    assert sealer.ended() == 0
+
+    figures = json.loads(run(folder, "status", "--json").stdout)
+    (partition,) = figures["partitions"]
+    assert (partition["owner"], partition["watermark"]) == ("sealer-x", 2)
+    assert (partition["groups"], partition["rollouts"]) == (1, 2)
+    assert figures["samplers"][0]["ready"] == 1
+
+
+def test_command_without_its_file_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    done = run(tmp_path, "status")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("rollstream: rollstream.toml: there is no such file")
+    assert len(done.stderr.splitlines()) == 1

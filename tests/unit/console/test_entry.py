@@ -1,0 +1,46 @@
+"""The script's first steps: what is missing is named, what is printed while Kafka starts."""
+
+from __future__ import annotations
+
+from importlib.machinery import ModuleSpec
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from rollstream.console import entry
+from rollstream.console.views.fetching import Fetching
+from rollstream.console.views.status import age
+
+
+def test_missing_extra_is_named_with_what_to_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find_spec(name: str) -> ModuleSpec | None:
+        return None if name in ("typer", "rich") else ModuleSpec(name, None)
+
+    monkeypatch.setattr(entry, "find_spec", find_spec)
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        "rollstream: the command line needs typer, rich; run: pip install 'rollstream[console]'\n"
+    )
+
+
+def test_what_is_counted_becomes_a_bar_and_the_rest_lines() -> None:
+    out = StringIO()
+    with Fetching(Console(file=out, width=100)) as fetching:
+        fetching("formatting kafka")
+        fetching("fetching Kafka 4.3.0: 0 of 45 files")
+        fetching("fetching Kafka 4.3.0: 45 of 45 files")
+    assert "formatting kafka" in out.getvalue()
+    assert "45/45 files" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, "never"), (0.04, "0.0 s ago"), (59.9, "59.9 s ago"), (120, "2 min ago")],
+)
+def test_ages_are_said_as_people_say_them(seconds: float | None, words: str) -> None:
+    assert age(seconds) == words
