@@ -1,0 +1,157 @@
+"""Examples of every event, made from the types of its fields; and what makes two events the same.
+
+New golden bytes, for a schema that has none: ``PYTHONPATH=tests python -m harness.events``. Files
+that exist are never written again: they are what was shipped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from hypothesis import strategies as st
+
+from harness.rollouts import encode_segment, make_segment, token_array
+from rollstream.schemas import wire_schemas
+from rollstream.schemas.codec import Segment, encode
+from rollstream.schemas.events import Event
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+KINDS: tuple[type[Event], ...] = get_args(Event)
+INT_MAX = 2**31 - 1
+_SCALARS: Mapping[Any, st.SearchStrategy[Any]] = {
+    str: st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
+    int: st.integers(1, INT_MAX),
+    float: st.floats(allow_nan=False),
+    bool: st.booleans(),
+    bytes: st.binary(max_size=6),
+}
+ROLLOUT: Mapping[str, Any] = {
+    "group_uid": "group-1",
+    "group_size": 8,
+    "segment_idx": 1,
+    "continuation_of": "uid-0",
+    "prefix_hash": "0" * 32,
+    "lineage": "main",
+    "policy_epoch": 2,
+    "weight_step": 120,
+    "stop_reason": "length",
+    "loss_mask": [True, False, True],
+    "rewards": {"format": 0.5},
+    "metadata": '{"temperature":0.8}',
+    "actor_logprobs": [-0.25, -0.5, -0.75],
+    "actor_logprob_sum": -1.5,
+    "actor_policy_version": "step-121",
+    "ref_logprobs": [-1.0, -2.0, -3.0],
+    "token_rewards": [0.0, 0.0, 1.0],
+    "weight_steps": [120, 120, 121],
+    "token_arrays": [token_array("routed_experts", np.arange(12, dtype=np.uint8).reshape(3, 2, 2))],
+    "attachments": [{"name": "image", "data": b"\x89PNG"}],
+    "messages": '[{"role":"user","content":"2+2?"}]',
+}
+
+
+def example(kind: type[Any]) -> Any:
+    """An event whose fields all differ, and never change."""
+    return _example(kind, "")
+
+
+def golden_rollout() -> Segment:
+    """A rollout that has everything."""
+    return make_segment(**ROLLOUT)
+
+
+def events(kind: type[Any]) -> st.SearchStrategy[Any]:
+    """Any event of that kind."""
+    hints = get_type_hints(kind)
+    fields = dataclasses.fields(kind)
+    return st.builds(kind, **{field.name: _values(hints[field.name]) for field in fields})
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, arrays bit for bit and with the same dtype."""
+    if dataclasses.is_dataclass(one):
+        names = [field.name for field in dataclasses.fields(one)]
+        return type(one) is type(other) and all(
+            same(getattr(one, name), getattr(other, name)) for name in names
+        )
+    if isinstance(one, np.ndarray):
+        return bool(one.dtype == other.dtype and one.tobytes() == other.tobytes())
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def _example(hint: Any, name: str) -> Any:
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        hints = get_type_hints(hint)
+        return hint(**{f.name: _example(hints[f.name], f.name) for f in dataclasses.fields(hint)})
+    number = sum(name.encode()) % 100 + 1
+    plain = {str: f"{name}-é", int: number, float: number / 8, bool: True, bytes: name.encode()}
+    if hint in plain:
+        return plain[hint]
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _example(args[0], name)
+    if origin is tuple:
+        return (_example(args[0], name), _example(args[0], f"{name}s"))
+    if origin is np.ndarray:
+        return np.array([0, 1, number]).astype(_dtype(hint))
+    assert origin is Mapping, hint
+    return {f"{name}-key": _example(args[1], name)}
+
+
+def _values(hint: Any) -> st.SearchStrategy[Any]:
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return events(hint)
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return st.none() | _values(args[0])
+    if origin is tuple:
+        return st.lists(_values(args[0]), max_size=3).map(tuple)
+    if origin is np.ndarray:
+        dtype = _dtype(hint)
+        numbers = st.lists(st.integers(0, 100), max_size=4)
+        return numbers.map(lambda values: np.array(values, dtype))
+    assert origin is Mapping, hint
+    return st.dictionaries(_values(str), _values(args[1]), max_size=3)
+
+
+def _dtype(hint: Any) -> np.dtype[Any]:
+    """``NDArray[np.int64]`` to int64."""
+    dtype: np.dtype[Any] = np.dtype(get_args(get_args(hint)[1])[0])
+    return dtype
+
+
+def golden_file(schema: wire_schemas.WireSchema) -> Path:
+    """Where the bytes of that version lie."""
+    return GOLDEN / f"{schema.name}.v{schema.version}.bin"
+
+
+def kind_of(schema: wire_schemas.WireSchema) -> type[Any]:
+    """The dataclass of a schema's events."""
+    return next(kind for kind in KINDS if kind.__name__ == schema.source["name"])
+
+
+def write_missing() -> list[Path]:
+    """Writes golden bytes for every schema that has none; which ones."""
+    written = []
+    for schema in wire_schemas.all_schemas():
+        path = golden_file(schema)
+        if not path.exists():
+            rollout = schema.name == "rollout"
+            path.write_bytes(
+                encode_segment(**ROLLOUT) if rollout else encode(example(kind_of(schema)))
+            )
+            written.append(path)
+    return written
+
+
+if __name__ == "__main__":
+    write_missing()

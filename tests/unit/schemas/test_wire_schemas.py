@@ -1,0 +1,179 @@
+"""The ``.avsc`` files are the only list of fields; everything else is held to them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, get_args, get_type_hints
+
+import fastavro
+import numpy as np
+import pytest
+from fastavro.schema import fingerprint, to_parsing_canonical_form
+from numpy.typing import NDArray
+
+from harness.events import KINDS, kind_of
+from rollstream.schemas import events, wire_schemas
+from rollstream.schemas.columns import array_fields, rare_fields, scalar_fields
+from rollstream.schemas.header import RolloutHeader
+from rollstream.schemas.records import RolloutRecord
+from rollstream.schemas.wire_schemas import WireSchema, packed_dtype
+
+SAME_SHAPE = {
+    "CompactedFile": "SealedFile",
+    "IncompleteFile": "SealedFile",
+    "ReplacingGroup": "ChosenGroup",
+    "ReplacedPosition": "LogPosition",
+    "MovedPosition": "LogPosition",
+}
+PLAIN: Mapping[str, Any] = {
+    "string": str,
+    "int": int,
+    "long": int,
+    "double": float,
+    "boolean": bool,
+    "bytes": bytes,
+}
+
+
+ARRAYS: Mapping[str, Any] = {
+    "<i4": NDArray[np.int32],
+    "<i8": NDArray[np.int64],
+    "<f4": NDArray[np.float32],
+    "<f8": NDArray[np.float64],
+    "|b1": NDArray[np.bool_],
+}
+
+
+def python_type(avro: Any) -> Any:
+    """The type that a dataclass must give a field of this Avro type."""
+    packed = packed_dtype(avro)
+    if packed is not None:
+        array = ARRAYS[packed[0]]
+        return array | None if packed[1] else array
+    if isinstance(avro, list):
+        (inner,) = [branch for branch in avro if branch != "null"]
+        return python_type(inner) | None
+    if isinstance(avro, str):
+        return PLAIN[avro]
+    if avro["type"] == "record":
+        return getattr(events, SAME_SHAPE.get(avro["name"], avro["name"]))
+    if avro["type"] == "array":
+        return tuple[python_type(avro["items"]), ...]  # type: ignore[misc]
+    if avro["type"] == "map":
+        return Mapping[str, python_type(avro["values"])]  # type: ignore[misc]
+    return PLAIN[avro["type"]]
+
+
+def records(avro: Any) -> list[Mapping[str, Any]]:
+    """A record schema and every record within it."""
+    if isinstance(avro, list):
+        return [found for branch in avro for found in records(branch)]
+    if not isinstance(avro, dict):
+        return []
+    if avro["type"] == "record":
+        return [avro, *(r for field in avro["fields"] for r in records(field["type"]))]
+    return records(avro.get("items"))
+
+
+def defaults_of(kind: type[Any]) -> dict[str, Any]:
+    found = {}
+    for field in dataclasses.fields(kind):
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = field.default_factory()
+    return found
+
+
+def plain_default(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(
+    "record",
+    [r for s in wire_schemas.all_schemas() if s.name != "rollout" for r in records(s.source)],
+    ids=lambda record: str(record["name"]),
+)
+def test_each_record_has_a_dataclass_with_its_names_types_and_defaults(
+    record: Mapping[str, Any],
+) -> None:
+    kind = getattr(events, SAME_SHAPE.get(record["name"], record["name"]))
+    fields = record["fields"]
+    hints = get_type_hints(kind)
+    assert [field.name for field in dataclasses.fields(kind)] == [f["name"] for f in fields]
+    assert hints == {f["name"]: python_type(f["type"]) for f in fields}
+    wire_defaults = {f["name"]: plain_default(f["default"]) for f in fields if "default" in f}
+    assert defaults_of(kind) == wire_defaults
+
+
+def test_every_event_has_a_schema() -> None:
+    written = {kind_of(s) for s in wire_schemas.all_schemas() if s.name != "rollout"}
+    assert written == set(KINDS)
+
+
+def test_the_header_is_the_prefix_of_the_rollout_schema() -> None:
+    schema = wire_schemas.newest("rollout")
+    prefix = schema.fields[: schema.source["header_fields"]]
+    assert schema.source["header_fields"] == 21
+    assert [f["name"] for f in prefix] == list(RolloutHeader._fields)
+    assert get_type_hints(RolloutHeader) == {f["name"]: python_type(f["type"]) for f in prefix}
+
+
+# A record shows these as values; on the wire they are JSON text, or lists of named bytes.
+SHOWN = {"metadata", "messages", "token_arrays", "attachments", "actor_logprob_sum"}
+
+
+@pytest.mark.proves("A1")
+def test_a_record_has_the_names_types_and_defaults_of_the_schema() -> None:
+    extras = wire_schemas.newest("rollout").fields[-1]["type"][1]["fields"]
+    fields = {f["name"]: f for f in [*wire_schemas.newest("rollout").fields[:-1], *extras]}
+    hints = get_type_hints(RolloutRecord)
+    assert set(hints) == set(fields) - {"actor_logprob_sum"}
+    defaults = defaults_of(RolloutRecord)
+    for name, field in fields.items():
+        if name in SHOWN:
+            continue
+        wanted = python_type(field["type"])
+        if name == "actor_logprobs":  # Or their sum.
+            assert set(get_args(hints[name])) == {*get_args(wanted), float}
+        else:
+            assert hints[name] == wanted, name
+        if name == "rollout_uid":  # Users may build a record before it has an identity.
+            assert defaults[name] == ""
+        elif packed_dtype(field["type"]) == ("<i4", False):
+            assert defaults[name].tobytes() == field["default"].encode()
+        else:
+            assert defaults.get(name, "required") == field.get("default", "required"), name
+
+
+def test_every_field_of_the_schema_is_a_column() -> None:
+    fields = [f["name"] for f in wire_schemas.newest("rollout").fields if f["name"] != "extras"]
+    assert set(array_fields()) | set(scalar_fields()) == {*fields, *rare_fields()}
+
+
+def test_fingerprint_follows_the_avro_specification() -> None:
+    # Avro 1.12 specification, CRC-64-AVRO of the canonical form "int", as its test vectors give it.
+    assert fingerprint(to_parsing_canonical_form("int"), "CRC-64-AVRO") == "8f5c393f1ad57572"
+
+
+@pytest.mark.parametrize("schema", wire_schemas.all_schemas(), ids=lambda s: str(s.name))
+def test_prefix_is_marker_and_little_endian_fingerprint(schema: WireSchema) -> None:
+    canonical = to_parsing_canonical_form(dict(schema.source))
+    start = 0xC15D213AA4D7A795  # The specification's algorithm, bit by bit.
+    crc = start
+    for byte in canonical.encode():
+        value = (crc ^ byte) & 0xFF
+        for _ in range(8):
+            value = (value >> 1) ^ (start if value & 1 else 0)
+        crc = (crc >> 8) ^ value
+    assert schema.prefix == b"\xc3\x01" + crc.to_bytes(8, "little")
+
+
+@pytest.mark.parametrize("schema", wire_schemas.all_schemas(), ids=lambda s: str(s.name))
+def test_a_foreign_avro_library_can_use_the_file_as_it_is(schema: WireSchema) -> None:
+    assert fastavro.parse_schema(dict(schema.source))
+
+
+def test_prefixes_tell_all_schemas_apart() -> None:
+    assert len(wire_schemas.by_prefix()) == len(wire_schemas.all_schemas())
