@@ -19,12 +19,14 @@ from rollstream.console.demo.summary import print_summary
 from rollstream.console.demo.tasks import TASK_NAMES
 from rollstream.console.demo.trainer import Trainer
 from rollstream.console.demo.weights import WeightsFile
+from rollstream.console.outside import specs_of
+from rollstream.console.views.fetching import Fetching
 from rollstream.consumers import audit
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.load import load_config
 from rollstream.sampler import SamplerClient
 from rollstream.streams.kafka import KafkaBroker
-from rollstream.streams.topics import create_topics
+from rollstream.streams.topics.create import create_topics
 
 
 def run_demo(folder: Path, *, chaos: bool, console: Console) -> bool:
@@ -36,12 +38,14 @@ def run_demo(folder: Path, *, chaos: bool, console: Console) -> bool:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "logs").mkdir(parents=True)
     clock = SystemClock()
-    with EmbeddedKafka(folder / "kafka", on_progress=console.print) as kafka:
+    with Fetching(console) as fetching:
+        kafka = EmbeddedKafka(folder / "kafka", on_progress=fetching).start()
+    with kafka:
         path = folder / "rollstream.toml"
         path.write_text(settings.config_text(kafka.bootstrap, folder / "data"))
         config = load_config(path)
         with KafkaBroker(config.kafka.bootstrap, config.kafka.client) as broker:
-            create_topics(broker, config)
+            create_topics(broker.admin(), specs_of(config), config.kafka.timeout_s)
         weights = WeightsFile(folder / "weights.bin")
         weights.write(0, Policy.initial(settings.SEED))
         fleet = Fleet(
