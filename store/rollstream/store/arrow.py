@@ -60,6 +60,20 @@ def rows_schema() -> pa.Schema:
     return pa.schema(fields)
 
 
+@cache
+def leaf_index(name: str) -> int:
+    """Where a column of primitive lists stands among a file's leaf columns."""
+    schema = rows_schema()
+    before = [schema.field(i).type for i in range(schema.get_field_index(name))]
+    return sum(map(_leaves, before))
+
+
+def _leaves(kind: pa.DataType) -> int:
+    if kind.num_fields == 0:
+        return 1
+    return sum(_leaves(kind.field(i).type) for i in range(kind.num_fields))
+
+
 def _field(name: str, avro_type: Any) -> pa.Field:
     if isinstance(avro_type, list):
         (inner,) = (branch for branch in avro_type if branch != "null")

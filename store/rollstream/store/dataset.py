@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from rollstream.store.plain_pages import plain_bytes, unpacked_bits
 PAGE_BYTES = 1 << 30  # A column chunk is one page: pages of their own cost time and help nobody.
 ENVIRONMENT_KEY = "rollstream.environment"
 IN_PLACE_KEY = "rollstream.in_place"  # The arrays that every row has, as long as its count says.
+ABSENT_KEY = "rollstream.absent"  # The arrays that no row has.
 _REPETITIVE = (
     "example_id",
     "group_uid",
@@ -94,6 +96,7 @@ def encode_rows(
             {
                 ENVIRONMENT_KEY: columns.scalars[arrow.ENVIRONMENT][0],
                 IN_PLACE_KEY: ",".join(_in_place(columns)) if compression == "none" else "",
+                ABSENT_KEY: ",".join(name for name in array_fields() if name not in columns.arrays),
             }
         )
         writer.write_table(table, row_group_size=columns.rows)
@@ -163,8 +166,8 @@ class RowFile:
             raise CorruptFile(f"{path} does not name its environment: no file of a sealer's")
         self.environment: str = stated[ENVIRONMENT_KEY.encode()].decode()
         self._in_place = frozenset(stated[IN_PLACE_KEY.encode()].decode().split(","))
+        self._absent = frozenset(stated[ABSENT_KEY.encode()].decode().split(","))
         self._ends: dict[str, NDArray[np.int64]] = {}
-        self._chunks: dict[str, pq.ColumnChunkMetaData] = {}
 
     def read(
         self,
@@ -185,9 +188,8 @@ class RowFile:
         rows = sum(count for _, count in wanted)
         scalars: dict[str, Sequence[Any]] = {}
         arrays: dict[str, Ragged] = {}
-        decoded = self._decoded(
-            [n for n in names if n != arrow.ENVIRONMENT and n not in self._in_place]
-        )
+        ready = {arrow.ENVIRONMENT, *self._in_place, *self._absent}
+        decoded = self._decoded([name for name in names if name not in ready])
         for name in names:
             if name == arrow.ENVIRONMENT:
                 scalars[name] = [self.environment] * rows
@@ -196,7 +198,7 @@ class RowFile:
                 scalars[name] = [
                     v for first, count in wanted for v in values[first : first + count]
                 ]
-            else:
+            elif name not in self._absent:
                 if name in self._in_place:
                     ragged = self._rows_in_place(name, wanted)
                 else:
@@ -235,16 +237,22 @@ class RowFile:
         return self._ends[counts]
 
     def _chunk(self, name: str) -> pq.ColumnChunkMetaData:
-        if not self._chunks:
-            group = self._file.metadata.row_group(0)
-            for index in range(group.num_columns):
-                chunk = group.column(index)
-                self._chunks[chunk.path_in_schema.split(".", 1)[0]] = chunk
-        return self._chunks[name]
+        group = self._file.metadata.row_group(0)
+        first = min(arrow.leaf_index(name), group.num_columns - 1)
+        # The newest schema's place first; a file of an older one has it elsewhere.
+        for index in (first, *range(group.num_columns)):
+            chunk = group.column(index)
+            if chunk.path_in_schema.startswith(f"{name}."):
+                return chunk
+        raise CorruptFile(f"{self.path} has no column {name}, which its footer names")
 
 
 def _bytes(blobs: Blobs, path: str) -> pa.Buffer:
     local = blobs.local_path(path)
-    if local is not None and local.is_file() and local.stat().st_size:
-        return pa.memory_map(str(local)).read_buffer()
-    return pa.py_buffer(blobs.read(path))
+    if local is None:
+        return pa.py_buffer(blobs.read(path))
+    try:
+        with local.open("rb") as file:
+            return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError):  # Nothing there, a folder, or empty: the store says what.
+        return pa.py_buffer(blobs.read(path))
