@@ -36,6 +36,7 @@ CLAIMS_KEPT_MAX = (
 )
 NONCES_KEPT_MAX = 256  # Claims of ours that may still land late; older ones count as foreign.
 CLAIM_ATTEMPT_S = 10.0  # A claim that was neither reported nor read back by then is made anew.
+CLAIM_ATTEMPTS_MIN = 3  # So many silent attempts fit into one deadline, however short it is.
 REPORT_SLICE_S = 0.5
 READ_SLICE_S = 0.05
 
@@ -178,11 +179,12 @@ class OwnedLog(Generic[F]):
         if self._trouble is not None or self._appends:
             self._throw_writer_away()
         self._trouble = DeliveryUnknown(f"{self.where}: the claim was not proven; claim again")
+        attempt_s = min(CLAIM_ATTEMPT_S, deadline.left_s() / CLAIM_ATTEMPTS_MIN)
         failure: Exception | None = None
         try:
             while not deadline.passed():
                 try:
-                    self._claim_once(deadline, hint)
+                    self._claim_once(deadline, hint, attempt_s)
                 except (_ClaimAgain, DeliveryUnknown, BrokerUnavailable) as error:
                     failure = error
                     self._throw_writer_away()
@@ -259,20 +261,21 @@ class OwnedLog(Generic[F]):
 
     # --- the claim ---
 
-    def _claim_once(self, deadline: Deadline, hint: int | None) -> None:
+    def _claim_once(self, deadline: Deadline, hint: int | None, attempt_s: float) -> None:
         resumed = self._next is not None
         start = self._next if self._next is not None else self._begin_anew(hint, deadline)
         nonce = self._entropy.token()
         attempt = _Append(-1, Claimed(owner=self._owner, nonce=nonce))
         self._nonces.append(nonce)
         self._send(attempt)
-        if not self._fold_until(start, nonce, attempt, deadline, stop_at_foreign=resumed):
+        silence = Deadline(attempt_s, self._clock)
+        if not self._fold_until(start, nonce, attempt, silence, deadline, stop_at_foreign=resumed):
             # Somebody else owned it meanwhile: what we remember decides nothing any more.
             start = self._begin_anew(self._proven if self._proven is not None else hint, deadline)
-            self._fold_until(start, nonce, attempt, deadline, stop_at_foreign=False)
+            self._fold_until(start, nonce, attempt, silence, deadline, stop_at_foreign=False)
         assert self._fence.reign is not None
         self.epoch, self.nonce = self._fence.reign.epoch, nonce
-        self._adopt(deadline)
+        self._adopt(Deadline(min(attempt_s, deadline.left_s()), self._clock))
         self._proven = self.epoch
         self._number_at_claim = self._number
         self._trouble = None
@@ -290,6 +293,7 @@ class OwnedLog(Generic[F]):
         start: int,
         nonce: str,
         attempt: _Append,
+        silence: Deadline,
         deadline: Deadline,
         *,
         stop_at_foreign: bool,
@@ -297,7 +301,6 @@ class OwnedLog(Generic[F]):
         """Folds from ``start`` up to our claim; False where a foreign claim stands before it."""
         reader = self._open_reader()
         reader.seek(self.where, start)
-        attempt_until = Deadline(min(CLAIM_ATTEMPT_S, deadline.left_s()), self._clock)
         self._next = start
         while True:
             self._expect_no_refusal(attempt)
@@ -313,8 +316,8 @@ class OwnedLog(Generic[F]):
             self._say(deadline, "the claim to come back")
             if deadline.passed():
                 raise BrokerUnavailable(f"{self.where}: read up to {self._next} by the deadline")
-            if not records and attempt.delivery is None and attempt_until.passed():
-                raise _ClaimAgain(f"no word of the claim within {CLAIM_ATTEMPT_S} s")
+            if not records and attempt.delivery is None and silence.passed():
+                raise _ClaimAgain(f"no word of the claim within {silence.timeout_s} s")
 
     def _expect_no_refusal(self, attempt: _Append) -> None:
         assert self._writer is not None

@@ -1,0 +1,575 @@
+"""The contract of the owned log (DESIGN section 3), on the twin and on Kafka."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from harness.brokers import LOG_CONFIG, TIMEOUT_S, World, until, write
+from harness.faults import Append, Fate, FaultyBroker
+from harness.seal_events import flushed
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.entropy import SystemEntropy
+from rollstream.schemas import codec
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import Adopted, Claimed, Flushed, Requested
+from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.errors import (
+    ClaimFailed,
+    CorruptLog,
+    DeliveryUnknown,
+    Fenced,
+    OffsetLost,
+    RecordTooLarge,
+    UnknownTopic,
+)
+from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.follow import Follower
+from rollstream.streams.owned.log import RECLAIM_EVERY_RECORDS, OwnedLog, Ticket
+
+HORIZON = 50
+SOON_S = 1.0  # For what is known to be lost: nothing comes however long one waits.
+
+
+def in_time() -> Deadline:
+    return Deadline(TIMEOUT_S)
+
+
+def owner_of(broker: Broker, where: TopicPartition, owner: str = "a") -> OwnedLog[SealFold]:
+    return OwnedLog(
+        broker,
+        where,
+        owner=owner,
+        make_fold=lambda: SealFold(dedupe_horizon=HORIZON),
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+    )
+
+
+def settle(log: OwnedLog[SealFold], count: int = 10) -> Ticket:
+    """Appends the flush that settles the next ``count`` offsets."""
+    start = log.fold.watermark
+    stop = start + count
+    return log.append(flushed(log.epoch, log.nonce, range(start, stop), stop))
+
+
+def settle_heard(log: OwnedLog[SealFold], count: int = 10) -> int:
+    return log.heard(settle(log, count), in_time())
+
+
+def requested(number: int) -> Requested:
+    arguments = json.dumps({"number": number})
+    return Requested(
+        request_id=str(number),
+        command="compact",
+        arguments=arguments,
+        requested_by="somebody",
+        created_ts=1,
+    )
+
+
+def only(kind: type, fate: Fate, times: int = 1) -> Callable[[Append], Fate]:
+    """``fate`` for the first ``times`` events of one kind."""
+    left = times
+
+    def decide(append: Append) -> Fate:
+        nonlocal left
+        if left and isinstance(codec.decode(append.value), kind):
+            left -= 1
+            return fate
+        return Fate.PASS
+
+    return decide
+
+
+@pytest.fixture
+def where(world: World) -> TopicPartition:
+    return TopicPartition(world.topic(partitions=2), 1)
+
+
+def whole_fold(world: World, where: TopicPartition) -> SealFold:
+    """What a reader who begins at the beginning makes of the log."""
+    fold = SealFold(dedupe_horizon=HORIZON)
+    follower = Follower(world.broker(), {where: EARLIEST})
+    for heard in follower.catch_up(TIMEOUT_S):
+        fold.apply(heard.offset, heard.timestamp_us, heard.event)
+    follower.close()
+    return fold
+
+
+# --- one owner ---
+
+
+def test_an_owner_hears_what_it_appends_in_order(world: World, where: TopicPartition) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    first = log.append(flushed(log.epoch, log.nonce, range(10), 10))
+    second = log.append(flushed(log.epoch, log.nonce, range(10, 20), 20))
+    third = log.append(flushed(log.epoch, log.nonce, range(20, 30), 30))
+    assert log.fold.watermark == 0  # Appended is not heard.
+    assert log.heard(second, in_time()) == 3
+    assert log.fold.watermark == 20
+    assert log.heard(third, in_time()) == 4
+    assert log.heard(first, in_time()) == 2
+    assert log.fold.watermark == 30
+    follower = Follower(world.broker(), {where: 0})
+    kinds = [type(heard.event) for heard in follower.catch_up(TIMEOUT_S)]
+    assert kinds == [Claimed, Adopted, Flushed, Flushed, Flushed]
+    assert follower.next_offsets() == {where: 5}
+    assert follower.epochs() == {where: 0}
+
+
+def test_polling_sends_what_waits_behind_an_event(world: World, where: TopicPartition) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    log.append(flushed(log.epoch, log.nonce, range(10), 10))
+    log.append(flushed(log.epoch, log.nonce, range(10, 20), 20))
+    follower = Follower(world.broker(), {where: 0})
+    deadline, heard = in_time(), 0
+    while heard < 4:
+        log.poll()
+        heard += len(follower.poll(100, 0.05))
+        assert not deadline.passed()
+    assert log.fold.watermark == 0
+
+
+@pytest.mark.proves("I4")
+def test_a_claim_folds_all_that_counts(world: World, where: TopicPartition) -> None:
+    first = owner_of(world.broker(), where)
+    first.claim(in_time())
+    settle_heard(first)
+    settle_heard(first)
+    first.release()
+    second = owner_of(world.broker(), where, "b")
+    fold = second.claim(in_time())
+    assert fold is second.fold
+    assert (fold.watermark, second.epoch) == (20, 4)
+    assert fold.seen("u7", 0)
+    assert not fold.seen("u20", 0)
+    assert settle_heard(second) == 6
+
+
+def test_an_owner_that_claims_again_keeps_its_fold(world: World, where: TopicPartition) -> None:
+    log = owner_of(world.broker(), where)
+    before = log.claim(in_time())
+    old = settle(log)
+    log.heard(old, in_time())
+    assert log.claim(in_time()) is before
+    assert log.epoch == 3
+    assert settle_heard(log) == 5
+    assert log.heard(old, in_time()) == 2  # What was heard stays known.
+    assert whole_fold(world, where).digest() == log.fold.digest()
+
+
+def test_what_was_not_heard_before_a_claim_is_told_by_the_fold(
+    world: World, where: TopicPartition
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    ticket = settle(log)
+    log.claim(in_time())
+    with pytest.raises(DeliveryUnknown, match="fold"):
+        log.heard(ticket, in_time())
+    assert log.fold.watermark in (0, 10)
+    watermark = log.fold.watermark
+    settle_heard(log)  # The new claim is not in doubt for an old ticket's sake.
+    assert log.fold.watermark == watermark + 10
+
+
+def test_what_was_released_is_claimed_before_it_is_used(
+    world: World, where: TopicPartition
+) -> None:
+    log = owner_of(world.broker(), where)
+    with pytest.raises(DeliveryUnknown, match="claim first"):
+        log.append(flushed(0, "", [], 0))
+    log.claim(in_time())
+    log.release()
+    log.release()
+    with pytest.raises(DeliveryUnknown, match="claim again"):
+        settle(log)
+    log.claim(in_time())
+    assert settle_heard(log) == 4
+
+
+def test_an_event_of_another_claim_is_a_defect(world: World, where: TopicPartition) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    with pytest.raises(AssertionError, match="another claim"):
+        log.append(flushed(log.epoch + 1, log.nonce, [0], 1))
+
+
+def test_claiming_no_topic_says_so(world: World) -> None:
+    log = owner_of(world.broker(), TopicPartition("missing.topic", 0))
+    with pytest.raises(UnknownTopic):
+        log.claim(in_time())
+
+
+# --- two owners ---
+
+
+@pytest.mark.proves("I4")
+def test_of_two_owners_the_newer_is_heard_and_the_older_learns_it(
+    world: World, where: TopicPartition
+) -> None:
+    old, new = owner_of(world.broker(), where, "old"), owner_of(world.broker(), where, "new")
+    old.claim(in_time())
+    settle_heard(old)
+    new.claim(in_time(), hint=old.epoch)
+    late = settle(old)
+    with pytest.raises(Fenced, match="'new' claimed at 3"):
+        old.heard(late, in_time())
+    with pytest.raises(Fenced):
+        settle(old)
+    assert old.fold.watermark == 10
+    assert settle_heard(new) == 6  # Over the gap that the old one's append left.
+    assert whole_fold(world, where).digest() == new.fold.digest()
+    assert new.fold.watermark == 20
+
+
+def test_an_overtaken_owner_may_claim_again_and_begins_anew(
+    world: World, where: TopicPartition
+) -> None:
+    first, second = owner_of(world.broker(), where), owner_of(world.broker(), where, "b")
+    before = first.claim(in_time())
+    settle_heard(first)
+    second.claim(in_time())
+    settle_heard(second)
+    with pytest.raises(Fenced):
+        first.heard(settle(first), in_time())
+    assert first.claim(in_time()) is not before
+    assert first.fold.watermark == 20
+    with pytest.raises(Fenced):
+        second.heard(settle(second), in_time())
+    settle_heard(first)
+    assert whole_fold(world, where).digest() == first.fold.digest()
+
+
+def test_a_claim_over_a_foreign_one_begins_anew(world: World, where: TopicPartition) -> None:
+    first, second = owner_of(world.broker(), where), owner_of(world.broker(), where, "b")
+    before = first.claim(in_time())
+    settle_heard(first)
+    second.claim(in_time())
+    settle_heard(second)
+    assert first.claim(in_time()) is not before  # It never wrote meanwhile, so it was not told.
+    assert first.fold.watermark == 20
+
+
+@pytest.mark.proves("I3")
+def test_a_zombie_that_goes_on_writing_is_heard_by_nobody(
+    world: World, where: TopicPartition
+) -> None:
+    zombie, owner = owner_of(world.broker(), where, "zombie"), owner_of(world.broker(), where)
+    zombie.claim(in_time())
+    settle_heard(zombie)
+    owner.claim(in_time())
+    junk = [flushed(zombie.epoch, zombie.nonce, range(n, n + 10), n + 10) for n in (10, 20, 30)]
+    for event in junk:  # As a producer does that was stopped in the middle and continued.
+        write(world.broker(), where, [codec.encode(event)])
+        settle_heard(owner)
+    assert owner.fold.watermark == 40
+    follower = Follower(world.broker(), {where: EARLIEST})
+    heard = follower.catch_up(TIMEOUT_S)
+    flushes = [entry.offset for entry in heard if isinstance(entry.event, Flushed)]
+    assert flushes == [2, 6, 8, 10]
+    assert whole_fold(world, where).digest() == owner.fold.digest()
+
+
+def test_an_event_with_the_right_epoch_and_another_nonce_does_not_count(
+    world: World, where: TopicPartition
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    write(world.broker(), where, [codec.encode(flushed(log.epoch, "other", range(10), 10))])
+    settle_heard(log)
+    assert whole_fold(world, where).digest() == log.fold.digest()
+
+
+def test_requests_of_others_are_folded_where_they_stand(
+    world: World, where: TopicPartition
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    for number in range(3):
+        write(world.broker(), where, [codec.encode(requested(number))])
+    assert settle_heard(log) == 5
+    heard = Follower(world.broker(), {where: 0}).catch_up(TIMEOUT_S)
+    assert [type(entry.event) for entry in heard[2:]] == [Requested] * 3 + [Flushed]
+
+
+# --- doubt ---
+
+
+@pytest.mark.proves("I1", "I4")
+@pytest.mark.parametrize(
+    ("fate", "is_there"),
+    [
+        (Fate.LOSE_REPORT, True),
+        (Fate.DROP, False),
+        (Fate.DOUBT, True),
+        (Fate.DOUBT_AND_DROP, False),
+    ],
+)
+def test_a_lost_report_is_settled_by_a_claim(
+    world: World, where: TopicPartition, fate: Fate, is_there: bool
+) -> None:
+    broker = FaultyBroker(world.broker())
+    log = owner_of(broker, where)
+    fold = log.claim(in_time())
+    broker.decide = only(Flushed, fate)
+    doubtful, behind = settle(log), log.append(flushed(log.epoch, log.nonce, range(10, 20), 20))
+    with pytest.raises(DeliveryUnknown):
+        log.heard(doubtful, Deadline(SOON_S))
+    with pytest.raises(DeliveryUnknown):
+        log.heard(behind, in_time())
+    with pytest.raises(DeliveryUnknown):
+        settle(log)
+    assert log.claim(in_time()) is fold
+    # The event behind the doubtful one is never there without it: it was not even sent.
+    assert fold.watermark == (10 if is_there else 0)
+    settle_heard(log)
+    assert whole_fold(world, where).digest() == fold.digest()
+
+
+@pytest.mark.parametrize("kind", [Claimed, Adopted])
+@pytest.mark.parametrize("fate", [Fate.LOSE_REPORT, Fate.DROP, Fate.DOUBT, Fate.DOUBT_AND_DROP])
+def test_a_claim_survives_doubt_about_its_own_events(
+    world: World, where: TopicPartition, kind: type, fate: Fate
+) -> None:
+    broker = FaultyBroker(world.broker(), only(kind, fate))
+    log = owner_of(broker, where)
+    log.claim(Deadline(6 * SOON_S))
+    settle_heard(log)
+    assert whole_fold(world, where).digest() == log.fold.digest()
+
+
+@pytest.mark.proves("I4")
+def test_a_claim_that_lands_late_fences_its_own_sender_which_claims_again(
+    world: World, where: TopicPartition
+) -> None:
+    broker = FaultyBroker(world.broker(), only(Claimed, Fate.HOLD, times=9))
+    log = owner_of(broker, where)
+    with pytest.raises(ClaimFailed):
+        log.claim(Deadline(SOON_S))
+    broker.decide = lambda append: Fate.PASS
+    fold = log.claim(in_time())
+    settle_heard(log)
+    assert broker.land() > 0
+    ticket = settle(log)
+    with pytest.raises(DeliveryUnknown, match="landed late"):
+        log.heard(ticket, in_time())
+    assert log.claim(in_time()) is fold
+    assert fold.watermark == 10  # What stood behind the late claim never counted.
+    settle_heard(log)
+    assert fold.watermark == 20
+    assert whole_fold(world, where).digest() == fold.digest()
+
+
+def test_a_claim_that_lands_between_claim_and_adoption_is_claimed_over(
+    world: World, where: TopicPartition
+) -> None:
+    broker = FaultyBroker(world.broker(), only(Claimed, Fate.HOLD, times=9))
+    log = owner_of(broker, where)
+    with pytest.raises(ClaimFailed):
+        log.claim(Deadline(SOON_S))
+
+    def land_before_adoption(append: Append) -> Fate:
+        if isinstance(codec.decode(append.value), Adopted):
+            broker.decide = lambda append: Fate.PASS
+            assert broker.land() > 0
+        return Fate.PASS
+
+    broker.decide = land_before_adoption
+    log.claim(in_time())
+    settle_heard(log)
+    assert whole_fold(world, where).digest() == log.fold.digest()
+
+
+@pytest.mark.proves("I3")
+def test_an_append_that_lands_after_a_later_claim_does_not_count(
+    world: World, where: TopicPartition
+) -> None:
+    broker = FaultyBroker(world.broker())
+    log = owner_of(broker, where)
+    log.claim(in_time())
+    broker.decide = only(Flushed, Fate.HOLD)
+    with pytest.raises(DeliveryUnknown):
+        log.heard(settle(log), Deadline(SOON_S))
+    log.claim(in_time())
+    broker.land()
+    settle_heard(log)
+    assert log.fold.watermark == 10
+    assert whole_fold(world, where).digest() == log.fold.digest()
+
+
+def test_a_refusal_for_good_is_said_and_leaves_nothing_behind_it(world: World) -> None:
+    topic = world.topic(config={**LOG_CONFIG, "max.message.bytes": "5000"})
+    log = owner_of(world.broker(), TopicPartition(topic, 0))
+    log.claim(in_time())
+    big = log.append(flushed(log.epoch, log.nonce, range(1000), 1000))
+    behind = log.append(flushed(log.epoch, log.nonce, range(1000, 1010), 1010))
+    with pytest.raises(RecordTooLarge):
+        log.heard(big, in_time())
+    with pytest.raises(DeliveryUnknown):
+        log.heard(behind, in_time())
+    log.claim(in_time())
+    assert log.fold.watermark == 0
+    settle_heard(log)
+    assert log.fold.watermark == 10
+
+
+# --- start-up ---
+
+
+def test_every_hint_leads_to_the_same_fold(world: World, where: TopicPartition) -> None:
+    log, zombie = owner_of(world.broker(), where), owner_of(world.broker(), where, "zombie")
+    log.claim(in_time())
+    for _ in range(30):
+        settle_heard(log)
+        if log.fold.watermark % 100 == 0:
+            log.claim(in_time())
+    stale = log.epoch
+    zombie.claim(in_time())
+    settle_heard(zombie)
+    crashed = FaultyBroker(world.broker(), only(Adopted, Fate.DROP, times=9))
+    died = owner_of(crashed, where, "died before it adopted")
+    with pytest.raises(ClaimFailed):
+        died.claim(Deadline(SOON_S))
+    expected = whole_fold(world, where).digest()
+    hints = (None, -1, 0, 1, stale, zombie.epoch, died.epoch, stale + 1, 10_000)
+    for hint in hints:
+        successor = owner_of(world.broker(), where, f"hint {hint}")
+        fold = successor.claim(in_time(), hint=hint)
+        assert fold.watermark == 310
+        assert fold.digest() == expected, hint
+        successor.release()
+    with pytest.raises(Fenced):
+        zombie.heard(settle(zombie), in_time())
+
+
+@pytest.mark.parametrize("hinted", [True, False])
+def test_adopting_costs_the_horizon_and_not_the_history(
+    world: World, where: TopicPartition, hinted: bool
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    for number in range(1000):
+        settle_heard(log, 5)
+        if number % 40 == 0:
+            log.claim(in_time())
+    broker = FaultyBroker(world.broker())
+    successor = owner_of(broker, where, "b")
+    fold = successor.claim(in_time(), hint=log.epoch if hinted else None)
+    assert fold.watermark == 5000
+    assert fold.digest() == log.fold.digest() == whole_fold(world, where).digest()
+    # From fold_from: the horizon of 10 flushes, at least 16, up to the claim before, up to now.
+    assert broker.records_read < (150 if hinted else 500)
+
+
+def test_a_long_lived_owner_is_told_to_claim_again(world: World, where: TopicPartition) -> None:
+    log = owner_of(world.broker(), where)
+    assert not log.should_reclaim()
+    log.claim(in_time())
+    tickets = [
+        log.append(flushed(log.epoch, log.nonce, [n], n + 1)) for n in range(RECLAIM_EVERY_RECORDS)
+    ]
+    assert not log.should_reclaim()
+    log.heard(tickets[-1], in_time())
+    assert log.should_reclaim()
+    log.claim(in_time())
+    assert not log.should_reclaim()
+
+
+def test_a_beginning_that_is_gone_matters_only_without_a_checkpoint(
+    world: World, where: TopicPartition
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    for _ in range(60):
+        settle_heard(log)
+    log.claim(in_time())
+    settle_heard(log)
+    log.claim(in_time())
+    world.drop_before(where, 62)  # The second claim's own offset.
+    successor = owner_of(world.broker(), where, "b")
+    with pytest.raises(OffsetLost):
+        successor.claim(in_time())  # That claim's checkpoint names the first.
+    assert successor.fold.watermark == 0
+
+
+def test_a_log_whose_old_part_is_gone_is_adopted_from_its_checkpoint(
+    world: World, where: TopicPartition
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    for _ in range(3):
+        for _ in range(20):
+            settle_heard(log)
+        log.claim(in_time())
+    expected = log.fold.digest()
+    world.drop_before(where, 22)
+    assert owner_of(world.broker(), where, "b").claim(in_time()).digest() == expected
+
+
+# --- followers ---
+
+
+def test_a_follower_starts_at_a_claim_and_reads_on(world: World, where: TopicPartition) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    settle_heard(log)
+    log.claim(in_time())
+    settle_heard(log)
+    follower = Follower(world.broker(), {where: log.epoch})
+    assert follower.next_offsets() == {where: 3}
+    assert [entry.offset for entry in follower.catch_up(TIMEOUT_S)] == [3, 4, 5]
+    settle_heard(log)
+    assert [entry.offset for entry in follower.catch_up(TIMEOUT_S)] == [6]
+    assert follower.catch_up(TIMEOUT_S) == []
+    follower.close()
+    follower.close()
+
+
+def test_a_follower_refuses_to_start_where_no_claim_stands(
+    world: World, where: TopicPartition
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    settle_heard(log)
+    with pytest.raises(CorruptLog, match="start at a claim"):
+        Follower(world.broker(), {where: 2}).catch_up(TIMEOUT_S)
+
+
+def test_bytes_that_are_no_event_are_never_skipped(world: World, where: TopicPartition) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    write(world.broker(), where, [b"no event at all"])
+    follower = Follower(world.broker(), {where: 0})
+    before = list[int]()
+    with pytest.raises(UnreadableEvent):
+        until(lambda: False, lambda: before.extend(e.offset for e in follower.poll(100, 0.1)))
+    assert before == [0, 1]
+    with pytest.raises(UnreadableEvent):
+        follower.poll(100, 0.1)
+    assert follower.next_offsets() == {where: 2}
+    with pytest.raises(UnreadableEvent):
+        log.heard(settle(log), in_time())
+
+
+def test_a_follower_of_many_partitions_keeps_each_ones_order(world: World) -> None:
+    topic = world.topic(partitions=3)
+    partitions = [TopicPartition(topic, number) for number in range(3)]
+    broker = world.broker()
+    logs = [owner_of(broker, where) for where in partitions]
+    for log in logs:
+        log.claim(in_time())
+    for _ in range(5):
+        for log in logs:
+            settle_heard(log)
+    follower = Follower(broker, dict.fromkeys(partitions, EARLIEST))
+    heard = follower.catch_up(TIMEOUT_S)
+    for where in partitions:
+        assert [entry.offset for entry in heard if entry.where == where] == list(range(7))
+    assert follower.next_offsets() == dict.fromkeys(partitions, 7)
