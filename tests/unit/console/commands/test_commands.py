@@ -11,14 +11,19 @@ from harness.command_line import CommandLine
 from harness.rollouts import encode_segment, members
 from harness.sealed_files import seal
 from rollstream.console.outside import specs_of
+from rollstream.consumers import Sealer
+from rollstream.runtime.deadline import Deadline
+from rollstream.store import visible_files
 from rollstream.streams.broker import TopicSpec
 
+TURNS_MAX = 1000  # A sealer joins its group in a few.
 COMMANDS = (
     ["topics", "create"],
     ["topics", "check"],
     ["status"],
     ["files"],
     ["seal"],
+    ["audit"],
 )
 
 
@@ -117,3 +122,47 @@ def test_status_follows_rollouts_down_the_stages(line: CommandLine) -> None:
     found = json.loads(line.run("status", "--json").stdout)
     assert sum(row["ingest_end"] for row in found["partitions"]) == 2
     assert found["stuck"]["stage"] == "sealers"
+
+
+def sealed(line: CommandLine) -> None:
+    """Two rollouts of one group and one alone, sealed as far as they can be."""
+    line.create_topics()
+    writer = line.broker().writer()
+    for name, group in (("a", "g"), ("b", "g"), ("c", "h")):
+        value = encode_segment(rollout_uid=name, group_uid=group, group_size=2)
+        writer.append(line.layout.rollouts("math"), value, key=group.encode())
+    assert writer.flush(10) == 0
+    broker = line.broker()
+    with Sealer(
+        line.config, broker=broker, store=line.blobs, clock=line.clock, threads=0
+    ) as sealer:
+        for _ in range(TURNS_MAX):
+            sealer.step(Deadline(10, line.clock))
+            if sealer.stats().read == 3:
+                break
+        sealer.flush(10)
+
+
+@pytest.mark.proves("F4")
+def test_audit_that_holds_shows_the_equation_and_exits_0(line: CommandLine) -> None:
+    sealed(line)
+    done = line.run("audit", "--digests")
+    assert done.exit_code == 0, done.stdout
+    assert "the audit holds" in done.stdout
+    found = json.loads(line.run("audit", "--json").stdout)
+    assert found["holds"] is True
+    assert sum(row["published"] for row in found["partitions"]) == 3
+    assert sum(row["sealed"] for row in found["partitions"]) == 2
+    assert sum(row["pending"] for row in found["partitions"]) == 1
+
+
+@pytest.mark.proves("F4")
+def test_audit_that_does_not_hold_names_the_problem_and_exits_1(line: CommandLine) -> None:
+    sealed(line)
+    (path,) = visible_files(line.blobs)
+    line.blobs.delete(path)
+    done = line.run("audit")
+    assert done.exit_code == 1
+    assert "THE AUDIT DOES NOT HOLD: 1 problems" in done.stdout
+    assert path in done.stdout.replace("\n", "")
+    assert json.loads(line.run("audit", "--json").stdout)["holds"] is False
