@@ -13,7 +13,6 @@ from typer.core import TyperGroup
 from rollstream.console import commands
 from rollstream.schemas.errors import RollstreamError
 
-
 # Packages that only some commands need, and the extra that brings them.
 EXTRAS = {
     "ray": "sampler",
