@@ -1,0 +1,390 @@
+"""What both producers promise, on the broker in memory and on Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.brokers import KafkaWorld, MemoryWorld, World
+from harness.producers import (
+    PARTITIONS,
+    AnyProducer,
+    new_layout,
+    open_producer,
+    published,
+    sampled,
+    segments_of,
+)
+from rollstream.producers import InvalidRollout, ProducerClosed, RolloutTooLarge, UnknownTopic
+from rollstream.producers.outbox import ROLLOUT_BYTES_MAX
+from rollstream.schemas.codec import Segment
+from rollstream.schemas.columns import Columns
+from rollstream.schemas.events import Dispatched, Failed
+from rollstream.schemas.ids import prefix_hash
+from rollstream.schemas.records import records_from
+from rollstream.streams.partitioning import partition_of
+
+Scenario = Callable[[AnyProducer], Awaitable[Any]]
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    if request.param == "memory":
+        made: World = MemoryWorld()
+    else:
+        made = KafkaWorld(request.getfixturevalue("kafka_bootstrap"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["sync", "async"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Stage:
+    """A producer over topics of the test's own, and what it published."""
+
+    def __init__(self, kind: str, world: World) -> None:
+        self.kind = kind
+        self.broker = world.broker()
+        self.layout = new_layout(self.broker, "math", "code")
+
+    def play(self, scenario: Scenario, **arguments: Any) -> Any:
+        """Runs it with a producer that is closed afterwards."""
+
+        async def run() -> Any:
+            wanted = {"environment": "math", "replica_id": "replica-3", **arguments}
+            producer = open_producer(self.kind, self.broker, self.layout, **wanted)
+            try:
+                return await scenario(producer)
+            finally:
+                await producer.close()
+
+        return asyncio.run(run())
+
+    def log(self, environment: str = "math") -> list[tuple[int, bytes | None, Any]]:
+        return published(self.broker, self.layout, environment)
+
+
+@pytest.fixture
+def stage(kind: str, world: World) -> Stage:
+    return Stage(kind, world)
+
+
+@pytest.mark.proves("A1", "E1", "F15")
+def test_everything_that_publish_was_given_is_in_the_log(stage: Stage) -> None:
+    experts = np.arange(24, dtype=np.uint8).reshape(3, 4, 2)
+
+    async def scenario(producer: AnyProducer) -> str:
+        return await producer.publish(
+            example_id="aime-17",
+            environment="code",
+            group_uid="group-7",
+            group_size=8,
+            policy_version="step-120",
+            policy_epoch=2,
+            weight_step=[120, 120, 121],
+            prompt_tokens=[1, 2],
+            output_tokens=np.array([3, 4, 5]),
+            logprobs=np.array([-0.5, -0.25, -0.125], np.float64),
+            loss_mask=[True, False, True],
+            reward=1,
+            rewards={"format": 0.5},
+            stop_reason="length",
+            split="eval",
+            metadata={"temperature": 0.8},
+            actor_logprobs=-3.0,
+            actor_policy_version="step-121",
+            ref_logprobs=[-1.0, -2.0, -3.0],
+            token_rewards=[0.0, 0.0, 1.0],
+            token_arrays={"routed_experts": experts},
+            attachments={"image": b"\x89PNG"},
+            messages=[{"role": "user", "content": "2+2?"}],
+        )
+
+    uid = stage.play(scenario, lineage="main", worker_id="worker-1")
+    (segment,) = segments_of(stage.log("code"))
+    header = segment.header
+    assert header.rollout_uid == uid
+    assert header.environment == "code"
+    assert (header.replica_id, header.worker_id, header.lineage) == (
+        "replica-3",
+        "worker-1",
+        "main",
+    )
+    assert (header.policy_version, header.policy_epoch, header.weight_step) == ("step-120", 2, 120)
+    assert (header.prompt_count, header.token_count) == (2, 3)
+    assert header.created_ts > 1_700_000_000_000_000
+    (record,) = records_from(Columns.from_segments([segment]))
+    assert (record.group_uid, record.group_size, record.split) == ("group-7", 8, "eval")
+    assert record.prompt_tokens.tolist() == [1, 2]
+    assert record.output_tokens.tolist() == [3, 4, 5]
+    assert record.logprobs is not None
+    assert record.logprobs.tolist() == [-0.5, -0.25, -0.125]
+    assert record.loss_mask is not None
+    assert record.loss_mask.tolist() == [True, False, True]
+    assert (record.reward, record.rewards) == (1.0, {"format": 0.5})
+    assert record.metadata == {"temperature": 0.8}
+    assert record.actor_logprobs == -3.0
+    assert record.actor_policy_version == "step-121"
+    assert record.ref_logprobs is not None
+    assert record.ref_logprobs.tolist() == [-1.0, -2.0, -3.0]
+    assert record.token_rewards is not None
+    assert record.token_rewards.tolist() == [0.0, 0.0, 1.0]
+    assert record.weight_steps is not None
+    assert record.weight_steps.tolist() == [120, 120, 121]
+    assert np.array_equal(record.token_arrays["routed_experts"], experts)
+    assert record.token_arrays["routed_experts"].dtype == np.uint8
+    assert record.attachments == {"image": b"\x89PNG"}
+    assert record.messages == ({"role": "user", "content": "2+2?"},)
+
+
+@pytest.mark.proves("F16")
+def test_a_reward_may_come_later(stage: Stage) -> None:
+    stage.play(lambda producer: producer.publish(example_id="ex", **sampled(reward=None)))
+    (segment,) = segments_of(stage.log())
+    assert segment.header.reward is None
+
+
+def test_the_key_is_the_group_or_else_the_example(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        await producer.publish(example_id="ex-1", **sampled())
+        await producer.publish(example_id="ex-1", group_uid="group-1", **sampled())
+
+    stage.play(scenario)
+    keys = {key: partition for partition, key, _ in stage.log()}
+    assert keys == {key: partition_of(key, PARTITIONS) for key in (b"ex-1", b"group-1")}
+
+
+@pytest.mark.proves("A4")
+def test_a_uid_of_the_callers_is_kept_and_others_are_unique(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> list[str]:
+        given = [
+            await producer.publish(example_id="ex", rollout_uid="mine", **sampled())
+            for _ in range(2)
+        ]
+        return given + [await producer.publish(example_id="ex", **sampled()) for _ in range(50)]
+
+    uids = stage.play(scenario) + stage.play(scenario)
+    assert uids.count("mine") == 4
+    assert len(set(uids)) == 101
+    assert sorted(uids) == sorted(s.header.rollout_uid for s in segments_of(stage.log()))
+
+
+@pytest.mark.proves("A8")
+def test_a_dispatched_group_begins_with_the_word_that_it_was_dispatched(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> str:
+        async with producer.dispatch(example_id="aime-17", group_size=3) as group:
+            for _ in range(3):
+                await group.publish(**sampled())
+            return group.group_uid
+
+    uid = stage.play(scenario)
+    first, *rest = [event for _, _, event in stage.log()]
+    assert isinstance(first, Dispatched)
+    assert (first.group_uid, first.group_size, first.example_id) == (uid, 3, "aime-17")
+    assert [(s.header.group_uid, s.header.group_size, s.header.example_id) for s in rest] == [
+        (uid, 3, "aime-17")
+    ] * 3
+    assert {key for _, key, _ in stage.log()} == {uid.encode()}
+
+
+@pytest.mark.proves("F16")
+def test_a_failed_member_is_told_with_its_reason(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_size=3) as group:
+            await group.publish(**sampled())
+            await group.fail("sandbox died", count=2)
+
+    stage.play(scenario)
+    (failed,) = [event for _, _, event in stage.log() if isinstance(event, Failed)]
+    assert (failed.count, failed.reason, failed.group_size) == (2, "sandbox died", 3)
+
+
+@pytest.mark.proves("F16")
+def test_leaving_a_group_early_fails_what_is_missing(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_size=4) as group:
+            await group.publish(**sampled())
+
+    stage.play(scenario)
+    (failed,) = [event for _, _, event in stage.log() if isinstance(event, Failed)]
+    assert (failed.count, failed.reason) == (3, "left early")
+
+
+@pytest.mark.proves("F16")
+def test_an_exception_in_a_group_fails_what_is_missing_and_goes_on(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_size=4) as group:
+            await group.publish(**sampled())
+            raise RuntimeError("environment crashed")
+
+    with pytest.raises(RuntimeError, match="environment crashed"):
+        stage.play(scenario)
+    (failed,) = [event for _, _, event in stage.log() if isinstance(event, Failed)]
+    assert (failed.count, failed.reason) == (3, "raised RuntimeError: environment crashed")
+
+
+def test_a_member_too_many_is_refused_and_a_retry_is_not(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_size=2) as group:
+            uid = await group.publish(**sampled())
+            assert await group.publish(rollout_uid=uid, **sampled()) == uid
+            await group.publish(**sampled())
+            with pytest.raises(InvalidRollout, match="all its 2 members"):
+                await group.publish(**sampled())
+            with pytest.raises(InvalidRollout, match="0 of the 2"):
+                await group.fail("late")
+
+    stage.play(scenario)
+    assert not [event for _, _, event in stage.log() if isinstance(event, Failed)]
+
+
+def test_a_refused_member_leaves_its_place_to_another(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_size=1) as group:
+            with pytest.raises(InvalidRollout):
+                await group.publish(**sampled(logprobs=[0.0]))
+            await group.publish(**sampled())
+
+    stage.play(scenario)
+    dispatched, member = [event for _, _, event in stage.log()]
+    assert isinstance(dispatched, Dispatched)
+    assert isinstance(member, Segment)
+
+
+@pytest.mark.proves("A17")
+def test_a_trajectory_is_segments_that_name_what_was_before(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> str:
+        async with producer.trajectory(example_id="ex") as turns:
+            for number in range(3):
+                await turns.turn(**sampled(prompt_tokens=[number]))
+            return turns.rollout_uid
+
+    uid = stage.play(scenario)
+    rows = segments_of(stage.log())
+    headers = [row.header for row in rows]
+    assert [h.rollout_uid for h in headers] == [uid] * 3
+    assert [h.segment_idx for h in headers] == [0, 1, 2]
+    assert [h.is_last_segment for h in headers] == [False, False, True]
+    assert [h.continuation_of for h in headers] == ["", uid, uid]
+    before = ""
+    for row in rows:
+        assert row.header.prefix_hash == before
+        before = prefix_hash(before, row.body["prompt_tokens"], row.body["output_tokens"])
+
+
+@pytest.mark.proves("F16")
+def test_a_trajectory_that_raises_keeps_its_turns_and_is_failed(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.trajectory(example_id="ex", rollout_uid="mine") as turns:
+            await turns.turn(**sampled())
+            raise RuntimeError("tool crashed")
+
+    with pytest.raises(RuntimeError, match="tool crashed"):
+        stage.play(scenario)
+    segment, failed = [event for _, _, event in stage.log()]
+    assert (segment.header.rollout_uid, segment.header.is_last_segment) == ("mine", False)
+    assert (failed.rollout_uid, failed.count) == ("mine", 1)
+    assert failed.reason == "raised RuntimeError: tool crashed"
+
+
+def test_trajectories_are_members_of_a_group(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_size=3) as group:
+            async with group.trajectory() as turns:
+                await turns.turn(**sampled())
+                await turns.turn(**sampled())
+            with pytest.raises(RuntimeError, match="tool crashed"):
+                async with group.trajectory(rollout_uid="broken") as turns:
+                    raise RuntimeError("tool crashed")
+
+    stage.play(scenario)
+    events = [event for _, _, event in stage.log()]
+    assert [s.header.segment_idx for s in segments_of(stage.log())] == [0, 1]
+    failures = [event for event in events if isinstance(event, Failed)]
+    assert [(f.rollout_uid, f.count) for f in failures] == [("broken", 1), ("", 1)]
+
+
+def test_a_missing_topic_is_told_with_the_remedy(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        await producer.publish(example_id="ex", environment="unmade", **sampled())
+
+    topic = stage.layout.rollouts("unmade")
+    with pytest.raises(UnknownTopic, match=rf"{topic} .*rollstream topics create"):
+        stage.play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"logprobs": [0.0, 0.0]}, "logprobs has 2 values and output_tokens 3"),
+        ({"reward": float("nan")}, "reward is nan"),
+        ({"output_tokens": [1, -100, 3]}, r"output_tokens\[1\] is -100"),
+    ],
+)
+def test_a_wrong_rollout_is_refused_and_the_next_one_is_published(
+    stage: Stage, wrong: dict[str, Any], told: str
+) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        with pytest.raises(InvalidRollout, match=told):
+            await producer.publish(example_id="ex", **sampled(**wrong))
+        await producer.publish(example_id="ex", **sampled())
+
+    stage.play(scenario)
+    assert len(segments_of(stage.log())) == 1
+
+
+def test_a_rollout_of_the_largest_size_arrives_and_a_larger_one_is_refused(stage: Stage) -> None:
+    def huge(size: int) -> dict[str, Any]:
+        tokens = np.zeros(size // 4, np.int32)
+        return sampled(output_tokens=tokens, logprobs=None)
+
+    async def scenario(producer: AnyProducer) -> None:
+        await producer.publish(example_id="ex", **huge(ROLLOUT_BYTES_MAX - 400))
+        with pytest.raises(RolloutTooLarge) as told:
+            await producer.publish(example_id="ex", **huge(ROLLOUT_BYTES_MAX))
+        assert told.value.limit == ROLLOUT_BYTES_MAX
+        assert told.value.size > told.value.limit
+
+    stage.play(scenario)
+    assert len(segments_of(stage.log())) == 1
+
+
+def test_a_flush_that_returns_means_in_the_log(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> int:
+        for number in range(200):
+            await producer.publish(example_id=f"ex-{number}", **sampled())
+        await producer.flush()
+        return len(stage.log())
+
+    assert stage.play(scenario) == 200
+
+
+def test_a_closed_producer_says_so(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        await producer.close()
+        await producer.close()
+        with pytest.raises(ProducerClosed):
+            await producer.publish(example_id="ex", **sampled())
+        with pytest.raises(ProducerClosed):
+            await producer.flush()
+
+    stage.play(scenario)
+
+
+def test_coroutines_by_the_thousand_share_one_producer(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> list[str]:
+        publishing = (
+            producer.publish(example_id=f"ex-{number}", **sampled()) for number in range(2000)
+        )
+        return await asyncio.gather(*publishing)
+
+    uids = stage.play(scenario)
+    assert len(set(uids)) == 2000
+    assert {s.header.rollout_uid for s in segments_of(stage.log())} == set(uids)

@@ -1,0 +1,170 @@
+"""One producer contract, two producers: tests are written with ``await`` and run over both."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol, cast
+from uuid import uuid4
+
+from harness.brokers import TIMEOUT_S
+from rollstream.producers import AsyncRolloutProducer, Group, RolloutProducer, Trajectory
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.codec import Segment, decode
+from rollstream.schemas.events import Event
+from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition, TopicSpec
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX, Layout
+
+PARTITIONS = 4
+ENVIRONMENT = "math"
+
+
+def sampled(**overrides: Any) -> dict[str, Any]:
+    """What ``publish`` needs besides the example."""
+    return {
+        "policy_version": "step-1",
+        "weight_step": 1,
+        "prompt_tokens": [1, 2],
+        "output_tokens": [3, 4, 5],
+        "logprobs": [-0.5, -0.25, -0.125],
+        "reward": 1.0,
+        **overrides,
+    }
+
+
+class AnyGroup(Protocol):
+    """``AsyncGroup``, or the same over ``Group``."""
+
+    @property
+    def group_uid(self) -> str: ...
+    async def publish(self, **member: Any) -> str: ...
+    async def fail(self, reason: str, *, count: int = 1) -> None: ...
+    def trajectory(self, **arguments: Any) -> AbstractAsyncContextManager[AnyTrajectory]: ...
+
+
+class AnyTrajectory(Protocol):
+    """``AsyncTrajectory``, or the same over ``Trajectory``."""
+
+    @property
+    def rollout_uid(self) -> str: ...
+    async def turn(self, **segment: Any) -> None: ...
+
+
+class AnyProducer(Protocol):
+    """``AsyncRolloutProducer``, or the same over ``RolloutProducer``."""
+
+    async def publish(self, **rollout: Any) -> str: ...
+    def dispatch(self, **arguments: Any) -> AbstractAsyncContextManager[AnyGroup]: ...
+    def trajectory(self, **arguments: Any) -> AbstractAsyncContextManager[AnyTrajectory]: ...
+    async def flush(self, timeout_s: float = TIMEOUT_S) -> None: ...
+    async def close(self) -> None: ...
+
+
+class AwaitedTrajectory:
+    def __init__(self, inner: Trajectory) -> None:
+        self._inner = inner
+
+    @property
+    def rollout_uid(self) -> str:
+        return self._inner.rollout_uid
+
+    async def turn(self, **segment: Any) -> None:
+        self._inner.turn(**segment)
+
+
+class AwaitedGroup:
+    def __init__(self, inner: Group) -> None:
+        self._inner = inner
+
+    @property
+    def group_uid(self) -> str:
+        return self._inner.group_uid
+
+    async def publish(self, **member: Any) -> str:
+        return self._inner.publish(**member)
+
+    async def fail(self, reason: str, *, count: int = 1) -> None:
+        self._inner.fail(reason, count=count)
+
+    @asynccontextmanager
+    async def trajectory(self, **arguments: Any) -> AsyncIterator[AnyTrajectory]:
+        with self._inner.trajectory(**arguments) as turns:
+            yield AwaitedTrajectory(turns)
+
+
+class AwaitedProducer:
+    """The sync producer with ``await`` in front."""
+
+    def __init__(self, inner: RolloutProducer) -> None:
+        self._inner = inner
+
+    async def publish(self, **rollout: Any) -> str:
+        return self._inner.publish(**rollout)
+
+    @asynccontextmanager
+    async def dispatch(self, **arguments: Any) -> AsyncIterator[AnyGroup]:
+        with self._inner.dispatch(**arguments) as group:
+            yield AwaitedGroup(group)
+
+    @asynccontextmanager
+    async def trajectory(self, **arguments: Any) -> AsyncIterator[AnyTrajectory]:
+        with self._inner.trajectory(**arguments) as turns:
+            yield AwaitedTrajectory(turns)
+
+    async def flush(self, timeout_s: float = TIMEOUT_S) -> None:
+        self._inner.flush(timeout_s)
+
+    async def close(self) -> None:
+        self._inner.close()
+
+
+def open_producer(kind: str, broker: Broker, layout: Layout, **arguments: Any) -> AnyProducer:
+    """A ``sync`` or an ``async`` producer; call it inside the event loop."""
+    names = {"namespace": layout.namespace, "generation": layout.generation, **arguments}
+    if kind == "sync":
+        return AwaitedProducer(RolloutProducer(broker=broker, **names))
+    # Its arguments are spelled out; the tests here give them as they come.
+    return cast(AnyProducer, AsyncRolloutProducer(broker=broker, **names))
+
+
+def new_layout(broker: Broker, *environments: str) -> Layout:
+    """Topics of a test's own."""
+    layout = Layout(namespace=f"test-{uuid4().hex}")
+    config = {
+        "message.timestamp.type": "LogAppendTime",
+        "max.message.bytes": str(RECORD_BYTES_MAX),
+    }
+    names = environments or (ENVIRONMENT,)
+    specs = [TopicSpec(layout.rollouts(name), PARTITIONS, config) for name in names]
+    broker.admin().create(specs, TIMEOUT_S)
+    return layout
+
+
+def published(
+    broker: Broker, layout: Layout, environment: str = ENVIRONMENT
+) -> list[tuple[int, bytes | None, Segment | Event]]:
+    """(partition, key, event) of all that is in the log, in order within a partition."""
+    topic = layout.rollouts(environment)
+    places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+    reader = broker.reader(dict.fromkeys(places, EARLIEST))
+    count = sum(_end(reader, place) for place in places)
+    records: list[Record] = []
+    while len(records) < count:
+        records += reader.poll(1000, TIMEOUT_S)
+    reader.close()
+    return [(record.partition, record.key, decode(record.value)) for record in records]
+
+
+def _end(reader: LogReader, place: TopicPartition) -> int:
+    deadline = Deadline(TIMEOUT_S)
+    while True:
+        try:
+            return reader.bounds(place, deadline.left_s())[1]
+        except BrokerUnavailable:  # A new topic's leader is not known everywhere at once.
+            assert not deadline.passed(), place
+
+
+def segments_of(found: list[tuple[int, bytes | None, Segment | Event]]) -> list[Segment]:
+    """The rollouts among them."""
+    return [event for _, _, event in found if isinstance(event, Segment)]
