@@ -1,0 +1,77 @@
+"""How fast do rollouts get from env replicas into a trainer's batches, and beside what?
+
+``python -m benchmarks.end_to_end`` measures all systems at all lengths: the same rollouts,
+interleaved round by round since machines are noisy, medians of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from benchmarks import report
+from benchmarks.one_round import Round, run_round
+from benchmarks.systems import every_system
+from benchmarks.systems.interface import System
+from benchmarks.workload import LENGTHS
+
+WARM_UP_S = 3.0
+MEASURE_S = 6.0
+ROUNDS = 3
+
+
+def main() -> None:
+    arguments = _arguments()
+    systems = _present(arguments.system)
+    measured: dict[tuple[str, str], list[Round]] = {}
+    for length in arguments.length:
+        for number in range(arguments.rounds):
+            for system in systems:
+                one = run_round(
+                    system, length, warm_up_s=arguments.warm_up_s, measure_s=arguments.measure_s
+                )
+                measured.setdefault((system.name, length), []).append(one)
+                print(
+                    f"length {length}, round {number + 1} of {arguments.rounds}, "
+                    f"{system.name}: {one.rollouts_per_s:,.0f} rollouts/s",
+                    flush=True,
+                )
+    found = report.rows(measured)
+    print()
+    print(report.table(found))
+    print(f"\nwritten to {report.write(found)}")
+
+
+def _present(names: Sequence[str]) -> list[System]:
+    present = []
+    for system in every_system():
+        if system.name not in names:
+            continue
+        reason = system.missing()
+        if reason is None:
+            present.append(system)
+        else:
+            print(f"{system.name} is left out: {reason}")
+    return present
+
+
+def _arguments() -> argparse.Namespace:
+    names = [system.name for system in every_system()]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--length", nargs="+", choices=LENGTHS, default=LENGTHS)
+    parser.add_argument("--system", nargs="+", choices=names, default=names)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--warm-up-s", type=float, default=WARM_UP_S)
+    parser.add_argument("--measure-s", type=float, default=MEASURE_S)
+    parser.add_argument(
+        "--quick", action="store_true", help="length 1024, one short round: a look, no figure"
+    )
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.length, arguments.rounds = ["1024"], 1
+        arguments.warm_up_s, arguments.measure_s = 1.5, 3.0
+    return arguments
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""One round of one system: fresh services, replicas and trainer, measured, and all gone again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Usage, Watcher
+from benchmarks.progress import Progress
+from benchmarks.replica import run_replica
+from benchmarks.systems.interface import START_TIMEOUT_S, STOP_TIMEOUT_S, TAKE_TIMEOUT_S, System
+from benchmarks.trainer import Measured, Ready, run_trainer
+from benchmarks.workload import REPLICAS
+
+_spawn = multiprocessing.get_context("spawn")
+
+
+class RoundFailed(RuntimeError):
+    """A process of the round ended early or did not answer."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round showed."""
+
+    rollouts_per_s: float
+    peak_rss_mib: dict[str, float]
+    cpu_us_per_rollout: dict[str, float]
+
+
+def run_round(system: System, length: str, *, warm_up_s: float, measure_s: float) -> Round:
+    """Raises when the system did not deliver exactly what was sent."""
+    with tempfile.TemporaryDirectory(prefix=f"bench-{system.name}-") as name:
+        folder = Path(name)
+        progress_path = folder / "progress"
+        watcher = Watcher(Progress.create(progress_path))
+        with system.services(folder) as services:
+            for label, pid in services.pids.items():
+                watcher.add(label, pid)
+            seconds = (warm_up_s, measure_s)
+            trainer_arguments = (system, services.address, length, seconds, progress_path)
+            with _child("trainer", run_trainer, trainer_arguments) as trainer:
+                ready = trainer.hear(START_TIMEOUT_S)
+                assert isinstance(ready, Ready)
+                for label, pid in ready.pids.items():
+                    watcher.add(label, pid)
+                measured, usage = _with_replicas(
+                    system, services.address, length, progress_path, trainer, watcher
+                )
+                trainer.process.join(STOP_TIMEOUT_S)
+    return _round(measured, usage)
+
+
+def _with_replicas(
+    system: System,
+    address: str,
+    length: str,
+    progress_path: Path,
+    trainer: _Child,
+    watcher: Watcher,
+) -> tuple[Measured, Usage]:
+    with _all_replicas(system, address, length, progress_path) as replicas:
+        for replica in replicas:
+            watcher.add("producer", replica.hear(START_TIMEOUT_S))
+        watcher.start()
+        for child in (trainer, *replicas):
+            child.door.send("go")
+        measured = trainer.hear_while(replicas)
+        for replica in replicas:
+            replica.hear(STOP_TIMEOUT_S)
+        usage = watcher.stop()
+        for replica in replicas:
+            replica.process.join(STOP_TIMEOUT_S)
+    assert isinstance(measured, Measured)
+    return measured, usage
+
+
+def _round(measured: Measured, usage: Usage) -> Round:
+    return Round(
+        rollouts_per_s=measured.rollouts / measured.seconds,
+        peak_rss_mib=dict(usage.peak_rss_mib),
+        cpu_us_per_rollout={
+            label: 1e6 * seconds / measured.rollouts for label, seconds in usage.cpu_s.items()
+        },
+    )
+
+
+@dataclass
+class _Child:
+    process: SpawnProcess
+    door: Connection
+
+    def hear(self, timeout_s: float) -> Any:
+        """What it says next."""
+        try:
+            if self.door.poll(timeout_s):
+                return self.door.recv()
+        except EOFError:
+            self.process.join(STOP_TIMEOUT_S)
+            code = self.process.exitcode
+            raise RoundFailed(f"{self.process.name} ended early with exit code {code}") from None
+        raise RoundFailed(f"{self.process.name} said nothing within {timeout_s} s")
+
+    def hear_while(self, others: list[_Child]) -> Any:
+        """What it says next, as long as none of the others fails."""
+        waited_s = 0.0
+        while not self.door.poll(1.0):
+            waited_s += 1.0
+            broken = [child.process.name for child in others if child.process.exitcode]
+            if broken:
+                raise RoundFailed(f"{', '.join(broken)} failed; the traceback is above")
+            if waited_s > 10 * TAKE_TIMEOUT_S:
+                raise RoundFailed(f"{self.process.name} did not finish in {waited_s} s")
+        return self.hear(0)
+
+
+@contextmanager
+def _child(name: str, run: Any, arguments: tuple[Any, ...]) -> Iterator[_Child]:
+    """A process that is not there any more at the end."""
+    ours, theirs = _spawn.Pipe()
+    process = _spawn.Process(target=run, args=(*arguments, theirs), name=name)
+    process.start()
+    theirs.close()
+    try:
+        yield _Child(process, ours)
+    finally:
+        if process.is_alive():
+            process.kill()
+        process.join()
+        process.close()
+        ours.close()
+
+
+@contextmanager
+def _all_replicas(
+    system: System, address: str, length: str, progress_path: Path
+) -> Iterator[list[_Child]]:
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                _child(
+                    f"replica-{replica}",
+                    run_replica,
+                    (system, address, replica, length, progress_path),
+                )
+            )
+            for replica in range(REPLICAS)
+        ]

@@ -1,0 +1,56 @@
+"""What the processes of a round tell one another: a few integers in a shared file.
+
+Each cell has one writer, and reading one costs less than a rollout, so all systems are paced the
+same way.
+"""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+SETTING_UP, WARMING_UP, MEASURING, DRAINING = range(4)
+NO_LIMIT = 1 << 62
+_CONSUMED, _LIMIT, _PHASE = range(3)
+_CELLS = 3
+
+
+class Progress:
+    """A view of the shared file; the trainer writes, everybody reads."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            self._cells = memoryview(mmap.mmap(file.fileno(), 8 * _CELLS)).cast("q")
+
+    @classmethod
+    def create(cls, path: Path) -> Progress:
+        path.write_bytes(bytes(8 * _CELLS))
+        progress = cls(path)
+        progress.limit = NO_LIMIT
+        return progress
+
+    @property
+    def consumed(self) -> int:
+        """Rollouts that the trainer has."""
+        return self._cells[_CONSUMED]
+
+    @consumed.setter
+    def consumed(self, count: int) -> None:
+        self._cells[_CONSUMED] = count
+
+    @property
+    def limit(self) -> int:
+        """Rollouts from this number on are not sent."""
+        return self._cells[_LIMIT]
+
+    @limit.setter
+    def limit(self, number: int) -> None:
+        self._cells[_LIMIT] = number
+
+    @property
+    def phase(self) -> int:
+        return self._cells[_PHASE]
+
+    @phase.setter
+    def phase(self, phase: int) -> None:
+        self._cells[_PHASE] = phase

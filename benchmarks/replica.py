@@ -1,0 +1,36 @@
+"""An env replica's process: sends its share, never more than ``AHEAD_MAX`` ahead of the trainer."""
+
+from __future__ import annotations
+
+import os
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from benchmarks.progress import Progress
+from benchmarks.systems.interface import System
+from benchmarks.workload import AHEAD_MAX, BLOCK, Workload
+
+WAIT_S = 0.001
+
+
+def run_replica(  # the process's whole life
+    system: System, address: str, replica: int, length: str, progress_path: Path, door: Connection
+) -> None:
+    """Says its pid, waits for the word to go, sends, says that all has arrived."""
+    progress = Progress(progress_path)
+    workload = Workload(length)
+    publisher = system.publisher(address, replica, workload)
+    door.send(os.getpid())
+    door.recv()
+    for number in workload.share(replica):
+        # By block: whoever is behind may always send, so the members of a group come together.
+        begins = number - number % BLOCK
+        while begins - progress.consumed >= AHEAD_MAX and begins < progress.limit:
+            publisher.idle()
+            time.sleep(WAIT_S)
+        if begins >= progress.limit:
+            break
+        publisher.publish(workload.rollout(number))
+    publisher.close()
+    door.send("arrived")

@@ -1,0 +1,44 @@
+"""A Ray of the round's own."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from benchmarks.systems.interface import Services
+
+NAMESPACE = "benchmark"
+STORE_BYTES = 512 * 1024 * 1024
+_DAEMONS = ("gcs_server", "raylet")
+
+
+@contextmanager
+def fresh_ray(folder: Path) -> Iterator[Services]:
+    """Starts Ray as children of this process, and ends all of it."""
+    # Workers import this package by its name, wherever the benchmark was started.
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+    context: Any = ray.init(
+        address="local",
+        namespace=NAMESPACE,
+        include_dashboard=False,
+        object_store_memory=STORE_BYTES,
+        logging_level=logging.ERROR,
+        log_to_driver=False,
+    )
+    try:
+        children = psutil.Process().children()
+        pids = {child.name(): child.pid for child in children if child.name() in _DAEMONS}
+        yield Services(context.address_info["gcs_address"], pids)
+    finally:
+        ray.shutdown()
+
+
+def connect(address: str) -> None:
+    """Makes this process a driver of that Ray."""
+    ray.init(address=address, namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=False)

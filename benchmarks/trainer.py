@@ -1,0 +1,156 @@
+"""The trainer's process: takes batches, touches their arrays, and checks what it was given."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+from benchmarks.progress import DRAINING, MEASURING, WARMING_UP, Progress
+from benchmarks.systems.interface import Packed, System, Taken
+from benchmarks.workload import (
+    AHEAD_MAX,
+    BLOCK,
+    GROUP_SIZE,
+    GROUPS_PER_BATCH,
+    ROLLOUTS_PER_BATCH,
+    Workload,
+    number_of,
+)
+from numpy.typing import NDArray
+
+STRIDE = 64
+
+
+class WrongDelivery(RuntimeError):
+    """A system lost, repeated, mixed up or changed rollouts: its speed means nothing."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the trainer saw between warm-up and the end."""
+
+    rollouts: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The trainer can begin."""
+
+    pids: Mapping[str, int]
+
+
+def run_trainer(
+    system: System,
+    address: str,
+    length: str,
+    seconds: tuple[float, float],
+    progress_path: Path,
+    door: Connection,
+) -> None:
+    """Warms up, measures, drains, checks, and reports a ``Measured``.
+
+    Args:
+        seconds: of warm-up and of measuring.
+    """
+    progress = Progress(progress_path)
+    check = _Check(Workload(length))
+    source = system.source(address)
+    door.send(Ready({"trainer": os.getpid(), **source.pids()}))
+    door.recv()
+    progress.phase = WARMING_UP
+    warm_up_s, measure_s = seconds
+    ends = time.monotonic() + warm_up_s
+    began, begun_at = 0, 0.0
+    measured: Measured | None = None
+    while progress.consumed < progress.limit:
+        taken = source.take()
+        progress.consumed += len(taken.uids)
+        _train(taken.packed)
+        check.note(taken)
+        now = time.monotonic()
+        if now < ends:
+            continue
+        if progress.phase == WARMING_UP:
+            progress.phase = MEASURING
+            began, begun_at, ends = progress.consumed, now, now + measure_s
+        elif progress.phase == MEASURING:
+            measured = Measured(progress.consumed - began, now - begun_at)
+            # No replica can have passed this number yet, so all of them end there.
+            ahead = progress.consumed + AHEAD_MAX + BLOCK
+            progress.limit = -(-ahead // ROLLOUTS_PER_BATCH) * ROLLOUTS_PER_BATCH
+            progress.phase = DRAINING
+    check.finish(progress.limit)
+    assert measured is not None
+    door.send(measured)
+    source.close()
+
+
+def _train(packed: Packed | None) -> float:
+    """Stands for the trainer's work: cheap, the same for all, and it reads the arrays."""
+    if packed is None:
+        return 0.0
+    strided = packed.tokens[::STRIDE].sum() + packed.logprobs[::STRIDE].sum()
+    return float(packed.offsets.sum() + packed.rewards.sum() + strided)
+
+
+class _Check:
+    """Every rollout once, in a whole group, with the arrays that were sent."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._taken: list[tuple[Sequence[str | bytes], NDArray[np.int32] | None]] = []
+
+    def note(self, taken: Taken) -> None:
+        """Cheap: one rollout of the batch is compared at once, uids and groups at the end."""
+        groups = None
+        if taken.packed is not None:
+            self._compare(taken.uids, taken.packed, row=len(self._taken) % len(taken.uids))
+            groups = taken.packed.group_index.copy()
+        self._taken.append((taken.uids, groups))
+
+    def finish(self, total: int) -> None:
+        counts = np.zeros(total, np.int64)
+        for batch, (uids, groups) in enumerate(self._taken):
+            numbers = np.array([number_of(uid) for uid in uids])
+            if numbers.max() >= total:
+                raise WrongDelivery(f"batch {batch} has rollout {numbers.max()} of {total}")
+            np.add.at(counts, numbers, 1)
+            if groups is not None and not _whole_groups(numbers, groups):
+                raise WrongDelivery(f"batch {batch} is not made of {GROUPS_PER_BATCH} whole groups")
+        if not (counts == 1).all():
+            raise WrongDelivery(
+                f"of {total} rollouts {(counts == 0).sum()} are missing and "
+                f"{(counts > 1).sum()} came again"
+            )
+
+    def _compare(self, uids: Sequence[str | bytes], packed: Packed, row: int) -> None:
+        sent = self._workload.rollout(number_of(uids[row]))
+        begin, end = int(packed.offsets[row]), int(packed.offsets[row + 1])
+        middle = begin + len(sent.prompt)
+        same = (
+            packed.prompt_lengths[row] == len(sent.prompt)
+            and np.array_equal(packed.tokens[begin:middle], sent.prompt)
+            and np.array_equal(packed.tokens[middle:end], sent.output)
+            and np.array_equal(packed.logprobs[middle:end], sent.logprobs)
+            and not packed.loss_mask[begin:middle].any()
+            and packed.loss_mask[middle:end].all()
+            and packed.rewards[row] == sent.reward
+        )
+        if not same:
+            raise WrongDelivery(f"{sent.uid} is not what was sent")
+
+
+def _whole_groups(numbers: NDArray[np.int64], index: NDArray[np.int32]) -> bool:
+    """Rows share an index if and only if their rollouts share a group, eight each."""
+    pairs = np.stack((numbers // GROUP_SIZE, index.astype(np.int64)))
+    together, sizes = np.unique(pairs, axis=1, return_counts=True)
+    groups, indexes = (np.unique(row).size for row in pairs)
+    return together.shape[1] == groups == indexes == GROUPS_PER_BATCH and bool(
+        (sizes == GROUP_SIZE).all()
+    )
