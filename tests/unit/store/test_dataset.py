@@ -244,6 +244,20 @@ def test_open_dataset_shows_what_manifests_name_and_nothing_else(root: Path) -> 
     assert open_dataset(f"file://{root}").count_rows() == 9
 
 
+@pytest.mark.parametrize("name", ["a+b", "ä/ö", "a=b", "x%2Fy", "007", "a b,c@d"])
+def test_names_come_back_from_paths_as_they_were(tmp_path: Path, name: str) -> None:
+    rows = members(1, environment=f"e{name}", policy_version=f"v{name}")
+    seal(LocalBlobs(tmp_path), rows)
+    columns = ["environment", "policy_version"]
+    expected = (f"e{name}", f"v{name}")
+    found = open_dataset(tmp_path).to_table(columns=columns).to_pylist()
+    assert [tuple(row.values()) for row in found] == [expected]
+    query = (
+        f"SELECT environment, policy_version FROM read_parquet('{tmp_path}/groups/**/*.parquet')"
+    )
+    assert duckdb.sql(query).fetchall() == [expected]
+
+
 def test_open_dataset_of_an_empty_store_has_columns_and_no_rows(tmp_path: Path) -> None:
     dataset = open_dataset(tmp_path)
     assert dataset.count_rows() == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 from pathlib import Path
 
@@ -80,6 +81,18 @@ def test_full_disk_is_typed_and_leaves_nothing(
     assert list((blobs.root / STAGING).iterdir()) == []
     blobs.create("a/b", b"later")
     assert blobs.read("a/b") == b"later"
+
+
+def test_limit_of_the_operating_system_is_a_full_store(blobs: LocalBlobs) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
+    try:
+        with pytest.raises(StoreFull, match="a/b"):
+            blobs.create("a/b", b"x" * 10_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(blobs.list("")) == []
+    assert list((blobs.root / STAGING).iterdir()) == []
 
 
 def test_short_writes_are_continued(blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
