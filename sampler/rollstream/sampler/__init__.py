@@ -1,0 +1,84 @@
+"""Batches for trainers: one recorded decision a step, the same bytes however often it is asked.
+
+Map:
+
+- ``deciding/``  what is decided: commands and a state to events (pure)
+- ``shaping/``   what a trainer gets: ``Batch`` (pure)
+- ``serving/``   who executes it: ``Sampler`` in process, ``SamplerClient`` over a Ray actor
+- ``history/``   what was served, looked at again: ``replay``
+- ``errors``     what a sampler may answer besides a batch
+
+``SamplerClient`` and ``AsyncSamplerClient`` load Ray when they are first named; ``Sampler`` never.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rollstream.sampler.deciding.commands import Policy, Progress
+from rollstream.sampler.errors import (
+    InvalidRequest,
+    MissingExtra,
+    NotEnoughGroups,
+    RequestDiffers,
+    RowsOutOfReach,
+    SamplerError,
+    SamplerUnavailable,
+    TooManyOpenBatches,
+    UnknownSampler,
+    UnknownStep,
+)
+from rollstream.sampler.serving.door import SamplerDoor
+from rollstream.sampler.serving.local import Sampler
+from rollstream.sampler.serving.owner import SamplerStats
+from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.padded import Padded
+from rollstream.streams.errors import Fenced
+
+if TYPE_CHECKING:
+    from rollstream.sampler.serving.aio import AsyncSamplerClient
+    from rollstream.sampler.serving.client import SamplerClient
+
+__all__ = [
+    "AsyncSamplerClient",
+    "Batch",
+    "Fenced",
+    "InvalidRequest",
+    "MissingExtra",
+    "NotEnoughGroups",
+    "Padded",
+    "Policy",
+    "Progress",
+    "RequestDiffers",
+    "RowsOutOfReach",
+    "Sampler",
+    "SamplerClient",
+    "SamplerDoor",
+    "SamplerError",
+    "SamplerStats",
+    "SamplerUnavailable",
+    "TooManyOpenBatches",
+    "UnknownSampler",
+    "UnknownStep",
+]
+
+_OVER_RAY = {
+    "AsyncSamplerClient": "rollstream.sampler.serving.aio",
+    "SamplerClient": "rollstream.sampler.serving.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Ray takes a second to load, and a trainer without it needs none of it."""
+    if name not in _OVER_RAY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(_OVER_RAY[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "ray":
+            raise
+        raise MissingExtra(
+            f"{name} needs Ray, which is not installed here: pip install 'rollstream[sampler]', "
+            "or use Sampler, which runs in the trainer's own process"
+        ) from error

@@ -90,3 +90,7 @@ class MissingExtra(SamplerError, ImportError):
 
 class RowsOutOfReach(SamplerError):
     """The batch has left the process that could read its rows."""
+
+
+class UnknownSampler(SamplerError, LookupError):
+    """The configuration has no section for that sampler."""

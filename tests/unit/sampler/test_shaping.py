@@ -23,7 +23,8 @@ from rollstream.schemas.events import BatchServed
 
 def batch_of(specs: Sequence[GroupSpec], *, step: int = 3) -> Batch:
     """A batch of all groups, as if they had been read from one file."""
-    groups = known_groups(LogId("math", 1, 0), 0, flush_of(specs, name="f"))
+    log = LogId("math", 1, 0)
+    groups = known_groups(log, 0, flush_of(specs, name="f")) if specs else []
     segments = [s for i, spec in enumerate(specs) for s in group_segments(spec, "math", f"f-g{i}")]
     columns = Columns.from_segments(segments)
     event = BatchServed(
@@ -134,7 +135,7 @@ def test_conversions_name_the_library_that_is_missing(monkeypatch: pytest.Monkey
 def test_a_batch_without_its_sampler_says_so_when_asked_for_rows() -> None:
     batch = pickle.loads(pickle.dumps(batch_of([GroupSpec()])))
     with pytest.raises(RowsOutOfReach, match="next_batch"):
-        batch.rows(0)
+        batch.records(0)
 
 
 @given(st.integers(0, 40), st.integers(1, 9))

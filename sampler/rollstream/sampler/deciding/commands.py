@@ -131,12 +131,16 @@ class AskStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRows:
-    """All fields of the rows of some groups of a served batch."""
+    """All fields of the rows of one group of a served batch.
+
+    Attributes:
+        digest: of the batch as the caller has it.
+    """
 
     trainer_epoch: int | None = None
     step: int
     digest: bytes
-    places: tuple[int, ...]
+    place: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

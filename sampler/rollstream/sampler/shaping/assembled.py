@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from rollstream.sampler.deciding.known import KnownGroup
 from rollstream.sampler.deciding.served import ServedBatch
-from rollstream.sampler.shaping.batch import Batch, SampledBatch
+from rollstream.sampler.shaping.batch import Batch
 from rollstream.schemas.columns import Columns, Ragged
+from rollstream.schemas.records import SampledBatch, token_array
 
 FIELDS = ("prompt_tokens", "output_tokens", "logprobs", "loss_mask", "rewards", "token_arrays")
 """What is read from the store; everything else stands in the seal log."""
@@ -27,7 +28,13 @@ class GroupRows(NamedTuple):
 
 
 def make_batch(
-    served: ServedBatch, parts: Sequence[GroupRows], *, groups_ready: int, waited_s: float
+    served: ServedBatch,
+    parts: Sequence[GroupRows],
+    *,
+    dp_rank: int = 0,
+    dp_size: int = 1,
+    groups_ready: int,
+    waited_s: float = 0.0,
 ) -> Batch:
     """The batch over these groups, in their order."""
     event = served.event
@@ -59,6 +66,8 @@ def make_batch(
             event.batch_id, tuple(group.group_id for group in served.groups), event.now_ts
         ),
         places=tuple(p.place for p in parts),
+        dp_rank=dp_rank,
+        dp_size=dp_size,
         policy_step=event.policy_step,
         groups_ready=groups_ready,
         waited_s=waited_s,
@@ -175,12 +184,11 @@ def _token_arrays(parts: Sequence[GroupRows], lengths: _Lengths) -> dict[str, ND
         carried = part.columns.scalars["token_arrays"]
         for row in range(part.first, part.first + part.group.group.rows):
             for array in carried[row]:
-                shape = tuple(array["shape"])
-                values = np.frombuffer(array["data"], np.dtype(array["dtype"]))
+                values = token_array(array, int(lengths.outputs[at]))
                 name = array["name"]
                 if name not in found:
-                    found[name] = np.zeros((int(lengths.offsets[-1]), *shape), values.dtype)
-                rows = values.reshape(int(lengths.outputs[at]), *shape)
-                found[name][middles[at] : lengths.offsets[at + 1]] = rows
+                    shape = (int(lengths.offsets[-1]), *values.shape[1:])
+                    found[name] = np.zeros(shape, values.dtype)
+                found[name][middles[at] : lengths.offsets[at + 1]] = values
             at += 1
     return dict(sorted(found.items()))

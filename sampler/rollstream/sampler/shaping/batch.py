@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +13,10 @@ from numpy.typing import NDArray
 from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
 from rollstream.sampler.shaping.padded import Padded, PaddedLayout, pad
 from rollstream.schemas.columns import Columns
+from rollstream.schemas.records import RolloutRecord, SampledBatch, records_from
 
 TRUNCATED = "length"  # The stop reason of a rollout that ran into its limit.
-ReadRows = Callable[[Sequence[int]], Columns]
-
-
-class SampledBatch(NamedTuple):
-    """Which groups make a batch; ``ts`` is when it was decided, microseconds UTC."""
-
-    batch_id: str
-    group_ids: tuple[str, ...]
-    ts: int
+ReadRows = Callable[[int], Columns]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -53,6 +46,7 @@ class Batch:
         token_arrays: name to [total, …]; 0 at prompts and where a rollout has none of that name.
         sampled: the whole recorded batch: its id, its groups, when it was decided.
         places: of this batch's groups in the recorded batch.
+        dp_rank, dp_size: whose share this is.
         policy_step: the newest policy when the batch was decided; -1: none was published.
         groups_ready: groups that could be served when the batch was decided.
         waited_s: how long the groups had to be waited for.
@@ -77,6 +71,8 @@ class Batch:
     token_arrays: Mapping[str, NDArray[Any]]
     sampled: SampledBatch
     places: tuple[int, ...]
+    dp_rank: int
+    dp_size: int
     policy_step: int
     groups_ready: int
     waited_s: float
@@ -136,8 +132,12 @@ class Batch:
             found[f"token_arrays/{name}"] = values
         return found
 
-    def rows(self, group: int) -> Columns:
-        """Every field of a group's rows, as they lie in the store.
+    def __getstate__(self) -> list[Any]:
+        """All but the way back to the sampler, which another process does not have."""
+        return [None if f.name == "read_rows" else getattr(self, f.name) for f in fields(self)]
+
+    def records(self, group: int) -> list[RolloutRecord]:
+        """A group's rollouts with all their fields, as they lie in the store.
 
         Raises:
             InvalidRequest: there is no such group in this batch.
@@ -150,7 +150,7 @@ class Batch:
                 "this batch was copied out of the process that asked the sampler for it; ask for "
                 f"next_batch({self.step}) here and read the group from that"
             )
-        return self.read_rows((self.places[group],))
+        return records_from(self.read_rows(self.places[group]))
 
     def metrics(self) -> dict[str, float]:
         """A flat dict for any logger.

@@ -1,0 +1,181 @@
+"""``SamplerClient``: the sampler as a Ray actor that trainers share."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import ray
+from ray._private import ray_constants
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
+
+from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.runtime.config.load import load_config
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.sampler.deciding.commands import Command
+from rollstream.sampler.errors import SamplerUnavailable
+from rollstream.sampler.serving.actor import Leave, Refused, SamplerActor
+from rollstream.sampler.serving.door import SamplerDoor
+from rollstream.sampler.serving.owner import Reply, sampler_section
+from rollstream.store.blobs import Blobs
+from rollstream.streams.broker import Broker
+from rollstream.streams.errors import Fenced
+
+RAY_NAMESPACE = "rollstream"
+OBJECT_STORE_BYTES = 256 * 1024 * 1024  # Of a Ray that we start: batches on their way, no more.
+START_TIMEOUT_S = 120.0  # A new worker process, and the logs read to their ends.
+_CLUSTERS_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+_GONE_FOR_GOOD = "exit_actor"  # How Ray words the death of an actor that left by itself.
+
+
+class SamplerClient(SamplerDoor):
+    """A trainer's side of a sampler that runs as a Ray actor, named and detached.
+
+    Arrays of a batch arrive as read-only NumPy views of Ray's object store; nothing is copied here.
+    An actor whose process was killed is started anew by Ray and the call is repeated: every call
+    may be. May be shared between threads.
+    """
+
+    @classmethod
+    def attach(
+        cls,
+        name: str,
+        *,
+        config: RollstreamConfig | Path | str,
+        broker: Broker | None = None,
+        store: Blobs | None = None,
+        clock: Clock | None = None,
+        address: str | None = None,
+    ) -> Self:
+        """Finds the sampler's actor, or starts it. Never fences anybody.
+
+        Args:
+            name: which ``[samplers.<name>]``.
+            config: the configuration, or where it lies.
+            broker, store: for the actor, instead of those that the configuration names; they
+                travel there, so they must be picklable.
+            clock: for waits on this side.
+            address: of a running Ray, where this process is not connected to one; None: one is
+                started on this machine, listening on 127.0.0.1 only.
+
+        Raises:
+            ConfigError, UnknownSampler. SamplerUnavailable: the actor did not start in time. What
+            its start refuses (``TopicMismatch``, …).
+        """
+        loaded = config if isinstance(config, RollstreamConfig) else load_config(config)
+        section = sampler_section(name, loaded)
+        _connect(address)
+        actor: Any = (
+            ray.remote(SamplerActor)
+            .options(
+                name=name,
+                namespace=RAY_NAMESPACE,
+                lifetime="detached",
+                get_if_exists=True,
+                max_restarts=-1,
+                max_task_retries=0,
+                num_cpus=0,
+            )
+            .remote(name, loaded, broker, store)
+        )
+        client = cls(name, actor, clock or SystemClock(), section.timeout_s)
+        client.stats()
+        client._trainer_epoch = None
+        return client
+
+    def __init__(self, name: str, actor: Any, clock: Clock, timeout_s: float) -> None:
+        super().__init__(clock, timeout_s)
+        self._name = name
+        self._actor = actor
+        self._closed = False
+
+    def _execute(self, command: Command, wait_s: float) -> Reply:
+        if self._closed:
+            raise SamplerUnavailable(f"this client of {self._name!r} is closed; attach again")
+        answer = self._call(command, wait_s)
+        if isinstance(answer, Refused):
+            if answer.overtaken:
+                self._actor.execute.remote(Leave(), 0.0)
+            raise answer.error
+        return answer
+
+    def _call(self, command: Command, wait_s: float) -> Reply | Refused:
+        deadline = Deadline(START_TIMEOUT_S + wait_s, self._clock)
+        while True:
+            try:
+                answer: Reply | Refused = ray.get(
+                    self._actor.execute.remote(command, wait_s), timeout=deadline.left_s()
+                )
+            except GetTimeoutError as error:
+                raise SamplerUnavailable(
+                    f"the actor of sampler {self._name!r} did not answer within "
+                    f"{deadline.timeout_s:.0f} s; look at its log under /tmp/ray, then attach again"
+                ) from error
+            except ActorDiedError as error:
+                raise self._gone(error) from error
+            except RayActorError:
+                # Killed while it worked on this: Ray starts it anew, and the call is repeated.
+                deadline.say(lambda: f"the actor of sampler {self._name!r} to start again")
+                if deadline.passed():
+                    raise
+                continue
+            return answer
+
+    def _gone(self, error: ActorDiedError) -> Fenced | SamplerUnavailable:
+        if _GONE_FOR_GOOD in str(error):
+            return Fenced(
+                f"sampler {self._name!r} was taken over by another owner and its actor has left; "
+                "attach again to take it back"
+            )
+        return SamplerUnavailable(
+            f"the actor of sampler {self._name!r} died and will not be started again: {error}"
+        )
+
+    def close(self) -> None:
+        """Detaches; the actor stays for others."""
+        self._closed = True
+
+
+def _connect(address: str | None) -> None:
+    if ray.is_initialized():
+        return
+    if address is not None:
+        ray.init(address=address, namespace=RAY_NAMESPACE, log_to_driver=False)
+        return
+    with _loopback_only():
+        ray.init(
+            address="local",
+            namespace=RAY_NAMESPACE,
+            num_cpus=1,
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address="127.0.0.1",
+        )
+
+
+@contextmanager
+def _loopback_only() -> Iterator[None]:
+    """A Ray started within listens on 127.0.0.1 only.
+
+    Ray replaces a loopback address by the machine's own, and listens on every interface, unless it
+    takes the machine for one that cannot form clusters. It reads that from this variable: here at
+    import, in the processes that it starts later.
+    """
+    before = os.environ.get(_CLUSTERS_VARIABLE), ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[_CLUSTERS_VARIABLE] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before[1]
+        if before[0] is None:
+            del os.environ[_CLUSTERS_VARIABLE]
+        else:
+            os.environ[_CLUSTERS_VARIABLE] = before[0]

@@ -1,0 +1,238 @@
+"""What a trainer says to a sampler, whoever executes it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.deadline import Deadline
+from rollstream.sampler.deciding.commands import (
+    Ack,
+    AckStatus,
+    AskProgress,
+    AskStats,
+    Checkpoint,
+    Command,
+    Later,
+    NextBatch,
+    Policy,
+    Progress,
+    PublishPolicy,
+    ReadRows,
+    Replace,
+    Resume,
+)
+from rollstream.sampler.deciding.eligible import Accept
+from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
+from rollstream.sampler.serving.owner import Reply, SamplerStats
+from rollstream.sampler.shaping.batch import Batch
+from rollstream.schemas.columns import Columns
+
+WAIT_SLICE_S = 0.1  # So that one who waits for groups does not keep others from being heard.
+
+
+class SamplerDoor(ABC):
+    """The sampler as a trainer sees it.
+
+    One rule for numbers: weights *n* are those after *n* optimizer steps; batch *n* turns weights
+    *n* into *n + 1*. Every call may be repeated: a step asked again gives the same batch, byte for
+    byte, also from another rank, another process, or after a crash.
+
+    A door belongs to one trainer. From its first call on it is of the trainer epoch then in effect
+    (``resume`` begins a new one), and once a successor has resumed every call raises ``Fenced``.
+
+    Example:
+        >>> step = sampler.resume(None)                                     # doctest: +SKIP
+        >>> batch = sampler.next_batch(step, num_groups=64, timeout_s=300)  # doctest: +SKIP
+        >>> sampler.ack(batch)                                              # doctest: +SKIP
+        >>> sampler.checkpointed(step)                                      # doctest: +SKIP
+    """
+
+    def __init__(self, clock: Clock, timeout_s: float) -> None:
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._trainer_epoch: int | None = None
+
+    @abstractmethod
+    def _execute(self, command: Command, wait_s: float) -> Reply:
+        """Has the command executed; raises what the sampler raised."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go. Idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def trainer_epoch(self) -> int | None:
+        """The epoch that this trainer belongs to; None before the first call."""
+        return self._trainer_epoch
+
+    def resume(self, checkpointed_step: int | None, *, later: Later = "replay") -> int:
+        """Begins a new trainer epoch; whoever trained before is fenced.
+
+        Batches up to the checkpoint are final. Policies of older epochs with a step beyond it are
+        off the branch: what was sampled by them is dropped.
+
+        Args:
+            checkpointed_step: the newest step whose effect the loaded weights hold; None: none is,
+                this is a new run.
+            later: what becomes of batches that were served beyond the checkpoint. ``replay``: the
+                same steps give the same batches. ``release``: their groups may be served again.
+
+        Returns:
+            The step to do next.
+
+        Raises:
+            UnknownStep: the checkpoint lies beyond what was served, or what is to be replayed is no
+                longer held.
+        """
+        step: int = self._ask(Resume(checkpointed_step=checkpointed_step, later=later))
+        return step
+
+    def next_batch(
+        self,
+        step: int,
+        num_groups: int,
+        *,
+        timeout_s: float | None = None,
+        dp_rank: int = 0,
+        dp_size: int = 1,
+        accept: Accept | None = None,
+        mix: Mapping[str, float] | None = None,
+    ) -> Batch:
+        """The batch of ``step``, recorded before it is returned; again, the very same batch.
+
+        Args:
+            step: the next one, or one that was served. ``step + 1`` may be asked ahead.
+            num_groups: in the whole batch, over all ranks.
+            timeout_s: how long to wait for groups; None: as configured.
+            dp_rank, dp_size: this rank's share: place ``p`` of the batch goes to rank
+                ``p mod dp_size``. No part of the request: the recorded batch is the same.
+            accept: ``nonzero_std`` leaves out (for ever) groups whose rewards are all equal.
+            mix: shares by environment; None: examples of all environments take turns.
+
+        Raises:
+            NotEnoughGroups: not there in time; it says what is ready, what waits, what was dropped.
+            RequestDiffers: the step was served for other arguments.
+            UnknownStep: neither served nor next.
+            TooManyOpenBatches: ``checkpointed`` was not called for too long.
+            Fenced: a successor has resumed.
+        """
+        command = NextBatch(
+            step=step,
+            num_groups=num_groups,
+            accept=accept,
+            mix=mix,
+            dp_rank=dp_rank,
+            dp_size=dp_size,
+        )
+        return self._ask_for_batch(command, timeout_s)
+
+    def replace(
+        self,
+        batch: Batch,
+        groups: Sequence[int],
+        reason: str,
+        *,
+        timeout_s: float | None = None,
+    ) -> Batch:
+        """The same batch with other groups in those places; recorded like any other decision.
+
+        Args:
+            batch: as it was returned last.
+            groups: which of its groups, from 0.
+            reason: in a word or two, for the record.
+
+        Raises:
+            NotEnoughGroups, RequestDiffers, InvalidRequest, Fenced.
+        """
+        wrong = [group for group in groups if not 0 <= group < batch.num_groups]
+        if wrong:
+            raise InvalidRequest(f"groups {wrong} are none of this batch's {batch.num_groups}")
+        command = Replace(
+            step=batch.step,
+            digest=batch.digest,
+            places=tuple(batch.places[group] for group in groups),
+            reason=reason,
+            dp_rank=batch.dp_rank,
+            dp_size=batch.dp_size,
+        )
+        return self._ask_for_batch(command, timeout_s)
+
+    def ack(self, batch: Batch, status: AckStatus = "trained") -> None:
+        """Delivered and trained on (or ``failed``); rank 0 says it for all ranks.
+
+        It becomes final with ``checkpointed``, or with a successor's ``resume``.
+        """
+        self._ask(Ack(step=batch.step, batch_id=batch.batch_id, status=status))
+
+    def checkpointed(self, step: int) -> None:
+        """The weights after ``step`` are saved: batches up to it are final. May come late."""
+        self._ask(Checkpoint(step=step))
+
+    def publish_policy(self, step: int, *, policy_version: str) -> Policy:
+        """Weights ``step`` are there under this version; lag is measured against the newest.
+
+        Returns:
+            The policy as workers must name it (lineage, epoch, step, version). Where the version
+            named other weights in an older epoch, the returned one differs: no version is ever
+            used again.
+
+        Raises:
+            RequestDiffers: the weights have another version, or the version names other weights.
+        """
+        policy: Policy = self._ask(PublishPolicy(step=step, policy_version=policy_version))
+        return policy
+
+    def progress(self) -> Progress:
+        """What became of examples: what a data loader needs to resume."""
+        found: Progress = self._ask(AskProgress())
+        return found
+
+    def stats(self) -> SamplerStats:
+        """How the sampler does."""
+        found: SamplerStats = self._ask(AskStats())
+        return found
+
+    def _ask_for_batch(self, command: NextBatch | Replace, timeout_s: float | None) -> Batch:
+        begun_s = self._clock.monotonic_s()
+        batch: Batch = self._ask(command, self._timeout_s if timeout_s is None else timeout_s)
+        return replace(
+            batch,
+            waited_s=self._clock.monotonic_s() - begun_s,
+            read_rows=partial(self._read_rows, batch.step, batch.digest),
+        )
+
+    def _read_rows(self, step: int, digest: bytes, place: int) -> Columns:
+        rows: Columns = self._ask(ReadRows(step=step, digest=digest, place=place))
+        return rows
+
+    def _ask(self, command: Command, timeout_s: float = 0.0) -> Any:
+        deadline = Deadline(timeout_s, self._clock)
+        while True:
+            stamped = replace(command, trainer_epoch=self._trainer_epoch)
+            try:
+                reply = self._execute(stamped, deadline.slice_s(WAIT_SLICE_S))
+            except NotEnoughGroups as error:
+                if deadline.passed():
+                    raise
+                deadline.say(partial(str, error))
+                continue
+            if self._trainer_epoch is None or isinstance(command, Resume):
+                self._trainer_epoch = reply.trainer_epoch
+            return reply.value

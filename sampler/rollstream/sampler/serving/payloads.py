@@ -1,0 +1,114 @@
+"""Groups' rows from the store, through a byte-bounded cache of decoded files."""
+
+from __future__ import annotations
+
+import mmap
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rollstream.sampler.deciding.known import KnownGroup
+from rollstream.sampler.shaping.assembled import FIELDS, GroupRows
+from rollstream.schemas.columns import Columns
+from rollstream.schemas.digest import checksum, row_digests
+from rollstream.schemas.events import SealedFile
+from rollstream.store.blobs import Blobs
+from rollstream.store.dataset import read_rows
+from rollstream.store.errors import BlobMissing, CorruptFile
+
+SCALAR_BYTES_PER_ROW = 512  # What a row's reward components cost as Python objects, about.
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    columns: Columns
+    size: int
+
+
+class Payloads:
+    """Reads rows; recent files stay decoded, up to ``cache_bytes``, least recently used out first.
+
+    Attributes:
+        files_read: since the start; the rest came from the cache.
+        cached_bytes: of the files that are held.
+    """
+
+    def __init__(self, blobs: Blobs, cache_bytes: int) -> None:
+        self._blobs = blobs
+        self._cache_bytes = cache_bytes
+        self._files: OrderedDict[str, _File] = OrderedDict()
+        self.files_read = 0
+        self.cached_bytes = 0
+
+    def parts(self, groups: Sequence[tuple[int, KnownGroup]]) -> list[GroupRows]:
+        """The rows that a batch is made of.
+
+        Args:
+            groups: (place in the batch, group).
+
+        Raises:
+            BlobMissing, CorruptFile: a file is not what its event names.
+        """
+        held: dict[str, Columns] = {}  # A batch's files stay until it is made, whatever the bound.
+        parts = []
+        for place, group in groups:
+            columns = held.get(group.file.path)
+            if columns is None:
+                columns = held[group.file.path] = self._columns(group.file)
+            parts.append(GroupRows(place, group, columns, group.group.row_start))
+        return parts
+
+    def all_fields(self, group: KnownGroup) -> Columns:
+        """Every field of a group's rows, checked against the group's digest."""
+        span = (group.group.row_start, group.group.rows)
+        columns = read_rows(self._blobs, group.file.path, ranges=[span])
+        if row_digests(columns, [0])[0] != group.group.digest:
+            raise CorruptFile(
+                f"{group.file.path}: rows {span[0]} to {sum(span) - 1} are not group "
+                f"{group.group.group_id} as it was sealed; restore the file from a copy"
+            )
+        return columns
+
+    def _columns(self, file: SealedFile) -> Columns:
+        found = self._files.get(file.path)
+        if found is not None:
+            self._files.move_to_end(file.path)
+            return found.columns
+        _check(self._blobs, file)
+        columns = read_rows(self._blobs, file.path, fields=FIELDS)
+        self.files_read += 1
+        self._keep(file.path, columns)
+        return columns
+
+    def _keep(self, path: str, columns: Columns) -> None:
+        size = sum(a.values.nbytes + a.offsets.nbytes for a in columns.arrays.values())
+        size += columns.rows * SCALAR_BYTES_PER_ROW
+        if size > self._cache_bytes:
+            return
+        self._files[path] = _File(columns, size)
+        self.cached_bytes += size
+        while self.cached_bytes > self._cache_bytes:
+            _, gone = self._files.popitem(last=False)
+            self.cached_bytes -= gone.size
+
+
+def _check(blobs: Blobs, file: SealedFile) -> None:
+    """The whole file against its checksum: cheap beside what a training step costs."""
+    local = blobs.local_path(file.path)
+    if local is None:
+        found = checksum(blobs.read(file.path))
+    else:
+        try:
+            with (
+                local.open("rb") as opened,
+                mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+                memoryview(mapped) as view,
+            ):
+                found = checksum(view)
+        except FileNotFoundError as error:
+            raise BlobMissing(f"nothing lies under {file.path}") from error
+    if found != file.checksum:
+        raise CorruptFile(
+            f"{file.path} has checksum {found}, but its event names {file.checksum}; "
+            "restore the file from a copy"
+        )

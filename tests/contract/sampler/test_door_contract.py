@@ -1,0 +1,283 @@
+"""What every door to a sampler promises: in process on the twin and on Kafka, and over Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.groups import GroupSpec
+from harness.ray_world import RayWorld
+from harness.sampler_worlds import LocalWorld, SamplerWorld, kafka_world, memory_world
+from rollstream.sampler import (
+    Batch,
+    Fenced,
+    NotEnoughGroups,
+    RequestDiffers,
+    TooManyOpenBatches,
+    UnknownStep,
+)
+
+WAIT_S = 30.0
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("kafka", marks=pytest.mark.broker),
+        pytest.param("ray", marks=pytest.mark.broker),
+    ]
+)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SamplerWorld]:
+    made: SamplerWorld
+    if request.param == "memory":
+        made = memory_world()
+    elif request.param == "kafka":
+        made = kafka_world(request.getfixturevalue("kafka_bootstrap"), tmp_path)
+    else:
+        made = RayWorld(request.getfixturevalue("kafka_bootstrap"), tmp_path)
+    yield made
+    made.close()
+
+
+def specs(count: int, **fields: Any) -> list[GroupSpec]:
+    return [GroupSpec(example_id=f"ex-{i}", **fields) for i in range(count)]
+
+
+def same_bytes(left: Batch, right: Batch) -> bool:
+    one, two = left.arrays(), right.arrays()
+    return (
+        list(one) == list(two)
+        and all(one[name].tobytes() == two[name].tobytes() for name in one)
+        and (left.batch_id, left.digest, left.uids) == (right.batch_id, right.digest, right.uids)
+    )
+
+
+@pytest.mark.proves("I6")
+def test_a_step_asked_again_gives_the_same_bytes(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(6, experts=True))
+    one, two = world.open(), world.open()
+    assert one.resume(None) == 0
+    first = one.next_batch(0, 3, timeout_s=WAIT_S)
+    assert (len(first), first.num_groups) == (6, 3)
+    assert same_bytes(first, one.next_batch(0, 3, timeout_s=WAIT_S))
+    assert same_bytes(first, two.next_batch(0, 3, timeout_s=WAIT_S))
+    ahead = one.next_batch(1, 3, timeout_s=WAIT_S)
+    assert not set(ahead.sampled.group_ids) & set(first.sampled.group_ids)
+
+
+@pytest.mark.proves("F1", "I5", "I6")
+def test_a_restart_goes_on_where_it_stood_with_the_same_bytes(world: SamplerWorld) -> None:
+    writer = world.writer()
+    writer.flush(*specs(4))
+    door = world.open()
+    door.resume(None)
+    first = door.next_batch(0, 2, timeout_s=WAIT_S)
+    door.ack(first)
+    second = door.next_batch(1, 2, timeout_s=WAIT_S)
+    door.publish_policy(1, policy_version="step-1")
+    world.restart()
+    writer.flush(*specs(4))
+    door = world.open()
+    assert same_bytes(first, door.next_batch(0, 2, timeout_s=WAIT_S))
+    assert same_bytes(second, door.next_batch(1, 2, timeout_s=WAIT_S))
+    third = door.next_batch(2, 4, timeout_s=WAIT_S)
+    served = {*first.sampled.group_ids, *second.sampled.group_ids}
+    assert not served & set(third.sampled.group_ids)
+    assert door.stats().newest_policy_step == 1
+
+
+def test_ranks_share_the_one_recorded_batch_remainder_included(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(5))
+    door = world.open()
+    whole = door.next_batch(0, 5, timeout_s=WAIT_S)
+    shares = [door.next_batch(0, 5, timeout_s=WAIT_S, dp_rank=r, dp_size=2) for r in (0, 1)]
+    assert [s.places for s in shares] == [(0, 2, 4), (1, 3)]
+    assert sorted(uid for s in shares for uid in s.uids) == sorted(whole.uids)
+    for part in shares:
+        assert part.batch_id == whole.batch_id
+        for i, uid in enumerate(part.uids):
+            at = whole.uids.index(uid)
+            assert np.array_equal(
+                part.tokens[part.offsets[i] : part.offsets[i + 1]],
+                whole.tokens[whole.offsets[at] : whole.offsets[at + 1]],
+            )
+
+
+def test_other_arguments_for_a_served_step_are_refused(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(4))
+    door = world.open()
+    door.next_batch(0, 2, timeout_s=WAIT_S)
+    with pytest.raises(RequestDiffers, match="num_groups"):
+        door.next_batch(0, 3, timeout_s=WAIT_S)
+    with pytest.raises(UnknownStep, match="next one to be served is 1"):
+        door.next_batch(5, 2, timeout_s=WAIT_S)
+
+
+@pytest.mark.proves("F16")
+def test_too_few_groups_in_time_say_why(world: SamplerWorld) -> None:
+    world.writer().flush(
+        GroupSpec(),
+        GroupSpec(rewards=(None, 1.0)),
+        GroupSpec(split="eval"),
+        GroupSpec(split="eval"),
+    )
+    door = world.open()
+    door.resume(None)
+    assert door.next_batch(0, 1, timeout_s=WAIT_S)
+    with pytest.raises(NotEnoughGroups, match="step 1 needs 1 groups") as raised:
+        door.next_batch(1, 1, timeout_s=0.05)
+    assert raised.value.ready == {}
+    assert raised.value.waiting == {"reward": 1, "eval": 2}
+
+
+def test_a_wait_ends_when_the_groups_arrive(world: SamplerWorld) -> None:
+    writer = world.writer()
+    door = world.open()
+    with pytest.raises(NotEnoughGroups):
+        door.next_batch(0, 2, timeout_s=0.05)
+    writer.flush(*specs(2))
+    assert len(door.next_batch(0, 2, timeout_s=WAIT_S)) == 4
+
+
+@pytest.mark.proves("F3")
+def test_resume_with_replay_serves_later_steps_again(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(6))
+    old = world.open()
+    old.resume(None)
+    batches = [old.next_batch(step, 2, timeout_s=WAIT_S) for step in range(3)]
+    old.checkpointed(0)
+    new = world.open()
+    assert new.resume(0, later="replay") == 1
+    for step in (1, 2):
+        assert same_bytes(batches[step], new.next_batch(step, 2, timeout_s=WAIT_S))
+
+
+@pytest.mark.proves("F3", "I7")
+def test_resume_with_release_serves_later_groups_anew(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(6))
+    old = world.open()
+    old.resume(None)
+    batches = [old.next_batch(step, 2, timeout_s=WAIT_S) for step in range(3)]
+    new = world.open()
+    assert new.resume(0, later="release") == 1
+    again = new.next_batch(1, 4, timeout_s=WAIT_S)
+    later = {group for batch in batches[1:] for group in batch.sampled.group_ids}
+    assert set(again.sampled.group_ids) == later
+    with pytest.raises(NotEnoughGroups):
+        new.next_batch(2, 1, timeout_s=0.05)
+
+
+def test_a_trainer_that_wakes_up_after_its_successor_resumed_is_fenced(
+    world: SamplerWorld,
+) -> None:
+    world.writer().flush(*specs(4))
+    old = world.open()
+    old.resume(None)
+    batch = old.next_batch(0, 2, timeout_s=WAIT_S)
+    new = world.open()
+    new.resume(None)
+    calls: list[Callable[[], Any]] = [
+        lambda: old.next_batch(0, 2, timeout_s=WAIT_S),
+        lambda: old.ack(batch),
+        lambda: old.checkpointed(0),
+        lambda: old.publish_policy(1, policy_version="step-1"),
+        old.progress,
+    ]
+    for call in calls:
+        with pytest.raises(Fenced, match="successor has resumed"):
+            call()
+    new.ack(new.next_batch(0, 2, timeout_s=WAIT_S))
+
+
+@pytest.mark.proves("A15")
+def test_published_policies_set_the_lag(world: SamplerWorld) -> None:
+    world.configure(max_policy_lag=1)
+    writer = world.writer()
+    writer.flush(*specs(2, weight_step=0))
+    door = world.open()
+    door.resume(None)
+    door.publish_policy(0, policy_version="step-0")
+    policy = door.publish_policy(2, policy_version="step-2")
+    assert policy == ("", 0, 2, "step-2")
+    assert door.publish_policy(2, policy_version="step-2") == policy
+    writer.flush(*specs(2, weight_step=1))
+    batch = door.next_batch(0, 2, timeout_s=WAIT_S)
+    assert batch.weight_steps.tolist() == [1, 1, 1, 1]
+    assert batch.policy_step == 2
+    assert door.progress().dropped == {"math": {"ex-0": 1, "ex-1": 1}}
+
+
+def test_open_batches_are_bounded_until_checkpointed(world: SamplerWorld) -> None:
+    world.configure(max_open_batches=1)
+    world.writer().flush(*specs(4))
+    door = world.open()
+    door.resume(None)
+    door.ack(door.next_batch(0, 2, timeout_s=WAIT_S))
+    with pytest.raises(TooManyOpenBatches, match="checkpointed"):
+        door.next_batch(1, 2, timeout_s=WAIT_S)
+    door.checkpointed(0)
+    door.next_batch(1, 2, timeout_s=WAIT_S)
+    assert sum(door.progress().trained["math"].values()) == 2
+
+
+@pytest.mark.proves("F13")
+def test_replace_changes_places_and_is_recorded(world: SamplerWorld) -> None:
+    writer = world.writer()
+    writer.flush(*specs(3))
+    door = world.open()
+    batch = door.next_batch(0, 3, timeout_s=WAIT_S)
+    writer.flush(GroupSpec(example_id="spare"))
+    new = door.replace(batch, [1], "all equal", timeout_s=WAIT_S)
+    assert [
+        a == b for a, b in zip(batch.sampled.group_ids, new.sampled.group_ids, strict=True)
+    ] == [
+        True,
+        False,
+        True,
+    ]
+    assert same_bytes(new, door.next_batch(0, 3, timeout_s=WAIT_S))
+    assert door.progress().filtered == {"math": {door_example(batch, 1): 1}}
+
+
+def door_example(batch: Batch, group: int) -> str:
+    """The example of a group of a batch made by ``specs``."""
+    return f"ex-{batch.uids[int(np.argmax(batch.group_index == group))].split('-g')[1][0]}"
+
+
+def test_a_batch_reads_all_fields_of_its_groups_on_request(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(2))
+    door = world.open()
+    batch = door.next_batch(0, 2, timeout_s=WAIT_S)
+    records = batch.records(1)
+    assert [record.rollout_uid for record in records] == list(batch.uids[2:])
+    assert records[0].policy_version == "step-0"
+    assert (
+        records[0].output_tokens.tolist()
+        == batch.tokens[batch.offsets[2] + batch.prompt_lengths[2] : batch.offsets[3]].tolist()
+    )
+
+
+def test_environments_mix_by_share(world: SamplerWorld) -> None:
+    world.writer("math", 1).flush(*specs(4))
+    world.writer("code").flush(*specs(4))
+    door = world.open()
+    batch = door.next_batch(0, 4, timeout_s=WAIT_S, mix={"math": 0.75, "code": 0.25})
+    assert sorted(batch.environments) == ["code"] * 2 + ["math"] * 6
+
+
+def test_a_second_owner_takes_over_and_the_first_is_fenced(world: SamplerWorld) -> None:
+    assert isinstance(world, LocalWorld)
+    world.writer().flush(*specs(4))
+    first = world.open()
+    batch = first.next_batch(0, 2, timeout_s=WAIT_S)
+    successor = world.successor()
+    assert same_bytes(batch, successor.next_batch(0, 2, timeout_s=WAIT_S))
+    for _ in range(2):
+        with pytest.raises(Fenced, match="taken over"):
+            first.next_batch(1, 2, timeout_s=WAIT_S)
+    successor.next_batch(1, 2, timeout_s=WAIT_S)
+    successor.close()

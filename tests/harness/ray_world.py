@@ -1,0 +1,37 @@
+"""The sampler's door over Ray: a real actor, on a real broker and a real disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import ray
+
+from harness.sampler_worlds import LocalWorld, config_of, new_name
+from rollstream.sampler import SamplerClient, SamplerDoor
+from rollstream.sampler.serving.client import RAY_NAMESPACE
+from rollstream.store.local import LocalBlobs
+from rollstream.streams.kafka import KafkaBroker
+
+
+class RayWorld(LocalWorld):
+    """Doors are clients of one actor; a restart is a kill -9 of its process."""
+
+    def __init__(self, bootstrap: str, folder: Path) -> None:
+        config = config_of(folder.as_uri(), new_name(), bootstrap=bootstrap)
+        super().__init__(KafkaBroker(bootstrap), LocalBlobs(folder), config)
+        self._clients: list[SamplerClient] = []
+
+    def open(self) -> SamplerDoor:
+        self._clients.append(SamplerClient.attach(self.name, config=self.config))
+        return self._clients[-1]
+
+    def restart(self) -> None:
+        os.kill(self._clients[-1].stats().pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        with contextlib.suppress(ValueError):  # It never was, or has left by itself.
+            ray.kill(ray.get_actor(self.name, namespace=RAY_NAMESPACE))
+        super().close()

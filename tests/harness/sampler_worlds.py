@@ -1,0 +1,148 @@
+"""One door contract, three worlds to test it in: in memory, on Kafka, and over Ray on Kafka."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.groups import GroupWriter
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.sampler import Sampler, SamplerDoor
+from rollstream.store.blobs import Blobs
+from rollstream.store.local import LocalBlobs
+from rollstream.store.memory import MemoryBlobs
+from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.topics.create import create_topics
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.specs import specs_for
+
+ENVIRONMENTS = {"code": 1, "math": 2}
+TIMEOUT_S = 30.0
+
+
+def config_of(
+    root: str, name: str, *, bootstrap: str = "unused:9092", **sampler: Any
+) -> RollstreamConfig:
+    """The configuration of one sampler over two environments, in a namespace of its own."""
+    return RollstreamConfig.model_validate(
+        {
+            "kafka": {"bootstrap": bootstrap, "namespace": f"test-{name}"},
+            "store": {"root": root},
+            "environments": {name: {"partitions": n} for name, n in ENVIRONMENTS.items()},
+            "samplers": {name: {"environments": sorted(ENVIRONMENTS), **sampler}},
+        }
+    )
+
+
+class SamplerWorld(Protocol):
+    """Logs, a store, and doors to one sampler."""
+
+    name: str
+    config: RollstreamConfig
+    store: Blobs
+
+    def configure(self, **sampler: Any) -> None:
+        """Settings of the sampler, before the first door."""
+
+    def open(self) -> SamplerDoor:
+        """Another door to the same sampler, as another trainer's process would have."""
+
+    def restart(self) -> None:
+        """What decides is lost and begins again from the logs."""
+
+    def writer(self, environment: str = "math", partition: int = 0) -> GroupWriter:
+        """Seals groups into that partition."""
+
+    def broker(self) -> Broker: ...
+
+    def close(self) -> None: ...
+
+
+class LocalWorld:
+    """``Sampler``, all in this process; doors share one, as ranks in threads would."""
+
+    def __init__(self, broker: Broker, store: Blobs, config: RollstreamConfig) -> None:
+        (self.name,) = config.samplers
+        self.config = config
+        self.store = store
+        self._broker = broker
+        self._first: Sampler | None = None
+        self._writers: list[GroupWriter] = []
+        layout = Layout(config.kafka.namespace)
+        create_topics(broker.admin(), specs_for(layout, ENVIRONMENTS, [self.name]), TIMEOUT_S)
+
+    def configure(self, **sampler: Any) -> None:
+        self.config = config_of(
+            self.config.store.root,
+            self.name,
+            bootstrap=self.config.kafka.bootstrap,
+            **sampler,
+        )
+
+    def open(self) -> SamplerDoor:
+        if self._first is None:
+            self._first = Sampler(
+                self.name, config=self.config, broker=self._broker, store=self.store
+            )
+            return self._first
+        return SecondDoor(self._first)
+
+    def successor(self) -> Sampler:
+        """Another owner under the same name; the caller closes it."""
+        return Sampler(self.name, config=self.config, broker=self._broker, store=self.store)
+
+    def restart(self) -> None:
+        assert self._first is not None
+        self._first.close()
+        self._first = None
+
+    def writer(self, environment: str = "math", partition: int = 0) -> GroupWriter:
+        topic = Layout(self.config.kafka.namespace).groups(environment)
+        where = TopicPartition(topic, partition)
+        self._writers.append(GroupWriter(self._broker, where, self.store, environment=environment))
+        return self._writers[-1]
+
+    def broker(self) -> Broker:
+        return self._broker
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+        if self._first is not None:
+            self._first.close()
+        self._broker.close()
+
+
+class SecondDoor(SamplerDoor):
+    """Another trainer's door to a sampler in this process."""
+
+    def __init__(self, first: Sampler) -> None:
+        super().__init__(first._clock, first._timeout_s)
+        self._first = first
+
+    def _execute(self, command: Any, wait_s: float) -> Any:
+        return self._first._execute(command, wait_s)
+
+    def close(self) -> None:
+        pass
+
+
+def new_name() -> str:
+    """Of a sampler that no other test uses."""
+    return f"trainer-{uuid.uuid4().hex[:12]}"
+
+
+def memory_world() -> LocalWorld:
+    """Everything in memory."""
+    return LocalWorld(
+        MemoryBroker(MemoryLogs()), MemoryBlobs(), config_of("file:///unused", new_name())
+    )
+
+
+def kafka_world(bootstrap: str, folder: Path) -> LocalWorld:
+    """A real broker and a real disk."""
+    config = config_of(folder.as_uri(), new_name(), bootstrap=bootstrap)
+    return LocalWorld(KafkaBroker(bootstrap), LocalBlobs(folder), config)
