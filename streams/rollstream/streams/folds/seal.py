@@ -59,6 +59,7 @@ class SealFold:
         self._above: NDArray[np.int64] = np.empty(0, np.int64)  # Settled, sorted, not below.
         self._seen: dict[Hashable, int] = {}  # Segment to the flush that settled it last.
         self._flushes: deque[_Flush] = deque()
+        self._clock_flush = -1  # The flush that `now_ts` is from: it matters, however old it is.
         self._start: int | None = None
         self._whole = False
 
@@ -121,7 +122,8 @@ class SealFold:
         settled = [event.members.offsets, *(s.offsets for s in event.settled)]
         new = np.concatenate(settled).astype(np.int64, copy=False)
         self._settle(offset, new, event.watermark)
-        self.now_ts = max(self.now_ts, event.now_ts)
+        if event.now_ts >= self.now_ts:
+            self.now_ts, self._clock_flush = event.now_ts, offset
         self._counts["sealed"] += len(event.members.offsets)
         self._counts["groups"] += len(event.groups)
         keys = _keys(event.members.uids, event.members.segment_idxs)
@@ -172,7 +174,11 @@ class SealFold:
     def _forget(self) -> None:
         horizon = self.watermark - self._horizon
         flushes = self._flushes
-        while len(flushes) > FLUSHES_KEPT_MIN and flushes[0].newest < horizon:
+        while (
+            len(flushes) > FLUSHES_KEPT_MIN
+            and flushes[0].newest < horizon
+            and flushes[0].offset != self._clock_flush
+        ):
             gone = flushes.popleft()
             for key in gone.keys:
                 if self._seen.get(key) == gone.offset:  # Not where a later flush saw it again.

@@ -9,23 +9,13 @@ import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from rollstream.streams.broker import EARLIEST, END, Record, TopicPartition
-from rollstream.streams.errors import BrokerError, OffsetLost
+from rollstream.streams.errors import BrokerError, OffsetLost, PermanentBrokerError
 from rollstream.streams.kafka.answers import of_request
 
 _ANSWER_TIMEOUT_S = 10.0  # For the bounds that an OffsetLost names.
 _PROOF_TIMEOUT_S_MIN = 0.1
 _LOGICAL = {EARLIEST: confluent_kafka.OFFSET_BEGINNING, END: confluent_kafka.OFFSET_END}
 _IS_LOST = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
-_HARMLESS = frozenset(
-    (
-        # The client connects again by itself; a caller that waits sees its own deadline pass.
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._TIMED_OUT,
-        KafkaError._PARTITION_EOF,
-    )
-)
 
 
 def at_offset(where: TopicPartition, offset: int) -> confluent_kafka.TopicPartition:
@@ -143,18 +133,20 @@ class KafkaReader:
                 where = TopicPartition(message.topic(), message.partition())
                 self._wanted[where] = message.offset()
                 self._failures.append(error)
-            elif error.code() not in _HARMLESS:
+            elif isinstance(_answer(error), PermanentBrokerError):
                 self._failures.append(error)
+            # Else the client tries again by itself, and its caller sees its own deadline pass.
         return good
 
     def _raise_first(self) -> None:
         error = self._failures.pop(0)
         if error.code() not in _IS_LOST:
-            raise self._answer(error)
+            raise _answer(error)
         where, wanted = self._wanted.popitem()
         low, high = self.bounds(where, _ANSWER_TIMEOUT_S)
         self._lost[where] = OffsetLost(str(where), wanted, low, high)
         raise self._lost[where]
 
-    def _answer(self, error: KafkaError) -> BrokerError:
-        return of_request(error.code(), error.str(), "poll")
+
+def _answer(error: KafkaError) -> BrokerError:
+    return of_request(error.code(), error.str(), "poll")

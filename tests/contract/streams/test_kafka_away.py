@@ -1,0 +1,89 @@
+"""Kafka's side alone: a broker that does not answer, and one that throws a member out."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from harness.brokers import TIMEOUT_S, KafkaWorld, until
+from rollstream.streams.broker import Delivery, GroupReader, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable, BufferFull, DeliveryUnknown
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.kafka.properties import QUEUED_KIB_MAX
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.proves("I8")
+def test_a_writer_whose_broker_is_away_fills_up_to_its_bound_and_is_thrown_away(
+    nobody: str,
+) -> None:
+    writer, reports = KafkaBroker(nobody).writer(), list[Delivery]()
+    taken = QUEUED_KIB_MAX // 1024
+    for _ in range(taken):
+        writer.append("topic", b"x" * MIB, on_delivery=reports.append)
+    with pytest.raises(BufferFull, match="poll makes room"):
+        writer.append("topic", b"x" * MIB, on_delivery=reports.append)
+    assert writer.flush(0.1) == taken == writer.outstanding()
+    writer.abandon()
+    assert [type(report.error) for report in reports] == [DeliveryUnknown] * taken
+
+
+def test_questions_to_a_broker_that_is_away_end_at_their_deadline(nobody: str) -> None:
+    where = TopicPartition("topic", 0)
+    broker = KafkaBroker(nobody)
+    reader = broker.reader({where: 0})
+    with pytest.raises(BrokerUnavailable):
+        reader.bounds(where, 0.2)
+    assert reader.poll(10, 0.2) == []
+    with pytest.raises(BrokerUnavailable):
+        broker.admin().describe(["topic"], 0.2)
+    broker.close()
+
+
+def test_the_client_is_silent_unless_somebody_listens(
+    nobody: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        refused = f"127.0.0.1:{server.getsockname()[1]}"
+    writer = KafkaBroker(refused).writer()
+    writer.append("topic", b"x")
+    with caplog.at_level(logging.DEBUG, "rollstream.kafka"):
+        until(lambda: bool(caplog.records), lambda: writer.poll(0.1))
+    writer.abandon()
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.broker
+def test_a_member_that_stopped_polling_has_nothing_when_it_wakes(kafka_bootstrap: str) -> None:
+    world = KafkaWorld(kafka_bootstrap)
+    topic = world.topic()
+    where = TopicPartition(topic, 0)
+    impatient = {"session.timeout.ms": "1500", "max.poll.interval.ms": "1500"}
+    gone: list[TopicPartition] = []
+    zombie: GroupReader = KafkaBroker(kafka_bootstrap, impatient).group_reader(
+        topic, [topic], on_gone=gone.append
+    )
+    until(lambda: bool(zombie.assigned()), lambda: zombie.poll(1, 0.05))
+    zombie.begin(where, 0)
+    successor = world.broker().group_reader(topic, [topic], on_gone=lambda _: None)
+    until(lambda: bool(successor.assigned()), lambda: successor.poll(1, 0.05))
+    assert zombie.assigned() == {where}  # It has not polled, so it does not know.
+    assert gone == []
+    assert not zombie.still_assigned(where, TIMEOUT_S)
+    assert not zombie.commit(where, 5, "", TIMEOUT_S)
+    assert successor.still_assigned(where, TIMEOUT_S)
+    until(lambda: gone == [where], lambda: zombie.poll(1, 0.05))
+    assert zombie.assigned() == frozenset()
+    zombie.close()
+    world.close()

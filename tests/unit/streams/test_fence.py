@@ -1,0 +1,67 @@
+"""Which events of an owned log count."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.seal_events import flushed
+from rollstream.schemas.events import Claimed, Event, Requested
+from rollstream.streams.owned.fence import Fence, Reign
+
+
+def claim(nonce: str) -> Claimed:
+    return Claimed(owner=f"owner of {nonce}", nonce=nonce)
+
+
+def request() -> Requested:
+    return Requested(
+        request_id="1", command="compact", arguments="{}", requested_by="x", created_ts=0
+    )
+
+
+def admitted(*events: Event) -> list[bool]:
+    fence = Fence()
+    return [fence.admits(offset, event) for offset, event in enumerate(events)]
+
+
+@pytest.mark.proves("I3")
+def test_only_events_of_the_newest_claim_count() -> None:
+    old, new = flushed(0, "a", [0], 1), flushed(2, "b", [0], 1)
+    assert admitted(claim("a"), old, claim("b"), old, new, old, new) == [
+        True,
+        True,
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_an_epoch_alone_or_a_nonce_alone_is_not_enough() -> None:
+    wrong = [flushed(0, "b", [0], 1), flushed(1, "a", [0], 1)]
+    assert admitted(claim("a"), *wrong) == [True, False, False]
+
+
+def test_a_claim_that_lands_twice_reigns_under_its_second_offset() -> None:
+    assert admitted(claim("a"), claim("a"), flushed(0, "a", [0], 1), flushed(1, "a", [0], 1)) == [
+        True,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_before_the_first_claim_only_requests_count() -> None:
+    assert admitted(flushed(0, "a", [0], 1), request(), claim("a")) == [False, True, True]
+
+
+def test_requests_count_under_any_claim() -> None:
+    assert admitted(claim("a"), request(), claim("b"), request()) == [True] * 4
+
+
+def test_the_fence_says_who_reigns() -> None:
+    fence = Fence()
+    assert fence.reign is None
+    fence.admits(7, claim("a"))
+    assert fence.reign == Reign(7, "a", "owner of a")

@@ -1,0 +1,59 @@
+"""librdkafka's errors as types."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError
+
+from rollstream.streams.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    BufferFull,
+    DeliveryUnknown,
+    NotAuthorised,
+    PermanentBrokerError,
+    RecordTooLarge,
+    UnknownTopic,
+)
+from rollstream.streams.kafka.answers import of_delivery, of_request
+
+PERMANENT = [
+    (KafkaError.UNKNOWN_TOPIC_OR_PART, UnknownTopic),
+    (KafkaError._UNKNOWN_PARTITION, UnknownTopic),
+    (KafkaError.TOPIC_AUTHORIZATION_FAILED, NotAuthorised),
+    (KafkaError._AUTHENTICATION, NotAuthorised),
+    (KafkaError.MSG_SIZE_TOO_LARGE, RecordTooLarge),
+    (KafkaError._INVALID_ARG, PermanentBrokerError),
+]
+PASSING = [
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError._PURGE_QUEUE,  # Perhaps sent before, and put back to be sent again.
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError._FATAL,
+    KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+]
+
+
+@pytest.mark.parametrize(("code", "kind"), PERMANENT)
+def test_what_cannot_pass_is_permanent_in_both_places(code: int, kind: type[BrokerError]) -> None:
+    assert type(of_request(code, "text", "what")) is kind
+    assert type(of_delivery(code, "text", "where")) is kind
+
+
+@pytest.mark.parametrize("code", PASSING)
+def test_what_may_pass_is_unavailable_for_a_request_and_doubt_for_a_delivery(code: int) -> None:
+    assert type(of_request(code, "text", "what")) is BrokerUnavailable
+    assert type(of_delivery(code, "text", "where")) is DeliveryUnknown
+
+
+def test_a_full_queue_is_said_as_such_and_is_doubt_in_a_report() -> None:
+    assert type(of_request(KafkaError._QUEUE_FULL, "text", "what")) is BufferFull
+    assert type(of_delivery(KafkaError._QUEUE_FULL, "text", "where")) is DeliveryUnknown
+
+
+def test_messages_name_what_was_asked_and_what_to_do() -> None:
+    error = of_request(KafkaError.UNKNOWN_TOPIC_OR_PART, "Unknown topic", "bounds of t[1]")
+    assert str(error) == "bounds of t[1]: Unknown topic; `rollstream topics create` makes topics"

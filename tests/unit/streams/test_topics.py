@@ -1,0 +1,104 @@
+"""Topics: names, configuration, what differs."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollstream.streams.broker import TopicSpec
+from rollstream.streams.errors import TopicMismatch
+from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.topics.check import check_topics, require_topics
+from rollstream.streams.topics.create import create_topics
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX, BadName, Layout
+from rollstream.streams.topics.specs import specs_for
+
+
+def specs(**environments: int) -> dict[str, TopicSpec]:
+    made = specs_for(Layout(), environments or {"math": 4}, ["trainer-a"])
+    return {spec.name: spec for spec in made}
+
+
+def test_every_log_of_the_deployment_has_its_topic() -> None:
+    assert list(specs(math=4, code=2)) == [
+        "rollstream.rollouts.code.1",
+        "rollstream.groups.code.1",
+        "rollstream.scores.code.1",
+        "rollstream.admission.code.1",
+        "rollstream.rollouts.math.1",
+        "rollstream.groups.math.1",
+        "rollstream.scores.math.1",
+        "rollstream.admission.math.1",
+        "rollstream.sampler.trainer-a.1",
+        "rollstream.deadletters.all.1",
+    ]
+
+
+def test_logs_that_belong_together_have_the_same_partitions() -> None:
+    made = specs(math=6)
+    for log in ("rollouts", "groups", "scores"):
+        assert made[f"rollstream.{log}.math.1"].partitions == 6
+    assert made["rollstream.sampler.trainer-a.1"].partitions == 1
+
+
+def test_all_topics_take_the_brokers_time_and_the_largest_record() -> None:
+    for spec in specs().values():
+        assert spec.config["message.timestamp.type"] == "LogAppendTime"
+        assert spec.config["max.message.bytes"] == str(RECORD_BYTES_MAX)
+
+
+def test_truth_is_kept_for_ever_and_the_ingest_log_for_days() -> None:
+    made = specs()
+    for name in ("groups.math", "scores.math", "sampler.trainer-a"):
+        assert made[f"rollstream.{name}.1"].config["retention.ms"] == "-1"
+        assert made[f"rollstream.{name}.1"].config["cleanup.policy"] == "delete"
+    assert made["rollstream.admission.math.1"].config["cleanup.policy"] == "compact"
+    assert made["rollstream.rollouts.math.1"].config["retention.ms"] == str(72 * 3_600_000)
+    weeks = int(made["rollstream.deadletters.all.1"].config["retention.ms"]) / (7 * 24 * 3_600_000)
+    assert weeks == 4
+    shorter = specs_for(Layout(), {"math": 1}, rollouts_retention_hours=0.5)
+    assert shorter[0].config["retention.ms"] == "1800000"
+
+
+@pytest.mark.parametrize("name", ["math.easy", "", "ma th", "größe"])
+def test_a_name_that_could_reach_into_another_topic_is_refused(name: str) -> None:
+    with pytest.raises(BadName, match=r"letters, digits"):
+        specs_for(Layout(), {name: 1})
+
+
+def test_what_is_missing_is_created_and_what_is_there_is_left_alone() -> None:
+    admin = MemoryBroker().admin()
+    wanted = specs_for(Layout(), {"math": 4}, ["a"])
+    other = wanted[0]._replace(partitions=9)
+    admin.create([other], 1.0)
+    assert create_topics(admin, wanted, 1.0) == [spec.name for spec in wanted[1:]]
+    assert admin.describe([other.name], 1.0)[other.name].partitions == 9
+    assert create_topics(admin, wanted, 1.0) == []
+
+
+def test_topics_as_they_must_be_have_no_differences() -> None:
+    admin = MemoryBroker().admin()
+    wanted = specs_for(Layout(), {"math": 4}, ["a"])
+    create_topics(admin, wanted, 1.0)
+    assert check_topics(admin, wanted, 1.0) == []
+    require_topics(admin, wanted, 1.0)
+
+
+def test_each_difference_says_what_to_do() -> None:
+    admin = MemoryBroker().admin()
+    wanted = specs_for(Layout(), {"math": 4})
+    rollouts, groups, _, admission, letters = wanted
+    wrong_time = {**groups.config, "message.timestamp.type": "CreateTime"}
+    present = [rollouts._replace(partitions=3), groups._replace(config=wrong_time), admission]
+    admin.create([*present, letters], 1.0)
+    found = check_topics(admin, wanted, 1.0)
+    assert [(d.topic, d.what, d.wanted, d.found) for d in found] == [
+        ("rollstream.rollouts.math.1", "partitions", "4", "3"),
+        ("rollstream.groups.math.1", "message.timestamp.type", "LogAppendTime", "CreateTime"),
+        ("rollstream.scores.math.1", "missing", "4", ""),
+    ]
+    assert "configure 3 partitions, or begin a new generation" in found[0].remedy
+    assert "message.timestamp.type=LogAppendTime" in found[1].remedy
+    assert "rollstream topics create" in found[2].remedy
+    with pytest.raises(TopicMismatch, match="has partitions 3, not 4") as caught:
+        require_topics(admin, wanted, 1.0)
+    assert all(difference.topic in str(caught.value) for difference in found)
