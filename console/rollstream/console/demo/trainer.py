@@ -88,7 +88,7 @@ def _update(learner: Learner, batch: Batch) -> Mapping[str, float]:
 
 def _seen(step: int, elapsed_s: float, batch: Batch) -> StepSeen:
     environments = np.asarray(batch.environments)
-    lags = step - np.array([int(np.min(steps)) for steps in batch.weight_steps])
+    figures = batch.metrics()
     return StepSeen(
         step=step,
         elapsed_s=elapsed_s,
@@ -96,8 +96,8 @@ def _seen(step: int, elapsed_s: float, batch: Batch) -> StepSeen:
             str(name): float(batch.rewards[environments == name].mean())
             for name in np.unique(environments)
         },
-        lag_mean=float(lags.mean()),
-        lag_max=int(lags.max()),
-        groups_ready=int(batch.metrics()["groups_ready"]),
+        lag_mean=figures["lag/mean"],
+        lag_max=int(figures["lag/max"]),
+        groups_ready=int(figures["groups_ready"]),
         rollouts=len(batch.rewards),
     )
