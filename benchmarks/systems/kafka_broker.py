@@ -8,7 +8,6 @@ from pathlib import Path
 
 from rollstream.console.broker import EmbeddedKafka
 
-
 # The embedded broker calls itself dead after 2 s without a heartbeat, so that it is back soon after
 # kill -9. Nobody kills it here, and with every core busy a heartbeat may well be that late.
 SETTINGS = {"broker.session.timeout.ms": "18000"}

@@ -6,7 +6,6 @@ ceiling that a system on this broker can come close to.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +38,7 @@ TOPIC = "raw"
 PARTITIONS = 4
 VALUES = 1024  # As many as the workload has shapes, so that lengths are spread alike.
 POLL_S = 0.02
+QUIET = 3  # Of librdkafka: errors only.
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -86,8 +86,11 @@ class RawPublisher:
                 "bootstrap.servers": bootstrap,
                 "acks": "all",
                 "enable.idempotence": True,
-                "linger.ms": int(os.environ.get("L", "5")),
-                "log_level": 3,
+                # With more, librdkafka spins while it waits for answers: ten times the processor
+                # time, which a broker on the same cores then lacks.
+                "max.in.flight": 1,
+                "linger.ms": 5,
+                "log_level": QUIET,
                 "batch.size": 1024 * 1024,
                 "message.max.bytes": RECORD_BYTES_MAX,
                 "delivery.report.only.error": True,
@@ -122,9 +125,8 @@ class RawSource:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "fetch.queue.backoff.ms": 5,
-                "fetch.wait.max.ms": int(os.environ.get("FW", "10")),
-                "fetch.min.bytes": int(os.environ.get("FM", "1")),
-                "log_level": 3,
+                "fetch.wait.max.ms": 10,
+                "log_level": QUIET,
             }
         )
         self._consumer.subscribe([TOPIC])
@@ -168,7 +170,7 @@ class Raw:
                 "max.message.bytes": str(RECORD_BYTES_MAX),
             }
             topic = NewTopic(TOPIC, PARTITIONS, 1, config=settings)
-            admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+            admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": QUIET})
             admin.create_topics([topic])[TOPIC].result(START_TIMEOUT_S)
             yield Services(kafka.bootstrap, {"broker": kafka.pid})
 

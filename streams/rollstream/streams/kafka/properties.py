@@ -31,13 +31,17 @@ def writer_properties(
     # A record that is sent once cannot be doubled by a retry. Without retries no producer id is
     # asked for either, which librdkafka does half a second after it connected.
     retries = (
-        {"enable.idempotence": False, "message.send.max.retries": 0, "max.in.flight": 1}
+        {"enable.idempotence": False, "message.send.max.retries": 0}
         if once
         else {"enable.idempotence": True}
     )
     return {
         "bootstrap.servers": bootstrap,
         **retries,
+        # With more, an idempotent librdkafka spins while it waits for answers: ten times the
+        # processor time a rollout, which a broker on the same cores then lacks. Big batches keep
+        # one request at a time fast.
+        "max.in.flight": 1,
         "acks": "all",
         "linger.ms": linger_ms,
         # Big batches cost the broker and the client least a record (8 KiB rollouts: half the CPU).
