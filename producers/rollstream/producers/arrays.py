@@ -55,12 +55,18 @@ def packed_floats(name: str, values: Any) -> bytes:
             array = array.astype(_F4)
     else:
         given = array
-    # One pass in BLAS: a NaN or an infinity anywhere makes the sum of squares NaN or infinite.
-    if not isfinite(array.dot(array)):
+    if not isfinite(_sum_of_squares(array)):
         bad = ~np.isfinite(array)
         if bad.any():
             _refuse(name, given, bad, "every value must be finite in float32")
     return array.tobytes()
+
+
+@np.errstate(all="ignore")
+def _sum_of_squares(array: NDArray[Any]) -> float:
+    """One pass in BLAS; a NaN or an infinity anywhere makes it NaN or infinite."""
+    squares: float = array.dot(array)
+    return squares
 
 
 def packed_mask(name: str, values: Any) -> bytes:

@@ -1,0 +1,114 @@
+"""A real broker that is not there, or not any more; and a process that is forked off."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+
+import pytest
+
+from harness.brokers import TIMEOUT_S
+from harness.kafka import KafkaFactory
+from harness.producers import new_layout, published, sampled, segments_of
+from rollstream.producers import (
+    AsyncRolloutProducer,
+    DeliveryFailed,
+    FlushTimedOut,
+    ForkedProducer,
+    RolloutProducer,
+)
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.kafka import KafkaBroker
+
+SHORT_S = 0.5
+
+
+def nobody() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_a_publish_that_finds_no_broker_says_so_within_the_deadline() -> None:
+    address = nobody()
+    with (
+        RolloutProducer(address, environment="math", timeout_s=SHORT_S) as producer,
+        pytest.raises(BrokerUnavailable, match=rf"{address} did not say within 0\.5 s .* check"),
+    ):
+        producer.publish(example_id="ex", **sampled())
+
+
+def test_an_awaited_publish_that_finds_no_broker_says_so_within_the_deadline() -> None:
+    address = nobody()
+
+    async def scenario() -> None:
+        async with AsyncRolloutProducer(address, environment="math", timeout_s=SHORT_S) as producer:
+            with pytest.raises(BrokerUnavailable, match=rf"{address} did not say within 0\.5 s"):
+                await producer.publish(example_id="ex", **sampled())
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.broker
+@pytest.mark.proves("F1")
+def test_what_a_killed_broker_did_not_take_is_named(own_kafka: KafkaFactory) -> None:
+    kafka = own_kafka()
+    layout = new_layout(KafkaBroker(kafka.bootstrap))
+    producer = RolloutProducer(
+        kafka.bootstrap, environment="math", namespace=layout.namespace, timeout_s=SHORT_S
+    )
+    producer.publish(example_id="ex", **sampled())
+    producer.flush(TIMEOUT_S)
+    kafka.kill()
+    uids = [producer.publish(example_id="ex", **sampled()) for _ in range(3)]
+    with pytest.raises(FlushTimedOut, match=f"3 rollouts .* {kafka.bootstrap}") as late:
+        producer.flush(SHORT_S)
+    assert late.value.outstanding == 3
+    with pytest.raises(DeliveryFailed) as failed:
+        producer.close()
+    assert sorted(failed.value.uids) == sorted(uids)
+
+
+@pytest.mark.broker
+def test_a_forked_child_is_told_and_the_parent_goes_on(kafka_bootstrap: str) -> None:
+    broker = KafkaBroker(kafka_bootstrap)
+    layout = new_layout(broker)
+    with RolloutProducer(
+        kafka_bootstrap, environment="math", namespace=layout.namespace
+    ) as producer:
+        producer.publish(example_id="ex", **sampled())
+        child = os.fork()
+        if child == 0:
+            _exit_with(0 if _refused(producer) else 1)
+        assert _status_of(child) == 0
+        producer.publish(example_id="ex", **sampled())
+    assert len(segments_of(published(broker, layout))) == 2
+    broker.close()
+
+
+def _refused(producer: RolloutProducer) -> bool:
+    """Whether the child is told, and may leave its ``with`` block."""
+    try:
+        producer.publish(example_id="ex", **sampled())
+    except ForkedProducer:
+        producer.close()
+        return True
+    return False
+
+
+def _exit_with(status: int) -> None:
+    os._exit(status)
+
+
+def _status_of(child: int) -> int:
+    for _ in range(3000):
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return -9

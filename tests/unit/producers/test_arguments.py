@@ -1,0 +1,109 @@
+"""``publish`` takes what the schema holds: names, types and defaults."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, get_type_hints
+
+import pytest
+
+from rollstream.producers import AsyncGroup, AsyncRolloutProducer, Group, RolloutProducer
+from rollstream.producers.arguments import (
+    DEFAULTS,
+    Flags,
+    Floats,
+    Ints,
+    MemberArguments,
+    RolloutArguments,
+    SupportsArray,
+    TurnArguments,
+)
+from rollstream.producers.trajectory import AsyncTrajectory, Trajectory
+from rollstream.schemas import wire_schemas
+from rollstream.schemas.wire_schemas import packed_dtype
+
+STAMPED = {"worker_id", "created_ts", "prompt_count", "token_count"}  # The producer knows better.
+FOLDED = {"weight_steps", "actor_logprob_sum"}  # Into weight_step and actor_logprobs.
+ARRAYS: Mapping[str, Any] = {"<i4": Ints, "<f4": Floats, "|b1": Flags}
+PLAIN: Mapping[str, Any] = {
+    "string": str,
+    "int": int,
+    "long": int,
+    "double": float,
+    "boolean": bool,
+}
+SHOWN: Mapping[str, Any] = {  # What is JSON, or a list of named things, on the wire.
+    "metadata": Mapping[str, Any],
+    "messages": Sequence[Mapping[str, Any]],
+    "token_arrays": Mapping[str, SupportsArray],
+    "attachments": Mapping[str, bytes],
+    "rewards": Mapping[str, float],
+    "weight_step": int | Ints,
+    "actor_logprobs": Floats | float | None,
+}
+
+
+def wire_fields() -> dict[str, Mapping[str, Any]]:
+    fields = wire_schemas.newest("rollout").fields
+    extras = fields[-1]["type"][1]["fields"]
+    return {f["name"]: f for f in [*fields[:-1], *extras]}
+
+
+def wanted_type(field: Mapping[str, Any]) -> Any:
+    if field["name"] in SHOWN:
+        return SHOWN[field["name"]]
+    packed = packed_dtype(field["type"])
+    if packed is not None:
+        return ARRAYS[packed[0]] | None if packed[1] else ARRAYS[packed[0]]
+    if isinstance(field["type"], list):
+        return PLAIN[field["type"][1]] | None
+    return PLAIN[field["type"]]
+
+
+@pytest.mark.proves("A1")
+def test_names_and_types_are_those_of_the_schema() -> None:
+    hints = get_type_hints(RolloutArguments)
+    fields = wire_fields()
+    assert set(hints) == set(fields) - STAMPED - FOLDED
+    for name, hint in hints.items():
+        assert hint == wanted_type(fields[name]), name
+
+
+@pytest.mark.proves("A1")
+def test_defaults_are_those_of_the_schema() -> None:
+    fields = wire_fields()
+    required = {name for name in get_type_hints(RolloutArguments) if name not in DEFAULTS}
+    assert required == {"example_id", "policy_version"}
+    for name, default in DEFAULTS.items():
+        if name in ("environment", "rollout_uid"):  # The producer's own, and a new one.
+            assert default == ""
+            continue
+        wire = fields[name]["default"]
+        if name in SHOWN and isinstance(default, Mapping):
+            assert dict(default) == {}
+            assert wire in ({}, "{}", [])
+        elif isinstance(default, tuple):
+            assert (default, wire) == ((), "")
+        else:
+            assert default == wire, name
+
+
+@pytest.mark.parametrize(
+    ("door", "arguments"),
+    [
+        (RolloutProducer.publish, RolloutArguments),
+        (AsyncRolloutProducer.publish, RolloutArguments),
+        (Group.publish, MemberArguments),
+        (AsyncGroup.publish, MemberArguments),
+        (Trajectory.turn, TurnArguments),
+        (AsyncTrajectory.turn, TurnArguments),
+    ],
+)
+def test_each_door_shows_its_arguments_with_their_defaults(door: Any, arguments: type) -> None:
+    shown = dict(inspect.signature(door).parameters)
+    assert shown.pop("self")
+    assert set(shown) == set(get_type_hints(arguments))
+    for name, parameter in shown.items():
+        assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameter.default == DEFAULTS.get(name, inspect.Parameter.empty)

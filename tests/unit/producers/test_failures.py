@@ -1,0 +1,334 @@
+"""What producers do when the broker loses, refuses or is full."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from harness.faults import Append, Fate, FaultyBroker, FaultyWriter
+from harness.producers import new_layout, published, sampled, segments_of
+from rollstream.producers import (
+    AsyncRolloutProducer,
+    BufferFull,
+    DeliveryFailed,
+    FlushTimedOut,
+    InvalidRollout,
+    RolloutProducer,
+)
+from rollstream.runtime.clock import ManualClock
+from rollstream.schemas.codec import Segment, decode
+from rollstream.schemas.events import Failed
+from rollstream.streams.broker import OnDelivery, Writer
+from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.topics.layout import BadName
+
+SHORT_S = 0.05  # Where the answer never comes; the result does not depend on how long this is.
+
+
+class NarrowBroker(FaultyBroker):
+    """A broker whose writers are full for a number of appends; a poll moves the clock on.
+
+    Attributes:
+        refusals: how many appends are still refused.
+    """
+
+    def __init__(self, inner: MemoryBroker, clock: ManualClock) -> None:
+        super().__init__(inner)
+        self.clock = clock
+        self.refusals = 0
+
+    def writer(
+        self, *, linger_ms: float = 5.0, report_success: bool = True, once: bool = False
+    ) -> Writer:
+        inner = self.inner.writer(linger_ms=linger_ms, report_success=report_success, once=once)
+        return NarrowWriter(self, inner)
+
+
+class NarrowWriter(FaultyWriter):
+    """A ``Writer``."""
+
+    def __init__(self, broker: NarrowBroker, inner: Writer) -> None:
+        super().__init__(broker, inner)
+        self._narrow = broker
+
+    def append(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        if self._narrow.refusals:
+            self._narrow.refusals -= 1
+            raise BufferFull("100 records are queued; poll makes room")
+        super().append(topic, value, key=key, partition=partition, on_delivery=on_delivery)
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        self._narrow.clock.advance(timeout_s)
+        super().poll(timeout_s)
+
+
+class Doubtful:
+    """Decides that records of these uids are in doubt, as long as they are among them."""
+
+    def __init__(self, fate: Fate, *uids: str) -> None:
+        self.fate = fate
+        self.uids = set(uids)
+
+    def __call__(self, append: Append) -> Fate:
+        event = decode(append.value)
+        uid = event.header.rollout_uid if isinstance(event, Segment) else type(event).__name__
+        return self.fate if uid in self.uids else Fate.PASS
+
+
+@contextmanager
+def quiet_exit(producer: RolloutProducer) -> Iterator[RolloutProducer]:
+    """Closes without telling of what is still on its way."""
+    yield producer
+    with pytest.raises(DeliveryFailed):
+        producer.close()
+
+
+def make(broker: FaultyBroker, **arguments: Any) -> RolloutProducer:
+    layout = new_layout(broker)
+    return RolloutProducer(
+        broker=broker, environment="math", namespace=layout.namespace, **arguments
+    )
+
+
+def test_a_failed_delivery_is_told_at_the_next_publish_which_queues_nothing() -> None:
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT_AND_DROP, "a", "b"))
+    layout = new_layout(broker)
+    with RolloutProducer(broker=broker, environment="math", namespace=layout.namespace) as producer:
+        producer.publish(example_id="ex", rollout_uid="a", **sampled())
+        with pytest.raises(DeliveryFailed, match=r"1 rollouts .* FaultyBroker \(a\)") as told:
+            producer.publish(example_id="ex", rollout_uid="b", **sampled())
+        assert told.value.uids == ("a",)
+        broker.decide = Doubtful(Fate.PASS)
+        for uid in told.value.uids:
+            producer.publish(example_id="ex", rollout_uid=uid, **sampled())
+    assert [s.header.rollout_uid for s in segments_of(published(broker, layout))] == ["a"]
+
+
+def test_failed_deliveries_are_told_at_flush_and_only_once() -> None:
+    with make(FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "a"))) as producer:
+        producer.publish(example_id="ex", rollout_uid="a", **sampled())
+        with pytest.raises(DeliveryFailed, match="publish them again with the same rollout_uid"):
+            producer.flush()
+        producer.flush()
+
+
+def test_failed_deliveries_are_told_on_leaving_the_block() -> None:
+    with (
+        pytest.raises(DeliveryFailed) as told,
+        make(FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "a"))) as producer,
+    ):
+        producer.publish(example_id="ex", rollout_uid="a", **sampled())
+    assert told.value.uids == ("a",)
+
+
+def test_an_exception_of_the_block_stays_in_front_of_failed_deliveries() -> None:
+    def crash() -> None:
+        with make(FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "a"))) as producer:
+            producer.publish(example_id="ex", rollout_uid="a", **sampled())
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine") as told:
+        crash()
+    assert "1 rollouts were not delivered" in told.value.__notes__[0]
+
+
+def test_what_is_still_on_its_way_at_the_end_is_told_as_in_doubt() -> None:
+    with (
+        pytest.raises(DeliveryFailed) as told,
+        make(FaultyBroker(MemoryBroker(), Doubtful(Fate.DROP, "a"))) as producer,
+    ):
+        producer.publish(example_id="ex", rollout_uid="a", **sampled())
+    assert told.value.uids == ("a",)
+
+
+def test_a_lost_word_about_a_group_names_the_group() -> None:
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "Dispatched"))
+    with make(broker) as producer:
+        with (
+            pytest.raises(DeliveryFailed) as told,
+            producer.dispatch(example_id="ex", group_size=1, group_uid="g") as group,
+        ):
+            group.publish(**sampled())
+        assert (told.value.uids, told.value.group_uids) == ((), ("g",))
+
+
+def test_a_group_says_what_is_missing_even_while_failures_are_untold() -> None:
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "a"))
+    layout = new_layout(broker)
+    producer = RolloutProducer(broker=broker, environment="math", namespace=layout.namespace)
+    with quiet_exit(producer), producer.dispatch(example_id="ex", group_size=3) as group:
+        group.publish(rollout_uid="a", **sampled())
+    (failed,) = [e for _, _, e in published(broker, layout) if isinstance(e, Failed)]
+    assert failed.count == 2
+
+
+def test_a_flush_that_cannot_finish_names_broker_number_and_remedy() -> None:
+    with quiet_exit(make(FaultyBroker(MemoryBroker(), Doubtful(Fate.DROP, "a")))) as producer:
+        producer.publish(example_id="ex", rollout_uid="a", **sampled())
+        told = "1 rollouts and events did not reach FaultyBroker within 2 s; check"
+        with pytest.raises(FlushTimedOut, match=told) as error:
+            producer.flush(timeout_s=2.0)
+        assert error.value.outstanding == 1
+
+
+def test_a_full_buffer_waits_for_room() -> None:
+    broker = NarrowBroker(MemoryBroker(), ManualClock())
+    layout = new_layout(broker)
+    with RolloutProducer(
+        broker=broker, environment="math", namespace=layout.namespace, clock=broker.clock
+    ) as producer:
+        broker.refusals = 20
+        producer.publish(example_id="ex", **sampled())
+    assert len(segments_of(published(broker, layout))) == 1
+
+
+@pytest.mark.proves("I8")
+def test_a_buffer_that_stays_full_is_told_within_the_deadline_with_the_bound() -> None:
+    broker = NarrowBroker(MemoryBroker(), ManualClock())
+    with make(broker, clock=broker.clock, timeout_s=5.0) as producer:
+        broker.refusals = 10_000
+        begun_s = broker.clock.monotonic_s()
+        with pytest.raises(BufferFull, match=r"stayed full for 5 s .*100 records are queued"):
+            producer.publish(example_id="ex", **sampled())
+        assert broker.clock.monotonic_s() - begun_s == pytest.approx(5.0)
+        broker.refusals = 0
+
+
+def test_a_trajectory_survives_a_full_buffer() -> None:
+    broker = NarrowBroker(MemoryBroker(), ManualClock())
+    layout = new_layout(broker)
+    producer = RolloutProducer(
+        broker=broker, environment="math", namespace=layout.namespace, clock=broker.clock
+    )
+    with producer, producer.trajectory(example_id="ex") as turns:
+        turns.turn(**sampled())
+        broker.refusals = 10_000
+        with pytest.raises(BufferFull):
+            turns.turn(**sampled())
+        broker.refusals = 0
+        turns.turn(**sampled())
+    found = [s.header for s in segments_of(published(broker, layout))]
+    assert [(h.segment_idx, h.is_last_segment) for h in found] == [(0, False), (1, True)]
+
+
+def test_await_publish_raises_what_became_of_its_own_rollout() -> None:
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT_AND_DROP, "a"))
+    layout = new_layout(broker)
+
+    async def scenario() -> list[Any]:
+        async with AsyncRolloutProducer(
+            broker=broker, environment="math", namespace=layout.namespace
+        ) as producer:
+            return await asyncio.gather(
+                *(
+                    producer.publish(example_id="ex", rollout_uid=uid, **sampled())
+                    for uid in ("a", "b")
+                ),
+                return_exceptions=True,
+            )
+
+    failed, uid = asyncio.run(scenario())
+    assert isinstance(failed, DeliveryFailed)
+    assert failed.uids == ("a",)
+    assert uid == "b"
+
+
+def test_await_publish_without_an_answer_is_in_doubt_at_its_deadline() -> None:
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.HOLD, "a"))
+    layout = new_layout(broker)
+
+    async def scenario() -> None:
+        producer = AsyncRolloutProducer(
+            broker=broker, environment="math", namespace=layout.namespace, timeout_s=SHORT_S
+        )
+        with pytest.raises(DeliveryFailed, match=r"no answer within 0\.05 s") as told:
+            await producer.publish(example_id="ex", rollout_uid="a", **sampled())
+        assert told.value.uids == ("a",)
+        with pytest.raises(FlushTimedOut):
+            await producer.flush(SHORT_S)
+        # Told above already; a close that cannot know says it again rather than not at all.
+        with pytest.raises(DeliveryFailed):
+            await producer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_publish_that_fails_later_is_told_at_flush() -> None:
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "a"))
+    layout = new_layout(broker)
+
+    async def scenario() -> None:
+        async with AsyncRolloutProducer(
+            broker=broker, environment="math", namespace=layout.namespace
+        ) as producer:
+            task = asyncio.create_task(
+                producer.publish(example_id="ex", rollout_uid="a", **sampled())
+            )
+            await asyncio.sleep(0)  # It is queued now, and not answered.
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            with pytest.raises(DeliveryFailed) as told:
+                await producer.flush()
+            assert told.value.uids == ("a",)
+
+    asyncio.run(scenario())
+
+
+def test_coroutines_wait_for_room_and_all_get_it() -> None:
+    broker = NarrowBroker(MemoryBroker(), ManualClock())
+    layout = new_layout(broker)
+
+    async def scenario() -> None:
+        async with AsyncRolloutProducer(
+            broker=broker, environment="math", namespace=layout.namespace
+        ) as producer:
+            broker.refusals = 5
+            await asyncio.gather(
+                *(producer.publish(example_id="ex", **sampled()) for _ in range(50))
+            )
+
+    asyncio.run(scenario())
+    assert len(segments_of(published(broker, layout))) == 50
+
+
+def test_coroutines_that_get_no_room_are_told_within_the_deadline() -> None:
+    broker = NarrowBroker(MemoryBroker(), ManualClock())
+    layout = new_layout(broker)
+
+    async def scenario() -> list[Any]:
+        async with AsyncRolloutProducer(
+            broker=broker, environment="math", namespace=layout.namespace, timeout_s=SHORT_S
+        ) as producer:
+            broker.refusals = 1_000_000
+            return await asyncio.gather(
+                *(producer.publish(example_id="ex", **sampled()) for _ in range(5)),
+                return_exceptions=True,
+            )
+
+    told = asyncio.run(scenario())
+    assert [type(error) for error in told] == [BufferFull] * 5
+
+
+def test_a_producer_needs_a_broker_and_only_one() -> None:
+    with pytest.raises(InvalidRollout, match="give one of them"):
+        RolloutProducer(environment="math")
+    with pytest.raises(InvalidRollout, match="give one of them"):
+        RolloutProducer("kafka:9092", broker=MemoryBroker())
+
+
+def test_an_environment_that_no_topic_can_have_is_refused_at_once() -> None:
+    with pytest.raises(BadName, match=r"'math\.2'"):
+        RolloutProducer(broker=MemoryBroker(), environment="math.2")

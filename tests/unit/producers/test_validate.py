@@ -1,0 +1,232 @@
+"""What a caller may give, and what a caller is told who gives something else."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.producers import sampled
+from rollstream.producers.errors import RolloutTooLarge
+from rollstream.producers.outbox import Outbox
+from rollstream.producers.validate import ATTACHED_BYTES_MAX
+from rollstream.runtime.clock import ManualClock
+from rollstream.schemas.codec import Segment, decode
+from rollstream.schemas.errors import InvalidRollout
+from rollstream.streams.topics.layout import Layout
+
+OUTBOX = Outbox(
+    broker="kafka:9092",
+    environment="math",
+    replica_id="replica-0",
+    worker_id="worker-0",
+    lineage="",
+    layout=Layout(),
+    uid_prefix="uid",
+    clock=ManualClock(),
+)
+
+
+def publish(**overrides: Any) -> Segment:
+    record = OUTBOX.rollout({"example_id": "ex", **sampled(**overrides)})
+    segment = decode(record.value)
+    assert isinstance(segment, Segment)
+    return segment
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"logprobs": [0.0]}, "logprobs has 1 values and output_tokens 3; give one for each"),
+        ({"loss_mask": [True]}, "loss_mask has 1 values and output_tokens 3"),
+        ({"ref_logprobs": [0.0] * 4}, "ref_logprobs has 4 values and output_tokens 3"),
+        ({"token_rewards": []}, "token_rewards has 0 values"),
+        ({"actor_logprobs": [0.0]}, "actor_logprobs has 1 values"),
+        ({"weight_step": [1]}, "weight_step has 1 values"),
+        ({"token_arrays": {"experts": np.zeros((2, 8))}}, r"experts'\] has shape \(2, 8\)"),
+        ({"token_arrays": {"experts": ["a", "b", "c"]}}, "dtype <U1, which is no plain number"),
+        ({"token_arrays": {"": np.zeros(3)}}, "a name in token_arrays is ''"),
+        ({"token_arrays": 3}, "token_arrays is 3; give a mapping"),
+        ({"reward": math.nan}, "reward is nan; give a finite number"),
+        ({"reward": -math.inf}, "reward is -inf"),
+        ({"reward": "1.0"}, "reward is '1.0'; give one number"),
+        ({"reward": [1.0, 2.0]}, r"reward is \[1.0, 2.0\]"),
+        ({"rewards": {"format": math.nan}}, r"rewards\['format'\] is nan"),
+        ({"rewards": {"": 1.0}}, "a name in rewards is ''"),
+        ({"rewards": [1.0]}, r"rewards is \[1.0\]; give a mapping"),
+        ({"logprobs": [0.0, math.nan, 0.0]}, r"logprobs\[1\] is nan; every value must be finite"),
+        ({"logprobs": [0.0, 0.0, -math.inf]}, r"logprobs\[2\] is -inf"),
+        ({"logprobs": [math.nan] * 3}, r"logprobs\[0\] is nan \(and 2 more\)"),
+        ({"logprobs": [0.0, 1e300, 0.0]}, r"logprobs\[1\] is 1e\+300; every value .* float32"),
+        (
+            {"logprobs": ["a", "b", "c"]},
+            "logprobs has dtype <U1, first value .*'a'.*; give numbers",
+        ),
+        ({"logprobs": [[0.0], [0.0], [0.0]]}, r"logprobs has shape \(3, 1\)"),
+        ({"logprobs": [[0.0], [0.0, 1.0]]}, "logprobs cannot be read as an array"),
+        ({"ref_logprobs": [0.0, math.nan, 0.0]}, r"ref_logprobs\[1\] is nan"),
+        ({"token_rewards": [0.0, math.inf, 0.0]}, r"token_rewards\[1\] is inf"),
+        ({"actor_logprobs": math.nan}, "actor_logprobs is nan"),
+        ({"output_tokens": [1, -1, 2]}, r"output_tokens\[1\] is -1; .*padding"),
+        ({"prompt_tokens": np.array([1, -100], np.int32)}, r"prompt_tokens\[1\] is -100"),
+        ({"output_tokens": [1, 2**31, 2]}, r"output_tokens\[1\] is 2147483648; .* int32"),
+        ({"output_tokens": [1.0, 2.0, 3.0]}, "output_tokens has dtype float64.*give integers"),
+        ({"prompt_tokens": "hello"}, "prompt_tokens has shape"),
+        ({"loss_mask": [0, 1, 2]}, r"loss_mask\[2\] is 2; give True and False"),
+        ({"weight_step": -2}, "weight_step is -2; steps count from 0"),
+        ({"weight_step": [1, -2, 3]}, r"weight_step\[1\] is -2"),
+        ({"weight_step": "120"}, "weight_step is '120'; give a whole number"),
+        ({"policy_version": ""}, "policy_version is ''; give a string that is not empty"),
+        ({"policy_version": 120}, "policy_version is 120; give a string"),
+        ({"example_id": ""}, "example_id is ''"),
+        ({"environment": ""}, "environment is ''"),
+        ({"stop_reason": ""}, "stop_reason is ''"),
+        ({"split": "test"}, "split is 'test'; give 'train' or 'eval'"),
+        ({"group_size": -1}, "group_size is -1; give a number from 0"),
+        ({"segment_idx": 2**31}, "segment_idx is 2147483648"),
+        ({"segment_idx": 1.5}, "segment_idx is 1.5; give a whole number"),
+        ({"is_last_segment": 1}, "is_last_segment is 1; give True or False"),
+        ({"metadata": {"x": math.nan}}, "metadata cannot be written as JSON"),
+        ({"metadata": {"x": object()}}, "metadata cannot be written as JSON.*float"),
+        ({"metadata": {1: "x"}}, "metadata has the key 1; JSON has strings as keys only"),
+        ({"metadata": "{}"}, "metadata is '{}'; give a mapping"),
+        ({"messages": "hello"}, "messages is 'hello'; give a list"),
+        ({"messages": [{"content": b"x"}]}, "messages cannot be written as JSON"),
+        ({"attachments": {"image": "text"}}, r"attachments\['image'\] is a str; give bytes"),
+        ({"attachments": {"": b""}}, "a name in attachments is ''"),
+        ({"example_id": "\ud800"}, "cannot be written as UTF-8"),
+        ({"metadata": {"x": "\ud800"}}, "cannot be written as UTF-8"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_what_breaks_a_rule_is_told_with_value_and_remedy(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidRollout, match=told):
+        publish(**wrong)
+
+
+def test_an_unknown_argument_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'logprob'"):
+        publish(logprob=[0.0])
+
+
+@pytest.mark.parametrize("missing", ["example_id", "policy_version"])
+def test_a_missing_argument_is_a_type_error(missing: str) -> None:
+    given = {"example_id": "ex", **sampled()}
+    del given[missing]
+    with pytest.raises(TypeError, match=f"missing required keyword argument: '{missing}'"):
+        OUTBOX.rollout(given)
+
+
+def test_attachments_over_the_limit_are_told_with_both_sizes() -> None:
+    publish(attachments={"image": bytes(ATTACHED_BYTES_MAX)})
+    with pytest.raises(RolloutTooLarge, match="4194305 bytes, over the limit of 4194304") as told:
+        publish(attachments={"one": bytes(ATTACHED_BYTES_MAX), "two": b"x"})
+    assert (told.value.size, told.value.limit) == (ATTACHED_BYTES_MAX + 1, ATTACHED_BYTES_MAX)
+
+
+class Bfloat:
+    """A torch tensor of a dtype that NumPy lacks, as far as we touch it."""
+
+    def __init__(self, values: list[float], *, plain: bool) -> None:
+        self._values = values
+        self._plain = plain
+
+    def detach(self) -> Bfloat:
+        return self
+
+    def cpu(self) -> Bfloat:
+        return self
+
+    def float(self) -> Bfloat:
+        return Bfloat(self._values, plain=True)
+
+    def numpy(self) -> Any:
+        if not self._plain:
+            raise TypeError("Got unsupported ScalarType BFloat16")
+        return np.array(self._values, np.float32)
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        [-0.5, -0.25, -1.0],
+        (-0.5, -0.25, -1.0),
+        np.array([-0.5, -0.25, -1.0], np.float16),
+        np.array([-0.5, -0.25, -1.0], ">f4"),
+        np.array([-0.5, 9, -0.25, 9, -1.0, 9], np.float32)[::2],
+        Bfloat([-0.5, -0.25, -1.0], plain=False),
+    ],
+)
+def test_array_likes_of_any_sort_arrive_as_float32(logprobs: Any) -> None:
+    assert (
+        publish(logprobs=logprobs).body["logprobs"]
+        == np.array([-0.5, -0.25, -1.0], "<f4").tobytes()
+    )
+
+
+@pytest.mark.parametrize("dtype", ["<i4", ">i4", "<i8", "<u2", "<u8", ">u4"])
+def test_tokens_of_any_integer_type_arrive_as_int32(dtype: str) -> None:
+    tokens = publish(output_tokens=np.array([7, 8, 9], dtype)).body["output_tokens"]
+    assert tokens == np.array([7, 8, 9], "<i4").tobytes()
+
+
+def test_large_logprobs_whose_square_overflows_are_finite_all_the_same() -> None:
+    wide = np.array([-3e38, -3e38, -3e38], np.float32)
+    assert publish(logprobs=wide).body["logprobs"] == wide.tobytes()
+
+
+@given(st.lists(st.floats(width=32), max_size=40))
+def test_exactly_finite_values_are_taken(values: list[float]) -> None:
+    given = np.array(values, np.float32)
+    arguments = {"output_tokens": [1] * len(values), "logprobs": given}
+    if np.isfinite(given).all():
+        assert publish(**arguments).body["logprobs"] == given.tobytes()
+    else:
+        first = int(np.flatnonzero(~np.isfinite(given))[0])
+        with pytest.raises(InvalidRollout, match=rf"logprobs\[{first}\] is "):
+            publish(**arguments)
+
+
+def test_what_is_not_given_takes_no_extras() -> None:
+    nothing: dict[str, Any] = {
+        "actor_logprobs": None,
+        "token_arrays": {},
+        "attachments": {},
+        "messages": [],
+        "actor_policy_version": "",
+        "weight_step": 3,
+    }
+    assert publish(**nothing).body["extras"] is None
+
+
+def test_a_step_for_each_token_puts_the_oldest_into_the_header() -> None:
+    segment = publish(weight_step=np.array([7, 5, 6]))
+    assert segment.header.weight_step == 5
+    assert np.frombuffer(segment.body["extras"]["weight_steps"], "<i8").tolist() == [7, 5, 6]
+
+
+@pytest.mark.parametrize("number", [np.int64(7), np.array(7)])
+def test_one_step_may_be_a_numpy_number(number: Any) -> None:
+    assert publish(weight_step=number).header.weight_step == 7
+
+
+@pytest.mark.parametrize("reward", [1, 1.0, True, np.float32(1.0), np.array(1.0)])
+def test_a_reward_may_be_any_number(reward: Any) -> None:
+    assert publish(reward=reward).header.reward == 1.0
+
+
+def test_a_rollout_may_have_no_tokens() -> None:
+    header = publish(prompt_tokens=[], output_tokens=[], logprobs=[]).header
+    assert (header.prompt_count, header.token_count) == (0, 0)
+
+
+def test_a_big_endian_token_array_travels_little_endian() -> None:
+    (array,) = publish(token_arrays={"k": np.array([[1], [2], [3]], ">f8")}).body["extras"][
+        "token_arrays"
+    ]
+    assert (array["dtype"], array["shape"]) == ("<f8", [1])
+    assert np.frombuffer(array["data"], "<f8").tolist() == [1.0, 2.0, 3.0]
