@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rollstream.console.demo.settings import REWARD_WINDOW
+from rollstream.console.demo.settings import REWARD_WINDOW, STEPS_MIN
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class History:
         return float(np.mean(seen[:3])) if seen else float("nan")
 
     def reached(self, environments: Sequence[str], goal: float) -> bool:
-        """Whether a full window of batches is at the goal in each environment."""
-        return len(self.steps) >= REWARD_WINDOW and all(
+        """Whether the last batches are at the goal in each environment."""
+        return len(self.steps) >= STEPS_MIN and all(
             self.recent_reward(environment) >= goal for environment in environments
         )
 

@@ -23,6 +23,7 @@ BATCHES_AHEAD = 3
 # were lost with a killed replica must never leave the trainer waiting for ever.
 PATIENCE_S = 1.0
 MAX_POLICY_LAG = 16
+STEPS_MIN = 150
 STEPS_MAX = 700
 TIME_LIMIT_S = 165.0
 # The run ends when the mean reward of the last batches is there in each environment.

@@ -15,12 +15,11 @@ from rollstream.consumers import AuditReport
 
 
 def duckdb_line(root: Path) -> str:
-    """A command to paste: mean reward by environment and policy version, from the files alone."""
+    """A command to paste: the newest policies' mean reward, from the files alone."""
     query = (
         "SELECT environment, policy_version, count(*) AS rollouts, round(avg(reward), 3) AS reward "
         f"FROM read_parquet('{root}/groups/**/*.parquet', hive_partitioning = true) "
-        "GROUP BY ALL ORDER BY environment, "
-        "CAST(split_part(policy_version, '-', 2) AS INT) DESC LIMIT 10"
+        "GROUP BY environment, policy_version ORDER BY min(created_ts) DESC LIMIT 12"
     )
     return f'.venv/bin/python -c "import duckdb; print(duckdb.sql(\\"{query}\\"))"'
 
