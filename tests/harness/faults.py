@@ -74,6 +74,9 @@ class FaultyBroker:
     def hold(self, append: Append) -> None:
         self._held.append(append)
 
+    def before_read(self) -> None:
+        """Called before each read; for simulations, where others get their turn here."""
+
     def writer(
         self, *, linger_ms: float = 5.0, report_success: bool = True, once: bool = False
     ) -> Writer:
@@ -175,6 +178,7 @@ class CountingReader:
         self._inner = inner
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
+        self._broker.before_read()
         records = self._inner.poll(records_max, timeout_s)
         self._broker.records_read += len(records)
         return records

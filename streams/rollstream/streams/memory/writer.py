@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import NamedTuple
 
@@ -55,6 +56,9 @@ class MemoryWriter:
             self._reports.append(_Report(on_delivery, delivery))
 
     def poll(self, timeout_s: float = 0.0) -> None:
+        if not self._reports and timeout_s > 0:
+            # Nothing can come, since reports are due at once; the wait takes its time all the same.
+            self._logs.clock.wait(threading.Event(), timeout_s)
         for _ in range(len(self._reports)):
             report = self._reports.popleft()
             report.on_delivery(report.delivery)

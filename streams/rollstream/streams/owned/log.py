@@ -132,6 +132,7 @@ class OwnedLog(Generic[F]):
         make_fold: Callable[[], F],
         clock: Clock,
         entropy: Entropy,
+        make_fence: Callable[[], Fence] = Fence,
     ) -> None:
         self.where = where
         self.epoch = -1
@@ -142,7 +143,8 @@ class OwnedLog(Generic[F]):
         self._clock = clock
         self._entropy = entropy
         self.fold = make_fold()
-        self._fence = Fence()
+        self._make_fence = make_fence
+        self._fence = make_fence()
         self._claims: list[int] = []  # Offsets that `checkpoint` may choose from.
         self._next: int | None = None  # Everything below is folded; None: nothing was read yet.
         self._proven: int | None = None  # Our newest claim whose `Adopted` was heard: our own hint.
@@ -284,7 +286,7 @@ class OwnedLog(Generic[F]):
         """Forgets the fold; where the next one starts."""
         self._next = None
         self.fold = self._make_fold()
-        self._fence = Fence()
+        self._fence = self._make_fence()
         self._claims = []
         return find_start(self._open_reader(), self.where, hint, deadline)
 

@@ -1,0 +1,23 @@
+"""An owned log that appends again when a report is lost, instead of claiming again."""
+
+from __future__ import annotations
+
+from rollstream.runtime.deadline import Deadline
+from rollstream.streams.errors import DeliveryUnknown
+from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.log import OwnedLog, Ticket
+
+
+class WithoutDoubt(OwnedLog[SealFold]):
+    """What was not reported is taken for not written."""
+
+    def heard(self, ticket: Ticket, deadline: Deadline) -> int:
+        event = self._appends[0].event if self._appends else None
+        try:
+            return super().heard(ticket, deadline)
+        except DeliveryUnknown:
+            if event is None or self._next is None:
+                raise
+            self._throw_writer_away()
+            self._trouble = None
+            return super().heard(self.append(event), deadline)

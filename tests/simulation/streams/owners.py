@@ -1,0 +1,215 @@
+"""Several owners of one log under a seed: they claim, settle, crash, and everything goes wrong.
+
+Each owner settles items 0, 1, 2, … of one source, a few at a time, and acts on what it heard. At
+every call to the broker another owner may get its turn, so claims and appends interleave anyhow.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from harness.faults import Append, Fate, FaultyBroker
+from harness.seal_events import flushed
+from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.entropy import SeededEntropy
+from rollstream.schemas.events import Flushed
+from rollstream.streams.broker import EARLIEST, TopicPartition, TopicSpec
+from rollstream.streams.errors import ClaimFailed, CorruptLog, DeliveryUnknown, Fenced
+from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.owned.follow import Follower
+from rollstream.streams.owned.log import OwnedLog
+
+WHERE = TopicPartition("groups", 0)
+ITEMS = 150
+HORIZON = 12
+CLAIM_S = 30.0
+DEPTH_MAX = 4  # How many owners' turns may stand inside one another.
+BAD_FATES = [fate for fate in Fate if fate is not Fate.PASS]
+
+MakeLog = Callable[..., OwnedLog[SealFold]]
+
+
+class Wrong(AssertionError):
+    """An invariant that did not hold."""
+
+
+class Act(NamedTuple):
+    """What an owner did because it had heard an event."""
+
+    offset: int
+    items: tuple[int, ...]
+
+
+class TurningBroker(FaultyBroker):
+    """Calls ``turn`` before each append and each read."""
+
+    def __init__(self, inner: MemoryBroker, turn: Callable[[], None]) -> None:
+        super().__init__(inner, self._decide)
+        self._turn = turn
+        self.fate: Callable[[], Fate] = lambda: Fate.PASS
+
+    def before_read(self) -> None:
+        self._turn()
+
+    def _decide(self, append: Append) -> Fate:
+        self._turn()
+        return self.fate()
+
+
+class Owner:
+    """One process: a log that it claims, settles and acts on; crashes are new objects."""
+
+    def __init__(self, world: Owners, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.busy = False
+        self._start()
+
+    def _start(self) -> None:
+        dice = self.world.dice
+        self.log = self.world.make_log(
+            self.world.broker,
+            WHERE,
+            owner=self.name,
+            make_fold=lambda: SealFold(dedupe_horizon=HORIZON),
+            clock=self.world.clock,
+            entropy=SeededEntropy(dice.randrange(2**32)),
+        )
+        self.claimed = False
+
+    def step(self) -> None:
+        """One turn; another owner's turn may happen inside it."""
+        self.busy = True
+        try:
+            if self.world.dice.random() < self.world.crash_rate:
+                self._start()  # Without a word to anybody: what was on its way stays on its way.
+            elif not self.claimed or self.log.should_reclaim():
+                self._claim()
+            else:
+                self._settle()
+        finally:
+            self.busy = False
+
+    def _claim(self) -> None:
+        hints = [None, *(act.offset for act in self.world.acts), *self.world.epochs, 7]
+        try:
+            self.log.claim(Deadline(CLAIM_S, self.world.clock), hint=self.world.dice.choice(hints))
+        except (ClaimFailed, Fenced):
+            self.claimed = False
+        else:
+            self.claimed = True
+            self.world.epochs.append(self.log.epoch)
+
+    def _settle(self) -> None:
+        fold, dice = self.log.fold, self.world.dice
+        open_items = [n for n in range(ITEMS) if not fold.settled(n)][:6]
+        if not open_items:
+            return
+        items = tuple(sorted(dice.sample(open_items, dice.randint(1, len(open_items)))))
+        left = [n for n in open_items if n not in items]
+        beyond = max(max(open_items) + 1, fold.watermark)
+        while fold.settled(beyond) and beyond < ITEMS:
+            beyond += 1
+        event = flushed(self.log.epoch, self.log.nonce, items, left[0] if left else beyond)
+        try:
+            ticket = self.log.append(event)
+            offset = self.log.heard(ticket, Deadline(5.0, self.world.clock))
+        except (Fenced, DeliveryUnknown):
+            self.claimed = False
+        else:
+            self.world.acts.append(Act(offset, items))
+
+
+class Owners:
+    """The world of one seed.
+
+    Args:
+        make_log: ``OwnedLog``, or a deliberately broken one.
+    """
+
+    def __init__(self, seed: int, make_log: MakeLog = OwnedLog) -> None:
+        self.dice = random.Random(seed)
+        self.make_log = make_log
+        self.clock = ManualClock()
+        self.acts: list[Act] = []
+        self.epochs: list[int] = []
+        self.crash_rate = 0.05
+        logs = MemoryLogs(self.clock)
+        logs.create(TopicSpec(WHERE.topic, 1, {}))
+        self._memory = MemoryBroker(logs)
+        self.broker = TurningBroker(self._memory, self._maybe_turn)
+        self.broker.fate = self._fate
+        self._fault_rate = self.dice.choice((0.0, 0.05, 0.2))
+        self._turn_rate = self.dice.choice((0.05, 0.2, 0.5))
+        self._owners = [Owner(self, f"owner-{n}") for n in range(self.dice.choice((2, 2, 3)))]
+
+    def run(self, steps: int) -> None:
+        """So many turns of owners, then the end: what is held lands, and one owner finishes.
+
+        Raises:
+            Wrong: with what did not hold.
+        """
+        try:
+            for _ in range(steps):
+                self.dice.choice(self._owners).step()
+                if self.dice.random() < 0.1:
+                    self.broker.land()
+            self._finish()
+            self._check()
+        except CorruptLog as error:
+            raise Wrong(f"the log says what cannot be: {error}") from error
+
+    def _finish(self) -> None:
+        self.broker.fate = lambda: Fate.PASS
+        self.crash_rate = self._turn_rate = 0.0
+        self.broker.land()
+        last = self._owners[0]
+        for _ in range(200):
+            last.step()
+            if last.claimed and last.log.fold.watermark == ITEMS:
+                return
+        raise Wrong("the last owner never finished")
+
+    def _check(self) -> None:
+        fold = SealFold(dedupe_horizon=HORIZON)
+        there: dict[int, tuple[int, ...]] = {}
+        follower = Follower(self._memory, {WHERE: EARLIEST}, clock=self.clock)
+        for heard in follower.catch_up(30.0):
+            fold.apply(heard.offset, heard.timestamp_us, heard.event)
+            if isinstance(heard.event, Flushed):
+                there[heard.offset] = tuple(heard.event.members.offsets.tolist())
+        follower.close()
+        items = sorted(item for flush in there.values() for item in flush)
+        if items != list(range(ITEMS)):
+            raise Wrong(f"settled {items}, not each of {ITEMS} once")
+        for act in self.acts:
+            if there.get(act.offset) != act.items:
+                raise Wrong(f"{act} was acted upon; at that offset counts {there.get(act.offset)}")
+        acted = sorted(item for act in self.acts for item in act.items)
+        if len(acted) != len(set(acted)):
+            raise Wrong(f"acted twice upon {[n for n in set(acted) if acted.count(n) > 1]}")
+        if fold.digest() != self._owners[0].log.fold.digest():
+            raise Wrong("a reader from the beginning sees another state than the last owner")
+
+    def _fate(self) -> Fate:
+        return self.dice.choice(BAD_FATES) if self.dice.random() < self._fault_rate else Fate.PASS
+
+    def _maybe_turn(self) -> None:
+        idle = [owner for owner in self._owners if not owner.busy]
+        busy = len(self._owners) - len(idle)
+        if idle and busy < DEPTH_MAX and self.dice.random() < self._turn_rate:
+            self.dice.choice(idle).step()
+
+
+def first_failure(make_log: MakeLog, seeds: Sequence[int], steps: int) -> str:
+    """What goes wrong first under ``seeds``; empty when nothing does."""
+    for seed in seeds:
+        try:
+            Owners(seed, make_log).run(steps)
+        except AssertionError as error:
+            return f"seed {seed}: {error}"
+    return ""
