@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from benchmarks import report
 from benchmarks.one_round import Round, run_round
-from benchmarks.systems import every_system
+from benchmarks.systems.every import NAMES, system_named
 from benchmarks.systems.interface import System
 from benchmarks.workload import LENGTHS
 
@@ -44,9 +44,8 @@ def main() -> None:
 
 def _present(names: Sequence[str]) -> list[System]:
     present = []
-    for system in every_system():
-        if system.name not in names:
-            continue
+    for name in names:
+        system = system_named(name)
         reason = system.missing()
         if reason is None:
             present.append(system)
@@ -56,10 +55,9 @@ def _present(names: Sequence[str]) -> list[System]:
 
 
 def _arguments() -> argparse.Namespace:
-    names = [system.name for system in every_system()]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--length", nargs="+", choices=LENGTHS, default=LENGTHS)
-    parser.add_argument("--system", nargs="+", choices=names, default=names)
+    parser.add_argument("--system", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--warm-up-s", type=float, default=WARM_UP_S)
     parser.add_argument("--measure-s", type=float, default=MEASURE_S)

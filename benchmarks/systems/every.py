@@ -1,11 +1,23 @@
-"""Which systems there are."""
+"""All systems by name. A process loads only the one that it takes part in, so that one system's
+libraries are not in another's memory."""
+
+from __future__ import annotations
+
+from importlib import import_module
 
 from benchmarks.systems.interface import System
-from benchmarks.systems.raw import Raw
-from benchmarks.systems.ray_actor import RayActor
-from benchmarks.systems.redis_streams import RedisStreams
+
+_WHERE = {
+    "raw": ("raw", "Raw"),
+    "rollstream": ("rollstream", "Rollstream"),
+    "ray": ("ray_actor", "RayActor"),
+    "redis": ("redis_streams", "RedisStreams"),
+}
+NAMES = tuple(_WHERE)  # In the order of measuring.
 
 
-def every_system() -> list[System]:
-    """In the order of measuring."""
-    return [Raw(), RayActor(), RedisStreams()]
+def system_named(name: str) -> System:
+    """One of ``NAMES``."""
+    module, kind = _WHERE[name]
+    system: System = getattr(import_module(f"benchmarks.systems.{module}"), kind)()
+    return system

@@ -15,7 +15,7 @@ from benchmarks.systems.interface import Services
 
 NAMESPACE = "benchmark"
 STORE_BYTES = 512 * 1024 * 1024
-_DAEMONS = ("gcs_server", "raylet")
+DAEMONS = ("gcs_server", "raylet")  # The names of Ray's own processes.
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def fresh_ray(folder: Path) -> Iterator[Services]:
     )
     try:
         children = psutil.Process().children()
-        pids = {child.name(): child.pid for child in children if child.name() in _DAEMONS}
+        pids = {child.name(): child.pid for child in children if child.name() in DAEMONS}
         yield Services(context.address_info["gcs_address"], pids)
     finally:
         ray.shutdown()

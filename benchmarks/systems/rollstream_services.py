@@ -1,0 +1,54 @@
+"""What runs beside replicas and trainer: Kafka with Rollstream's topics, and the sealers."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.systems.interface import START_TIMEOUT_S, STOP_TIMEOUT_S, Services
+from benchmarks.systems.kafka_broker import fresh_kafka
+from benchmarks.systems.rollstream_source import SAMPLER
+from benchmarks.workload import ENVIRONMENT
+
+from rollstream.console.broker.child import BoundChild
+from rollstream.console.outside import specs_of
+from rollstream.runtime.config.load import load_config
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.topics.create import create_topics
+
+SEALERS = 1  # On few cores a second one costs more than it brings.
+
+
+@contextmanager
+def services(folder: Path) -> Iterator[Services]:
+    """The address is the bootstrap address, a space, and where the configuration lies."""
+    with fresh_kafka(folder) as kafka:
+        config = folder / "rollstream.toml"
+        config.write_text(
+            f'[kafka]\nbootstrap = "{kafka.bootstrap}"\n'
+            f'[store]\nroot = "{(folder / "store").as_uri()}"\n'
+            f"[environments.{ENVIRONMENT}]\n"
+            f'[samplers.{SAMPLER}]\nenvironments = ["{ENVIRONMENT}"]\n'
+        )
+        settings = load_config(config)
+        with KafkaBroker(kafka.bootstrap) as broker:
+            create_topics(broker.admin(), specs_of(settings), START_TIMEOUT_S)
+        sealers = [_sealer(folder, config, number) for number in range(SEALERS)]
+        try:
+            pids = {f"sealer-{number + 1}": child.pid for number, child in enumerate(sealers)}
+            yield Services(f"{kafka.bootstrap} {config}", {"broker": kafka.pid, **pids})
+        finally:
+            for sealer in sealers:
+                sealer.signal(signal.SIGTERM)
+            for sealer in sealers:
+                if sealer.wait(STOP_TIMEOUT_S) is None:
+                    sealer.signal(signal.SIGKILL)
+
+
+def _sealer(folder: Path, config: Path, number: int) -> BoundChild:
+    program = Path(sys.executable).with_name("rollstream")
+    command = [str(program), "seal", "--config", str(config)]
+    return BoundChild(command, cwd=folder, output=folder / f"sealer-{number + 1}.log")

@@ -1,0 +1,52 @@
+"""The trainer's side of Rollstream: the loop that API users write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+import ray
+from benchmarks.systems.interface import TAKE_TIMEOUT_S, Packed, Taken
+from benchmarks.systems.ray_cluster import DAEMONS
+from benchmarks.workload import GROUPS_PER_BATCH
+
+from rollstream.sampler import Batch, SamplerClient
+
+SAMPLER = "trainer"
+CHECKPOINT_EVERY = 16  # Steps.
+
+
+class RollstreamSource:
+    def __init__(self, config: Path) -> None:
+        self._client = SamplerClient.attach(SAMPLER, config=config)
+        self._step = self._client.resume(None)
+        self._newest: Batch | None = None
+
+    def take(self) -> Taken:
+        """Acknowledges the batch before, which is trained on by now."""
+        if self._newest is not None:
+            self._client.ack(self._newest)
+            if self._step % CHECKPOINT_EVERY == 0:
+                self._client.checkpointed(self._step - 1)
+        batch = self._client.next_batch(self._step, GROUPS_PER_BATCH, timeout_s=TAKE_TIMEOUT_S)
+        self._newest = batch
+        self._step += 1
+        packed = Packed(
+            tokens=batch.tokens,
+            offsets=batch.offsets,
+            prompt_lengths=batch.prompt_lengths,
+            loss_mask=batch.loss_mask,
+            logprobs=batch.logprobs,
+            rewards=batch.rewards,
+            group_index=batch.group_index,
+        )
+        return Taken(batch.uids, packed)
+
+    def pids(self) -> Mapping[str, int]:
+        daemons = {p.name(): p.pid for p in psutil.Process().children() if p.name() in DAEMONS}
+        return {"sampler": self._client.stats().pid, **daemons}
+
+    def close(self) -> None:
+        self._client.close()
+        ray.shutdown()
