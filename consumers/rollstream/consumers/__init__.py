@@ -8,6 +8,19 @@ Map:
 - ``status``        where each partition stands, and the first stage that is stuck
 """
 
+from rollstream.consumers.audit import AuditReport, PartitionAudit, audit
 from rollstream.consumers.sealing import PartitionStats, Sealer, SealerStats
+from rollstream.consumers.status import PartitionStatus, Stuck, first_stuck, status
 
-__all__ = ["PartitionStats", "Sealer", "SealerStats"]
+__all__ = [
+    "AuditReport",
+    "PartitionAudit",
+    "PartitionStats",
+    "PartitionStatus",
+    "Sealer",
+    "SealerStats",
+    "Stuck",
+    "audit",
+    "first_stuck",
+    "status",
+]

@@ -1,0 +1,12 @@
+"""The proof, from logs and files, that nothing was lost and nothing is there twice.
+
+- ``audit``    ``audit``: reads a deployment's logs and files, and says what does not hold
+- ``ledger``   pure: what one partition's seal log settles, offset by offset
+- ``files``    whether a file, or a manifest, is what its event says
+- ``report``   ``AuditReport``
+"""
+
+from rollstream.consumers.audit.audit import audit
+from rollstream.consumers.audit.report import AuditReport, PartitionAudit
+
+__all__ = ["AuditReport", "PartitionAudit", "audit"]

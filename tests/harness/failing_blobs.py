@@ -1,0 +1,70 @@
+"""Stores that refuse, as wrappers around the interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rollstream.store import BlobInfo, Blobs, Bytes, StoreFull
+
+
+class PassingBlobs:
+    """``Blobs`` that pass everything on; others override what they spoil."""
+
+    def __init__(self, inner: Blobs) -> None:
+        self.inner = inner
+
+    def create(self, path: str, data: Bytes) -> None:
+        self.inner.create(path, data)
+
+    def replace(self, path: str, data: Bytes) -> None:
+        self.inner.replace(path, data)
+
+    def read(self, path: str) -> bytes:
+        return self.inner.read(path)
+
+    def info(self, path: str) -> BlobInfo | None:
+        return self.inner.info(path)
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        return self.inner.list(prefix)
+
+    def delete(self, path: str) -> None:
+        self.inner.delete(path)
+
+    def local_path(self, path: str) -> Path | None:
+        return self.inner.local_path(path)
+
+
+class FullBlobs(PassingBlobs):
+    """A full disk, until somebody makes room.
+
+    Attributes:
+        refusing: may be changed at any time.
+        refused: creates so far.
+    """
+
+    def __init__(self, inner: Blobs) -> None:
+        super().__init__(inner)
+        self.refusing = True
+        self.refused = 0
+
+    def create(self, path: str, data: Bytes) -> None:
+        if self.refusing:
+            self.refused += 1
+            raise StoreFull(f"{path}: the test's disk is full")
+        self.inner.create(path, data)
+
+
+class TornBlobs(PassingBlobs):
+    """Every create reaches the store, but the first answer to each is lost."""
+
+    def __init__(self, inner: Blobs) -> None:
+        super().__init__(inner)
+        self._answered: set[str] = set()
+
+    def create(self, path: str, data: Bytes) -> None:
+        self.inner.create(path, data)
+        if path not in self._answered:
+            self._answered.add(path)
+            raise StoreFull(f"{path}: the test lost the answer")

@@ -1,0 +1,146 @@
+"""Where a sealer is killed: calls on its seams. The same points end a simulated process and a real
+one; only ``die`` differs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple, NoReturn
+
+from harness.failing_blobs import PassingBlobs
+from harness.faults import Append, Fate, FaultyBroker
+from rollstream.consumers.sealing import STEPS, Flush, Step
+from rollstream.schemas import codec
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import Adopted, Claimed, Flushed
+from rollstream.store import Blobs, Bytes
+from rollstream.streams.broker import Broker
+
+Die = Callable[[], NoReturn]
+
+
+class KillPoint(StrEnum):
+    """A moment in a sealer's life."""
+
+    AFTER_PUT_FILES = "after-put-files"
+    BETWEEN_FILES = "between-files"
+    BEFORE_HEARD = "before-heard"  # The event is in the log; its owner never learns of it.
+    AFTER_APPEND_EVENT = "after-append-event"
+    AFTER_PROJECT_MANIFESTS = "after-project-manifests"
+    AFTER_COMMIT_WATERMARK = "after-commit-watermark"
+    BEFORE_CLAIM = "before-claim"
+    IN_CLAIM = "in-claim"  # The claim is in the log, the adoption is not.
+    AFTER_ADOPTED = "after-adopted"
+
+
+class Armed(NamedTuple):
+    """What a sealer is built from, with one kill point in it."""
+
+    broker: Broker
+    blobs: Blobs
+    steps: tuple[Step, ...]
+
+
+def kill_process() -> NoReturn:
+    """Ends this process as kill -9 does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("still alive")
+
+
+def arm(point: KillPoint, broker: Broker, blobs: Blobs, die: Die, *, nth: int = 1) -> Armed:
+    """The seams with ``die`` at the ``nth`` passage of ``point``."""
+    fuse = _Fuse(nth, die)
+    faulty = FaultyBroker(broker)
+    steps = STEPS
+    match point:
+        case KillPoint.BETWEEN_FILES:
+            return Armed(broker, _DyingBlobs(blobs, fuse), steps)
+        case KillPoint.BEFORE_HEARD:
+            faulty.decide = _at(Flushed, faulty, fuse, written=True)
+        case KillPoint.BEFORE_CLAIM:
+            faulty.decide = _at(Claimed, faulty, fuse, written=False)
+        case KillPoint.IN_CLAIM:
+            faulty.decide = _at(Claimed, faulty, fuse, written=True)
+        case KillPoint.AFTER_ADOPTED:
+            faulty.decide = _at(Adopted, faulty, fuse, written=True)
+        case _:
+            name = point.removeprefix("after-").replace("-", "_")
+            steps = tuple(
+                step._replace(run=_then(step.run, fuse)) if step.name == name else step
+                for step in STEPS
+            )
+            assert steps != STEPS, point
+            return Armed(broker, blobs, steps)
+    return Armed(faulty, blobs, steps)
+
+
+class _Fuse:
+    def __init__(self, nth: int, die: Die) -> None:
+        self._left = nth
+        self._die = die
+
+    def burns_down(self) -> bool:
+        """One passage; whether it is the one."""
+        self._left -= 1
+        return self._left == 0
+
+    def burn(self) -> None:
+        if self.burns_down():
+            self._die()
+
+    def die(self) -> NoReturn:
+        self._die()
+
+
+def _then(run: Callable[[Flush], None], fuse: _Fuse) -> Callable[[Flush], None]:
+    def run_and_burn(flush: Flush) -> None:
+        run(flush)
+        fuse.burn()
+
+    return run_and_burn
+
+
+def _at(
+    kind: type, broker: FaultyBroker, fuse: _Fuse, *, written: bool
+) -> Callable[[Append], Fate]:
+    """Burns where such an event is appended: before it is in the log, or right after."""
+
+    def decide(append: Append) -> Fate:
+        if _is_a(kind, append.value) and fuse.burns_down():
+            if written:
+                _write_now(broker.inner, append)
+            fuse.die()
+        return Fate.PASS
+
+    return decide
+
+
+def _is_a(kind: type, value: bytes) -> bool:
+    try:
+        return isinstance(codec.decode(value), kind)
+    except UnreadableEvent:
+        return False
+
+
+def _write_now(broker: Broker, append: Append) -> None:
+    writer = broker.writer()
+    writer.append(append.topic, append.value, key=append.key, partition=append.partition)
+    assert writer.flush(30.0) == 0
+
+
+class _DyingBlobs(PassingBlobs):
+    """Burn the fuse between two files of one flush: they share their last name."""
+
+    def __init__(self, inner: Blobs, fuse: _Fuse) -> None:
+        super().__init__(inner)
+        self._fuse = fuse
+        self._last = ""
+
+    def create(self, path: str, data: Bytes) -> None:
+        name = path.rpartition("/")[2]
+        if name == self._last:
+            self._fuse.burn()
+        self._last = name
+        self.inner.create(path, data)
