@@ -12,12 +12,12 @@ class WithoutDoubt(OwnedLog[SealFold]):
     """What was not reported is taken for not written."""
 
     def heard(self, ticket: Ticket, deadline: Deadline) -> int:
-        event = self._appends[0].event if self._appends else None
+        first = self._sending.first()
         try:
             return super().heard(ticket, deadline)
         except DeliveryUnknown:
-            if event is None or self._next is None:
+            if first is None or self._next is None:
                 raise
-            self._throw_writer_away()
+            self._sending.throw_away()
             self._trouble = None
-            return super().heard(self.append(event), deadline)
+            return super().heard(self.append(first.event), deadline)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rollstream.schemas.events import Adopted, Event, Flushed
 from rollstream.streams.errors import CorruptLog
-from rollstream.streams.owned.log import Checkpoint
+from rollstream.streams.owned.fold import Checkpoint
 
 FLUSHES_KEPT_MIN = (
     16  # The newest always matter: their log time, and files that may lack manifests.

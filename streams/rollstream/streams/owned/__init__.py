@@ -1,6 +1,8 @@
 """One partition, one owner at a time (docs/architecture.md, "The owned log").
 
 - ``fence``      pure: which events of a partition count
+- ``fold``       what a log folds into: the interface
+- ``sending``    an owner's appends, one on its way at a time
 - ``log``        ``OwnedLog``: claim, append, heard, for the owner
 - ``adoption``   where a fold may start, so that start-up stays short
 - ``follow``     ``Follower``: the events that count, for everybody else

@@ -3,70 +3,37 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.schemas import codec
 from rollstream.schemas.events import Adopted, Claimed, Event
-from rollstream.streams.broker import Broker, Delivery, LogReader, Record, TopicPartition, Writer
+from rollstream.streams.broker import Broker, Delivery, LogReader, Record, TopicPartition
 from rollstream.streams.errors import (
-    BrokerError,
     BrokerUnavailable,
-    BufferFull,
     ClaimFailed,
     DeliveryUnknown,
     Fenced,
     PermanentBrokerError,
-    RecordTooLarge,
 )
 from rollstream.streams.owned.adoption import POLL_RECORDS_MAX, find_start, read_between
 from rollstream.streams.owned.fence import Fence
-from rollstream.streams.topics.layout import RECORD_BYTES_MAX
+from rollstream.streams.owned.fold import Checkpoint, LogFold
+from rollstream.streams.owned.sending import Append, Sending
 
-RECLAIM_EVERY_RECORDS = (
-    1000  # A long-lived owner claims again, so that its log stays short to adopt.
-)
-APPENDS_MAX = 10_000  # Appended and not heard yet; `append` raises BufferFull beyond.
+RECLAIM_EVERY_RECORDS = 1000  # So often an owner claims again, to keep its log short to adopt.
 HEARD_KEPT_MAX = 10_000  # Tickets whose offset `heard` still knows.
-CLAIMS_KEPT_MAX = (
-    4096  # Claims offered to `checkpoint`; beyond, every other older one is forgotten.
-)
+CLAIMS_KEPT_MAX = 4096  # Offered to `checkpoint`; beyond, every other older one is forgotten.
 NONCES_KEPT_MAX = 256  # Claims of ours that may still land late; older ones count as foreign.
 CLAIM_ATTEMPT_S = 10.0  # A claim that was neither reported nor read back by then is made anew.
 CLAIM_ATTEMPTS_MIN = 3  # So many silent attempts fit into one deadline, however short it is.
 REPORT_SLICE_S = 0.5
 READ_SLICE_S = 0.05
 
-
-class Checkpoint(NamedTuple):
-    """What a fold tells ``Adopted``.
-
-    Attributes:
-        fold_from: offset of a claim, among those that ``checkpoint`` was given, before which
-            nothing matters any more.
-        watermark: the low watermark; -1 where the log has none.
-        counts: totals by name.
-    """
-
-    fold_from: int
-    watermark: int
-    counts: Mapping[str, int]
-
-
-class LogFold(Protocol):
-    """State as a fold over the events of one partition that count. Pure."""
-
-    def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
-        """The next event that counts (claims and adoptions among them), in the order of offsets."""
-
-    def checkpoint(self, claims: Sequence[int]) -> Checkpoint:
-        """Which of ``claims`` (offsets, rising, the newest last) a later fold may start from."""
-
-    def digest(self) -> bytes:
-        """Equal for equal states."""
+__all__ = ["Checkpoint", "LogFold", "OwnedLog", "Ticket"]
 
 
 F = TypeVar("F", bound=LogFold)
@@ -76,24 +43,6 @@ class Ticket(NamedTuple):
     """An append that is on its way; ``OwnedLog.heard`` tells what became of it."""
 
     number: int
-
-
-class _Append:
-    """An event on its way, and what the broker said of it."""
-
-    __slots__ = ("delivery", "event", "number", "value")
-
-    def __init__(self, number: int, event: Event) -> None:
-        self.number = number
-        self.event = event
-        self.value = codec.encode(event)
-        self.delivery: Delivery | None = None
-
-    def report(self, delivery: Delivery) -> None:
-        self.delivery = delivery
-
-    def is_in(self) -> bool:
-        return self.delivery is not None and self.delivery.error is None
 
 
 class _ClaimAgain(Exception):
@@ -148,13 +97,9 @@ class OwnedLog(Generic[F]):
         self._claims: list[int] = []  # Offsets that `checkpoint` may choose from.
         self._next: int | None = None  # Everything below is folded; None: nothing was read yet.
         self._proven: int | None = None  # Our newest claim whose `Adopted` was heard: our own hint.
-        self._writer: Writer | None = None
+        self._sending = Sending(broker, where)
         self._reader: LogReader | None = None
-        self._appends: deque[_Append] = deque()  # Not heard yet, in order.
-        self._unsent: deque[_Append] = deque()  # The end of them that was not handed on yet.
-        self._sent: _Append | None = None
         self._heard: OrderedDict[int, int] = OrderedDict()
-        self._number = 0
         self._number_at_claim = 0
         self._nonces: deque[str] = deque(maxlen=NONCES_KEPT_MAX)
         self._trouble: Fenced | DeliveryUnknown | None = DeliveryUnknown(
@@ -178,8 +123,8 @@ class OwnedLog(Generic[F]):
             ClaimFailed: not proven by the deadline. Fenced: overtaken before it was adopted.
             BrokerError: a permanent refusal.
         """
-        if self._trouble is not None or self._appends:
-            self._throw_writer_away()
+        if self._trouble is not None or self._sending.first() is not None:
+            self._sending.throw_away()
         self._trouble = DeliveryUnknown(f"{self.where}: the claim was not proven; claim again")
         attempt_s = min(CLAIM_ATTEMPT_S, deadline.left_s() / CLAIM_ATTEMPTS_MIN)
         failure: Exception | None = None
@@ -189,7 +134,7 @@ class OwnedLog(Generic[F]):
                     self._claim_once(deadline, hint, attempt_s)
                 except (_ClaimAgain, DeliveryUnknown, BrokerUnavailable) as error:
                     failure = error
-                    self._throw_writer_away()
+                    self._sending.throw_away()
                     self._say(deadline, f"a claim; the last came to nothing: {error}")
                 else:
                     return self.fold
@@ -246,9 +191,7 @@ class OwnedLog(Generic[F]):
 
     def poll(self) -> None:
         """Serves reports and sends what is next, without waiting; call it where a loop turns."""
-        if self._writer is not None:
-            self._writer.poll()
-            self._send_next()
+        self._sending.poll()
 
     def should_reclaim(self) -> bool:
         """Whether it is time to claim again, so that adopting this log stays short."""
@@ -256,7 +199,7 @@ class OwnedLog(Generic[F]):
 
     def release(self) -> None:
         """Lets go: closes the writer and reader. Idempotent; nothing is written."""
-        self._throw_writer_away()
+        self._sending.throw_away()
         self._close_reader()
         if not isinstance(self._trouble, Fenced):
             self._trouble = DeliveryUnknown(f"{self.where}: released; claim again")
@@ -267,9 +210,8 @@ class OwnedLog(Generic[F]):
         resumed = self._next is not None
         start = self._next if self._next is not None else self._begin_anew(hint, deadline)
         nonce = self._entropy.token()
-        attempt = _Append(-1, Claimed(owner=self._owner, nonce=nonce))
         self._nonces.append(nonce)
-        self._send(attempt)
+        attempt = self._sending.add_claim(Claimed(owner=self._owner, nonce=nonce))
         silence = Deadline(attempt_s, self._clock)
         if not self._fold_until(start, nonce, attempt, silence, deadline, stop_at_foreign=resumed):
             # Somebody else owned it meanwhile: what we remember decides nothing any more.
@@ -279,7 +221,7 @@ class OwnedLog(Generic[F]):
         self.epoch, self.nonce = self._fence.reign.epoch, nonce
         self._adopt(Deadline(min(attempt_s, deadline.left_s()), self._clock))
         self._proven = self.epoch
-        self._number_at_claim = self._number
+        self._number_at_claim = self._sending.number
         self._trouble = None
 
     def _begin_anew(self, hint: int | None, deadline: Deadline) -> int:
@@ -294,7 +236,7 @@ class OwnedLog(Generic[F]):
         self,
         start: int,
         nonce: str,
-        attempt: _Append,
+        attempt: Append,
         silence: Deadline,
         deadline: Deadline,
         *,
@@ -321,9 +263,8 @@ class OwnedLog(Generic[F]):
             if not records and attempt.delivery is None and silence.passed():
                 raise _ClaimAgain(f"no word of the claim within {silence.timeout_s} s")
 
-    def _expect_no_refusal(self, attempt: _Append) -> None:
-        assert self._writer is not None
-        self._writer.poll()
+    def _expect_no_refusal(self, attempt: Append) -> None:
+        self._sending.poll()
         error = None if attempt.delivery is None else attempt.delivery.error
         if error is not None:
             raise error
@@ -346,42 +287,14 @@ class OwnedLog(Generic[F]):
     def _append(self, event: Event) -> Ticket:
         mark = (getattr(event, "epoch", None), getattr(event, "nonce", None))
         assert mark == (self.epoch, self.nonce), f"{type(event).__name__} of another claim: {mark}"
-        if len(self._appends) >= APPENDS_MAX:
-            raise BufferFull(f"{self.where}: {APPENDS_MAX} events were not heard yet; hear them")
-        append = _Append(self._number + 1, event)
-        if len(append.value) > RECORD_BYTES_MAX:
-            raise RecordTooLarge(
-                f"{self.where}: {type(event).__name__} of {len(append.value)} bytes; "
-                f"the limit is {RECORD_BYTES_MAX}"
-            )
-        self._number += 1
-        self._appends.append(append)
-        self._unsent.append(append)
-        self._send_next()
-        return Ticket(append.number)
-
-    def _send_next(self) -> None:
-        if self._unsent and (self._sent is None or self._sent.is_in()):
-            self._sent = self._unsent.popleft()
-            self._send(self._sent)
-
-    def _send(self, append: _Append) -> None:
-        if self._writer is None:
-            self._writer = self._broker.writer(linger_ms=0.0, once=True)
-        topic, partition = self.where
-        try:
-            self._writer.append(topic, append.value, partition=partition, on_delivery=append.report)
-        except BrokerError as error:  # Answered in `heard`, like any other report.
-            append.report(Delivery(topic, partition, -1, error))
+        return Ticket(self._sending.add(event))
 
     def _hear(self, ticket: Ticket, deadline: Deadline) -> int:
-        assert self._writer is not None
         while ticket.number not in self._heard:
-            assert self._appends, f"{ticket} is not one of this log's"
-            append = self._appends[0]
+            append = self._sending.first()
+            assert append is not None, f"{ticket} is not one of this log's"
             if append.delivery is None:
-                self._send_next()
-                self._writer.poll(deadline.slice_s(REPORT_SLICE_S))
+                self._sending.poll(deadline.slice_s(REPORT_SLICE_S))
                 if append.delivery is None and deadline.passed():
                     raise DeliveryUnknown(
                         f"{self.where}: no report within {deadline.timeout_s} s; claim again"
@@ -391,8 +304,7 @@ class OwnedLog(Generic[F]):
             if append.delivery.error is not None:
                 raise append.delivery.error
             self._take_gap(append.delivery.offset, deadline)
-            self._appends.popleft()
-            self._send_next()
+            self._sending.pop_first()
             self._take_own(append.event, append.delivery)
             self._heard[append.number] = append.delivery.offset
             if len(self._heard) > HEARD_KEPT_MAX:
@@ -467,11 +379,3 @@ class OwnedLog(Generic[F]):
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-
-    def _throw_writer_away(self) -> None:
-        if self._writer is not None:
-            self._writer.abandon()
-            self._writer = None
-        self._appends.clear()
-        self._unsent.clear()
-        self._sent = None
