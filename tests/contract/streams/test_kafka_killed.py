@@ -1,0 +1,49 @@
+"""A real broker that is killed with -9 under an owner, and starts again over its data."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.brokers import LOG_CONFIG, TIMEOUT_S, new_topic
+from harness.kafka import KafkaFactory
+from harness.seal_events import flushed
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.entropy import SystemEntropy
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.errors import DeliveryUnknown
+from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.owned.follow import Follower
+from rollstream.streams.owned.log import OwnedLog
+
+
+@pytest.mark.broker
+@pytest.mark.proves("F1")
+def test_an_owner_goes_on_after_its_broker_was_killed(own_kafka: KafkaFactory) -> None:
+    kafka = own_kafka()
+    broker = KafkaBroker(kafka.bootstrap)
+    where = TopicPartition(new_topic(broker, 1, LOG_CONFIG), 0)
+    log = OwnedLog(
+        broker,
+        where,
+        owner="a",
+        make_fold=lambda: SealFold(dedupe_horizon=100),
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+    )
+    fold = log.claim(Deadline(TIMEOUT_S))
+    log.heard(log.append(flushed(log.epoch, log.nonce, range(10), 10)), Deadline(TIMEOUT_S))
+    kafka.kill()
+    doubtful = log.append(flushed(log.epoch, log.nonce, range(10, 20), 20))
+    with pytest.raises(DeliveryUnknown):
+        log.heard(doubtful, Deadline(1.0))
+    kafka.start()
+    assert log.claim(Deadline(2 * TIMEOUT_S)) is fold
+    assert fold.watermark == 10  # What the broker had acknowledged, and not what it never got.
+    log.heard(log.append(flushed(log.epoch, log.nonce, range(10, 20), 20)), Deadline(TIMEOUT_S))
+    read = SealFold(dedupe_horizon=100)
+    for heard in Follower(broker, {where: 0}).catch_up(TIMEOUT_S):
+        read.apply(heard.offset, heard.timestamp_us, heard.event)
+    assert read.digest() == fold.digest()
+    broker.close()
