@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +29,7 @@ from rollstream.streams.errors import Fenced
 RAY_NAMESPACE = "rollstream"
 OBJECT_STORE_BYTES = 256 * 1024 * 1024  # Of a Ray that we start: batches on their way, no more.
 START_TIMEOUT_S = 120.0  # A new worker process, and the logs read to their ends.
+LOOPBACK = "127.0.0.1"
 _CLUSTERS_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _GONE_FOR_GOOD = "exit_actor"  # How Ray words the death of an actor that left by itself.
 
@@ -145,7 +146,8 @@ def _connect(address: str | None) -> None:
     if ray.is_initialized():
         return
     if address is not None:
-        ray.init(address=address, namespace=RAY_NAMESPACE, log_to_driver=False)
+        with _loopback_only() if address.startswith(LOOPBACK) else nullcontext():
+            ray.init(address=address, namespace=RAY_NAMESPACE, log_to_driver=False)
         return
     with _loopback_only():
         ray.init(
@@ -156,13 +158,13 @@ def _connect(address: str | None) -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            _node_ip_address="127.0.0.1",
+            _node_ip_address=LOOPBACK,
         )
 
 
 @contextmanager
 def _loopback_only() -> Iterator[None]:
-    """A Ray started within listens on 127.0.0.1 only.
+    """A Ray started within listens on 127.0.0.1 only; one that does can be joined.
 
     Ray replaces a loopback address by the machine's own, and listens on every interface, unless it
     takes the machine for one that cannot form clusters. It reads that from this variable: here at

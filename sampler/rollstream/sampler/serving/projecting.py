@@ -10,7 +10,8 @@ import json
 import logging
 import queue
 import threading
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from rollstream.sampler.deciding.known import KnownGroup
 from rollstream.sampler.deciding.served import ServedBatch
@@ -24,28 +25,32 @@ CLOSE_WAIT_S = 10.0
 _log = logging.getLogger("rollstream.sampler")
 
 
+class _Decision(NamedTuple):
+    batch: ServedBatch
+    groups: Sequence[KnownGroup | None]
+
+
 class Projector:
     """Writes decisions in a thread of its own, in the order in which they were handed in."""
 
     def __init__(self, blobs: Blobs, sampler: str) -> None:
         self._blobs = blobs
         self._sampler = sampler
-        self._pending: queue.Queue[tuple[str, bytes] | None] = queue.Queue(PENDING_MAX)
+        self._pending: queue.Queue[_Decision | None] = queue.Queue(PENDING_MAX)
         self._thread: threading.Thread | None = None
 
     def project(self, batch: ServedBatch, state: SamplerState) -> None:
         """Hands in a decision that was heard."""
-        path = batch_path(self._sampler, batch.event.trainer_epoch, batch.event.step)
-        data = projection(self._sampler, batch, [state.group(chosen) for chosen in batch.groups])
+        decision = _Decision(batch, [state.group(chosen) for chosen in batch.groups])
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._run, name="rollstream-batches", daemon=True
             )
             self._thread.start()
         try:
-            self._pending.put_nowait((path, data))
+            self._pending.put_nowait(decision)
         except queue.Full:
-            self._write(path, data)
+            self._write(decision)
 
     def project_missing(self, state: SamplerState) -> None:
         """What an owner before us may not have come to write."""
@@ -63,17 +68,19 @@ class Projector:
         self._thread = None
 
     def _run(self) -> None:
-        while (item := self._pending.get()) is not None:
-            self._write(*item)
+        while (decision := self._pending.get()) is not None:
+            self._write(decision)
 
-    def _write(self, path: str, data: bytes) -> None:
+    def _write(self, decision: _Decision) -> None:
+        event = decision.batch.event
+        path = batch_path(self._sampler, event.trainer_epoch, event.step)
         try:
-            self._blobs.replace(path, data)
+            self._blobs.replace(path, projection(self._sampler, *decision))
         except StoreError as error:
             _log.warning("%s was not written; the next start writes it: %s", path, error)
 
 
-def projection(sampler: str, batch: ServedBatch, groups: list[KnownGroup | None]) -> bytes:
+def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | None]) -> bytes:
     """One decision as JSON: enough to read the same batch from the files alone."""
     event = batch.event
     content: dict[str, Any] = {
@@ -110,7 +117,7 @@ def projection(sampler: str, batch: ServedBatch, groups: list[KnownGroup | None]
             for chosen, known in zip(batch.groups, groups, strict=True)
         ],
     }
-    return json.dumps(content, indent=1, sort_keys=True).encode()
+    return json.dumps(content, separators=(",", ":")).encode()
 
 
 def _where(known: KnownGroup | None) -> dict[str, Any]:

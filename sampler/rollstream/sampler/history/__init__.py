@@ -1,0 +1,13 @@
+"""What was served, looked at again.
+
+- ``replay``  recomputes a served batch from its cursor and seed; checks it against the files alone
+"""
+
+from rollstream.sampler.history.replay import (
+    FileCheck,
+    Replayed,
+    check_from_files,
+    replay_step,
+)
+
+__all__ = ["FileCheck", "Replayed", "check_from_files", "replay_step"]

@@ -1,0 +1,142 @@
+"""The sampler's actor is killed with -9 around each of its events; trainers sleep too long."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+import ray
+
+from harness.groups import GroupSpec
+from harness.killing_broker import KillingBroker
+from harness.ray_world import RayWorld
+from rollstream.sampler import SamplerClient
+from rollstream.sampler.history import replay_step
+from rollstream.schemas.events import BatchServed, Resumed
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.owned.follow import Follower, Heard
+from rollstream.streams.topics.layout import Layout
+
+pytestmark = pytest.mark.broker
+WAIT_S = 60.0
+STEPS = 3
+
+
+@pytest.fixture
+def world(kafka_bootstrap: str, tmp_path: Path) -> Iterator[RayWorld]:
+    made = RayWorld(kafka_bootstrap, tmp_path)
+    yield made
+    made.close()
+
+
+def decisions(world: RayWorld) -> list[Heard]:
+    """What counts in the decision log."""
+    topic = Layout(world.config.kafka.namespace).sampler(world.name)
+    follower = Follower(world.broker(), {TopicPartition(topic, 0): 0})
+    heard = follower.catch_up(WAIT_S)
+    follower.close()
+    return heard
+
+
+@pytest.mark.proves("F1", "I4", "I6")
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        ("BatchServed", True),  # Between the event and the reply.
+        ("BatchServed", False),
+        ("Resumed", True),
+        ("Acked", True),
+        ("Checkpointed", True),
+        ("PolicyPublished", True),
+        ("Claimed", True),  # In the middle of the claim.
+        ("Adopted", True),
+    ],
+)
+def test_a_run_through_a_kill_is_the_run_without_it(
+    world: RayWorld, tmp_path: Path, kind: str, written: bool
+) -> None:
+    marker = tmp_path / "killed"
+    broker = KillingBroker(world.config.kafka.bootstrap, kind, written=written, marker=marker)
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(2 * STEPS)))
+    with SamplerClient.attach(world.name, config=world.config, broker=broker) as sampler:
+        step = sampler.resume(None)
+        uids: list[str] = []
+        while step < STEPS:
+            batch = sampler.next_batch(step, 2, timeout_s=WAIT_S)
+            again = sampler.next_batch(step, 2, timeout_s=WAIT_S)
+            assert batch.tokens.tobytes() == again.tokens.tobytes()
+            assert batch.uids == again.uids
+            uids += batch.uids
+            sampler.ack(batch)
+            sampler.publish_policy(step + 1, policy_version=f"step-{step + 1}")
+            sampler.checkpointed(step)
+            step += 1
+        assert marker.exists(), "nothing was killed: the test proves nothing"
+        assert sampler.progress().final_step == STEPS - 1
+    assert len(set(uids)) == 4 * STEPS, "no rollout twice, none missing"
+    heard = decisions(world)
+    served = Counter(h.event.step for h in heard if isinstance(h.event, BatchServed))
+    assert served == dict.fromkeys(range(STEPS), 1)
+    assert {h.event.policy_epoch for h in heard if isinstance(h.event, Resumed)} == {0}
+    for step in range(STEPS):
+        (replayed,) = replay_step(
+            world.name, step, config=world.config, broker=world.broker(), timeout_s=WAIT_S
+        )
+        assert replayed.same
+
+
+TRAINER = """
+import pathlib, pickle, sys
+from rollstream.sampler import Fenced, SamplerClient
+name, config, address = sys.argv[1:]
+config = pickle.loads(pathlib.Path(config).read_bytes())
+sampler = SamplerClient.attach(name, config=config, address=address)
+batch = sampler.next_batch(sampler.resume(None), 2, timeout_s=60)
+print("has", batch.digest.hex(), flush=True)
+sys.stdin.readline()
+try:
+    sampler.ack(batch)
+except Fenced as error:
+    print("Fenced", error, flush=True)
+"""
+
+
+@pytest.mark.proves("F1", "F3")
+def test_a_trainer_that_slept_through_its_successors_resume_is_fenced(
+    world: RayWorld, tmp_path: Path
+) -> None:
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(4)))
+    successor = world.open()
+    (tmp_path / "config").write_bytes(pickle.dumps(world.config))
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-c", TRAINER, world.name, str(tmp_path / "config"), address]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as trainer:
+        assert trainer.stdout is not None
+        assert trainer.stdin is not None
+        try:
+            digest = _line(trainer.stdout, "has")
+            assert successor.resume(None, later="replay") == 0
+            batch = successor.next_batch(0, 2, timeout_s=WAIT_S)
+            assert batch.digest.hex() == digest
+            successor.ack(batch)
+            trainer.stdin.write("wake up\n")
+            trainer.stdin.flush()
+            assert "successor has resumed" in _line(trainer.stdout, "Fenced")
+        finally:
+            trainer.kill()
+
+
+def _line(stream: IO[str], begins: str) -> str:
+    """The next line that begins so; Ray may print others."""
+    for line in stream:
+        if line.startswith(begins):
+            return line.removeprefix(begins).strip()
+    raise AssertionError(f"the trainer ended before it said {begins!r}")

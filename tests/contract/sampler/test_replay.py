@@ -1,0 +1,92 @@
+"""A served batch recomputed from the logs, and found again in the files alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from harness.groups import GroupSpec
+from harness.sampler_worlds import LocalWorld, memory_world
+from rollstream.sampler import UnknownStep
+from rollstream.sampler.history import check_from_files, replay_step
+from rollstream.schemas.events import BatchServed
+from rollstream.store.dataset import Provenance, encode_rows, read_rows
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def world() -> Iterator[LocalWorld]:
+    made = memory_world()
+    made.configure(max_policy_lag=4, seed=7, recency="exp")
+    yield made
+    made.close()
+
+
+def train(world: LocalWorld, steps: int) -> None:
+    """A run in which groups keep arriving while batches are chosen, dropped and replaced."""
+    writers = [world.writer("math", 0), world.writer("math", 1), world.writer("code", 0)]
+    door = world.open()
+    door.resume(None)
+    for step in range(steps):
+        for place, writer in enumerate(writers):
+            writer.flush(
+                *(GroupSpec(example_id=f"{place}-{i}", weight_step=step // 2) for i in range(4))
+            )
+        batch = door.next_batch(step, 4, timeout_s=WAIT_S)
+        if step % 2:
+            door.replace(batch, [1, 3], "tried", timeout_s=WAIT_S)
+        door.publish_policy(step + 1, policy_version=f"step-{step + 1}")
+    world.restart()  # Closing waits for what is still to be projected.
+
+
+@pytest.mark.proves("F2", "A14")
+def test_every_step_is_recomputed_from_its_cursor_and_seed(world: LocalWorld) -> None:
+    train(world, 6)
+    for step in range(6):
+        replayed = replay_step(
+            world.name, step, config=world.config, broker=world.broker(), timeout_s=WAIT_S
+        )
+        assert len(replayed) == 1 + step % 2
+        assert all(one.same for one in replayed)
+    with pytest.raises(UnknownStep, match="no batch for step 9"):
+        replay_step(world.name, 9, config=world.config, broker=world.broker(), timeout_s=WAIT_S)
+
+
+def test_other_settings_than_those_it_was_served_under_are_noticed(world: LocalWorld) -> None:
+    """The comparison can fail: without ``code`` another choice would have been made."""
+    train(world, 1)
+    section = world.config.samplers[world.name].model_copy(update={"environments": ("math",)})
+    config = world.config.model_copy(update={"samplers": {world.name: section}})
+    (replayed,) = replay_step(world.name, 0, config=config, broker=world.broker(), timeout_s=WAIT_S)
+    assert isinstance(replayed.event, BatchServed)
+    assert "code" in {group.environment for group in replayed.event.groups}
+    assert not replayed.same
+
+
+@pytest.mark.proves("F2", "A22")
+def test_a_step_is_found_in_the_files_alone_and_a_changed_row_is_noticed(
+    world: LocalWorld,
+) -> None:
+    train(world, 2)
+    for step in (0, 1):
+        assert check_from_files(world.store, world.name, 1, step).same
+    path = next(info.path for info in world.store.list("groups/"))
+    columns = read_rows(world.store, path)
+    outputs = columns.arrays["output_tokens"]
+    changed = replace(outputs, values=outputs.values + np.int32(1))
+    columns = replace(columns, arrays={**columns.arrays, "output_tokens": changed})
+    provenance = Provenance(
+        group_ids=[""] * columns.rows,
+        policy_versions=[""] * columns.rows,
+        generation=1,
+        partition=0,
+        epoch=0,
+        offsets=np.arange(columns.rows),
+    )
+    world.store.replace(path, memoryview(encode_rows(columns, provenance)))
+    checks = [check_from_files(world.store, world.name, 1, step) for step in (0, 1)]
+    assert any(check.differing and not check.same for check in checks)
