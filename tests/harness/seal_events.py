@@ -19,8 +19,9 @@ def flushed(
     uids: Sequence[str] | None = None,
     segments: Sequence[int] | None = None,
     settled: Mapping[str, Sequence[int]] = {},
+    settled_uids: Mapping[str, Sequence[str]] = {},
 ) -> Flushed:
-    """A flush that seals ``offsets`` (uid ``u<offset>`` each) and settles others without uids."""
+    """A flush that seals ``offsets`` (uid ``u<offset>`` each) and settles others by reason."""
     count = len(offsets)
     names = tuple(f"u{offset}" for offset in offsets) if uids is None else tuple(uids)
     members = Members(
@@ -50,8 +51,8 @@ def flushed(
             Settled(
                 reason=reason,
                 offsets=np.asarray(which, np.int64),
-                uids=(),
-                segment_idxs=np.empty(0, np.int32),
+                uids=tuple(settled_uids.get(reason, ())),
+                segment_idxs=np.zeros(len(settled_uids.get(reason, ())), np.int32),
             )
             for reason, which in settled.items()
         ),

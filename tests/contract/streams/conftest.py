@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.brokers import KafkaWorld, MemoryWorld, World
+from rollstream.streams.broker import TopicPartition
 
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
@@ -18,3 +19,9 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     )
     yield made
     made.close()
+
+
+@pytest.fixture
+def where(world: World) -> TopicPartition:
+    """A log of the test's own."""
+    return TopicPartition(world.topic(partitions=2), 1)

@@ -98,6 +98,15 @@ def test_segments_are_seen_by_uid_and_number() -> None:
     assert not any(fold.seen(*key) for key in [("x", 2), ("y", 0), ("z", 0)])
 
 
+@pytest.mark.proves("A4")
+def test_a_duplicate_says_nothing_of_an_original_that_may_be_pending() -> None:
+    reasons = {"stale": [0], "duplicate": [1]}
+    uids = {"stale": ["old"], "duplicate": ["pending"]}
+    fold = folded(CLAIM, flushed(0, "n", [], 2, settled=reasons, settled_uids=uids))
+    assert fold.seen("old", 0)
+    assert not fold.seen("pending", 0)
+
+
 @pytest.mark.proves("A4", "I8")
 def test_uids_are_remembered_for_the_horizon_and_then_forgotten() -> None:
     fold = SealFold(dedupe_horizon=10)

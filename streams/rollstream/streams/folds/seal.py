@@ -11,6 +11,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from rollstream.schemas.events import Adopted, Event, Flushed
+from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.errors import CorruptLog
 from rollstream.streams.owned.fold import Checkpoint
 
@@ -129,7 +130,8 @@ class SealFold:
         keys = _keys(event.members.uids, event.members.segment_idxs)
         for part in event.settled:
             self._counts[part.reason] += len(part.offsets)
-            if len(part.uids):
+            # A duplicate says nothing of its original, which may be pending still.
+            if len(part.uids) and part.reason != SettleReason.DUPLICATE:
                 keys = [*keys, *_keys(part.uids, part.segment_idxs)]
         self._seen.update(dict.fromkeys(keys, offset))
         self._flushes.append(_Flush(offset, int(new.max()) if len(new) else -1, keys))

@@ -1,0 +1,184 @@
+"""Starting on an owned log, as owner or as follower, on the twin and on Kafka."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.brokers import TIMEOUT_S, World, until, write
+from harness.faults import Fate, FaultyBroker
+from harness.owned_logs import (
+    SOON_S,
+    in_time,
+    only,
+    owner_of,
+    settle,
+    settle_heard,
+    whole_fold,
+)
+from harness.seal_events import flushed
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import Adopted
+from rollstream.streams.broker import EARLIEST, TopicPartition
+from rollstream.streams.errors import (
+    ClaimFailed,
+    CorruptLog,
+    Fenced,
+    OffsetLost,
+)
+from rollstream.streams.owned.follow import Follower
+from rollstream.streams.owned.log import RECLAIM_EVERY_RECORDS
+
+# --- start-up ---
+
+
+def test_every_hint_leads_to_the_same_fold(world: World, where: TopicPartition) -> None:
+    log, zombie = owner_of(world.broker(), where), owner_of(world.broker(), where, "zombie")
+    log.claim(in_time())
+    for _ in range(30):
+        settle_heard(log)
+        if log.fold.watermark % 100 == 0:
+            log.claim(in_time())
+    stale = log.epoch
+    zombie.claim(in_time())
+    settle_heard(zombie)
+    crashed = FaultyBroker(world.broker(), only(Adopted, Fate.DROP, times=9))
+    died = owner_of(crashed, where, "died before it adopted")
+    with pytest.raises(ClaimFailed):
+        died.claim(Deadline(SOON_S))
+    expected = whole_fold(world, where).digest()
+    hints = (None, -1, 0, 1, stale, zombie.epoch, died.epoch, stale + 1, 10_000)
+    for hint in hints:
+        successor = owner_of(world.broker(), where, f"hint {hint}")
+        fold = successor.claim(in_time(), hint=hint)
+        assert fold.watermark == 310
+        assert fold.digest() == expected, hint
+        successor.release()
+    with pytest.raises(Fenced):
+        zombie.heard(settle(zombie), in_time())
+
+
+@pytest.mark.parametrize("hinted", [True, False])
+def test_adopting_costs_the_horizon_and_not_the_history(
+    world: World, where: TopicPartition, hinted: bool
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    for number in range(1000):
+        settle_heard(log, 5)
+        if number % 40 == 0:
+            log.claim(in_time())
+    broker = FaultyBroker(world.broker())
+    successor = owner_of(broker, where, "b")
+    fold = successor.claim(in_time(), hint=log.epoch if hinted else None)
+    assert fold.watermark == 5000
+    assert fold.digest() == log.fold.digest() == whole_fold(world, where).digest()
+    # From fold_from: the horizon of 10 flushes, at least 16, up to the claim before, up to now.
+    assert broker.records_read < (150 if hinted else 500)
+
+
+def test_a_long_lived_owner_is_told_to_claim_again(world: World, where: TopicPartition) -> None:
+    log = owner_of(world.broker(), where)
+    assert not log.should_reclaim()
+    log.claim(in_time())
+    tickets = [
+        log.append(flushed(log.epoch, log.nonce, [n], n + 1)) for n in range(RECLAIM_EVERY_RECORDS)
+    ]
+    assert not log.should_reclaim()
+    log.heard(tickets[-1], in_time())
+    assert log.should_reclaim()
+    log.claim(in_time())
+    assert not log.should_reclaim()
+
+
+def test_a_beginning_that_is_gone_matters_only_without_a_checkpoint(
+    world: World, where: TopicPartition
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    for _ in range(60):
+        settle_heard(log)
+    log.claim(in_time())
+    settle_heard(log)
+    log.claim(in_time())
+    world.drop_before(where, 62)  # The second claim's own offset.
+    successor = owner_of(world.broker(), where, "b")
+    with pytest.raises(OffsetLost):
+        successor.claim(in_time())  # That claim's checkpoint names the first.
+    assert successor.fold.watermark == 0
+
+
+def test_a_log_whose_old_part_is_gone_is_adopted_from_its_checkpoint(
+    world: World, where: TopicPartition
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    for _ in range(3):
+        for _ in range(20):
+            settle_heard(log)
+        log.claim(in_time())
+    expected = log.fold.digest()
+    world.drop_before(where, 22)
+    assert owner_of(world.broker(), where, "b").claim(in_time()).digest() == expected
+
+
+# --- followers ---
+
+
+def test_a_follower_starts_at_a_claim_and_reads_on(world: World, where: TopicPartition) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    settle_heard(log)
+    log.claim(in_time())
+    settle_heard(log)
+    follower = Follower(world.broker(), {where: log.epoch})
+    assert follower.next_offsets() == {where: 3}
+    assert [entry.offset for entry in follower.catch_up(TIMEOUT_S)] == [3, 4, 5]
+    settle_heard(log)
+    assert [entry.offset for entry in follower.catch_up(TIMEOUT_S)] == [6]
+    assert follower.catch_up(TIMEOUT_S) == []
+    follower.close()
+    follower.close()
+
+
+def test_a_follower_refuses_to_start_where_no_claim_stands(
+    world: World, where: TopicPartition
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    settle_heard(log)
+    with pytest.raises(CorruptLog, match="start at a claim"):
+        Follower(world.broker(), {where: 2}).catch_up(TIMEOUT_S)
+
+
+def test_bytes_that_are_no_event_are_never_skipped(world: World, where: TopicPartition) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    write(world.broker(), where, [b"no event at all"])
+    follower = Follower(world.broker(), {where: 0})
+    before = list[int]()
+    with pytest.raises(UnreadableEvent):
+        until(lambda: False, lambda: before.extend(e.offset for e in follower.poll(100, 0.1)))
+    assert before == [0, 1]
+    with pytest.raises(UnreadableEvent):
+        follower.poll(100, 0.1)
+    assert follower.next_offsets() == {where: 2}
+    with pytest.raises(UnreadableEvent):
+        log.heard(settle(log), in_time())
+
+
+def test_a_follower_of_many_partitions_keeps_each_ones_order(world: World) -> None:
+    topic = world.topic(partitions=3)
+    partitions = [TopicPartition(topic, number) for number in range(3)]
+    broker = world.broker()
+    logs = [owner_of(broker, where) for where in partitions]
+    for log in logs:
+        log.claim(in_time())
+    for _ in range(5):
+        for log in logs:
+            settle_heard(log)
+    follower = Follower(broker, dict.fromkeys(partitions, EARLIEST))
+    heard = follower.catch_up(TIMEOUT_S)
+    for where in partitions:
+        assert [entry.offset for entry in heard if entry.where == where] == list(range(7))
+    assert follower.next_offsets() == dict.fromkeys(partitions, 7)
