@@ -17,11 +17,14 @@ from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfRea
 from rollstream.sampler.shaping.assembled import GroupRows, make_batch
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.ranks import share
+from rollstream.sampler.shaping.scratch import Fresh, Scratch
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import BatchServed
 
 
-def batch_of(specs: Sequence[GroupSpec], *, step: int = 3) -> Batch:
+def batch_of(
+    specs: Sequence[GroupSpec], *, step: int = 3, memory: Scratch | Fresh | None = None
+) -> Batch:
     """A batch of all groups, as if they had been read from one file."""
     log = LogId("math", 1, 0)
     groups = known_groups(log, 0, flush_of(specs, name="f")) if specs else []
@@ -42,7 +45,8 @@ def batch_of(specs: Sequence[GroupSpec], *, step: int = 3) -> Batch:
         digest=b"d",
     )
     parts = [GroupRows(i, g, columns, g.group.row_start) for i, g in enumerate(groups)]
-    return make_batch(ServedBatch(event, 0, (), (), b"d"), parts, groups_ready=5, waited_s=0.5)
+    served = ServedBatch(event, 0, (), (), b"d")
+    return make_batch(served, parts, memory=memory or Fresh(), groups_ready=5, waited_s=0.5)
 
 
 def test_a_batch_is_ragged_prompt_first_and_groups_stand_together() -> None:
@@ -81,6 +85,16 @@ def test_masks_and_token_arrays_stand_at_the_output_tokens() -> None:
     assert (experts.dtype, experts.shape) == (np.dtype("u1"), (20, 2))
     assert experts[:5].tolist() == [[0, 0], [0, 0], [0, 1], [2, 3], [4, 5]]
     assert not experts[10:].any()
+
+
+def test_memory_that_held_another_batch_leaves_no_trace() -> None:
+    memory = Scratch()
+    masked = GroupSpec(loss_mask=(True, False, True))
+    batch_of([GroupSpec(prompt=1, output=9), masked, masked], memory=memory)
+    for specs in ([masked, GroupSpec()], [GroupSpec(prompt=7, output=1)]):
+        again, fresh = batch_of(specs, memory=memory), batch_of(specs)
+        for name, array in fresh.arrays().items():
+            assert array.tobytes() == again.arrays()[name].tobytes(), name
 
 
 def test_padded_sequences_begin_in_column_0_and_nothing_is_cut_off() -> None:

@@ -16,6 +16,7 @@ from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.deciding.commands import Command
 from rollstream.sampler.errors import SamplerError
 from rollstream.sampler.serving.owner import Owner, Reply
+from rollstream.sampler.shaping.scratch import Scratch
 from rollstream.schemas.errors import RollstreamError
 from rollstream.store.blobs import Blobs
 from rollstream.store.open import open_store
@@ -68,6 +69,7 @@ class SamplerActor:
             entropy=SystemEntropy(),
             owner=f"{socket.gethostname()}:{os.getpid()} (actor)",
             pid=os.getpid(),
+            memory=Scratch(),  # Ray copies a reply into shared memory before the next call.
         )
         self._started = False
         self._idler = threading.Thread(target=self._idle, name="rollstream-idle", daemon=True)

@@ -13,6 +13,7 @@ from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.sampler.deciding.commands import Command
 from rollstream.sampler.serving.door import SamplerDoor
 from rollstream.sampler.serving.owner import Owner, Reply, sampler_section
+from rollstream.sampler.shaping.scratch import Fresh
 from rollstream.store.blobs import Blobs
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker
@@ -60,6 +61,7 @@ class Sampler(SamplerDoor):
             entropy=entropy or SystemEntropy(),
             owner=f"{socket.gethostname()}:{os.getpid()}",
             pid=os.getpid(),
+            memory=Fresh(),
         )
         try:
             self._owner.start()

@@ -37,6 +37,7 @@ from rollstream.sampler.serving.projecting import Projector
 from rollstream.sampler.shaping.assembled import make_batch
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.ranks import share
+from rollstream.sampler.shaping.scratch import Fresh, Scratch
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import SamplerEvent
 from rollstream.store.blobs import Blobs
@@ -102,6 +103,11 @@ class Owner:
 
     A batch is returned only after its event was heard. Once overtaken it raises ``Fenced`` for
     good. May be shared between threads: one command is executed after the other.
+
+    Args:
+        owner: who claims, for people.
+        pid: of this process, for people.
+        memory: that batches are made in; with ``Scratch`` a batch is valid until the next command.
     """
 
     def __init__(
@@ -115,6 +121,7 @@ class Owner:
         entropy: Entropy,
         owner: str,
         pid: int,
+        memory: Scratch | Fresh,
     ) -> None:
         self.name = name
         self._config = config
@@ -139,6 +146,7 @@ class Owner:
         self._fenced: str | None = None
         self._closed = False
         self._pid = pid
+        self._memory = memory
         self._lock = threading.Lock()
 
     @property
@@ -343,6 +351,7 @@ class Owner:
         return make_batch(
             served,
             parts,
+            memory=self._memory,
             dp_rank=command.dp_rank,
             dp_size=command.dp_size,
             groups_ready=len(self._state.ready),

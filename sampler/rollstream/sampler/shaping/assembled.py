@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rollstream.sampler.deciding.known import KnownGroup
 from rollstream.sampler.deciding.served import ServedBatch
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.scratch import Fresh, Scratch
 from rollstream.schemas.columns import Columns, Ragged
 from rollstream.schemas.records import SampledBatch, token_array
 
@@ -31,15 +32,16 @@ def make_batch(
     served: ServedBatch,
     parts: Sequence[GroupRows],
     *,
+    memory: Scratch | Fresh,
     dp_rank: int = 0,
     dp_size: int = 1,
     groups_ready: int,
     waited_s: float = 0.0,
 ) -> Batch:
-    """The batch over these groups, in their order."""
+    """The batch over these groups, in their order; tokens, masks and log-probs in ``memory``."""
     event = served.event
     lengths = _Lengths.of(parts)
-    tokens, loss_mask, logprobs = _per_token(parts, lengths)
+    tokens, loss_mask, logprobs = _per_token(parts, lengths, memory)
     uids = tuple(uid for p in parts for uid in p.group.members.uids[_members(p)])
     rows = [p.group.group.rows for p in parts]
     return Batch(
@@ -91,12 +93,12 @@ class _Lengths(NamedTuple):
 
 
 def _per_token(
-    parts: Sequence[GroupRows], lengths: _Lengths
+    parts: Sequence[GroupRows], lengths: _Lengths, memory: Scratch | Fresh
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.float32]]:
     total = int(lengths.offsets[-1])
-    tokens = np.empty(total, np.int32)
-    loss_mask = np.zeros(total, np.bool_)
-    logprobs = np.zeros(total, np.float32)
+    tokens = memory.take("tokens", total, np.int32)
+    loss_mask = memory.take("loss_mask", total, np.bool_)
+    logprobs = memory.take("logprobs", total, np.float32)
     starts = lengths.offsets[:-1].tolist()
     middles = (lengths.offsets[:-1] + lengths.prompts).tolist()
     ends = lengths.offsets[1:].tolist()
@@ -113,9 +115,13 @@ def _per_token(
             start, middle, stop = starts[rollout], middles[rollout], ends[rollout]
             tokens[start:middle] = prompts.values[prompt_at[row] : prompt_at[row + 1]]
             tokens[middle:stop] = outputs.values[output_at[row] : output_at[row + 1]]
+            loss_mask[start:middle] = False
+            logprobs[start:middle] = 0
             if sampled_at is not None and sampled_at[row] is not None:
                 at = sampled_at[row]
                 logprobs[middle:stop] = sampled[at : at + stop - middle]
+            else:
+                logprobs[middle:stop] = 0
             if masked_at is not None and masked_at[row] is not None:
                 at = masked_at[row]
                 loss_mask[middle:stop] = masks[at : at + stop - middle]
