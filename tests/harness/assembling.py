@@ -73,7 +73,7 @@ class Drive:
                         header = segment.header
                         self.settled_uids.add((header.rollout_uid, header.segment_idx))
                 for settlement in decision.settled:
-                    if settlement.rollout_uid:
+                    if settlement.rollout_uid and settlement.reason != SettleReason.DUPLICATE:
                         self.settled_uids.add((settlement.rollout_uid, settlement.segment_idx))
             self.assembler.commit(plan)
             self.decisions += plan.decisions

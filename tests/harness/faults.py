@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from rollstream.runtime.clock import Clock
 from rollstream.streams.broker import (
     Admin,
     Broker,
@@ -54,9 +56,13 @@ class FaultyBroker:
     Attributes:
         decide: may be replaced at any time; may also kill its own process.
         records_read: by all readers so far.
+        clock: on which a poll waits for reports that will never come; None: it does not wait.
     """
 
-    def __init__(self, inner: Broker, decide: Decide = always_pass) -> None:
+    def __init__(
+        self, inner: Broker, decide: Decide = always_pass, *, clock: Clock | None = None
+    ) -> None:
+        self.clock = clock
         self.inner = inner
         self.decide = decide
         self.records_read = 0
@@ -143,6 +149,8 @@ class FaultyWriter:
     def poll(self, timeout_s: float = 0.0) -> None:
         doubts, self._doubts = self._doubts, []
         _report_doubt(doubts)
+        if self._silent and self._broker.clock is not None:
+            self._broker.clock.wait(threading.Event(), timeout_s)
         self._inner.poll(0.0 if doubts else timeout_s)
 
     def flush(self, timeout_s: float) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.rollouts import encode_segment
@@ -21,6 +23,7 @@ from rollstream.schemas.events import Event, Flushed
 from rollstream.store import Blobs, MemoryBlobs
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.owned.follow import Follower, Heard
 from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import Layout
@@ -31,6 +34,29 @@ TIMEOUT_S = 20.0
 
 class Crash(BaseException):
     """The end of a simulated process: no code of its own runs any more."""
+
+
+class EvictableBroker(MemoryBroker):
+    """A broker whose group members can be thrown out while their process sleeps."""
+
+    def __init__(self, logs: MemoryLogs) -> None:
+        super().__init__(logs)
+        self._members: list[MemoryGroupReader] = []
+
+    def group_reader(
+        self,
+        group: str,
+        topics: Sequence[str],
+        *,
+        on_gone: Callable[[TopicPartition], None],
+    ) -> MemoryGroupReader:
+        self._members.append(super().group_reader(group, topics, on_gone=on_gone))
+        return self._members[-1]
+
+    def evict(self) -> None:
+        """What a session time-out does; the members learn of it in their next poll."""
+        for member in self._members:
+            member.evict()
 
 
 class SealWorld:
@@ -110,6 +136,8 @@ class SealWorld:
         """The sealers take turns for a while of the world's clock."""
         deadline = Deadline(seconds, self.clock)
         while not deadline.passed():
+            if not sealers:
+                self.clock.wait(threading.Event(), deadline.left_s())
             for sealer in sealers:
                 sealer.step(Deadline(min(0.05, deadline.left_s()), self.clock))
 

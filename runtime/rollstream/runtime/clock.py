@@ -52,5 +52,6 @@ class ManualClock:
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         if not event.is_set():
-            self.advance(timeout_s)
+            # At least its resolution: the rest of a deadline may be less, and must pass too.
+            self.advance(max(timeout_s, 1e-6))
         return event.is_set()

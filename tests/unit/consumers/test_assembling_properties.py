@@ -128,7 +128,8 @@ class Life:
                 for reason, offset, uid, idx in decision.settled:
                     assert offset not in self.reasons
                     self.reasons[offset] = reason
-                    if uid:
+                    # A duplicate says nothing of its original.
+                    if uid and reason is not SettleReason.DUPLICATE:
                         self.seen.add(SegmentId(uid, idx))
             self.assembler.commit(plan)
             self.decisions += plan.decisions
@@ -157,6 +158,12 @@ def _check(life: Life) -> None:
     assert life.assembler.watermark == len(life.log)
     assert life.watermarks == sorted(life.watermarks)
     assert max(Counter(_sealed(life)).values(), default=0) <= 1, "no segment in two groups"
+    published = {
+        SegmentId(*arrival.event.header[4:6])
+        for arrival in life.log
+        if isinstance(arrival.event, Segment)
+    }
+    assert published <= life.seen, "not every one of them can be the duplicate of another"
     left = life.assembler
     assert (left.pending_records, left.pending_bytes, left.pending_groups) == (0, 0, 0)
     assert (left.decided_records, left.decided_bytes) == (0, 0)

@@ -69,7 +69,7 @@ def put_files(flush: Flush) -> None:
     """Creates the files, synced; nobody reads them yet."""
     drafts, event = draft_flush(flush.plan, flush.place)
     for draft in drafts:
-        create_or_compare(flush.blobs, draft.path, memoryview(draft.data))
+        create_or_compare(flush.blobs, draft.path, memoryview(draft.data).cast("B"))
     flush.event = event
 
 

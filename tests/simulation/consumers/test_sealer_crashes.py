@@ -1,0 +1,270 @@
+"""Sealers that end at any moment, in a world of one thread."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+
+from harness.failing_blobs import FullBlobs, TornBlobs
+from harness.faults import Append, Fate, FaultyBroker
+from harness.history import problems_of
+from harness.kill_points import KillPoint, arm
+from harness.sealing import Crash, EvictableBroker, SealWorld
+from rollstream.consumers import Sealer
+from rollstream.consumers.sealing import STEPS, Flush, Step
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.events import Dispatched, Failed
+from rollstream.streams.memory import MemoryBroker
+
+SETTLE_S = 100.0  # Longer than anything may stay pending in these worlds.
+
+
+def die() -> NoReturn:
+    raise Crash
+
+
+def make_world(seed: int = 0, *, partitions: int = 2) -> SealWorld:
+    return SealWorld(
+        seed=seed,
+        partitions=partitions,
+        target_group_size=3,
+        min_group_size=2,
+        seal_timeout_s=10,
+        expire_after_s=20,
+        grouping="mixed",
+        max_flush_rollouts=8,
+    )
+
+
+def publish_groups(world: SealWorld, first: int, count: int) -> list[str]:
+    """Groups of 3, each under two policy versions, so that a flush has several files."""
+    uids = []
+    for number in range(first, first + count):
+        for member in range(3):
+            uid = f"g{number}-{member}"
+            step = number % 3 if number % 2 else member
+            world.publish(uid, example_id=f"ex-{number}", policy_version=f"step-{step}")
+            uids.append(uid)
+    return uids
+
+
+def run_until_it_dies(world: SealWorld, point: KillPoint, nth: int) -> bool:
+    """One life of a sealer; whether the point was reached."""
+    own = MemoryBroker(world.logs)
+    armed = arm(point, own, world.blobs, die, nth=nth)
+    try:
+        sealer = world.sealer(broker=armed.broker, store=armed.blobs, steps=armed.steps)
+        world.run(sealer, seconds=5)
+    except Crash:
+        return True
+    finally:
+        own.close()  # What the group's session time-out does.
+    return False
+
+
+def finish(world: SealWorld) -> Sealer:
+    """A sealer that is not killed settles everything."""
+    sealer = world.sealer()
+    for _ in range(4):
+        world.run(sealer, seconds=1)
+        world.clock.wait(threading.Event(), SETTLE_S / 4)
+    world.run(sealer, seconds=1)
+    return sealer
+
+
+@pytest.mark.proves(
+    "F1", "invariant-1", "invariant-2", "invariant-3", "invariant-4", "invariant-10"
+)
+@pytest.mark.parametrize("point", list(KillPoint))
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_killed_at_any_step_nothing_is_lost_or_twice(point: KillPoint, nth: int) -> None:
+    world = make_world()
+    uids = publish_groups(world, 0, 6)
+    assert run_until_it_dies(world, point, nth) or nth > 1, f"{point} was never reached"
+    uids += publish_groups(world, 6, 3)
+    finish(world)
+    assert problems_of(world, uids) == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_many_lives_with_every_kind_of_record(seed: int) -> None:
+    world = make_world(seed)
+    rng = random.Random(seed)
+    uids: dict[str, dict[str, Any]] = {}
+    for life in range(8):
+        publish_anything(world, rng, 20 * life, uids)
+        run_until_it_dies(world, rng.choice(list(KillPoint)), rng.randint(1, 4))
+    finish(world)
+    assert problems_of(world, uids) == []
+
+
+def publish_anything(
+    world: SealWorld, rng: random.Random, first: int, uids: dict[str, dict[str, Any]]
+) -> None:
+    for number in range(first, first + 20):
+        group = f"grp-{rng.randint(0, 12)}" if rng.random() < 0.5 else ""
+        example = f"ex-{rng.randint(0, 4)}"
+        fields: dict[str, Any] = {
+            "group_uid": group,
+            "group_size": 3 if group else 0,
+            "example_id": example,
+        }
+        key = group or example
+        roll = rng.random()
+        if roll < 0.08:
+            world.put(bytes([rng.randint(0, 255) for _ in range(20)]), key=key)
+        elif roll < 0.16 and group:
+            event = Dispatched(
+                environment="math", example_id=example, group_uid=group, group_size=3
+            )
+            world.put(event, key=key)
+        elif roll < 0.24 and group:
+            failed = Failed(
+                environment="math",
+                example_id=example,
+                group_uid=group,
+                group_size=3,
+                reason="simulated",
+            )
+            world.put(failed, key=key)
+        elif uids and rng.random() < 0.1:
+            # A retry keeps its key, so it comes to the partition of its original.
+            again = rng.choice(list(uids))
+            world.publish(again, **uids[again])
+        else:
+            fields |= {
+                "segment_idx": rng.choice([0, 0, 0, 1]),
+                "is_last_segment": rng.random() < 0.8,
+                "policy_version": f"step-{rng.randint(0, 2)}",
+            }
+            world.publish(f"u{number}", **fields)
+            uids[f"u{number}"] = fields
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "fate", [Fate.LOSE_REPORT, Fate.DOUBT, Fate.DROP, Fate.DOUBT_AND_DROP, Fate.HOLD]
+)
+def test_lost_reports_leave_no_doubt(fate: Fate, seed: int) -> None:
+    world = make_world(seed)
+    rng = random.Random(seed)
+    faulty = FaultyBroker(MemoryBroker(world.logs), clock=world.clock)
+
+    def decide(append: Append) -> Fate:
+        seal_log = append.topic == world.layout.groups("math")
+        return fate if seal_log and rng.random() < 0.2 else Fate.PASS
+
+    faulty.decide = decide
+    sealer = world.sealer(broker=faulty)
+    uids = []
+    for round_number in range(6):
+        uids += publish_groups(world, 3 * round_number, 3)
+        world.run(sealer, seconds=60)
+        faulty.land()
+    faulty.decide = lambda append: Fate.PASS
+    world.run(sealer, seconds=60)
+    finish(world)
+    assert problems_of(world, uids) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_sealers_join_and_leave_and_share_the_partitions(seed: int) -> None:
+    world = make_world(seed, partitions=4)
+    rng = random.Random(seed)
+    lives: list[tuple[Sealer, MemoryBroker]] = []
+    uids: list[str] = []
+    for round_number in range(10):
+        uids += publish_groups(world, 4 * round_number, 4)
+        if len(lives) < 3 and rng.random() < 0.6:
+            own = MemoryBroker(world.logs)
+            lives.append((world.sealer(broker=own), own))
+        elif lives and rng.random() < 0.5:
+            sealer, own = lives.pop(rng.randrange(len(lives)))
+            if rng.random() < 0.5:
+                sealer.close()
+            own.close()
+        world.run(*(sealer for sealer, _ in lives), seconds=0.5)
+    for sealer, own in lives:
+        sealer.close()
+        own.close()
+    finish(world)
+    assert problems_of(world, uids) == []
+
+
+@pytest.mark.proves("F1", "invariant-4")
+@pytest.mark.parametrize("step", ["put_files", "append_event"])
+def test_a_zombie_projects_and_commits_nothing(step: str) -> None:
+    world = make_world(partitions=1)
+    uids = publish_groups(world, 0, 2)
+    own = EvictableBroker(world.logs)
+    successors: list[Sealer] = []
+
+    def pause(flush: Flush) -> None:
+        """While it sleeps its session ends, and somebody else takes over and does the work."""
+        if not successors:
+            own.evict()
+            successors.append(world.sealer())
+            world.run(successors[0], seconds=2)
+
+    zombie = world.sealer(broker=own, steps=_pausing_before(step, pause))
+    world.run(zombie, seconds=1)
+    commits = dict(world.logs.group(world.layout.sealer_group("math")).commits)
+    world.run(zombie, *successors, seconds=5)
+    assert successors, "the zombie came to the step"
+    assert zombie.stats().sealed == 0
+    assert commits == world.logs.group(world.layout.sealer_group("math")).commits
+    uids += publish_groups(world, 2, 2)
+    world.run(successors[0], seconds=2)
+    finish(world)
+    assert problems_of(world, uids) == []
+
+
+def _pausing_before(name: str, pause: Callable[[Flush], None]) -> tuple[Step, ...]:
+    return tuple(
+        Step(step.name, _both(pause, step), step.in_loop) if step.name == name else step
+        for step in STEPS
+    )
+
+
+def _both(pause: Callable[[Flush], None], step: Step) -> Callable[[Flush], None]:
+    def run(flush: Flush) -> None:
+        pause(flush)
+        step.run(flush)
+
+    return run
+
+
+def test_a_full_store_is_waited_for_and_nothing_is_lost() -> None:
+    world = make_world(partitions=1)
+    uids = publish_groups(world, 0, 4)
+    full = FullBlobs(world.blobs)
+    sealer = world.sealer(store=full)
+    world.run(sealer, seconds=30)
+    assert world.flushes() == []
+    assert full.refused < 30, "attempts come at growing intervals"
+    full.refusing = False
+    world.run(sealer, seconds=10)
+    assert len(world.groups()) == 4
+    finish(world)
+    assert problems_of(world, uids) == []
+
+
+def test_a_create_whose_answer_was_lost_is_compared_and_believed() -> None:
+    world = make_world(partitions=1)
+    uids = publish_groups(world, 0, 4)
+    world.run(world.sealer(store=TornBlobs(world.blobs)), seconds=30)
+    assert len(world.groups()) == 4
+    finish(world)
+    assert problems_of(world, uids) == []
+
+
+def test_deadline_of_a_step_is_kept() -> None:
+    world = make_world()
+    sealer = world.sealer()
+    before = world.clock.monotonic_s()
+    sealer.step(Deadline(0.5, world.clock))
+    assert world.clock.monotonic_s() - before <= 0.5
