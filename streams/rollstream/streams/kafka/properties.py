@@ -18,6 +18,8 @@ POLL_INTERVAL_MS_MAX = 300_000  # A member that does not poll for this long lose
 
 LOG = logging.getLogger("rollstream.kafka")
 LOG.addHandler(logging.NullHandler())  # A library is silent unless somebody listens.
+# One section of properties serves all clients; that a producer ignores a consumer's is no news.
+LOG.addFilter(lambda record: "property and will be ignored" not in record.getMessage())
 
 
 def writer_properties(
