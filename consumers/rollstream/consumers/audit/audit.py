@@ -62,6 +62,7 @@ def audit(
             Deadline(timeout_s, clock or SystemClock()),
             clock or SystemClock(),
             digests,
+            kafka.timeout_s,
         )
         rows: list[PartitionAudit] = []
         problems: list[str] = []
@@ -96,6 +97,7 @@ class _Auditor:
         deadline: Deadline,
         clock: Clock,
         digests: bool,
+        request_timeout_s: float,
     ) -> None:
         self._layout = layout
         self._broker = broker
@@ -103,6 +105,7 @@ class _Auditor:
         self._deadline = deadline
         self._clock = clock
         self._digests = digests
+        self._request_timeout_s = request_timeout_s
 
     def environment(self, name: str, partitions: int) -> AuditReport:
         uids = UidBook()
@@ -118,7 +121,7 @@ class _Auditor:
         follower = Follower(self._broker, starts, clock=self._clock)
         reader = self._broker.reader(starts)
         try:
-            ends = {where: reader.bounds(where, self._left_s())[1] for where in starts}
+            ends = {where: reader.bounds(where, self._request_s())[1] for where in starts}
             while any(follower.next_offsets()[where] < end for where, end in ends.items()):
                 self._expect_time(f"the seal log of {name}")
                 for heard in follower.poll(POLL_RECORDS, self._deadline.slice_s(SLICE_S)):
@@ -151,7 +154,7 @@ class _Auditor:
         where = TopicPartition(self._layout.rollouts(name), number)
         reader = self._broker.reader({where: 0})
         try:
-            first, end = reader.bounds(where, self._left_s())
+            first, end = reader.bounds(where, self._request_s())
             pending = ledger.unsettled(end)
             ledger.close(end)
             self._check_pending(name, ledger, reader, where, first, pending)
@@ -234,8 +237,9 @@ class _Auditor:
         offset = int(path.rpartition("/")[2].removesuffix(".json"))
         return offset >= book.read_to
 
-    def _left_s(self) -> float:
-        return max(0.001, self._deadline.left_s())
+    def _request_s(self) -> float:
+        """For one question: that the broker is away is told early, however long reading may take."""
+        return max(0.001, self._deadline.slice_s(self._request_timeout_s))
 
     def _expect_time(self, what: str) -> None:
         self._deadline.say(lambda: f"{what} to be read")
