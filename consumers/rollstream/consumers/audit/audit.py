@@ -238,7 +238,7 @@ class _Auditor:
         return offset >= book.read_to
 
     def _request_s(self) -> float:
-        """For one question: that the broker is away is told early, however long reading may take."""
+        """For one question: that the broker is away is told early, however long all may take."""
         return max(0.001, self._deadline.slice_s(self._request_timeout_s))
 
     def _expect_time(self, what: str) -> None:
