@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from harness.rollouts import encode_segment
-from rollstream.consumers import Sealer
-from rollstream.runtime.clock import Clock, ManualClock
+from rollstream.consumers import Sealer, status
+from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.runtime.config.sections import (
     EnvironmentConfig,
     KafkaConfig,
@@ -20,8 +22,9 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SeededEntropy
 from rollstream.schemas import codec
 from rollstream.schemas.events import Event, Flushed
-from rollstream.store import Blobs, MemoryBlobs
-from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.store import Blobs, MemoryBlobs, open_store
+from rollstream.streams.broker import Broker, TopicPartition, Writer
+from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.owned.follow import Follower, Heard
@@ -30,6 +33,7 @@ from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
 
 TIMEOUT_S = 20.0
+SHORT_SESSIONS = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200"}
 
 
 class Crash(BaseException):
@@ -63,32 +67,40 @@ class SealWorld:
     """One environment, ``math``, in memory unless a broker is given.
 
     Args:
+        kafka: bootstrap of a real broker; it comes with files under ``root``, real time, a
+            namespace of its own, and short sessions.
         policy: of the environment; by default groups of 2 in 2 partitions, flushed at once.
     """
 
     def __init__(
         self,
         *,
-        broker: Broker | None = None,
-        blobs: Blobs | None = None,
-        clock: Clock | None = None,
-        namespace: str = "rollstream",
+        kafka: str = "",
+        root: Path | None = None,
         seed: int = 0,
         **policy: Any,
     ) -> None:
-        self.clock = clock or ManualClock()
+        real = bool(kafka)
+        namespace = f"test-{uuid.uuid4().hex[:12]}" if real else "rollstream"
+        self.clock: Any = SystemClock() if real else ManualClock()
         self.logs = MemoryLogs(self.clock)
-        self.blobs = blobs or MemoryBlobs()
         self.layout = Layout(namespace)
         self.environment = EnvironmentConfig(
             **{"partitions": 2, "target_group_size": 2, "flush_interval_s": 0.0, **policy}
         )
         self.config = RollstreamConfig(
-            kafka=KafkaConfig(bootstrap="memory:0", namespace=namespace, timeout_s=TIMEOUT_S),
-            store=StoreConfig(root="file:///nowhere"),
+            kafka=KafkaConfig(
+                bootstrap=kafka or "memory:0",
+                namespace=namespace,
+                timeout_s=TIMEOUT_S,
+                client=SHORT_SESSIONS if real else {},
+            ),
+            store=StoreConfig(root=f"file://{root or '/nowhere'}"),
             environments={"math": self.environment},
         )
-        self.broker = broker or MemoryBroker(self.logs)
+        self.blobs: Blobs = open_store(self.config.store.root) if real else MemoryBlobs()
+        self.broker: Broker = KafkaBroker(kafka) if real else MemoryBroker(self.logs)
+        self._writer: Writer | None = None
         self.published = 0
         self._seed = seed
         self._sealers = 0
@@ -114,7 +126,30 @@ class SealWorld:
             "threads": 0,
             **arguments,
         }
-        return Sealer(self.config, broker=broker or MemoryBroker(self.logs), **wanted)
+        return Sealer(self.config, broker=broker or self.new_broker(), **wanted)
+
+    def new_broker(self) -> Broker:
+        """Another handle on the same logs."""
+        kafka = self.config.kafka
+        if isinstance(self.broker, KafkaBroker):
+            return KafkaBroker(kafka.bootstrap, kafka.client)
+        return MemoryBroker(self.logs)
+
+    def until(self, *sealers: Sealer, pending: int = 0) -> None:
+        """Waits until no more than ``pending`` records are unsettled; sealers take turns."""
+        deadline = Deadline(60.0, self.clock)
+        while sum(row.unsettled for row in status(self.config, broker=self.broker)) > pending:
+            self.run(*sealers, seconds=0.3)
+            assert not deadline.passed(), status(self.config, broker=self.broker)
+
+    def close(self) -> None:
+        self.broker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def publish(self, uid: str, *, partition: int | None = None, **fields: Any) -> None:
         """A rollout, by its group's key unless a partition is named."""
@@ -125,11 +160,12 @@ class SealWorld:
     def put(self, value: bytes | Event, *, key: str = "", partition: int | None = None) -> None:
         """Any bytes, or an event."""
         data = value if isinstance(value, bytes) else codec.encode(value)
-        writer = self.broker.writer()
-        writer.append(
+        if self._writer is None:
+            self._writer = self.broker.writer(linger_ms=0.0)
+        self._writer.append(
             self.layout.rollouts("math"), data, key=key.encode() or None, partition=partition
         )
-        assert writer.flush(TIMEOUT_S) == 0
+        assert self._writer.flush(TIMEOUT_S) == 0
         self.published += 1
 
     def run(self, *sealers: Sealer, seconds: float = 1.0) -> None:

@@ -1,0 +1,135 @@
+"""Real sealer processes on a real broker, killed at every step."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from harness.history import problems_of
+from harness.kafka import KafkaFactory
+from harness.kill_points import KillPoint
+from harness.sealer_process import SealerProcess
+from harness.sealing import SealWorld
+
+pytestmark = pytest.mark.broker
+
+GROUPS = 6
+# Together, since most of the time is spent waiting for sessions to end.
+BATCHES = [list(KillPoint)[start : start + 3] for start in range(0, len(KillPoint), 3)]
+
+
+@pytest.fixture
+def cleanup() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def make_world(kafka: str, root: Path) -> SealWorld:
+    return SealWorld(
+        kafka=kafka, root=root, grouping="mixed", max_flush_rollouts=4, target_group_size=2
+    )
+
+
+def start(cleanup: ExitStack, world: SealWorld, **orders: object) -> SealerProcess:
+    process = SealerProcess(world.config, **orders)  # type: ignore[arg-type]
+    cleanup.callback(process.close)
+    return process
+
+
+def publish_groups(world: SealWorld, first: int) -> list[str]:
+    """Under two policy versions, so that flushes have several files."""
+    uids = []
+    for number in range(first, first + GROUPS):
+        for member in range(2):
+            uids.append(f"g{number}-{member}")
+            version = f"step-{member if number % 2 else number}"
+            world.publish(uids[-1], example_id=f"ex-{number}", policy_version=version)
+    return uids
+
+
+@pytest.mark.proves("F1", "F4", "invariant-10")
+@pytest.mark.parametrize("points", BATCHES, ids="+".join)
+def test_killed_at_a_step_nothing_is_lost_or_twice(
+    points: list[KillPoint], kafka_bootstrap: str, tmp_path: Path, cleanup: ExitStack
+) -> None:
+    worlds = [make_world(kafka_bootstrap, tmp_path / point) for point in points]
+    uids = []
+    for world in worlds:
+        cleanup.callback(world.close)
+        uids.append(publish_groups(world, 0))
+    victims = [
+        start(cleanup, world, kill_at=point) for world, point in zip(worlds, points, strict=True)
+    ]
+    for victim in victims:
+        assert victim.wait() == -signal.SIGKILL, "it reached its kill point"
+    successors = [start(cleanup, world) for world in worlds]
+    for place, world in enumerate(worlds):
+        uids[place] += publish_groups(world, GROUPS)
+        world.until()
+    for successor in successors:
+        assert successor.stop() == 0
+    for world, published in zip(worlds, uids, strict=True):
+        assert problems_of(world, published) == []
+        assert len(world.groups()) == 2 * GROUPS
+
+
+@pytest.mark.proves("F1", "invariant-3", "invariant-4")
+@pytest.mark.parametrize("step", ["append_event", "project_manifests"])
+def test_a_sealer_that_slept_through_its_session_changes_nothing(
+    step: str, kafka_bootstrap: str, tmp_path: Path, cleanup: ExitStack
+) -> None:
+    world = make_world(kafka_bootstrap, tmp_path)
+    cleanup.callback(world.close)
+    uids = publish_groups(world, 0)
+    zombie = start(cleanup, world, stop_before=step)
+    zombie.wait_stopped()
+    successor = start(cleanup, world)
+    world.until()
+    before = (world.flushes(), sorted(blob.path for blob in world.blobs.list("manifests/")))
+    commits = _commits(world)
+    zombie.resume()
+    assert zombie.stop() == 0
+    after = (world.flushes(), sorted(blob.path for blob in world.blobs.list("manifests/")))
+    assert [len(part) for part in after] == [len(part) for part in before]
+    assert _commits(world) == commits
+    uids += publish_groups(world, GROUPS)
+    world.until()
+    assert successor.stop() == 0
+    assert problems_of(world, uids) == []
+
+
+def _commits(world: SealWorld) -> list[int]:
+    """What the consumer group remembers of each partition."""
+    group = world.layout.sealer_group("math")
+    topic = world.layout.rollouts("math")
+    reader = world.new_broker().group_reader(group, [topic], on_gone=lambda where: None)
+    try:
+        found = [reader.committed(world.source(number), 20.0) for number in range(2)]
+        return [-1 if committed is None else committed.offset for committed in found]
+    finally:
+        reader.close()
+
+
+@pytest.mark.proves("F1")
+def test_the_broker_is_killed_in_the_middle_of_flushes(
+    own_kafka: KafkaFactory, tmp_path: Path, cleanup: ExitStack
+) -> None:
+    kafka = own_kafka()
+    world = make_world(kafka.bootstrap, tmp_path / "store")
+    cleanup.callback(world.close)
+    uids = publish_groups(world, 0)
+    sealer = start(cleanup, world, stop_before="append_event")
+    sealer.wait_stopped()
+    uids += publish_groups(world, GROUPS)
+    kafka.kill()
+    sealer.resume()
+    kafka.start()
+    world.until()
+    uids += publish_groups(world, 2 * GROUPS)
+    world.until()
+    assert sealer.stop() == 0
+    assert problems_of(world, uids) == []

@@ -1,0 +1,68 @@
+"""Sealers on a real broker, with threads and real files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.brokers import until
+from harness.history import problems_of
+from harness.sealing import SealWorld
+
+pytestmark = pytest.mark.broker
+
+
+def publish_groups(world: SealWorld, first: int, count: int) -> list[str]:
+    uids = []
+    for number in range(first, first + count):
+        for member in range(2):
+            uids.append(f"g{number}-{member}")
+            world.publish(uids[-1], example_id=f"ex-{number}", output_tokens=range(50))
+    return uids
+
+
+@pytest.mark.proves("F4", "A12")
+def test_groups_are_sealed_and_a_successor_goes_on(kafka_bootstrap: str, tmp_path: Path) -> None:
+    with SealWorld(kafka=kafka_bootstrap, root=tmp_path) as world:
+        uids = publish_groups(world, 0, 20)
+        world.publish("half", example_id="half")
+        with world.sealer(threads=2) as sealer:
+            until(lambda: sealer.stats().sealed == 40, lambda: world.run(sealer, seconds=0.1))
+        world.publish("other-half", example_id="half")
+        world.publish(uids[0], example_id="ex-0")
+        with world.sealer(threads=2) as successor:
+            world.until(successor)
+        assert ("half", "other-half") in world.groups()
+        assert world.settled() == {"duplicate": 1}
+        assert problems_of(world, [*uids, "half", "other-half"]) == []
+
+
+def test_sealers_share_partitions_while_one_joins_and_one_leaves(
+    kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    with SealWorld(kafka=kafka_bootstrap, root=tmp_path, partitions=4) as world:
+        uids = publish_groups(world, 0, 10)
+        first = world.sealer(threads=1)
+        world.until(first)
+        second = world.sealer(threads=1)
+        while not (second.stats().partitions and len(first.stats().partitions) == 2):
+            uids += publish_groups(world, len(uids) // 2, 2)
+            world.run(first, second, seconds=0.2)
+        world.until(first, second)
+        first.close()
+        uids += publish_groups(world, len(uids) // 2, 10)
+        world.until(second)
+        second.close()
+        assert problems_of(world, uids) == []
+
+
+def test_bytes_that_are_no_event_do_not_stop_the_rest(kafka_bootstrap: str, tmp_path: Path) -> None:
+    with SealWorld(kafka=kafka_bootstrap, root=tmp_path, partitions=1) as world:
+        world.put(b"no event", partition=0)
+        uids = publish_groups(world, 0, 2)
+        with world.sealer(threads=2) as sealer:
+            world.until(sealer)
+            assert sealer.stats().dead_letters == 1
+        assert world.settled() == {"unreadable": 1}
+        assert problems_of(world, uids) == []
