@@ -24,7 +24,7 @@ from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerError, Fenced
 from rollstream.streams.kafka import KafkaBroker
 
-IDLE_EVERY_S = 0.02  # How often what was sealed meanwhile is folded while nobody asks.
+IDLE_EVERY_S = 0.05  # How often what was sealed meanwhile is folded while nobody asks.
 
 
 @dataclass(frozen=True, slots=True)
