@@ -6,7 +6,7 @@ import pytest
 
 from harness.assembling import Drive
 from harness.rollouts import make_segment
-from rollstream.consumers.assembling.segments import prefix_hash
+from rollstream.schemas.ids import prefix_hash
 from rollstream.schemas.reasons import SettleReason
 
 
@@ -51,10 +51,19 @@ def test_a_chain_that_does_not_fit_is_broken_and_counts_as_failed(second: dict[s
 
 def test_a_chain_that_fits_is_whole() -> None:
     drive = Drive(target_group_size=1, min_group_size=1)
-    first = make_segment(rollout_uid="t", is_last_segment=False)
-    drive.add(first)
-    turn(drive, "t", 1, last=True, continuation_of="t", prefix_hash=prefix_hash(first))
-    assert drive.members() == [("t", "t")]
+    prefix = ""
+    for idx in range(3):
+        given = make_segment(
+            rollout_uid="t",
+            segment_idx=idx,
+            is_last_segment=idx == 2,
+            prompt_tokens=[idx],
+            continuation_of="t" if idx else "",
+            prefix_hash=prefix,
+        )
+        drive.add(given)
+        prefix = prefix_hash(prefix, given.body["prompt_tokens"], given.body["output_tokens"])
+    assert drive.members() == [("t", "t", "t")]
 
 
 def test_a_segment_behind_the_last_breaks_the_chain() -> None:

@@ -1,8 +1,8 @@
 """Whether a trajectory's segments form one unbroken chain.
 
 Segment k > 0 may say what it continues: ``continuation_of`` is then the trajectory's own
-``rollout_uid``, and ``prefix_hash`` the hash of segment k - 1. Empty means that the producer does
-not say.
+``rollout_uid``, and ``prefix_hash`` names all tokens of segments 0 to k - 1
+(``rollstream.schemas.ids.prefix_hash``). Empty means that the producer does not say.
 """
 
 from __future__ import annotations
@@ -10,17 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-import xxhash
-
 from rollstream.schemas.codec import Segment
-
-
-def prefix_hash(segment: Segment) -> str:
-    """What the next segment names as its prefix: xxh3-128 over prompt and output tokens as packed
-    int32, hexadecimal."""
-    state = xxhash.xxh3_128(segment.body["prompt_tokens"])
-    state.update(segment.body["output_tokens"])
-    return state.hexdigest()
+from rollstream.schemas.ids import prefix_hash
 
 
 def last_index(segments: Mapping[int, Segment]) -> int | None:
@@ -36,11 +27,14 @@ def contradicts(segments: Mapping[int, Segment]) -> bool:
 
 
 def is_chain(segments: Sequence[Segment]) -> bool:
-    """Whether each of these segments, 0 to the last, continues the one before it."""
+    """Whether each of these segments, 0 to the last, continues those before it."""
+    prefix = ""
     for before, segment in pairwise(segments):
+        body = before.body
+        prefix = prefix_hash(prefix, body["prompt_tokens"], body["output_tokens"])
         header = segment.header
         if header.continuation_of not in ("", header.rollout_uid):
             return False
-        if header.prefix_hash and header.prefix_hash != prefix_hash(before):
+        if header.prefix_hash and header.prefix_hash != prefix:
             return False
     return True
