@@ -273,6 +273,33 @@ def test_resume_with_release_makes_later_groups_eligible_again() -> None:
     assert not {g.group_id for g in again.groups} & {g.group_id for g in first.groups}
 
 
+@pytest.mark.proves("F1", "F3")
+def test_final_groups_stay_final_when_a_trainer_goes_back_before_its_checkpoint() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(4))
+    batches = [sampler.serve(step) for step in range(2)]
+    sampler.do(Checkpoint(step=1))
+    sampler.do(Resume(checkpointed_step=0, later="release"))
+    assert sampler.do(NextBatch(step=1, num_groups=1)) is None, "no final group is served anew"
+    sampler.do(Resume(checkpointed_step=None, later="replay"))
+    assert sampler.serve(0).digest == batches[0].digest
+
+
+def test_final_batches_are_held_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollstream.sampler.deciding.state.FINAL_BATCHES_KEPT", 2)
+    sampler = Decider()
+    sampler.seal(*specs(8))
+    for step in range(4):
+        sampler.serve(step)
+        sampler.do(Checkpoint(step=step))
+    assert sorted(sampler.state.batches) == [2, 3]
+    with pytest.raises(UnknownStep, match="next one to be served is 4"):
+        sampler.serve(1)
+    with pytest.raises(UnknownStep, match="cannot be replayed"):
+        sampler.do(Resume(checkpointed_step=0, later="replay"))
+    sampler.do(Resume(checkpointed_step=0, later="release"))
+
+
 def test_a_checkpoint_beyond_what_was_served_is_refused() -> None:
     sampler = Decider()
     sampler.seal(*specs(2))

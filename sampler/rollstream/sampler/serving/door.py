@@ -33,7 +33,7 @@ from rollstream.sampler.serving.owner import Reply, SamplerStats
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.schemas.columns import Columns
 
-WAIT_SLICE_S = 0.1  # So that one who waits for groups does not keep others from being heard.
+WAIT_SLICE_S = 0.05  # So that one who waits for groups does not keep others from being heard.
 
 
 class SamplerDoor(ABC):

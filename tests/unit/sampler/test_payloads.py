@@ -1,0 +1,73 @@
+"""The cache of payloads: its bound, and that it never believes a file it has not checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.groups import GroupSpec, flush_of
+from rollstream.sampler.deciding.known import KnownGroup, LogId, known_groups
+from rollstream.sampler.serving.payloads import Payloads
+from rollstream.schemas.columns import REQUIRED_ARRAYS
+from rollstream.store import BlobMissing, Blobs, CorruptFile, LocalBlobs, MemoryBlobs
+
+LOG = LogId("math", 1, 0)
+
+
+@pytest.fixture(params=["memory", "disk"])
+def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
+    return MemoryBlobs() if request.param == "memory" else LocalBlobs(tmp_path)
+
+
+def sealed(blobs: Blobs, name: str, *, output: int = 64) -> list[KnownGroup]:
+    specs = [GroupSpec(example_id=f"ex-{i}", output=output) for i in range(4)]
+    return known_groups(LOG, 0, flush_of(specs, name=name, blobs=blobs))
+
+
+def test_rows_are_those_of_the_group(blobs: Blobs) -> None:
+    groups = sealed(blobs, "a")
+    part = Payloads(blobs, 1 << 20).parts([(7, groups[2])])[0]
+    assert (part.place, part.first) == (7, groups[2].group.row_start)
+    assert set(REQUIRED_ARRAYS) <= set(part.columns.arrays)
+    uids = Payloads(blobs, 0).all_fields(groups[2]).scalars["rollout_uid"]
+    assert list(uids) == list(groups[2].members.uids[4:6])
+
+
+@pytest.mark.proves("I8", "A21")
+def test_a_file_is_decoded_once_while_there_is_room_and_never_held_beyond_it(
+    blobs: Blobs,
+) -> None:
+    files = [sealed(blobs, name) for name in "abcd"]
+    one = Payloads(blobs, 1 << 30)
+    one.parts([(0, files[0][0])])
+    size = one.cached_bytes
+    cache = Payloads(blobs, int(2.5 * size))
+    for groups in files:
+        cache.parts(list(enumerate(groups)))
+        assert cache.cached_bytes <= 2.5 * size
+    assert cache.files_read == 4
+    cache.parts([(0, files[3][1]), (1, files[2][0])])
+    assert cache.files_read == 4, "the two newest are held"
+    cache.parts([(0, files[0][0])])
+    assert cache.files_read == 5, "the oldest made room"
+
+
+def test_a_batch_larger_than_the_cache_reads_each_file_once(blobs: Blobs) -> None:
+    cache = Payloads(blobs, 0)
+    groups = sealed(blobs, "a")
+    cache.parts(list(enumerate(groups)))
+    assert (cache.files_read, cache.cached_bytes) == (1, 0)
+
+
+def test_a_file_that_is_not_what_its_event_names_is_refused(blobs: Blobs) -> None:
+    groups = sealed(blobs, "a")
+    other = sealed(blobs, "b")
+    blobs.replace(groups[0].file.path, blobs.read(other[0].file.path))
+    with pytest.raises(CorruptFile, match="checksum"):
+        Payloads(blobs, 1 << 20).parts([(0, groups[0])])
+    with pytest.raises(CorruptFile, match=groups[0].group.group_id):
+        Payloads(blobs, 1 << 20).all_fields(groups[0])
+    blobs.delete(groups[0].file.path)
+    with pytest.raises(BlobMissing):
+        Payloads(blobs, 1 << 20).parts([(0, groups[0])])
