@@ -11,7 +11,7 @@ from benchmarks.progress import Progress
 from benchmarks.systems.interface import System
 from benchmarks.workload import AHEAD_MAX, BLOCK, Workload
 
-WAIT_S = 0.001
+WAIT_S = 0.004
 
 
 def run_replica(  # the process's whole life

@@ -20,6 +20,7 @@ from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.create import create_topics
 
 SEALERS = 1  # On few cores a second one costs more than it brings.
+PARTITIONS = 2  # As many as the sealer has threads for flushes.
 
 
 @contextmanager
@@ -30,7 +31,7 @@ def services(folder: Path) -> Iterator[Services]:
         config.write_text(
             f'[kafka]\nbootstrap = "{kafka.bootstrap}"\n'
             f'[store]\nroot = "{(folder / "store").as_uri()}"\n'
-            f"[environments.{ENVIRONMENT}]\n"
+            f"[environments.{ENVIRONMENT}]\npartitions = {PARTITIONS}\n"
             f'[samplers.{SAMPLER}]\nenvironments = ["{ENVIRONMENT}"]\n'
         )
         settings = load_config(config)

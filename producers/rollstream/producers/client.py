@@ -19,6 +19,9 @@ from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 
+# Requests of many rollouts cost the broker, the sealer and this process least; nobody waits for one
+# rollout, and ``flush`` does not wait for it either.
+LINGER_MS = 25.0
 _ROOM_POLL_S = 0.05  # How long one thread holds the writer while it waits for room.
 
 
@@ -76,7 +79,7 @@ class RolloutProducer(ProducerShell):
             broker=broker,
             clock=clock,
         )
-        self._writer = self._broker.writer(report_success=False)
+        self._writer = self._broker.writer(report_success=False, linger_ms=LINGER_MS)
         self._lock = threading.Lock()
 
     @takes(RolloutArguments)
