@@ -1,0 +1,202 @@
+"""The whole way, from an env worker's publish to a trainer's batch, with processes as users run
+them; which Kafka carries it is the caller's choice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from rollstream.producers import RolloutProducer
+from rollstream.sampler import Batch, SamplerClient
+from rollstream.sampler.serving.client import RAY_NAMESPACE
+
+TIMEOUT_S = 90.0
+GROUPS = 6
+GROUP_SIZE = 4
+FAILING = 2  # The group whose last member fails.
+POLICY = "step-0"
+
+CONFIG = """
+[kafka]
+bootstrap = "{bootstrap}"
+namespace = "{namespace}"
+[store]
+root = "{root}"
+[environments.math]
+partitions = 2
+target_group_size = 8
+[samplers.{sampler}]
+environments = ["math"]
+"""
+
+
+class Deployment:
+    """One configuration, in a namespace and a folder of its own.
+
+    Attributes:
+        config: the file.
+        namespace: of its topics.
+        sampler: the name of its one sampler.
+    """
+
+    def __init__(self, bootstrap: str, folder: Path) -> None:
+        self.bootstrap = bootstrap
+        self.namespace = f"test-{uuid.uuid4().hex[:12]}"
+        self.sampler = f"trainer-{uuid.uuid4().hex[:12]}"
+        self.config = folder / "rollstream.toml"
+        self.config.write_text(
+            CONFIG.format(
+                bootstrap=bootstrap,
+                namespace=self.namespace,
+                root=(folder / "store").as_uri(),
+                sampler=self.sampler,
+            ),
+            encoding="utf-8",
+        )
+
+    def run(self, *arguments: str) -> str:
+        """What a command that succeeds prints."""
+        done = subprocess.run(
+            self._command(*arguments),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+        assert done.returncode == 0, f"{arguments}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    @contextmanager
+    def sealer(self) -> Iterator[None]:
+        """``rollstream seal`` as a process; at the end it is told to stop, and must leave well."""
+        with (self.config.parent / "sealer.log").open("w+b") as log:
+            process = subprocess.Popen(self._command("seal"), stdout=log, stderr=log)
+            try:
+                yield
+                process.send_signal(signal.SIGTERM)
+                code = process.wait(TIMEOUT_S)
+            finally:
+                process.kill()
+                process.wait()
+            log.seek(0)
+            assert code == 0, log.read().decode(errors="replace")
+
+    def attach(self) -> SamplerClient:
+        """A trainer's client, as each process makes its own."""
+        return SamplerClient.attach(self.sampler, config=self.config)
+
+    def close(self) -> None:
+        """Ends the sampler's actor, which would outlive every client."""
+        with contextlib.suppress(ValueError):  # It never was.
+            ray.kill(ray.get_actor(self.sampler, namespace=RAY_NAMESPACE))
+
+    def _command(self, *arguments: str) -> list[str]:
+        entry = [sys.executable, "-m", "rollstream.console.entry"]
+        return [*entry, *arguments, "--config", str(self.config)]
+
+
+def goes_the_whole_way(bootstrap: str, folder: Path) -> None:
+    """Topics, a sealer's process, groups of which one has a failed member, batches, ack,
+    checkpoint, policy, a second trainer's client, the audit: each as promised, or it raises."""
+    deployment = Deployment(bootstrap, folder)
+    assert len(json.loads(deployment.run("topics", "create", "--json"))) == 6
+    deployment.run("topics", "check")
+    try:
+        with deployment.sealer():
+            published = _publish(deployment)
+            batches = _train(deployment, published)
+            with deployment.attach() as second:
+                for batch in batches:
+                    _same_bytes(second.next_batch(batch.step, GROUPS // 2), batch)
+    finally:
+        deployment.close()
+    _accounted_for(deployment)
+
+
+def _publish(deployment: Deployment) -> Mapping[str, NDArray[np.int32]]:
+    """Tokens, prompt first, by uid."""
+    random = np.random.default_rng(7)
+    published: dict[str, NDArray[np.int32]] = {}
+    with RolloutProducer(
+        deployment.bootstrap,
+        environment="math",
+        replica_id="replica-1",
+        namespace=deployment.namespace,
+    ) as producer:
+        for number in range(GROUPS):
+            with producer.dispatch(example_id=f"ex-{number}", group_size=GROUP_SIZE) as group:
+                members = GROUP_SIZE - (number == FAILING)
+                for member in range(members):
+                    tokens = random.integers(1000, size=16 + 5 * member, dtype=np.int32)
+                    uid = group.publish(
+                        policy_version=POLICY,
+                        weight_step=0,
+                        prompt_tokens=tokens[:8],
+                        output_tokens=tokens[8:],
+                        logprobs=-random.random(len(tokens) - 8, dtype=np.float32),
+                        reward=float(member),
+                    )
+                    published[uid] = tokens
+                if members < GROUP_SIZE:
+                    group.fail("the verifier never answered")
+    return published
+
+
+def _train(deployment: Deployment, published: Mapping[str, NDArray[np.int32]]) -> list[Batch]:
+    """Two steps that train on every rollout once."""
+    with deployment.attach() as sampler:
+        step = sampler.resume(None)
+        batches = []
+        for _ in range(2):
+            batch = sampler.next_batch(step, GROUPS // 2, timeout_s=TIMEOUT_S)
+            for i, uid in enumerate(batch.uids):
+                served = batch.tokens[batch.offsets[i] : batch.offsets[i + 1]]
+                np.testing.assert_array_equal(served, published[uid])
+            sampler.ack(batch)
+            policy = sampler.publish_policy(step + 1, policy_version=f"step-{step + 1}")
+            assert policy.step == step + 1
+            batches.append(batch)
+            step += 1
+        sampler.checkpointed(batches[0].step)
+        trained = [uid for batch in batches for uid in batch.uids]
+        assert sorted(trained) == sorted(published)
+        sizes = [int(n) for batch in batches for n in np.bincount(batch.group_index)]
+        assert sorted(sizes) == [GROUP_SIZE - 1] + [GROUP_SIZE] * (GROUPS - 1)
+        progress = sampler.progress()
+        for found in (progress.trained["math"], progress.handed_out["math"]):
+            assert sum(found.values()) == GROUPS // 2
+    return batches
+
+
+def _same_bytes(again: Batch, batch: Batch) -> None:
+    assert (again.batch_id, again.digest, again.uids) == (batch.batch_id, batch.digest, batch.uids)
+    arrays = again.arrays()
+    assert {name: array.tobytes() for name, array in batch.arrays().items()} == {
+        name: array.tobytes() for name, array in arrays.items()
+    }
+
+
+def _accounted_for(deployment: Deployment) -> None:
+    report: dict[str, Any] = json.loads(deployment.run("audit", "--digests", "--json"))
+    assert report["holds"], report["problems"]
+    partitions = report["partitions"]
+    assert sum(p["sealed"] for p in partitions) == GROUPS * GROUP_SIZE - 1
+    assert sum(p["groups"] for p in partitions) == GROUPS
+    assert sum(p["pending"] for p in partitions) == 0
+    settled: dict[str, int] = {}
+    for partition in partitions:
+        for reason, count in partition["settled"].items():
+            settled[reason] = settled.get(reason, 0) + count
+    assert settled == {"dispatched": GROUPS, "failed": 1}

@@ -1,0 +1,19 @@
+"""From ``RolloutProducer`` to ``SamplerClient`` over the broker that users run in production."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.containers import KafkaContainer, kafka_container_possible
+from harness.whole_way import goes_the_whole_way
+
+
+@pytest.mark.container
+def test_rollouts_go_the_whole_way_over_a_kafka_in_a_container(tmp_path: Path) -> None:
+    reason = kafka_container_possible()
+    if reason is not None:
+        pytest.skip(reason)
+    with KafkaContainer() as kafka:
+        goes_the_whole_way(kafka.bootstrap, tmp_path)
