@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from rollstream.runtime.clock import Clock
@@ -22,7 +21,7 @@ from rollstream.sampler.deciding.commands import (
     Tidy,
 )
 from rollstream.sampler.deciding.decide import Now, decide
-from rollstream.sampler.deciding.known import KnownGroup, LogId
+from rollstream.sampler.deciding.known import KnownGroup
 from rollstream.sampler.deciding.refusals import check_served
 from rollstream.sampler.deciding.served import ServedBatch
 from rollstream.sampler.deciding.state import SamplerState
@@ -34,6 +33,7 @@ from rollstream.sampler.errors import (
 )
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.serving.projecting import Projector
+from rollstream.sampler.serving.seal_logs import SealLogs
 from rollstream.sampler.shaping.assembled import make_batch
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.ranks import share
@@ -42,17 +42,13 @@ from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import SamplerEvent
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown, Fenced
-from rollstream.streams.owned.follow import Follower
+from rollstream.streams.errors import DeliveryUnknown, Fenced
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.check import require_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
 
-FOLLOW_RECORDS_MAX = 256  # Flushes that are folded between two looks at what was asked.
 FOLLOW_SLICE_S = 0.005  # A wait for groups looks at its deadline this often.
-CATCH_UP_SLICE_S = 0.2
-ASK_AGAIN_S = 0.05  # After "not leader" and the like, as just after a topic was made.
 START_TIMEOUT_FACTOR = 4.0  # A start asks the broker several times, and reads whole logs.
 
 
@@ -129,7 +125,7 @@ class Owner:
         self._broker = broker
         self._clock = clock
         self._layout = Layout(config.kafka.namespace, config.kafka.generation)
-        self._logs = _seal_logs(self._policy, config, self._layout)
+        self._seals = SealLogs(broker, self._policy, config, clock=clock)
         self._payloads = Payloads(store, self._policy.cache_bytes)
         self._projector = Projector(store, name)
         self._log: OwnedLog[SamplerState] = OwnedLog(
@@ -141,7 +137,6 @@ class Owner:
             entropy=entropy,
         )
         self._state = self._log.fold
-        self._follower: Follower | None = None
         self._claimed = False
         self._fenced: str | None = None
         self._closed = False
@@ -205,9 +200,7 @@ class Owner:
             self._claimed = False
             self._log.release()
             self._projector.close()
-            if self._follower is not None:
-                self._follower.close()
-                self._follower = None
+            self._seals.close()
 
     # --- deciding ---
 
@@ -251,9 +244,11 @@ class Owner:
             self._log.claim(deadline)
         except Fenced as error:
             raise self._overtaken(error) from error
-        if self._follower is None or self._log.fold is not self._state:
+        if not self._seals.begun or self._log.fold is not self._state:
             self._state = self._log.fold
-            self._follow_anew(deadline)
+            for log, offset, event in self._seals.begin(deadline):
+                if offset >= self._state.applied(log):  # A start before this one came so far.
+                    self._state.apply_groups(log, offset, event)
             self._projector.project_missing(self._state)
         self._claimed = True
 
@@ -264,66 +259,26 @@ class Owner:
         return Fenced(self._fenced)
 
     def _make_state(self) -> SamplerState:
-        return SamplerState(self.name, self._policy, list(self._logs.values()))
+        return SamplerState(self.name, self._policy, self._seals.logs())
 
     # --- the seal logs ---
 
     def _follow(self, timeout_s: float) -> bool:
         """Folds what the seal logs hold next; whether there was anything."""
-        assert self._follower is not None
-        heard = self._follower.poll(FOLLOW_RECORDS_MAX, timeout_s)
-        for where, offset, _, event in heard:
-            self._state.apply_groups(self._logs[where], offset, event)
+        heard = self._seals.poll(timeout_s)
+        for log, offset, event in heard:
+            self._state.apply_groups(log, offset, event)
         if heard and self._claimed and self._state.excess():
             now = Now(self._log.epoch, self._log.nonce, self._clock.now_us())
             if not self._hear(decide(Tidy(), self._state, now)):
                 self._own()
         return bool(heard)
 
-    def _follow_anew(self, deadline: Deadline) -> None:
-        """All seal logs from the beginning up to their ends as they stand now."""
-        if self._follower is not None:
-            self._follower.close()
-        starts = dict.fromkeys(self._logs, 0)
-        self._follower = Follower(self._broker, starts, clock=self._clock)
-        ends = self._ends(deadline)
-        while True:
-            seen = self._follower.next_offsets()
-            behind = [where for where, end in ends.items() if seen[where] < end]
-            if not behind:
-                return
-            if deadline.passed():
-                raise BrokerUnavailable(
-                    f"{behind[0]} was read up to {seen[behind[0]]}, not to its end at "
-                    f"{ends[behind[0]]}, within {deadline.timeout_s} s; raise kafka.timeout_s"
-                )
-            self._follow(deadline.slice_s(CATCH_UP_SLICE_S))
-            deadline.say(partial("{} to be read to its end".format, behind[0]))
-
-    def _ends(self, deadline: Deadline) -> dict[TopicPartition, int]:
-        """The next offset of each seal log now; asks again while the broker is not ready."""
-        reader = self._broker.reader(dict.fromkeys(self._logs, 0))
-        never = threading.Event()
-        ends: dict[TopicPartition, int] = {}
-        try:
-            for where in self._logs:
-                while where not in ends:
-                    try:
-                        ends[where] = reader.bounds(where, max(0.001, deadline.left_s()))[1]
-                    except BrokerUnavailable as error:
-                        if deadline.passed():
-                            raise
-                        deadline.say(partial(str, error))
-                        self._clock.wait(never, deadline.slice_s(ASK_AGAIN_S))
-        finally:
-            reader.close()
-        return ends
-
     def _topics(self) -> list[Any]:
         partitions = {
             name: self._config.environments[name].partitions for name in self._policy.environments
         }
-        wanted = {where.topic for where in self._logs} | {self._log.where.topic}
+        wanted = self._seals.topics() | {self._log.where.topic}
         specs = specs_for(self._layout, partitions, [self.name])
         return [spec for spec in specs if spec.name in wanted]
 
@@ -405,13 +360,3 @@ def sampler_section(name: str, config: RollstreamConfig) -> SamplerConfig:
             "add the section or correct the name"
         )
     return config.samplers[name]
-
-
-def _seal_logs(
-    policy: SamplerConfig, config: RollstreamConfig, layout: Layout
-) -> dict[TopicPartition, LogId]:
-    return {
-        TopicPartition(layout.groups(name), partition): LogId(name, layout.generation, partition)
-        for name in sorted(policy.environments)
-        for partition in range(config.environments[name].partitions)
-    }

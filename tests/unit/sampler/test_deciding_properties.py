@@ -1,0 +1,138 @@
+"""Properties of the decider: interleaving, arrival, and what is never served."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.decider import LOGS, Decider
+from harness.groups import GroupSpec
+from rollstream.sampler.deciding.commands import (
+    Ack,
+    Checkpoint,
+    NextBatch,
+    PublishPolicy,
+    Replace,
+    Resume,
+)
+from rollstream.sampler.deciding.eligible import Accept
+from rollstream.sampler.deciding.known import LogId, ref_of
+from rollstream.sampler.errors import TooManyOpenBatches
+
+
+@st.composite
+def seal_logs(draw: st.DrawFn) -> list[tuple[LogId, list[GroupSpec]]]:
+    """Flushes for the three logs, in some order of arrival."""
+    spec = st.builds(
+        GroupSpec,
+        example_id=st.sampled_from(["a", "b", "c", "d"]),
+        rewards=st.sampled_from([(0.0, 1.0), (1.0, 1.0), (None, 1.0)]),
+        weight_step=st.integers(0, 3),
+        split=st.sampled_from(["train", "train", "train", "eval"]),
+    )
+    flush = st.tuples(st.sampled_from(LOGS), st.lists(spec, min_size=1, max_size=4))
+    return draw(st.lists(flush, min_size=1, max_size=8))
+
+
+steps = st.lists(
+    st.sampled_from(["next", "filter", "ack", "save", "replay", "release", "policy", "replace"]),
+    max_size=14,
+)
+
+
+def drive(sampler: Decider, flushes: Sequence[Any], actions: Sequence[str]) -> None:
+    """Seals and commands in turn; what is refused as impossible is left out."""
+    pending = list(flushes)
+    for action in [*actions, *["seal"] * len(pending)]:
+        if pending:
+            log, group_specs = pending.pop(0)
+            sampler.seal(*group_specs, log=log)
+        perform(sampler, action)
+
+
+def perform(sampler: Decider, action: str) -> None:
+    state = sampler.state
+    step = state.next_step
+    newest = max(state.batches, default=None)
+    if action in ("next", "filter"):
+        accept: Accept | None = "nonzero_std" if action == "filter" else None
+        sampler.do(NextBatch(step=step, num_groups=2, accept=accept))
+    elif action == "policy":
+        sampler.do(PublishPolicy(step=step, policy_version=f"v{step}-{state.policy_epoch}"))
+    elif newest is None:
+        return
+    elif action == "ack":
+        sampler.do(Ack(step=newest, batch_id=state.batches[newest].event.batch_id))
+    elif action == "save":
+        sampler.do(Checkpoint(step=newest))
+    elif action in ("replay", "release"):
+        sampler.do(Resume(checkpointed_step=max(0, newest - 1), later=action))  # type: ignore[arg-type]
+    elif action == "replace" and not state.batches[newest].final:
+        digest = state.batches[newest].digest
+        sampler.do(Replace(step=newest, digest=digest, places=(0,), reason="test"))
+
+
+@pytest.mark.proves("I5")
+@given(flushes=seal_logs(), actions=steps, seed=st.integers(0, 2**16))
+@settings(max_examples=80, deadline=None)
+def test_any_interleaving_of_the_logs_folds_to_the_same_state(
+    flushes: Any, actions: list[str], seed: int
+) -> None:
+    sampler = Decider(max_policy_lag=2, capacity_groups=12, max_open_batches=4)
+    with contextlib.suppress(TooManyOpenBatches):
+        drive(sampler, flushes, actions)
+    other = sampler.fresh()
+    by_log: dict[Any, list[Any]] = {log: [] for log in LOGS}
+    for log, offset, flush in sampler.sealed:
+        by_log[log].append(lambda s=other, a=(log, offset, flush): s.apply_groups(*a))
+    by_log["decisions"] = [
+        lambda s=other, o=o, e=e: s.apply(o, 0, e) for o, e in enumerate(sampler.events)
+    ]
+    shuffle = random.Random(seed)
+    while any(by_log.values()):
+        shuffle.choice([steps for steps in by_log.values() if steps]).pop(0)()
+    assert other.digest() == sampler.state.digest()
+
+
+@pytest.mark.proves("I7", "F16")
+@given(flushes=seal_logs(), actions=steps)
+@settings(max_examples=80, deadline=None)
+def test_no_group_is_in_two_batches_and_none_that_must_not_be_served(
+    flushes: Any, actions: list[str]
+) -> None:
+    sampler = Decider(capacity_groups=12)
+    drive(sampler, flushes, actions)
+    seen = Counter(ref_of(g) for b in sampler.state.batches.values() for g in b.groups)
+    assert set(seen.values()) <= {1}
+    assert not {ref for ref in seen if ref in sampler.state.ready}
+    for ref in seen:
+        assert sampler.sealed_group(ref).split == "train"
+    for batch in sampler.state.batches.values():
+        assert all(sampler.state.group(chosen) is not None for chosen in batch.groups)
+
+
+@given(flushes=seal_logs(), actions=steps, order=st.randoms())
+@settings(max_examples=60, deadline=None)
+def test_arrival_between_logs_changes_no_choice(
+    flushes: Any, actions: list[str], order: random.Random
+) -> None:
+    """Two samplers see the same flushes of each log, in another order between the logs."""
+    one, two = Decider(), Decider()
+    by_log = {log: [specs for at, specs in flushes if at == log] for log in LOGS}
+    arrivals = [at for at, _ in flushes]
+    for at, group_specs in flushes:
+        one.seal(*group_specs, log=at)
+    order.shuffle(arrivals)
+    for at in arrivals:
+        two.seal(*by_log[at].pop(0), log=at)
+    for action in actions:
+        perform(one, action)
+        perform(two, action)
+    assert repr(one.events) == repr(two.events)
