@@ -189,6 +189,24 @@ def test_an_offset_that_is_not_in_the_log_is_said_until_sought(world: World, wan
     assert read(reader, 4)[0].offset == 6
 
 
+def test_offsets_lost_in_two_logs_are_said_until_both_are_sought(world: World) -> None:
+    topic = world.topic(partitions=2)
+    logs = [TopicPartition(topic, number) for number in range(2)]
+    broker = world.broker()
+    for where in logs:
+        write(broker, where, [b"x"] * 10)
+        world.drop_before(where, 6)
+    reader = broker.reader(dict.fromkeys(logs, 0))
+    with pytest.raises(OffsetLost):
+        until(lambda: False, lambda: reader.poll(10, 0.5))
+    for where in logs:
+        reader.seek(where, 6)
+    found = read(reader, 8)
+    assert sorted((r.partition, r.offset) for r in found) == [
+        (p, o) for p in (0, 1) for o in (6, 7, 8, 9)
+    ]
+
+
 def test_reading_no_topic_says_so(world: World) -> None:
     reader = world.broker().reader({TopicPartition(f"missing.{uuid.uuid4().hex}", 0): 0})
     with pytest.raises(UnknownTopic):

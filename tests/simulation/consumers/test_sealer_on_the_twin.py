@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -13,8 +14,9 @@ from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import DeadLetter, Dispatched
 from rollstream.store import list_manifests, read_rows, visible_files
 from rollstream.streams.broker import TopicPartition
-from rollstream.streams.errors import TopicMismatch
+from rollstream.streams.errors import BrokerUnavailable, TopicMismatch
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.memory.member import MemoryGroupReader
 
 
 def test_rollouts_become_groups_files_and_manifests() -> None:
@@ -148,6 +150,40 @@ def test_what_retention_deleted_unread_is_settled_as_lost() -> None:
     world.run(world.sealer())
     assert world.groups() == [("c", "d")]
     assert world.settled() == {"lost": 2}
+
+
+class ShyBroker(MemoryBroker):
+    """A broker that does not answer the first questions for bounds."""
+
+    def group_reader(
+        self,
+        group: str,
+        topics: Sequence[str],
+        *,
+        on_gone: Callable[[TopicPartition], None],
+    ) -> MemoryGroupReader:
+        reader = super().group_reader(group, topics, on_gone=on_gone)
+        answer, silent = reader.bounds, [True, True]
+
+        def bounds(where: TopicPartition, timeout_s: float) -> tuple[int, int]:
+            if silent:
+                silent.pop()
+                raise BrokerUnavailable("no answer")
+            return answer(where, timeout_s)
+
+        reader.bounds = bounds  # type: ignore[method-assign]
+        return reader
+
+
+def test_losses_in_several_partitions_are_found_once_the_broker_answers() -> None:
+    world = SealWorld(partitions=2)
+    for partition in range(2):
+        for uid in "abcd":
+            world.publish(f"{uid}{partition}", partition=partition)
+        world.logs.drop_before(world.source(partition), 2)
+    world.run(world.sealer(broker=ShyBroker(world.logs)))
+    assert sorted(world.groups()) == [("c0", "d0"), ("c1", "d1")]
+    assert world.settled() == {"lost": 4}
 
 
 def test_expired_rows_are_kept_apart() -> None:

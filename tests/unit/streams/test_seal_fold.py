@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -39,6 +39,23 @@ def test_offsets_below_the_watermark_and_settled_ones_above_it_are_settled() -> 
     assert fold.watermark == 2
     assert [offset for offset in range(12) if fold.settled(offset)] == [0, 1, 5, 9]
     assert fold.settled_above().tolist() == [5, 9]
+
+
+def test_a_flush_folded_in_the_middle_of_a_question_makes_no_answer_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fold = folded(CLAIM, flushed(0, "n", [5, 6, 7, 8], 0))
+    search, flushes = np.searchsorted, [flushed(0, "n", [0, 1, 2, 3, 4], 9)]
+
+    def search_while_another_thread_folds(*arguments: Any) -> Any:
+        place = search(*arguments)
+        if flushes:
+            fold.apply(2, 0, flushes.pop())
+        return place
+
+    monkeypatch.setattr(np, "searchsorted", search_while_another_thread_folds)
+    assert fold.settled(7)
+    assert fold.watermark == 9
 
 
 def test_the_watermark_moves_over_what_earlier_events_settled() -> None:

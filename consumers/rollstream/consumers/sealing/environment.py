@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from rollstream.consumers.sealing.partition import Partition, Shop
 from rollstream.consumers.sealing.stats import PartitionStats
@@ -39,13 +40,13 @@ class EnvironmentSealer:
         try:
             records = self.reader.poll(POLL_RECORDS_MAX, timeout_s)
         except OffsetLost as error:
-            self._find_losses(error)
+            self._unless_away(partial(self._find_losses, error))
         except BrokerUnavailable as error:
             _log.warning("%s: %s", self._open_shop.environment, error)
         else:
             count = len(records)
             self._hand_out(records)
-        self._adopt()
+        self._unless_away(self._adopt)
         self.turn()
         return count
 
@@ -99,6 +100,13 @@ class EnvironmentSealer:
             if partition is not None and not partition.gone:
                 partition.take(listed)
 
+    def _unless_away(self, ask: Callable[[], None]) -> None:
+        """Where the broker does not answer, the next step asks again."""
+        try:
+            ask()
+        except BrokerUnavailable as error:
+            _log.warning("%s: %s", self._open_shop.environment, error)
+
     def _adopt(self) -> None:
         for where in sorted(self.reader.assigned()):
             if where in self._partitions:
@@ -131,8 +139,8 @@ class EnvironmentSealer:
             if assembler.position < first:
                 partition.lost(first)
                 found = True
-        if not found:
-            # An offset beyond the end: the ingest log is not the one that was sealed.
+        if not found and error.wanted > error.end:
+            # The ingest log is not the one that was sealed.
             raise error
 
     def _now_s(self) -> float:

@@ -44,6 +44,9 @@ class SealFold:
     A fold that begins at the ``fold_from`` of an ``Adopted`` is whole once it has folded that very
     ``Adopted``, which holds the totals of what came before.
 
+    One thread folds; ``seen`` and ``settled`` may be asked from another meanwhile, and answer as
+    before or as after.
+
     Attributes:
         watermark: every source offset below it is settled.
         now_ts: newest log time that an event recorded, microseconds.
@@ -89,10 +92,11 @@ class SealFold:
 
     def settled(self, offset: int) -> bool:
         """Whether the source offset is settled."""
+        above = self._above  # Once, and before the watermark: another thread may be folding.
         if offset < self.watermark:
             return True
-        place = int(np.searchsorted(self._above, offset))
-        return place < len(self._above) and int(self._above[place]) == offset
+        place = int(np.searchsorted(above, offset))
+        return place < len(above) and int(above[place]) == offset
 
     def settled_above(self) -> NDArray[np.int64]:
         """The settled source offsets that are not below the watermark, rising; int64 [n]."""
@@ -155,8 +159,9 @@ class SealFold:
                 f"event {offset} moves the watermark from {self.watermark} to {watermark}, "
                 f"over {watermark - self.watermark - covered} offsets that nothing settled"
             )
-        self._above = above[covered:]
+        # In this order, so that `settled` is right in between.
         self.watermark = watermark
+        self._above = above[covered:]
 
     def _adopt(self, offset: int, event: Adopted) -> None:
         if self._whole:

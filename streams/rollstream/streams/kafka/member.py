@@ -63,7 +63,7 @@ class KafkaGroupReader(KafkaReader):
         self.begin(where, offset)
 
     def pause(self, where: TopicPartition) -> None:
-        self._lost.pop(where, None)
+        self._forget_loss(where)
         if self._starts.pop(where, None) is not None:
             self._client().incremental_unassign([at_offset(where, END)])
 
@@ -144,7 +144,7 @@ class KafkaGroupReader(KafkaReader):
         gone = [TopicPartition(tp.topic, tp.partition) for tp in positions]
         begun = [at_offset(tp, END) for tp in gone if self._starts.pop(tp, None) is not None]
         for where in gone:
-            self._lost.pop(where, None)
+            self._forget_loss(where)
             if where in self._assigned:
                 self._on_gone(where)
                 self._assigned.discard(where)

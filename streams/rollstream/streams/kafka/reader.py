@@ -41,10 +41,8 @@ class KafkaReader:
         consumer = self._client()
         if not self._begun:
             self._begin_all(consumer)
-        if self._failures:
+        if self._failures or self._wanted or self._lost:
             self._raise_first()
-        if self._lost:
-            raise next(iter(self._lost.values()))
         # librdkafka waits for as many as it is asked for; a reader wants what is there, at once.
         messages = consumer.consume(records_max, 0)
         if not messages and timeout_s > 0:
@@ -54,7 +52,7 @@ class KafkaReader:
                 self._prove_topics(consumer, timeout_s)
         if any(map(Message.error, messages)):
             messages = self._without_failures(messages)
-            if not messages and self._failures:
+            if not messages and (self._failures or self._wanted):
                 self._raise_first()
         # The hot path of every reader: one comprehension, no function of ours per record.
         return [
@@ -83,7 +81,7 @@ class KafkaReader:
         if offset == END:
             offset = self.bounds(where, _ANSWER_TIMEOUT_S)[1]
         self._starts[where] = offset
-        self._lost.pop(where, None)
+        self._forget_loss(where)
         if self._consumer is not None and self._begun:
             # A new assignment instead of librdkafka's seek: it works in whatever state the
             # partition is, also after an offset was lost, and drops what was read ahead.
@@ -131,21 +129,28 @@ class KafkaReader:
                 good.append(message)
             elif error.code() in _IS_LOST:
                 where = TopicPartition(message.topic(), message.partition())
-                self._wanted[where] = message.offset()
-                self._failures.append(error)
+                # What was on its way when the partition was sought elsewhere says nothing any more.
+                if message.offset() >= self._starts.get(where, message.offset() + 1):
+                    self._wanted[where] = message.offset()
             elif isinstance(_answer(error), PermanentBrokerError):
                 self._failures.append(error)
             # Else the client tries again by itself, and its caller sees its own deadline pass.
         return good
 
     def _raise_first(self) -> None:
-        error = self._failures.pop(0)
-        if error.code() not in _IS_LOST:
-            raise _answer(error)
-        where, wanted = self._wanted.popitem()
-        low, high = self.bounds(where, _ANSWER_TIMEOUT_S)
-        self._lost[where] = OffsetLost(str(where), wanted, low, high)
-        raise self._lost[where]
+        if self._failures:
+            raise _answer(self._failures.pop(0))
+        for where, wanted in list(self._wanted.items()):
+            # librdkafka says it once: forgotten here, the partition would stand still for ever.
+            low, high = self.bounds(where, _ANSWER_TIMEOUT_S)
+            self._lost[where] = OffsetLost(str(where), wanted, low, high)
+            del self._wanted[where]
+        raise next(iter(self._lost.values()))
+
+    def _forget_loss(self, where: TopicPartition) -> None:
+        """It is sought elsewhere, or not read any more."""
+        self._wanted.pop(where, None)
+        self._lost.pop(where, None)
 
 
 def _answer(error: KafkaError) -> BrokerError:
