@@ -2,6 +2,7 @@
 
 - ``broker``      ``KafkaBroker``
 - ``properties``  what librdkafka is configured with
+- ``repeats``     its log without repetitions
 - ``answers``     pure: librdkafka's errors as our types
 - ``writer``      ``KafkaWriter``
 - ``reader``      ``KafkaReader``: named partitions

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from rollstream.streams.kafka.repeats import Repeats
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 QUEUED_KIB_MAX = 32 * 1024  # Bytes that wait for the broker in one writer; BufferFull beyond.
@@ -20,6 +21,7 @@ LOG = logging.getLogger("rollstream.kafka")
 LOG.addHandler(logging.NullHandler())  # A library is silent unless somebody listens.
 # One section of properties serves all clients; that a producer ignores a consumer's is no news.
 LOG.addFilter(lambda record: "property and will be ignored" not in record.getMessage())
+LOG.addFilter(Repeats())
 
 
 def writer_properties(
