@@ -252,7 +252,7 @@ def _useless(
     """Ready groups that will never be served, by the first reason that applies."""
     found: dict[DropReason, list[Ref]] = {}
     branches = tuple(state.branches.values())
-    for policies, refs in state.ready.by_policies():
+    for policies, refs in state.ready.by_policies().items():
         reason = dropped_for(policies, reference, branches, state.config.max_policy_lag)
         if reason is not None:
             found.setdefault(reason, []).extend(refs)

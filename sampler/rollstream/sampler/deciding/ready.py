@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 
 import xxhash
@@ -102,9 +102,9 @@ class ReadyIndex:
         for _, _, key in heapq.merge(*orders):
             yield key, self._buckets[key]
 
-    def by_policies(self) -> list[tuple[tuple[PolicyRef, ...], list[Ref]]]:
+    def by_policies(self) -> Mapping[tuple[PolicyRef, ...], Mapping[Ref, KnownGroup]]:
         """The distinct policies among the ready groups, and whose they are."""
-        return [(policies, list(alike)) for policies, alike in self._policies.items()]
+        return self._policies
 
     def all_equal(self) -> list[KnownGroup]:
         """Groups whose rewards are all the same."""

@@ -72,6 +72,7 @@ class SamplerState:
         self.waiting: dict[Ref, str] = {}
         self.eval_groups = 0
         self.outcomes = ExampleCounts()
+        self._newest_step: dict[int, int] = {}  # By policy epoch.
         self._epoch_used = False
         self._turn = 0
         self._applied: dict[LogId, int] = dict.fromkeys(sorted(logs), 0)
@@ -109,10 +110,9 @@ class SamplerState:
 
     def newest_policy(self) -> Policy | None:
         """Of the policy epoch in effect."""
-        steps = [step for epoch, step in self.policies if epoch == self.policy_epoch]
-        if not steps:
+        step = self._newest_step.get(self.policy_epoch)
+        if step is None:
             return None
-        step = max(steps)
         version = self.policies[self.policy_epoch, step]
         return Policy(self.config.lineage, self.policy_epoch, step, version)
 
@@ -176,6 +176,8 @@ class SamplerState:
                 self._epoch_used = True
                 policy = (event.policy_epoch, event.step)
                 self.policies[policy] = event.policy_version
+                newest = self._newest_step.get(event.policy_epoch, NOTHING)
+                self._newest_step[event.policy_epoch] = max(newest, event.step)
                 self.versions[event.policy_version] = policy
             case Dropped():
                 for group in event.groups:
