@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rollstream.producers.outbox import Outbox, Outgoing, reason_of
-from rollstream.producers.validate import count_of, split_name, text, word
+from rollstream.producers.validate import count_of, short_text, short_word, split_name, word
 from rollstream.schemas.errors import InvalidRollout
 
 LEFT_EARLY = "left early"
@@ -34,8 +34,8 @@ def place(
     """A checked place; the environment is the producer's where none is given."""
     return Place(
         word("environment", environment or outbox.environment),
-        word("example_id", example_id),
-        text("group_uid", group_uid),
+        short_word("example_id", example_id),
+        short_text("group_uid", group_uid),
         count_of("group_size", group_size),
         split_name("split", split),
     )

@@ -21,6 +21,7 @@ from rollstream.producers.arrays import (
 )
 from rollstream.producers.errors import RolloutTooLarge
 from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.ids import NAME_CHARS_MAX, VERSION_BYTES_MAX, names_a_folder
 from rollstream.schemas.order import UNKNOWN_STEP
 
 # Attachments travel inside the rollout; two large images fit, and a topic's record limit (16 MiB)
@@ -95,6 +96,31 @@ def word(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidRollout(f"{name} is {value!r}; give a string that is not empty")
     return value
+
+
+def short_text(name: str, value: Any) -> str:
+    """A string that events can repeat."""
+    if len(text(name, value)) > NAME_CHARS_MAX:
+        raise InvalidRollout(
+            f"{name} has {len(value)} characters; give at most {NAME_CHARS_MAX}, and put what is "
+            "longer into metadata"
+        )
+    return str(value)
+
+
+def short_word(name: str, value: Any) -> str:
+    """The same, not empty."""
+    return short_text(name, word(name, value))
+
+
+def version(name: str, value: Any) -> str:
+    """A string that can name a folder."""
+    if not names_a_folder(word(name, value)):
+        raise InvalidRollout(
+            f"{name} is {value[:40]!r}… of {len(value)} characters; it names a folder, so give at "
+            f"most {VERSION_BYTES_MAX} (one that is no letter, digit, _ . - or ~ counts for 3)"
+        )
+    return str(value)
 
 
 def count_of(name: str, value: Any) -> int:
@@ -259,21 +285,21 @@ def _disagree(name: str, length: int, count: int) -> InvalidRollout:
 _Check = Callable[[str, Any], Any]
 _CHECKS: Mapping[str, _Check] = {
     "environment": word,
-    "example_id": word,
-    "group_uid": text,
+    "example_id": short_word,
+    "group_uid": short_text,
     "group_size": count_of,
-    "rollout_uid": text,
+    "rollout_uid": short_text,
     "segment_idx": count_of,
     "is_last_segment": _flag,
     "continuation_of": text,
     "prefix_hash": text,
-    "lineage": text,
-    "policy_version": word,
+    "lineage": short_text,
+    "policy_version": version,
     "policy_epoch": count_of,
-    "replica_id": word,
+    "replica_id": short_word,
     "reward": _number_or_none,
     "split": split_name,
-    "stop_reason": word,
+    "stop_reason": short_word,
     "prompt_tokens": packed_tokens,
     "output_tokens": packed_tokens,
     "logprobs": _floats_or_none,

@@ -142,6 +142,19 @@ def test_what_cannot_be_read_becomes_a_dead_letter_and_the_rest_goes_on() -> Non
     assert sealer.stats().dead_letters == 4
 
 
+@pytest.mark.parametrize("name", ["rollout_uid", "example_id", "replica_id", "policy_version"])
+def test_a_name_that_no_event_could_hold_stands_in_nobodys_way(name: str) -> None:
+    world = SealWorld(partitions=1)
+    world.publish("a")
+    for number in range(2):
+        long = "n" * (9 * 1024 * 1024) + str(number)
+        world.put(encode_segment(**{"rollout_uid": f"long-{number}", name: long}), partition=0)
+    world.publish("b")
+    world.run(world.sealer())
+    assert world.groups() == [("a", "b")]
+    assert world.settled() == {"unreadable": 2}
+
+
 def test_what_retention_deleted_unread_is_settled_as_lost() -> None:
     world = SealWorld(partitions=1)
     for uid in "abcd":

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.schemas.ids import GroupKey, group_id, prefix_hash
+from rollstream.schemas.ids import GroupKey, group_id, names_a_folder, prefix_hash
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, off_branch, policy_lag
 from rollstream.schemas.reasons import DropReason, SealReason, SettleReason
 
@@ -89,3 +89,13 @@ def test_reasons_are_the_words_of_the_design() -> None:
         "capacity",
         "filtered",
     }
+
+
+@pytest.mark.parametrize("version", ["step-1", "é" * 33, "/" * 66, "x" * 200])
+def test_a_version_that_names_a_folder(version: str) -> None:
+    assert names_a_folder(version)
+
+
+@pytest.mark.parametrize("version", ["é" * 34, "/" * 67, "x" * 201])
+def test_a_version_too_long_for_a_folder(version: str) -> None:
+    assert not names_a_folder(version)

@@ -109,5 +109,8 @@ def event_bytes(decision: Decision) -> int:
     group = decision.group
     if group is not None:
         total += _GROUP_EVENT_BYTES + len(group.key.example_id) + len(group.key.group_uid)
-        total += sum(len(segment.header.rollout_uid) for segment in group.segments)
+        for segment in group.segments:
+            header = segment.header
+            total += len(header.rollout_uid) + len(header.replica_id) + len(header.stop_reason)
+        total += len(group.segments[0].header.lineage)
     return total

@@ -3,17 +3,18 @@ that one bad record never stands in the way of the rest."""
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from operator import attrgetter
 
 from rollstream.schemas.codec import Segment, decode
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Dispatched, Failed
 from rollstream.schemas.header import RolloutHeader
+from rollstream.schemas.ids import NAME_CHARS_MAX, VERSION_BYTES_MAX, names_a_folder
 
 _INT32_MAX = 2**31 - 1
-# The version names a folder, and file systems take names of 255 bytes.
-VERSION_BYTES_MAX = 200
-_SHORT_VERSION = VERSION_BYTES_MAX // 12  # A character takes at most 12 bytes when it is escaped.
+_names_of = attrgetter(
+    "example_id", "group_uid", "rollout_uid", "lineage", "replica_id", "stop_reason"
+)
 
 
 class Reading:
@@ -38,6 +39,8 @@ class Reading:
                 "not_an_event", f"{type(event).__name__} does not belong into an ingest log"
             )
         elif event.environment == self._environment:
+            uid = event.rollout_uid if isinstance(event, Failed) else ""
+            _check_names((event.example_id, event.group_uid, uid))
             return event
         else:
             raise UnreadableEvent(
@@ -58,8 +61,18 @@ def _check(header: RolloutHeader) -> None:
     if not -_INT32_MAX <= header.group_size <= _INT32_MAX:
         raise UnreadableEvent("inconsistent", f"group_size is {header.group_size}")
     version = header.policy_version
-    if len(version) > _SHORT_VERSION and len(quote(version)) > VERSION_BYTES_MAX:
+    if not names_a_folder(version):
         raise UnreadableEvent(
             "inconsistent",
             f"policy_version of {len(version)} characters; escaped, at most {VERSION_BYTES_MAX}",
         )
+    _check_names(_names_of(header))
+
+
+def _check_names(names: tuple[str, ...]) -> None:
+    if sum(map(len, names)) > NAME_CHARS_MAX:
+        longest = max(map(len, names))
+        if longest > NAME_CHARS_MAX:
+            raise UnreadableEvent(
+                "inconsistent", f"a name of {longest} characters; at most {NAME_CHARS_MAX}"
+            )
