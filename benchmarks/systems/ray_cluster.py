@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import ray
 from benchmarks.systems.interface import Services
+from ray._private import ray_constants
 
 NAMESPACE = "benchmark"
 STORE_BYTES = 512 * 1024 * 1024
@@ -23,10 +24,14 @@ def fresh_ray(folder: Path) -> Iterator[Services]:
     """Starts Ray as children of this process, and ends all of it."""
     # Workers import this package by its name, wherever the benchmark was started.
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+    _loopback_only()
     context: Any = ray.init(
         address="local",
         namespace=NAMESPACE,
         include_dashboard=False,
+        # Ray's workers would give way to every other process of the round.
+        _system_config={"worker_niceness": 0},
+        _node_ip_address="127.0.0.1",
         object_store_memory=STORE_BYTES,
         logging_level=logging.ERROR,
         log_to_driver=False,
@@ -41,4 +46,12 @@ def fresh_ray(folder: Path) -> Iterator[Services]:
 
 def connect(address: str) -> None:
     """Makes this process a driver of that Ray."""
+    _loopback_only()
     ray.init(address=address, namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=False)
+
+
+def _loopback_only() -> None:
+    """What Ray reads, at import and in processes that it starts, before it listens anywhere else
+    than on 127.0.0.1."""
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False

@@ -158,6 +158,8 @@ def _connect(address: str | None) -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
+            # Ray's workers would give way to every other process, and trainers wait for this one.
+            _system_config={"worker_niceness": 0},
             _node_ip_address=LOOPBACK,
         )
 
