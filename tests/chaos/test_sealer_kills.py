@@ -51,7 +51,7 @@ def publish_groups(world: SealWorld, first: int) -> list[str]:
     return uids
 
 
-@pytest.mark.proves("F1", "F4", "invariant-10")
+@pytest.mark.proves("F1", "F4", "I10")
 @pytest.mark.parametrize("points", BATCHES, ids="+".join)
 def test_killed_at_a_step_nothing_is_lost_or_twice(
     points: list[KillPoint], kafka_bootstrap: str, tmp_path: Path, cleanup: ExitStack
@@ -77,7 +77,7 @@ def test_killed_at_a_step_nothing_is_lost_or_twice(
         assert len(world.groups()) == 2 * GROUPS
 
 
-@pytest.mark.proves("F1", "invariant-3", "invariant-4")
+@pytest.mark.proves("F1", "I3", "I4")
 @pytest.mark.parametrize("step", ["append_event", "project_manifests"])
 def test_a_sealer_that_slept_through_its_session_changes_nothing(
     step: str, kafka_bootstrap: str, tmp_path: Path, cleanup: ExitStack

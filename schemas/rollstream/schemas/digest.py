@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from rollstream.schemas.columns import Columns, Ragged, array_fields, scalar_fields
 
+_ABSENT = np.int64(-1).tobytes()
+
 
 def row_digests(columns: Columns, row_starts: Sequence[int]) -> list[bytes]:
     """One xxh3-128 digest (16 bytes) for each run of rows that ``row_starts`` begins.
@@ -25,20 +27,22 @@ def row_digests(columns: Columns, row_starts: Sequence[int]) -> list[bytes]:
         columns: the rows.
         row_starts: rising, the first 0; the last run ends with the last row.
     """
-    scalars = [_canonical(columns.scalars[name], kind) for name, kind in scalar_fields().items()]
-    arrays = [columns.arrays.get(name) for name in array_fields()]
+    # What is hashed is named here once for all rows, as views; per run they are only sliced. A run
+    # has a few kilobytes, so a call per column and run would cost more than the hashing.
+    columns_of: list[_Fixed | _Texts | _Arrays | _Absent] = []
+    for name, kind in scalar_fields().items():
+        canonical = _canonical(columns.scalars[name], kind)
+        columns_of.append(_Texts(canonical) if isinstance(canonical, list) else _Fixed(canonical))
+    for name in array_fields():
+        ragged = columns.arrays.get(name)
+        columns_of.append(_Absent() if ragged is None else _Arrays(ragged))
     digests = []
     for start, stop in pairwise((*row_starts, columns.rows)):
         state = xxhash.xxh3_128()
-        for column in scalars:
-            if isinstance(column, list):
-                raw = [text.encode() for text in column[start:stop]]
-                state.update(np.fromiter(map(len, raw), np.int64, len(raw)).data)
-                state.update(b"".join(raw))
-            else:
-                state.update(column[start:stop].data)
-        for ragged in arrays:
-            _add_rows(state, ragged, start, stop)
+        parts: list[bytes | memoryview] = []
+        for column in columns_of:
+            column.add(parts, start, stop)
+        state.update(b"".join(parts))
         digests.append(state.digest())
     return digests
 
@@ -53,15 +57,53 @@ def checksum(data: bytes | memoryview) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def _add_rows(state: Any, ragged: Ragged | None, start: int, stop: int) -> None:
-    if ragged is None:
-        state.update(np.full(stop - start, -1, np.int64).tobytes())
-        return
-    lengths = np.diff(ragged.offsets[start : stop + 1])
-    if ragged.present is not None:
-        lengths = np.where(ragged.present[start:stop], lengths, -1)
-    state.update(lengths.tobytes())
-    state.update(ragged.values[ragged.offsets[start] : ragged.offsets[stop]].data.cast("B"))
+class _Fixed:
+    """Numbers, 8 bytes each."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self._values = values.data.cast("B")
+
+    def add(self, parts: list[bytes | memoryview], start: int, stop: int) -> None:
+        parts.append(self._values[8 * start : 8 * stop])
+
+
+class _Texts:
+    """Where each text ends, then the texts."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._raw = [text.encode() for text in texts]
+        sizes = np.fromiter(map(len, self._raw), np.int64, len(self._raw))
+        self._sizes = sizes.data.cast("B")
+        self._empty = not sizes.any()
+
+    def add(self, parts: list[bytes | memoryview], start: int, stop: int) -> None:
+        parts.append(self._sizes[8 * start : 8 * stop])
+        if not self._empty:
+            parts += self._raw[start:stop]
+
+
+class _Arrays:
+    """Where each array ends (-1: absent), then the values."""
+
+    def __init__(self, ragged: Ragged) -> None:
+        lengths = np.diff(ragged.offsets)
+        if ragged.present is not None:
+            lengths = np.where(ragged.present, lengths, -1)
+        self._lengths = np.ascontiguousarray(lengths, np.int64).data.cast("B")
+        width = ragged.values.itemsize
+        self._values = np.ascontiguousarray(ragged.values).data.cast("B")
+        self._ends = (ragged.offsets * width).tolist()
+
+    def add(self, parts: list[bytes | memoryview], start: int, stop: int) -> None:
+        parts.append(self._lengths[8 * start : 8 * stop])
+        parts.append(self._values[self._ends[start] : self._ends[stop]])
+
+
+class _Absent:
+    """An array that no row has."""
+
+    def add(self, parts: list[bytes | memoryview], start: int, stop: int) -> None:
+        parts.append(_ABSENT * (stop - start))
 
 
 def _canonical(values: Sequence[Any], avro_type: Any) -> list[str] | NDArray[Any]:

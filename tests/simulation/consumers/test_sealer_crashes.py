@@ -77,7 +77,7 @@ def finish(world: SealWorld) -> Sealer:
 
 
 @pytest.mark.proves(
-    "F1", "invariant-1", "invariant-2", "invariant-3", "invariant-4", "invariant-10"
+    "F1", "I1", "I2", "I3", "I4", "I10"
 )
 @pytest.mark.parametrize("point", list(KillPoint))
 @pytest.mark.parametrize("nth", [1, 2, 3])
@@ -195,7 +195,7 @@ def test_sealers_join_and_leave_and_share_the_partitions(seed: int) -> None:
     assert problems_of(world, uids) == []
 
 
-@pytest.mark.proves("F1", "invariant-4")
+@pytest.mark.proves("F1", "I4")
 @pytest.mark.parametrize("step", ["put_files", "append_event"])
 def test_a_zombie_projects_and_commits_nothing(step: str) -> None:
     world = make_world(partitions=1)

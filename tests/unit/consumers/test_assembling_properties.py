@@ -169,7 +169,7 @@ def _check(life: Life) -> None:
     assert (left.decided_records, left.decided_bytes) == (0, 0)
 
 
-@pytest.mark.proves("invariant-1", "invariant-2")
+@pytest.mark.proves("I1", "I2")
 @given(arrivals, st.integers(1, 50))
 def test_every_offset_is_settled_once(log: list[Arrival], flush_every: int) -> None:
     life = Life(log, flush_every)
@@ -177,7 +177,7 @@ def test_every_offset_is_settled_once(log: list[Arrival], flush_every: int) -> N
     _check(life)
 
 
-@pytest.mark.proves("invariant-5")
+@pytest.mark.proves("I5")
 @given(arrivals, st.integers(1, 50))
 def test_how_flushes_cut_the_log_decides_nothing(log: list[Arrival], flush_every: int) -> None:
     often, rarely = Life(log, 1), Life(log, flush_every)
@@ -186,7 +186,7 @@ def test_how_flushes_cut_the_log_decides_nothing(log: list[Arrival], flush_every
     assert often.decisions == rarely.decisions
 
 
-@pytest.mark.proves("A12", "invariant-1", "invariant-2")
+@pytest.mark.proves("A12", "I1", "I2")
 @given(arrivals, st.integers(1, 10), st.lists(st.integers(0, 40), max_size=4))
 def test_restarts_anywhere_settle_every_offset_once(
     log: list[Arrival], flush_every: int, stops: list[int]

@@ -11,7 +11,6 @@ from rollstream.schemas.events import Dispatched, Failed
 from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.ids import NAME_CHARS_MAX, VERSION_BYTES_MAX, names_a_folder
 
-_INT32_MAX = 2**31 - 1
 _names_of = attrgetter(
     "example_id", "group_uid", "rollout_uid", "lineage", "replica_id", "stop_reason"
 )
@@ -54,12 +53,6 @@ class Reading:
 def _check(header: RolloutHeader) -> None:
     if not header.rollout_uid:
         raise UnreadableEvent("inconsistent", "rollout_uid is empty: nothing could tell it apart")
-    if not 0 <= header.segment_idx <= _INT32_MAX:
-        raise UnreadableEvent("inconsistent", f"segment_idx is {header.segment_idx}")
-    if not -_INT32_MAX <= header.policy_epoch <= _INT32_MAX:
-        raise UnreadableEvent("inconsistent", f"policy_epoch is {header.policy_epoch}")
-    if not -_INT32_MAX <= header.group_size <= _INT32_MAX:
-        raise UnreadableEvent("inconsistent", f"group_size is {header.group_size}")
     version = header.policy_version
     if not names_a_folder(version):
         raise UnreadableEvent(
