@@ -52,7 +52,7 @@ def test_truth_is_kept_for_ever_and_the_ingest_log_for_days() -> None:
         assert made[f"rollstream.{name}.1"].config["retention.ms"] == "-1"
         assert made[f"rollstream.{name}.1"].config["cleanup.policy"] == "delete"
     assert made["rollstream.admission.math.1"].config["cleanup.policy"] == "compact"
-    assert made["rollstream.rollouts.math.1"].config["retention.ms"] == str(72 * 3_600_000)
+    assert made["rollstream.rollouts.math.1"].config["retention.ms"] == str(168 * 3_600_000)
     weeks = int(made["rollstream.deadletters.all.1"].config["retention.ms"]) / (7 * 24 * 3_600_000)
     assert weeks == 4
     shorter = specs_for(Layout(), {"math": 1}, rollouts_retention_hours=0.5)

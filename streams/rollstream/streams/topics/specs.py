@@ -9,7 +9,7 @@ from rollstream.streams.topics.layout import RECORD_BYTES_MAX, Layout
 
 HOUR_MS = 3_600_000
 FOR_EVER_MS = -1
-ROLLOUTS_RETENTION_HOURS = 72.0  # Sealed long before; what is lost unread is an alarm.
+ROLLOUTS_RETENTION_HOURS = 168.0  # As configured by default (`kafka.retention_hours`).
 DEAD_LETTERS_RETENTION_HOURS = 28 * 24.0
 DEAD_LETTERS_PARTITIONS = 1
 
