@@ -19,6 +19,7 @@ from benchmarks.systems.interface import START_TIMEOUT_S, STOP_TIMEOUT_S, TAKE_T
 from benchmarks.trainer import Measured, Ready, run_trainer
 from benchmarks.workload import REPLICAS
 
+LOG_TAIL_LINES = 20
 _spawn = multiprocessing.get_context("spawn")
 
 
@@ -41,7 +42,7 @@ def run_round(system: System, length: str, *, warm_up_s: float, measure_s: float
         folder = Path(name)
         progress_path = folder / "progress"
         watcher = Watcher(Progress.create(progress_path))
-        with system.services(folder) as services:
+        with _logs_told(folder), system.services(folder) as services:
             for label, pid in services.pids.items():
                 watcher.add(label, pid)
             seconds = (warm_up_s, measure_s)
@@ -56,6 +57,18 @@ def run_round(system: System, length: str, *, warm_up_s: float, measure_s: float
                 )
                 trainer.process.join(STOP_TIMEOUT_S)
     return _round(measured, usage)
+
+
+@contextmanager
+def _logs_told(folder: Path) -> Iterator[None]:
+    """What the services wrote goes with the error, since it goes with the folder otherwise."""
+    try:
+        yield
+    except RoundFailed as error:
+        for log in sorted(folder.glob("*.log")):
+            lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+            error.add_note("\n".join([f"the end of {log.name}:", *lines]))
+        raise
 
 
 def _with_replicas(
