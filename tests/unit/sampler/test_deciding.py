@@ -142,11 +142,12 @@ def test_policies_beyond_the_checkpoint_are_off_the_branch_after_a_resume() -> N
     sampler.do(Resume(checkpointed_step=0, later="release"))
     assert sampler.state.policy_epoch == 1
     sampler.seal(
-        GroupSpec(example_id="old", weight_step=1),
-        GroupSpec(example_id="new", weight_step=1, policy_epoch=1),
+        GroupSpec(example_id="loaded", weight_step=1),
+        GroupSpec(example_id="old", weight_step=2),
+        GroupSpec(example_id="new", weight_step=2, policy_epoch=1),
     )
-    chosen = sampler.examples(sampler.serve(1, 3))
-    assert "new" in chosen
+    chosen = sampler.examples(sampler.serve(1, 4))
+    assert {"loaded", "new"} <= set(chosen)
     assert "old" not in chosen
     assert progress(sampler.state).dropped == {"math": {"old": 1}}
 

@@ -273,7 +273,8 @@ class SamplerState:
             self.policy_epoch = event.policy_epoch
             self._epoch_used = False
         if event.policy_epoch > 0:
-            self.branches[event.policy_epoch] = Branch(event.policy_epoch, newest)
+            # The checkpoint behind batch n holds weights n + 1: these are common to both branches.
+            self.branches[event.policy_epoch] = Branch(event.policy_epoch, newest + 1)
         self._finish(newest)
         for at, batch in list(self.batches.items()):
             if at <= newest:

@@ -85,8 +85,9 @@ class SamplerDoor(ABC):
     def resume(self, checkpointed_step: int | None, *, later: Later = "replay") -> int:
         """Begins a new trainer epoch; whoever trained before is fenced.
 
-        Batches up to the checkpoint are final. Policies of older epochs with a step beyond it are
-        off the branch: what was sampled by them is dropped.
+        Batches up to the checkpoint are final. The weights behind batch n are weights n + 1, so
+        policies of older epochs with a step beyond n + 1 are off the branch: what was sampled by
+        them is dropped.
 
         Args:
             checkpointed_step: the newest step whose effect the loaded weights hold; None: none is,
