@@ -76,9 +76,7 @@ def finish(world: SealWorld) -> Sealer:
     return sealer
 
 
-@pytest.mark.proves(
-    "F1", "I1", "I2", "I3", "I4", "I10"
-)
+@pytest.mark.proves("F1", "I1", "I2", "I3", "I4", "I10")
 @pytest.mark.parametrize("point", list(KillPoint))
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_killed_at_any_step_nothing_is_lost_or_twice(point: KillPoint, nth: int) -> None:

@@ -17,6 +17,7 @@ from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, TopicMismatch
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 
 def test_rollouts_become_groups_files_and_manifests() -> None:
@@ -153,6 +154,18 @@ def test_a_name_that_no_event_could_hold_stands_in_nobodys_way(name: str) -> Non
     world.run(world.sealer())
     assert world.groups() == [("a", "b")]
     assert world.settled() == {"unreadable": 2}
+
+
+def test_bytes_too_many_for_a_letter_are_described_instead() -> None:
+    world = SealWorld(partitions=1)
+    world.put(bytes(RECORD_BYTES_MAX - 10), partition=0)
+    sealer = world.sealer()
+    world.run(sealer)
+    assert world.settled() == {"unreadable": 1}
+    reader = world.broker.reader({TopicPartition(world.layout.dead_letters(), 0): 0})
+    (letter,) = (codec.decode_as(DeadLetter, r.value) for r in reader.poll(10, 1))
+    assert letter.value is None
+    assert f"its {RECORD_BYTES_MAX - 10} bytes" in letter.detail
 
 
 def test_what_retention_deleted_unread_is_settled_as_lost() -> None:

@@ -98,7 +98,7 @@ class EnvironmentSealer:
         for number, listed in by_number.items():
             partition = self._partitions.get(TopicPartition(topic, number))
             if partition is not None and not partition.gone:
-                partition.take(listed)
+                self._unless_away(partial(partition.take, listed))
 
     def _unless_away(self, ask: Callable[[], None]) -> None:
         """Where the broker does not answer, the next step asks again."""

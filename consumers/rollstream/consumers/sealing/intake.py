@@ -15,6 +15,7 @@ from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.streams.broker import GroupReader, Record, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.folds.seal import SealFold
 
 TICK_EVERY_S = 0.25  # How often the end offset is asked for, where a time-out may be due.
@@ -54,7 +55,18 @@ class Intake:
         source.reader.begin(source.where, fold.watermark)
 
     def take(self, records: Iterable[Record]) -> None:
-        """The next records."""
+        """The next records.
+
+        Raises:
+            BrokerUnavailable: too many dead letters wait; what was not taken is read again.
+        """
+        try:
+            self._take(records)
+        except BrokerUnavailable:
+            self._source.reader.begin(self._source.where, self.assembler.position)
+            raise
+
+    def _take(self, records: Iterable[Record]) -> None:
         source, fold = self._source, self._fold
         decode, add = self._reading.decode, self.assembler.add
         replay_until = self._replay_until
