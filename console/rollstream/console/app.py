@@ -25,14 +25,19 @@ EXTRAS = {
 
 
 class OneLineErrors(TyperGroup):
-    """Our own errors, and an extra that is missing, go to stderr as a line, exit code 1; anything
-    else is a defect and shows its traceback."""
+    """Our own errors, a path that cannot be used, and an extra that is missing go to stderr as a
+    line, exit code 1; anything else is a defect and shows its traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except RollstreamError as error:
             _complain(str(error))
+            raise typer.Exit(1) from error
+        except OSError as error:
+            if error.filename is None:
+                raise
+            _complain(f"{error.filename}: {error.strerror}; name a folder that can be written to")
             raise typer.Exit(1) from error
         except ModuleNotFoundError as error:
             module = (error.name or "").partition(".")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.machinery import ModuleSpec
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -63,3 +64,15 @@ def test_command_whose_extra_is_missing_names_it(module: str, said: str) -> None
     assert done.exit_code == 1
     assert said in done.stderr
     assert isinstance(done.exception, SystemExit if said else ModuleNotFoundError)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = CliRunner().invoke(build(), ["up", "--data", str(tmp_path / "file" / "kafka")])
+    assert done.exit_code == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"rollstream: {tmp_path / 'file'}")
+
+
+def test_a_port_that_is_none_is_refused() -> None:
+    assert CliRunner().invoke(build(), ["up", "--port", "99999"]).exit_code == 2

@@ -31,7 +31,11 @@ def up(
     ] = DATA,
     port: Annotated[
         int | None,
-        typer.Option(help=f"Where clients connect, on 127.0.0.1; else the configured, or {PORT}."),
+        typer.Option(
+            help=f"Where clients connect, on 127.0.0.1; else the configured, or {PORT}.",
+            min=1,
+            max=65535,
+        ),
     ] = None,
     config: Annotated[
         Path | None,

@@ -25,8 +25,11 @@ _ASK_AGAIN_S = 0.05
 class KafkaAdmin:
     """An ``Admin``."""
 
-    def __init__(self, make: Callable[[], AdminClient], clock: Clock | None = None) -> None:
+    def __init__(
+        self, make: Callable[[], AdminClient], bootstrap: str, clock: Clock | None = None
+    ) -> None:
         self._make = make
+        self._bootstrap = bootstrap
         self._client: AdminClient | None = None
         self._clock = clock or SystemClock()
 
@@ -69,7 +72,8 @@ class KafkaAdmin:
             found = self._admin().list_topics(timeout=max(0.001, deadline.left_s()))
         except KafkaException as error:
             answer: KafkaError = error.args[0]
-            raise of_request(answer.code(), answer.str(), "list of topics") from error
+            what = f"topics of the Kafka at {self._bootstrap}"
+            raise of_request(answer.code(), answer.str(), what) from error
         return {
             name: len(topic.partitions)
             for name, topic in found.topics.items()

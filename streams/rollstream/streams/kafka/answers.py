@@ -60,6 +60,10 @@ _REMEDIES: dict[int, tuple[type[BrokerError], str]] = {
     ),
 }
 
+_NOBODY_THERE = frozenset(
+    (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)
+)
+
 NOT_A_MEMBER = frozenset(
     (
         KafkaError.ILLEGAL_GENERATION,
@@ -78,7 +82,10 @@ def of_request(code: int, text: str, what: str) -> BrokerError:
         text: its description.
         what: what was asked.
     """
-    kind, remedy = _REMEDIES.get(code, (BrokerUnavailable, "asking again later may help"))
+    later = "asking again later may help"
+    if code in _NOBODY_THERE:
+        later = "does Kafka run where `kafka.bootstrap` says?"
+    kind, remedy = _REMEDIES.get(code, (BrokerUnavailable, later))
     return kind(f"{what}: {text}; {remedy}")
 
 

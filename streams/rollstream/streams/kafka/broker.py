@@ -70,7 +70,7 @@ class KafkaBroker:
         return reader
 
     def admin(self) -> KafkaAdmin:
-        return KafkaAdmin(self._make_admin)
+        return KafkaAdmin(self._make_admin, self._bootstrap)
 
     def close(self) -> None:
         for writer in list(self._writers):
