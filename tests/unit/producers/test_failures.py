@@ -38,7 +38,7 @@ class NarrowBroker(FaultyBroker):
 
     def __init__(self, inner: MemoryBroker, clock: ManualClock) -> None:
         super().__init__(inner)
-        self.clock = clock
+        self.manual_clock = clock
         self.refusals = 0
 
     def writer(
@@ -70,7 +70,7 @@ class NarrowWriter(FaultyWriter):
         super().append(topic, value, key=key, partition=partition, on_delivery=on_delivery)
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        self._narrow.clock.advance(timeout_s)
+        self._narrow.manual_clock.advance(timeout_s)
         super().poll(0.0)
 
 
@@ -187,7 +187,7 @@ def test_a_full_buffer_waits_for_room() -> None:
     broker = NarrowBroker(MemoryBroker(), ManualClock())
     layout = new_layout(broker)
     with RolloutProducer(
-        broker=broker, environment="math", namespace=layout.namespace, clock=broker.clock
+        broker=broker, environment="math", namespace=layout.namespace, clock=broker.manual_clock
     ) as producer:
         broker.refusals = 20
         producer.publish(example_id="ex", **sampled())
@@ -197,12 +197,12 @@ def test_a_full_buffer_waits_for_room() -> None:
 @pytest.mark.proves("I8")
 def test_a_buffer_that_stays_full_is_told_within_the_deadline_with_the_bound() -> None:
     broker = NarrowBroker(MemoryBroker(), ManualClock())
-    with make(broker, clock=broker.clock, timeout_s=5.0) as producer:
+    with make(broker, clock=broker.manual_clock, timeout_s=5.0) as producer:
         broker.refusals = 10_000
-        begun_s = broker.clock.monotonic_s()
+        begun_s = broker.manual_clock.monotonic_s()
         with pytest.raises(BufferFull, match=r"stayed full for 5 s .*100 records are queued"):
             producer.publish(example_id="ex", **sampled())
-        assert broker.clock.monotonic_s() - begun_s == pytest.approx(5.0)
+        assert broker.manual_clock.monotonic_s() - begun_s == pytest.approx(5.0)
         broker.refusals = 0
 
 
@@ -210,7 +210,7 @@ def test_a_trajectory_survives_a_full_buffer() -> None:
     broker = NarrowBroker(MemoryBroker(), ManualClock())
     layout = new_layout(broker)
     producer = RolloutProducer(
-        broker=broker, environment="math", namespace=layout.namespace, clock=broker.clock
+        broker=broker, environment="math", namespace=layout.namespace, clock=broker.manual_clock
     )
     with producer, producer.trajectory(example_id="ex") as turns:
         turns.turn(**sampled())
