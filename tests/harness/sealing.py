@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.rollouts import encode_segment
-from rollstream.consumers import Sealer, status
+from rollstream.consumers import Sealer, audit
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.runtime.config.sections import (
     EnvironmentConfig,
@@ -138,9 +138,13 @@ class SealWorld:
     def until(self, *sealers: Sealer, pending: int = 0) -> None:
         """Waits until no more than ``pending`` records are unsettled; sealers take turns."""
         deadline = Deadline(60.0, self.clock)
-        while sum(row.unsettled for row in status(self.config, broker=self.broker)) > pending:
+        while self._unsettled() > pending:
             self.run(*sealers, seconds=0.3)
-            assert not deadline.passed(), status(self.config, broker=self.broker)
+            assert not deadline.passed(), f"{self._unsettled()} records are still unsettled"
+
+    def _unsettled(self) -> int:
+        report = audit(self.config, broker=self.broker, store=self.blobs, clock=self.clock)
+        return sum(row.pending for row in report.partitions)
 
     def close(self) -> None:
         self.broker.close()

@@ -5,22 +5,16 @@ Map:
 - ``assembling/``   pure: what becomes of every rollout of one partition
 - ``sealing/``      the thin loop around it: reads, writes files, appends events (``Sealer``)
 - ``audit/``        every offset accounted for, every file as its event says (``audit``)
-- ``status``        where each partition stands, and the first stage that is stuck
 """
 
 from rollstream.consumers.audit import AuditReport, PartitionAudit, audit
 from rollstream.consumers.sealing import PartitionStats, Sealer, SealerStats
-from rollstream.consumers.status import PartitionStatus, Stuck, first_stuck, status
 
 __all__ = [
     "AuditReport",
     "PartitionAudit",
     "PartitionStats",
-    "PartitionStatus",
     "Sealer",
     "SealerStats",
-    "Stuck",
     "audit",
-    "first_stuck",
-    "status",
 ]
