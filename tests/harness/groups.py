@@ -38,7 +38,7 @@ class GroupSpec:
         rewards: one a member; None: awaited.
         weight_steps: one a member where they differ; the group is then ``mixed``.
         loss_mask: of every member; None: none is published.
-        experts: whether members carry the token array ``routed_experts`` uint8 [n, 2].
+        experts: whether members carry the token array ``routed_experts`` uint8 [n, top_k].
     """
 
     example_id: str = "ex-1"
@@ -52,6 +52,7 @@ class GroupSpec:
     output: int = 3
     loss_mask: tuple[bool, ...] | None = None
     experts: bool = False
+    top_k: int = 2
     stop_reason: str = "stop"
 
 
@@ -65,8 +66,9 @@ def group_segments(spec: GroupSpec, environment: str, name: str) -> list[Segment
         tokens = np.arange(first, first + spec.prompt + spec.output, dtype="<i4")
         extras = {}
         if spec.experts:
-            values = (np.arange(spec.output * 2) % 251).astype("u1").reshape(spec.output, 2)
-            extras = {"token_arrays": [token_array("routed_experts", values)]}
+            flat = (np.arange(spec.output * spec.top_k) % 251).astype("u1")
+            experts = token_array("routed_experts", flat.reshape(spec.output, spec.top_k))
+            extras = {"token_arrays": [experts]}
         segments.append(
             make_segment(
                 environment=environment,

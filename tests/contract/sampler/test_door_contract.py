@@ -15,6 +15,7 @@ from harness.sampler_worlds import LocalWorld, SamplerWorld, kafka_world, memory
 from rollstream.sampler import (
     Batch,
     Fenced,
+    InvalidRequest,
     NotEnoughGroups,
     RequestDiffers,
     TooManyOpenBatches,
@@ -281,3 +282,21 @@ def test_a_second_owner_takes_over_and_the_first_is_fenced(world: SamplerWorld) 
             first.next_batch(1, 2, timeout_s=WAIT_S)
     successor.next_batch(1, 2, timeout_s=WAIT_S)
     successor.close()
+
+
+def test_a_sampler_outlives_an_environment_that_it_no_longer_serves() -> None:
+    world = memory_world()
+    world.writer("math").flush(*specs(2))
+    world.writer("code").flush(*specs(2))
+    door = world.open()
+    step = door.resume(None)
+    door.next_batch(step, 3, timeout_s=WAIT_S)
+    world.restart()
+    world.configure(environments=["math"])
+    door = world.open()
+    with pytest.raises(InvalidRequest, match=r"'code', which .* any more"):
+        door.next_batch(step, 3, timeout_s=WAIT_S)
+    assert door.resume(None, later="release") == step
+    batch = door.next_batch(step, 2, timeout_s=WAIT_S)
+    assert batch.environments == ("math",) * 4
+    world.close()

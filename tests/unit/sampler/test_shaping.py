@@ -87,6 +87,12 @@ def test_masks_and_token_arrays_stand_at_the_output_tokens() -> None:
     assert not experts[10:].any()
 
 
+def test_token_arrays_that_do_not_fit_together_are_told() -> None:
+    specs = [GroupSpec(experts=True), GroupSpec(experts=True, top_k=8)]
+    with pytest.raises(InvalidRequest, match=r"'routed_experts' is uint8 .*\(2,\).*\(8,\)"):
+        batch_of(specs)
+
+
 def test_memory_that_held_another_batch_leaves_no_trace() -> None:
     memory = Scratch()
     masked = GroupSpec(loss_mask=(True, False, True))

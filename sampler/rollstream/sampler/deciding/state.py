@@ -6,6 +6,7 @@ has not told about yet is kept until it does. So the state is the same whoever f
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -78,7 +79,8 @@ class SamplerState:
         self._applied: dict[LogId, int] = dict.fromkeys(sorted(logs), 0)
         self._known: dict[Ref, KnownGroup] = {}
         self._in_batch: dict[Ref, int] = {}
-        self._taken: dict[LogId, dict[int, int]] = {log: {} for log in self._applied}
+        # Also of logs that are not configured any more: what was decided stays decided.
+        self._taken: defaultdict[LogId, dict[int, int]] = defaultdict(dict)
         self._turn_of_unknown: dict[Ref, int] = {}
         self._outcome_of_unknown: dict[Ref, Outcome] = {}
 
@@ -203,7 +205,7 @@ class SamplerState:
             ],
             sorted(self.policies.items()),
             sorted(self._applied.items()),
-            [sorted(masks.items()) for _, masks in sorted(self._taken.items())],
+            [(log, sorted(masks.items())) for log, masks in sorted(self._taken.items()) if masks],
             self.ready.refs(),
             self.ready.turns(),
             sorted(self.waiting.items()),

@@ -325,8 +325,15 @@ class Owner:
         return self._payloads.all_fields(self._group(served, command.place))
 
     def _group(self, served: ServedBatch, place: int) -> KnownGroup:
-        group = self._state.group(served.groups[place])
-        assert group is not None, (served.event.step, served.groups[place])
+        chosen = served.groups[place]
+        group = self._state.group(chosen)
+        if group is None:
+            assert chosen.environment not in self._policy.environments, chosen
+            raise InvalidRequest(
+                f"the batch of step {served.event.step} holds groups of environment "
+                f"{chosen.environment!r}, which samplers.{self.name}.environments does not name "
+                "any more; add it again, or resume(…, later='release')"
+            )
         return group
 
     def _stats(self) -> SamplerStats:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rollstream.sampler.deciding.known import KnownGroup
 from rollstream.sampler.deciding.served import ServedBatch
+from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.scratch import Fresh, Scratch
 from rollstream.schemas.columns import Columns, Ragged
@@ -195,6 +196,14 @@ def _token_arrays(parts: Sequence[GroupRows], lengths: _Lengths) -> dict[str, ND
                 if name not in found:
                     shape = (int(lengths.offsets[-1]), *values.shape[1:])
                     found[name] = np.zeros(shape, values.dtype)
-                found[name][middles[at] : lengths.offsets[at + 1]] = values
+                there = found[name]
+                if (there.dtype, there.shape[1:]) != (values.dtype, values.shape[1:]):
+                    raise InvalidRequest(
+                        f"token array {name!r} is {there.dtype} [n, *{there.shape[1:]}] in some "
+                        f"rollouts of this batch and {values.dtype} [n, *{values.shape[1:]}] in "
+                        "others; publish it under two names, or resume(…, later='release') and "
+                        "ask for batches of one environment with mix"
+                    )
+                there[middles[at] : lengths.offsets[at + 1]] = values
             at += 1
     return dict(sorted(found.items()))
