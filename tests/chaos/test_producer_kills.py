@@ -1,0 +1,54 @@
+"""A real env worker on a real broker, killed between the produce call and the delivery report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.history import problems_of
+from harness.producer_process import uids_of
+from harness.sealer_process import SealerProcess
+from harness.sealing import SealWorld
+
+pytestmark = pytest.mark.broker
+
+GROUPS = 8
+DIE_AT = 5
+TESTS = Path(__file__).resolve().parent.parent
+
+
+def work(world: SealWorld, *, die_at: int = 0) -> int:
+    """An env worker from its start to its end; the exit code."""
+    kafka = world.config.kafka
+    (environment,) = world.config.environments
+    arguments = ["--bootstrap", kafka.bootstrap, "--namespace", kafka.namespace]
+    arguments += ["--environment", environment, "--groups", str(GROUPS), "--die-at", str(die_at)]
+    return subprocess.run(
+        [sys.executable, "-m", "harness.producer_process", *arguments],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        timeout=60,
+        check=False,
+    ).returncode
+
+
+@pytest.mark.proves("F1", "A4", "I2")
+def test_a_worker_that_is_killed_and_sends_again_loses_and_doubles_nothing(
+    kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    with SealWorld(kafka=kafka_bootstrap, root=tmp_path, target_group_size=2) as world:
+        sealer = SealerProcess(world.config)
+        try:
+            assert work(world, die_at=DIE_AT) == -signal.SIGKILL
+            assert work(world) == 0
+            world.until()
+            assert sealer.stop() == 0
+        finally:
+            sealer.close()
+        world.published = DIE_AT + len(uids_of(GROUPS))
+        assert problems_of(world, uids_of(GROUPS)) == []
+        assert len(world.groups()) == GROUPS

@@ -1,0 +1,71 @@
+"""An env worker as a process of its own: ``python -m harness.producer_process``.
+
+It publishes groups of two under uids that follow from their number, so a successor sends the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from harness.faults import Append, Fate, FaultyBroker
+from harness.kill_points import kill_process
+from rollstream.producers import RolloutProducer
+from rollstream.streams.broker import Broker
+from rollstream.streams.kafka import KafkaBroker
+
+
+def uids_of(groups: int) -> list[str]:
+    """Every uid that a worker with so many groups publishes."""
+    return [f"g{number}-{member}" for number in range(groups) for member in range(2)]
+
+
+def dying_between_produce_and_report(inner: Broker, nth: int) -> Broker:
+    """Kill -9 once the ``nth`` record is in the log, before its producer hears of it."""
+    faulty = FaultyBroker(inner)
+    left = nth
+
+    def decide(append: Append) -> Fate:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            writer = inner.writer()
+            writer.append(append.topic, append.value, key=append.key, partition=append.partition)
+            assert writer.flush(30.0) == 0
+            kill_process()
+        return Fate.PASS
+
+    faulty.decide = decide
+    return faulty
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--namespace", required=True)
+    parser.add_argument("--environment", required=True)
+    parser.add_argument("--groups", type=int, required=True)
+    parser.add_argument("--die-at", type=int, default=0)
+    args = parser.parse_args()
+    broker: Broker = KafkaBroker(args.bootstrap)
+    if args.die_at:
+        broker = dying_between_produce_and_report(broker, args.die_at)
+    with RolloutProducer(
+        broker=broker, environment=args.environment, namespace=args.namespace
+    ) as producer:
+        for uid in uids_of(args.groups):
+            number = uid.split("-")[0]
+            producer.publish(
+                rollout_uid=uid,
+                group_uid=number,
+                group_size=2,
+                example_id=f"ex-{number}",
+                policy_version="step-0",
+                prompt_tokens=[1, 2],
+                output_tokens=[3, 4],
+                logprobs=[-0.1, -0.2],
+                reward=1.0,
+            )
+
+
+if __name__ == "__main__":
+    main()
