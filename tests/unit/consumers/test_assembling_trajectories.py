@@ -86,6 +86,18 @@ def test_a_trajectory_that_failed_takes_its_segments_with_it() -> None:
     assert drive.settled() == dict.fromkeys((0, 1, late), SettleReason.FAILED)
 
 
+def test_a_trajectory_fails_once_however_often_it_is_said() -> None:
+    drive = Drive()
+    turn(drive, "t", 0, last=False, group_uid="g", group_size=3)
+    turn(drive, "t", 1, last=True, group_uid="g", group_size=3, prefix_hash="0" * 32)
+    drive.fail("g", 3, uid="t")
+    drive.fail("g", 3, uid="t")
+    drive.rollout("a", group_uid="g", group_size=3)
+    assert drive.members() == []
+    drive.rollout("b", group_uid="g", group_size=3)
+    assert drive.members() == [("a", "b")]
+
+
 def test_a_trajectory_that_is_not_whole_outlives_its_group() -> None:
     drive = Drive(target_group_size=3, min_group_size=1, seal_timeout_s=10, expire_after_s=100)
     turn(drive, "t", 0, last=False)

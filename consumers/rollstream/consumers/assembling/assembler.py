@@ -284,7 +284,9 @@ class Assembler:
         group.size = max(group.size, event.group_size)
         if chain is not None:
             self._drop_chain(note.rollout_uid, chain, SettleReason.FAILED)
-        group.failed += failed
+        # A member fails once, however often and for whatever reasons it is said.
+        if failed and note.rollout_uid not in group.failed_uids:
+            group.failed += failed
         if failed and note.rollout_uid:
             group.failed_uids.add(note.rollout_uid)
         self._note(group, note)
