@@ -263,6 +263,32 @@ def test_a_lost_report_is_settled_by_a_claim(
     assert whole_fold(world, where).digest() == fold.digest()
 
 
+@pytest.mark.proves("I4")
+def test_who_is_in_doubt_may_leave_the_log_to_whoever_took_over(
+    world: World, where: TopicPartition
+) -> None:
+    broker = FaultyBroker(world.broker())
+    owner_of(world.broker(), where, "before").claim(in_time())
+    log = owner_of(broker, where)
+    broker.decide = only(Claimed, Fate.DROP, times=9)
+    with pytest.raises(ClaimFailed):
+        log.claim(Deadline(SOON_S), retake=False)
+    broker.decide = lambda append: Fate.PASS
+    log.claim(in_time(), retake=False)  # Who never owned it takes over.
+    broker.decide = only(Flushed, Fate.DROP)
+    with pytest.raises(DeliveryUnknown):
+        log.heard(settle(log), Deadline(SOON_S))
+    log.claim(in_time(), retake=False)  # Nobody took over.
+    broker.decide = only(Flushed, Fate.DROP)
+    with pytest.raises(DeliveryUnknown):
+        log.heard(settle(log), Deadline(SOON_S))
+    successor = owner_of(world.broker(), where, "b")
+    successor.claim(in_time())
+    with pytest.raises(Fenced, match="'b' claimed"):
+        log.claim(in_time(), retake=False)
+    settle_heard(successor)
+
+
 @pytest.mark.parametrize("kind", [Claimed, Adopted])
 @pytest.mark.parametrize("fate", [Fate.LOSE_REPORT, Fate.DROP, Fate.DOUBT, Fate.DOUBT_AND_DROP])
 def test_a_claim_survives_doubt_about_its_own_events(

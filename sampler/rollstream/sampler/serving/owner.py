@@ -241,7 +241,8 @@ class Owner:
         timeout_s = self._config.kafka.timeout_s * START_TIMEOUT_FACTOR
         deadline = Deadline(timeout_s, self._clock)
         try:
-            self._log.claim(deadline)
+            # In doubt it may be that somebody took over meanwhile: a sampler never takes it back.
+            self._log.claim(deadline, retake=False)
         except Fenced as error:
             raise self._overtaken(error) from error
         if not self._seals.begun or self._log.fold is not self._state:

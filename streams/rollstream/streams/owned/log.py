@@ -106,7 +106,7 @@ class OwnedLog(Generic[F]):
             f"{where}: not claimed yet; claim first"
         )
 
-    def claim(self, deadline: Deadline, *, hint: int | None = None) -> F:
+    def claim(self, deadline: Deadline, *, hint: int | None = None, retake: bool = True) -> F:
         """Takes over: appends ``Claimed``, reads until that very claim comes back, folds, appends
         ``Adopted`` and hears it. Also the way out of doubt: the writer is thrown away and made
         anew.
@@ -118,6 +118,8 @@ class OwnedLog(Generic[F]):
             deadline: for all of it.
             hint: offset of any claim (from the consumer group's metadata); wrong, stale, missing or
                 a zombie's: never harmful, at worst slow.
+            retake: False: where a foreign claim stands behind this object's last one, ``Fenced``,
+                and nothing is appended: whoever took over keeps it.
 
         Raises:
             ClaimFailed: not proven by the deadline. Fenced: overtaken before it was adopted.
@@ -128,9 +130,13 @@ class OwnedLog(Generic[F]):
         self._trouble = DeliveryUnknown(f"{self.where}: the claim was not proven; claim again")
         attempt_s = min(CLAIM_ATTEMPT_S, deadline.left_s() / CLAIM_ATTEMPTS_MIN)
         failure: Exception | None = None
+        checked = retake
         try:
             while not deadline.passed():
                 try:
+                    if not checked:
+                        self._expect_no_successor(deadline)
+                        checked = True
                     self._claim_once(deadline, hint, attempt_s)
                 except (_ClaimAgain, DeliveryUnknown, BrokerUnavailable) as error:
                     failure = error
@@ -223,6 +229,17 @@ class OwnedLog(Generic[F]):
         self._proven = self.epoch
         self._number_at_claim = self._sending.number
         self._trouble = None
+
+    def _expect_no_successor(self, deadline: Deadline) -> None:
+        """Looks at what came behind all that was read, and folds nothing."""
+        if self._next is None or self._proven is None:
+            return  # It never owned the log: it takes over from whoever does.
+        reader = self._open_reader()
+        _, end = reader.bounds(self.where, max(deadline.left_s(), 0.001))
+        for record in read_between(reader, self.where, self._next, end, deadline):
+            event = codec.decode(record.value)
+            if isinstance(event, Claimed) and event.nonce not in self._nonces:
+                self._overtaken(record.offset, event)
 
     def _begin_anew(self, hint: int | None, deadline: Deadline) -> int:
         """Forgets the fold; where the next one starts."""
