@@ -14,6 +14,8 @@ from harness.kafka import KafkaFactory
 from harness.kill_points import KillPoint
 from harness.sealer_process import SealerProcess
 from harness.sealing import SealWorld
+from rollstream.consumers import audit
+from rollstream.runtime.deadline import Deadline
 
 pytestmark = pytest.mark.broker
 
@@ -90,7 +92,7 @@ def test_a_sealer_that_slept_through_its_session_changes_nothing(
     successor = start(cleanup, world)
     world.until()
     before = (world.flushes(), sorted(blob.path for blob in world.blobs.list("manifests/")))
-    commits = _commits(world)
+    commits = _settled_commits(world)
     zombie.resume()
     assert zombie.stop() == 0
     after = (world.flushes(), sorted(blob.path for blob in world.blobs.list("manifests/")))
@@ -100,6 +102,16 @@ def test_a_sealer_that_slept_through_its_session_changes_nothing(
     world.until()
     assert successor.stop() == 0
     assert problems_of(world, uids) == []
+
+
+def _settled_commits(world: SealWorld) -> list[int]:
+    """The commits once they are where the watermarks are: a sealer commits once a second."""
+    report = audit(world.config, broker=world.broker, store=world.blobs, clock=world.clock)
+    wanted = [row.watermark or -1 for row in report.partitions]
+    deadline = Deadline(30.0, world.clock)
+    while (commits := _commits(world)) != wanted:
+        assert not deadline.passed(), f"{commits} are committed, {wanted} are settled"
+    return commits
 
 
 def _commits(world: SealWorld) -> list[int]:
