@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
@@ -142,6 +143,8 @@ class OwnedLog(Generic[F]):
                     failure = error
                     self._sending.throw_away()
                     self._say(deadline, f"a claim; the last came to nothing: {error}")
+                    # A broker that refuses at once is not asked in a spin.
+                    self._clock.wait(threading.Event(), deadline.slice_s(READ_SLICE_S))
                 else:
                     return self.fold
         except Fenced as error:
