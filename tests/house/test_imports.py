@@ -26,11 +26,11 @@ EXCEPTION = ("runtime/rollstream/runtime/config/", "rollstream.schemas.errors")
 BASE_INSTALL = {"confluent_kafka", "fastavro", "numpy", "xxhash"}
 LIGHT = ("producers", "streams", "schemas", "runtime")  # What an env worker loads.
 NEVER = {
-    "producers": ("pyarrow", "ray", "pydantic", "obstore"),
-    "streams": ("pyarrow", "ray", "pydantic", "obstore"),
+    "producers": ("pyarrow", "ray", "pydantic"),
+    "streams": ("pyarrow", "ray", "pydantic"),
     "consumers": ("ray",),
     "store": ("confluent_kafka", "ray"),
-    "runtime": ("confluent_kafka", "pyarrow", "obstore", "ray"),
+    "runtime": ("confluent_kafka", "pyarrow", "ray"),
 }
 PURE = (
     "schemas/rollstream/schemas",
@@ -40,7 +40,7 @@ PURE = (
     "sampler/rollstream/sampler/deciding",
     "sampler/rollstream/sampler/shaping",
 )
-IMPURE = ("time", "random", "os", "confluent_kafka", "obstore", "pyarrow", "ray")
+IMPURE = ("time", "random", "os", "confluent_kafka", "pyarrow", "ray")
 # Outside console, which drives processes and terminals, these are asked in one place each.
 ONE_PLACE = {
     "time": "runtime/rollstream/runtime/clock.py",

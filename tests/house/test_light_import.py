@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-HEAVY = ("ray", "pyarrow", "pydantic", "obstore", "typer", "rich")
+HEAVY = ("ray", "pyarrow", "pydantic", "typer", "rich")
 PROGRAM = """
 import json, sys
 import rollstream.{room}

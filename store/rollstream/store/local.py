@@ -26,9 +26,9 @@ class LocalBlobs:
     which no list shows. Safe between threads and between processes.
     """
 
-    # obstore's LocalStore creates atomically too, but never syncs: after a power failure the name
-    # could stand over missing bytes, and every later attempt would find "exists". Here the bytes
-    # are synced first, then they get their name, then the folders are synced.
+    # An atomic create alone is not enough: after a power failure the name could stand over missing
+    # bytes, and every later attempt would find "exists". So the bytes are synced first, then they
+    # get their name, then the folders are synced.
 
     def __init__(self, root: Path, *, entropy: Entropy | None = None) -> None:
         self.root = Path(os.path.abspath(root))
