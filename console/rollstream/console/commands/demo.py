@@ -19,7 +19,10 @@ def register(app: typer.Typer) -> None:
 def demo(
     folder: Annotated[
         Path,
-        typer.Option(help="Emptied first; logs, files and pictures go there.", metavar="FOLDER"),
+        typer.Option(
+            help="Emptied first, if a demo wrote it; logs, files, pictures go there.",
+            metavar="FOLDER",
+        ),
     ] = FOLDER,
     chaos: Annotated[
         bool,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from rollstream.schemas.errors import RollstreamError
 
@@ -20,6 +21,17 @@ class DemoExtraMissing(DemoError):
             "pip install 'rollstream[demo]'"
         )
         self.package = package
+
+
+class FolderNotOurs(DemoError):
+    """The demo empties its folder, and this one holds what no demo wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            f"{folder} holds files that no demo wrote, and the demo would empty it: "
+            "name another with --folder, or remove it yourself"
+        )
+        self.folder = folder
 
 
 class UnknownTask(DemoError):

@@ -12,6 +12,7 @@ from rollstream.console.broker.embedded import EmbeddedKafka
 from rollstream.console.demo import settings
 from rollstream.console.demo.chaos import Chaos
 from rollstream.console.demo.curve import draw_curve
+from rollstream.console.demo.errors import FolderNotOurs
 from rollstream.console.demo.fleet import Fleet, members
 from rollstream.console.demo.history import History, StepSeen
 from rollstream.console.demo.policy import Policy
@@ -28,15 +29,20 @@ from rollstream.sampler import SamplerClient
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.create import create_topics
 
+MARK = ".rollstream-demo"  # A folder without it is somebody else's and is not emptied.
+
 
 def run_demo(folder: Path, *, chaos: bool, console: Console) -> bool:
     """Runs it in ``folder``, which is emptied first.
 
     True when the policy learned every task and the audit holds.
+
+    Raises:
+        FolderNotOurs: there are files in it that no demo wrote; nothing was touched.
     """
     folder = folder.absolute()
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "logs").mkdir(parents=True)
+    _empty(folder)
+    (folder / "logs").mkdir()
     clock = SystemClock()
     with Fetching(console) as fetching:
         kafka = EmbeddedKafka(folder / "kafka", on_progress=fetching).start()
@@ -65,6 +71,15 @@ def run_demo(folder: Path, *, chaos: bool, console: Console) -> bool:
         console.print("reading every log and file once more for the audit …")
         report = audit(config)
     return print_summary(console, history, report, killed, folder)
+
+
+def _empty(folder: Path) -> None:
+    if folder.exists():
+        if any(folder.iterdir()) and not (folder / MARK).exists():
+            raise FolderNotOurs(folder)
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / MARK).touch()
 
 
 def _train(
