@@ -133,6 +133,8 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
 
 def _one_dimensional(name: str, values: Any) -> NDArray[Any]:
     array = values if values.__class__ is np.ndarray else as_array(name, values)
+    if array.ndim == 0:
+        raise InvalidRollout(f"{name} is {values!r:.60}; give a sequence, one value a token")
     if array.ndim != 1:
         raise InvalidRollout(
             f"{name} has shape {array.shape}; give one value a token, [n], one rollout at a time"

@@ -78,7 +78,7 @@ def publish(**overrides: Any) -> Segment:
         ({"prompt_tokens": np.array([1, -100], np.int32)}, r"prompt_tokens\[1\] is -100"),
         ({"output_tokens": [1, 2**31, 2]}, r"output_tokens\[1\] is 2147483648; .* int32"),
         ({"output_tokens": [1.0, 2.0, 3.0]}, "output_tokens has dtype float64.*give integers"),
-        ({"prompt_tokens": "hello"}, "prompt_tokens has shape"),
+        ({"prompt_tokens": "hello"}, "prompt_tokens is 'hello'; give a sequence"),
         ({"loss_mask": [0, 1, 2]}, r"loss_mask\[2\] is 2; give True and False"),
         ({"weight_step": -2}, "weight_step is -2; steps count from 0"),
         ({"weight_step": [1, -2, 3]}, r"weight_step\[1\] is -2"),
