@@ -27,7 +27,6 @@ from rollstream.schemas.columns import (
 # row's own version goes by another name and the environment stands in the file's metadata.
 ENVIRONMENT = "environment"
 RENAMED = {"policy_version": "rollout_policy_version"}
-PROVENANCE = ("group_id", "log_generation", "log_partition", "log_offset", "log_epoch")
 LIST_VALUES_MAX = 2**31 - 1  # Arrow's list offsets are int32, so that every reader opens them.
 
 _PRIMITIVES = {

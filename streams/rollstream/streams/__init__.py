@@ -10,4 +10,5 @@ Map:
 - ``topics/``     names, layout, creation, checks
 - ``owned/``      one partition, one owner at a time: claim, append, heard, fence, follow
 - ``folds/``      what a log says: settled offsets and dedupe
+- ``status/``     how far each stage is, and which one is stuck
 """

@@ -89,9 +89,6 @@ class EnvironmentConfig(Section):
                 f"expire_after_s {self.expire_after_s} is below seal_timeout_s "
                 f"{self.seal_timeout_s}: groups would expire before they could be sealed; raise it"
             )
-        share = self.max_per_replica
-        if share is not None and self.grouping == "strict" and share < 1:
-            raise ValueError(f"max_per_replica {share} admits nobody; use 1 or more")
         return self
 
 

@@ -73,7 +73,7 @@ class SamplerStats:
         epoch: offset of its claim.
         ready: groups that may be served, by environment.
         waiting: sealed groups that may not be served yet.
-        dropped, trained: groups, in all.
+        outcomes: groups by what became of them, in all.
         open_batches: served and not final.
         next_step: the step that was not served yet.
         newest_policy_step: -1: none was published.
