@@ -90,7 +90,7 @@ class Intake:
         """Retention deleted what lies between the position and ``first``, unread."""
         _log.error(
             "%s: retention deleted offsets %d to %d before they were sealed; they are settled as "
-            "lost, and the audit fails until somebody accepts it",
+            "lost, and the audit fails from now on; raise retention_hours or run more sealers",
             self._source.where,
             self.assembler.position,
             first - 1,
