@@ -277,9 +277,10 @@ def test_a_second_owner_takes_over_and_the_first_is_fenced(world: SamplerWorld) 
     batch = first.next_batch(0, 2, timeout_s=WAIT_S)
     successor = world.successor()
     assert same_bytes(batch, successor.next_batch(0, 2, timeout_s=WAIT_S))
-    for _ in range(2):
-        with pytest.raises(Fenced, match="taken over"):
-            first.next_batch(1, 2, timeout_s=WAIT_S)
+    with pytest.raises(Fenced, match="taken over"):
+        first.next_batch(0, 2, timeout_s=WAIT_S)  # Served: it would append nothing.
+    with pytest.raises(Fenced, match="taken over"):
+        first.next_batch(1, 2, timeout_s=WAIT_S)
     successor.next_batch(1, 2, timeout_s=WAIT_S)
     successor.close()
 

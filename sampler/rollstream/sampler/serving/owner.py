@@ -28,6 +28,7 @@ from rollstream.sampler.deciding.state import SamplerState
 from rollstream.sampler.errors import (
     InvalidRequest,
     RequestDiffers,
+    SamplerError,
     SamplerUnavailable,
     UnknownSampler,
 )
@@ -208,13 +209,35 @@ class Owner:
         """The answer, once all that it stands on is heard; None: groups are missing."""
         while True:
             now = Now(self._log.epoch, self._log.nonce, self._clock.now_us())
-            events = decide(command, self._state, now)
-            if not events:
-                return answer(command, self._state)
-            if self._hear(events):
-                self._project(command)
-                return answer(command, self._state)
+            try:
+                events = decide(command, self._state, now)
+            except SamplerError:
+                if self._confirmed():  # Who was overtaken refuses nothing in a successor's name.
+                    raise
+            else:
+                if not events:
+                    found = answer(command, self._state)
+                    if found is None or isinstance(command, AskStats) or self._confirmed():
+                        return found
+                elif self._hear(events):
+                    self._project(command)
+                    return answer(command, self._state)
             self._own()  # In doubt: the fold tells after the claim what was written.
+
+    def _confirmed(self) -> bool:
+        """Whether this owner may answer though it appends nothing; if not, it is in doubt.
+
+        Raises:
+            Fenced: somebody took over.
+        """
+        try:
+            self._log.confirm(Deadline(self._config.kafka.timeout_s, self._clock))
+        except DeliveryUnknown:
+            self._claimed = False
+            return False
+        except Fenced as error:
+            raise self._overtaken(error) from error
+        return True
 
     def _hear(self, events: list[SamplerEvent]) -> bool:
         """Whether the events count; if not, whether they do is in doubt."""

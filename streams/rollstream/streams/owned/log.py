@@ -100,6 +100,7 @@ class OwnedLog(Generic[F]):
         self._proven: int | None = None  # Our newest claim whose `Adopted` was heard: our own hint.
         self._sending = Sending(broker, where)
         self._reader: LogReader | None = None
+        self._watch: LogReader | None = None  # Of an owner that confirms; it asks often.
         self._heard: OrderedDict[int, int] = OrderedDict()
         self._number_at_claim = 0
         self._nonces: deque[str] = deque(maxlen=NONCES_KEPT_MAX)
@@ -136,7 +137,7 @@ class OwnedLog(Generic[F]):
             while not deadline.passed():
                 try:
                     if not checked:
-                        self._expect_no_successor(deadline)
+                        self._expect_no_successor(self._open_reader(), deadline)
                         checked = True
                     self._claim_once(deadline, hint, attempt_s)
                 except (_ClaimAgain, DeliveryUnknown, BrokerUnavailable) as error:
@@ -202,6 +203,22 @@ class OwnedLog(Generic[F]):
         """Serves reports and sends what is next, without waiting; call it where a loop turns."""
         self._sending.poll()
 
+    def confirm(self, deadline: Deadline) -> None:
+        """Asks the log itself whether somebody took over: for an answer that appends nothing.
+
+        Raises:
+            Fenced: somebody did. BrokerUnavailable: not known by the deadline.
+        """
+        if self._trouble is not None:
+            raise type(self._trouble)(str(self._trouble))
+        if self._watch is None:
+            self._watch = self._broker.reader({self.where: 0})
+        try:
+            self._expect_no_successor(self._watch, deadline)
+        except Fenced as error:
+            self._trouble = error
+            raise
+
     def should_reclaim(self) -> bool:
         """Whether it is time to claim again, so that adopting this log stays short."""
         return self._next is not None and self._next - self.epoch >= RECLAIM_EVERY_RECORDS
@@ -210,6 +227,9 @@ class OwnedLog(Generic[F]):
         """Lets go: closes the writer and reader. Idempotent; nothing is written."""
         self._sending.throw_away()
         self._close_reader()
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         if not isinstance(self._trouble, Fenced):
             self._trouble = DeliveryUnknown(f"{self.where}: released; claim again")
 
@@ -233,11 +253,10 @@ class OwnedLog(Generic[F]):
         self._number_at_claim = self._sending.number
         self._trouble = None
 
-    def _expect_no_successor(self, deadline: Deadline) -> None:
+    def _expect_no_successor(self, reader: LogReader, deadline: Deadline) -> None:
         """Looks at what came behind all that was read, and folds nothing."""
         if self._next is None or self._proven is None:
             return  # It never owned the log: it takes over from whoever does.
-        reader = self._open_reader()
         _, end = reader.bounds(self.where, max(deadline.left_s(), 0.001))
         for record in read_between(reader, self.where, self._next, end, deadline):
             event = codec.decode(record.value)
