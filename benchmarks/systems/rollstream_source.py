@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,9 @@ class RollstreamSource:
         self._client = SamplerClient.attach(SAMPLER, config=config)
         self._step = self._client.resume(None)
         self._newest: Batch | None = None
+        # The next batch is asked for while this one is trained on, as the door allows.
+        self._ahead = ThreadPoolExecutor(1)
+        self._coming: Future[Batch] | None = None
 
     def take(self) -> Taken:
         """Acknowledges the batch before, which is trained on by now."""
@@ -29,9 +33,10 @@ class RollstreamSource:
             self._client.ack(self._newest)
             if self._step % CHECKPOINT_EVERY == 0:
                 self._client.checkpointed(self._step - 1)
-        batch = self._client.next_batch(self._step, GROUPS_PER_BATCH, timeout_s=TAKE_TIMEOUT_S)
+        batch = (self._coming or self._ask()).result()
         self._newest = batch
         self._step += 1
+        self._coming = self._ask()
         packed = Packed(
             tokens=batch.tokens,
             offsets=batch.offsets,
@@ -43,10 +48,17 @@ class RollstreamSource:
         )
         return Taken(batch.uids, packed)
 
+    def _ask(self) -> Future[Batch]:
+        step = self._step
+        return self._ahead.submit(
+            self._client.next_batch, step, GROUPS_PER_BATCH, timeout_s=TAKE_TIMEOUT_S
+        )
+
     def pids(self) -> Mapping[str, int]:
         daemons = {p.name(): p.pid for p in psutil.Process().children() if p.name() in DAEMONS}
         return {"sampler": self._client.stats().pid, **daemons}
 
     def close(self) -> None:
-        self._client.close()
+        self._client.close()  # What was asked ahead ends with it.
+        self._ahead.shutdown()
         ray.shutdown()

@@ -16,7 +16,7 @@ from rollstream.runtime.config.load import load_config
 _log = logging.getLogger("rollstream.seal")
 
 # What is pending holds no cycles: at its usual pace the collector walks through all of it again and
-# again, for a tenth of the sealer's time, and finds nothing.
+# again and finds nothing.
 _NEW_OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 

@@ -126,7 +126,7 @@ def _train(
 
             def mark(step: int, text: str) -> None:
                 trainer.history.marks.append((step, text))
-                progress.console.print(f"step {step}: {text}")
+                progress.console.print(f"step {step}: {text}; its manager starts another")
 
             killer = Chaos(fleet, lambda: sampler.stats().pid, mark)
         return trainer.run(), killer.killed if killer is not None else []

@@ -18,10 +18,11 @@ def duckdb_line(root: Path) -> str:
     """A command to paste: the newest policies' mean reward, from the files alone."""
     query = (
         "SELECT environment, policy_version, count(*) AS rollouts, round(avg(reward), 3) AS reward "
-        f"FROM read_parquet('{root}/groups/**/*.parquet', hive_partitioning = true) "
-        "GROUP BY environment, policy_version ORDER BY min(created_ts) DESC LIMIT 12"
+        "FROM rows GROUP BY environment, policy_version ORDER BY min(created_ts) DESC LIMIT 12"
     )
-    return f'.venv/bin/python -c "import duckdb; print(duckdb.sql(\\"{query}\\"))"'
+    # Through the manifests: a killed sealer may leave a file that no event names.
+    opened = f"from rollstream.store import open_dataset; rows = open_dataset('{root}')"
+    return f'.venv/bin/python -c "import duckdb; {opened}; print(duckdb.sql(\\"{query}\\"))"'
 
 
 def print_summary(
