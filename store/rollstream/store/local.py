@@ -108,22 +108,27 @@ class LocalBlobs:
     def _ensure_folder(self, folder: Path) -> None:
         """Makes the folder and syncs the names of it and its parents, up to the root's own name.
 
-        Parents are synced even where they exist: whoever made them may have been killed before.
+        Parents are synced even where they exist, once: whoever made them may have been killed
+        before.
         """
         with self._lock:
             if folder in self._durable_folders:
                 return
         folder.mkdir(parents=True, exist_ok=True)
+        named = [folder]
         above = folder.parent
         while True:
             _sync_folder(above)
-            if above in (self.root.parent, above.parent):
+            with self._lock:
+                known = above in self._durable_folders
+            if known or above in (self.root.parent, above.parent):
                 break
+            named.append(above)
             above = above.parent
         with self._lock:
             if len(self._durable_folders) >= DURABLE_FOLDERS_MAX:
                 self._durable_folders.clear()
-            self._durable_folders.add(folder)
+            self._durable_folders.update(named)
 
 
 def _walk(folder: Path, at: str, beginning: str) -> Iterator[BlobInfo]:

@@ -68,7 +68,7 @@ class EnvironmentConfig(Section):
     """Unsealed payload bytes a partition; beyond it the oldest groups expire."""
     dedupe_horizon: int = Field(default=262_144, ge=1)
     """A uid is remembered until this many further records of its partition are settled."""
-    flush_interval_s: float = Field(default=0.05, ge=0)
+    flush_interval_s: float = Field(default=0.1, ge=0)
     """A complete group waits at most about this long before it is written."""
     max_flush_rollouts: int = Field(default=1_024, ge=1, le=65_536)
     """Rollouts in one flush, so that its event fits a message."""
