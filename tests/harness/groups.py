@@ -232,7 +232,6 @@ def _write_file(
     counts = [len(group) for group in groups]
     provenance = Provenance(
         group_ids=np.repeat(ids, counts).tolist(),
-        policy_versions=np.repeat(versions, counts).tolist(),
         generation=1,
         partition=partition,
         epoch=0,

@@ -18,7 +18,6 @@ def provenance(rows: int, *, group_size: int = 8, first_offset: int = 0) -> Prov
     """Rows in groups of ``group_size``, from offsets that follow one another."""
     return Provenance(
         group_ids=[f"group-{first_offset + i // group_size}" for i in range(rows)],
-        policy_versions=["step-0"] * rows,
         generation=1,
         partition=0,
         epoch=7,

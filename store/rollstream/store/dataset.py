@@ -43,13 +43,11 @@ class Provenance:
 
     Attributes:
         group_ids: one a row.
-        policy_versions: of the row's group (``mixed`` where members differ), one a row.
         generation, partition, epoch: of the source log and the claim, the same for all rows.
         offsets: int64 [rows], in the source partition.
     """
 
     group_ids: Sequence[str]
-    policy_versions: Sequence[str]
     generation: int
     partition: int
     epoch: int

@@ -81,7 +81,6 @@ def test_a_step_is_found_in_the_files_alone_and_a_changed_row_is_noticed(
     columns = replace(columns, arrays={**columns.arrays, "output_tokens": changed})
     provenance = Provenance(
         group_ids=[""] * columns.rows,
-        policy_versions=[""] * columns.rows,
         generation=1,
         partition=0,
         epoch=0,

@@ -149,7 +149,6 @@ def _encoded(
 ) -> _File:
     provenance = Provenance(
         group_ids=group_ids,
-        policy_versions=[version] * columns.rows,
         generation=place.generation,
         partition=place.partition,
         epoch=place.epoch,
