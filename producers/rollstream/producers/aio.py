@@ -13,11 +13,9 @@ from rollstream.producers.group import AsyncGroup
 from rollstream.producers.outbox import Outgoing, Subject
 from rollstream.producers.shell import TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import AsyncTrajectory, Turns
-from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import Broker, Delivery
+from rollstream.streams.broker import Delivery
 from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown
-from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 
 _POLL_S = 0.002  # How late an answer may be told; one task polls for all coroutines.
 _ASK_S = 0.05  # How long the loop may stand still while a topic is looked up, once a topic.
@@ -35,32 +33,7 @@ class AsyncRolloutProducer(ProducerShell):
         ...         await asyncio.gather(*(play(group) for _ in range(8)))
     """
 
-    def __init__(
-        self,
-        bootstrap: str | None = None,
-        *,
-        environment: str = "",
-        replica_id: str = "unknown",
-        worker_id: str = "",
-        lineage: str = "",
-        namespace: str = DEFAULT_NAMESPACE,
-        generation: int = 1,
-        timeout_s: float = TIMEOUT_S,
-        broker: Broker | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(
-            bootstrap,
-            environment=environment,
-            replica_id=replica_id,
-            worker_id=worker_id,
-            lineage=lineage,
-            namespace=namespace,
-            generation=generation,
-            timeout_s=timeout_s,
-            broker=broker,
-            clock=clock,
-        )
+    def _begin(self) -> None:
         self._writer = self._broker.writer()
         self._waiting = 0
         self._poller: asyncio.Task[None] | None = None

@@ -13,11 +13,8 @@ from rollstream.producers.group import Group
 from rollstream.producers.outbox import Outgoing
 from rollstream.producers.shell import TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import Trajectory, Turns
-from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable
-from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 
 # Requests of many rollouts cost the broker, the sealer and this process least; nobody waits for one
 # rollout, and ``flush`` does not wait for it either.
@@ -53,32 +50,7 @@ class RolloutProducer(ProducerShell):
         ...     )
     """
 
-    def __init__(
-        self,
-        bootstrap: str | None = None,
-        *,
-        environment: str = "",
-        replica_id: str = "unknown",
-        worker_id: str = "",
-        lineage: str = "",
-        namespace: str = DEFAULT_NAMESPACE,
-        generation: int = 1,
-        timeout_s: float = TIMEOUT_S,
-        broker: Broker | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(
-            bootstrap,
-            environment=environment,
-            replica_id=replica_id,
-            worker_id=worker_id,
-            lineage=lineage,
-            namespace=namespace,
-            generation=generation,
-            timeout_s=timeout_s,
-            broker=broker,
-            clock=clock,
-        )
+    def _begin(self) -> None:
         self._writer = self._broker.writer(report_success=False, linger_ms=LINGER_MS)
         self._lock = threading.Lock()
 

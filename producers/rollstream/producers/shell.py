@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from abc import ABC, abstractmethod
 from typing import NoReturn
 
 from rollstream.producers import forks
@@ -22,7 +23,7 @@ from rollstream.streams.topics.layout import DEFAULT_NAMESPACE, Layout
 TIMEOUT_S = 30.0  # How long a publish may wait: for room, for the topic's existence, for an answer.
 
 
-class ProducerShell:
+class ProducerShell(ABC):
     """See ``RolloutProducer``."""
 
     def __init__(
@@ -67,7 +68,12 @@ class ProducerShell:
         )
         self._topics_found: set[str] = set()
         self._refusal: RollstreamError | None = None
+        self._begin()
         forks.watch(self)
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Makes the writer, and what guards it."""
 
     def after_fork(self) -> None:
         """Runs in a forked child: the producer stays the parent's."""
