@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from importlib.util import find_spec
 
@@ -18,6 +19,8 @@ def main() -> None:
             "run: pip install 'rollstream[console]'\n"
         )
         raise SystemExit(1)
+    # Arrow's own pool gives memory back within moments; it is read when pyarrow is loaded.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     importlib.import_module("rollstream.console.app").build()()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from typing import Annotated
 
@@ -12,12 +11,9 @@ from rollstream.console.options import CONFIG_FILE, ConfigOption
 from rollstream.console.outside import outside
 from rollstream.consumers import Sealer
 from rollstream.runtime.config.load import load_config
+from rollstream.store.warm_memory import keep_memory_warm
 
 _log = logging.getLogger("rollstream.seal")
-
-# What is pending holds no cycles: at its usual pace the collector walks through all of it again and
-# again and finds nothing.
-_NEW_OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +32,7 @@ def seal(
     finishes what is decided and leaves. Run as many as you like: they share the partitions."""
     world, settings = outside(context), load_config(config)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    gc.set_threshold(_NEW_OBJECTS_BETWEEN_COLLECTIONS)
+    keep_memory_warm()
     stopping = world.stopping()
     with world.broker(settings) as broker:
         sealer = Sealer(

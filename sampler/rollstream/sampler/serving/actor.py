@@ -20,6 +20,7 @@ from rollstream.sampler.shaping.scratch import Scratch
 from rollstream.schemas.errors import RollstreamError
 from rollstream.store.blobs import Blobs
 from rollstream.store.open import open_store
+from rollstream.store.warm_memory import keep_memory_warm
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerError, Fenced
 from rollstream.streams.kafka import KafkaBroker
@@ -58,6 +59,7 @@ class SamplerActor:
         broker: Broker | None,
         store: Blobs | None,
     ) -> None:
+        keep_memory_warm()
         if broker is None:
             broker = KafkaBroker(config.kafka.bootstrap, config.kafka.client)
         self._owner = Owner(

@@ -15,18 +15,21 @@ from rollstream.schemas.events import SealedFile
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import read_rows
 from rollstream.store.errors import BlobMissing, CorruptFile
+from rollstream.store.page_cache import let_go
 
 SCALAR_BYTES_PER_ROW = 512  # What a row's reward components cost as Python objects, about.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _File:
     columns: Columns
     size: int
+    rows_left: int
 
 
 class Payloads:
-    """Reads rows; recent files stay decoded, up to ``cache_bytes``, least recently used out first.
+    """Reads rows; recent files stay decoded, up to ``cache_bytes``, least recently used out first,
+    and no longer than until each of their groups was served.
 
     Attributes:
         files_read: since the start; the rest came from the cache.
@@ -37,6 +40,7 @@ class Payloads:
         self._blobs = blobs
         self._cache_bytes = cache_bytes
         self._files: OrderedDict[str, _File] = OrderedDict()
+        self._left: list[str] = []  # Files that left the cache; the last batch may still hold them.
         self.files_read = 0
         self.cached_bytes = 0
 
@@ -49,6 +53,8 @@ class Payloads:
         Raises:
             BlobMissing, CorruptFile: a file is not what its event names.
         """
+        while self._left:
+            let_go(self._blobs, self._left.pop())
         held: dict[str, Columns] = {}  # A batch's files stay until it is made, whatever the bound.
         parts = []
         for place, group in groups:
@@ -56,6 +62,7 @@ class Payloads:
             if columns is None:
                 columns = held[group.file.path] = self._columns(group.file)
             parts.append(GroupRows(place, group, columns, group.group.row_start))
+            self._count(group)
         return parts
 
     def all_fields(self, group: KnownGroup) -> Columns:
@@ -77,19 +84,31 @@ class Payloads:
         _check(self._blobs, file)
         columns = read_rows(self._blobs, file.path, fields=FIELDS)
         self.files_read += 1
-        self._keep(file.path, columns)
+        self._keep(file, columns)
         return columns
 
-    def _keep(self, path: str, columns: Columns) -> None:
+    def _count(self, group: KnownGroup) -> None:
+        """The group was served; again only if its step is asked for again."""
+        file = self._files.get(group.file.path)
+        if file is not None:
+            file.rows_left -= group.group.rows
+            if file.rows_left <= 0:
+                self._drop(group.file.path)
+
+    def _drop(self, path: str) -> None:
+        self.cached_bytes -= self._files.pop(path).size
+        self._left.append(path)
+
+    def _keep(self, file: SealedFile, columns: Columns) -> None:
         size = sum(a.values.nbytes + a.offsets.nbytes for a in columns.arrays.values())
         size += columns.rows * SCALAR_BYTES_PER_ROW
         if size > self._cache_bytes:
+            self._left.append(file.path)
             return
-        self._files[path] = _File(columns, size)
+        self._files[file.path] = _File(columns, size, file.rows)
         self.cached_bytes += size
         while self.cached_bytes > self._cache_bytes:
-            _, gone = self._files.popitem(last=False)
-            self.cached_bytes -= gone.size
+            self._drop(next(iter(self._files)))
 
 
 def _check(blobs: Blobs, file: SealedFile) -> None:
