@@ -19,8 +19,8 @@ from rollstream.runtime.config.load import load_config
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.create import create_topics
 
-SEALERS = 1  # On few cores a second one costs more than it brings.
-PARTITIONS = 2  # As many as the sealer has threads for flushes.
+SEALERS = 2
+PARTITIONS = 2  # One for each sealer.
 
 
 @contextmanager
