@@ -18,7 +18,7 @@ from rollstream.streams.errors import BrokerUnavailable
 
 # Requests of many rollouts cost the broker, the sealer and this process least; nobody waits for one
 # rollout, and ``flush`` does not wait for it either.
-LINGER_MS = 25.0
+LINGER_MS = 50.0
 _ROOM_POLL_S = 0.05  # How long one thread holds the writer while it waits for room.
 
 

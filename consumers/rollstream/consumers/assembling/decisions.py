@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from rollstream.schemas.codec import Segment
@@ -13,6 +15,7 @@ NO_SEGMENT = -1  # The segment of a record that names a trajectory and is no seg
 Ident = str | tuple[str, int]  # A segment's identity; the first segment's is the uid alone.
 _GROUP_EVENT_BYTES = 512
 _RECORD_EVENT_BYTES = 80
+_repeated_names = attrgetter("rollout_uid", "replica_id", "stop_reason")
 
 
 class Settlement(NamedTuple):
@@ -109,8 +112,7 @@ def event_bytes(decision: Decision) -> int:
     group = decision.group
     if group is not None:
         total += _GROUP_EVENT_BYTES + len(group.key.example_id) + len(group.key.group_uid)
-        for segment in group.segments:
-            header = segment.header
-            total += len(header.rollout_uid) + len(header.replica_id) + len(header.stop_reason)
+        names = map(_repeated_names, (segment.header for segment in group.segments))
+        total += sum(map(len, chain.from_iterable(names)))
         total += len(group.segments[0].header.lineage)
     return total

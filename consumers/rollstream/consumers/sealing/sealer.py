@@ -28,7 +28,7 @@ from rollstream.streams.topics.specs import specs_for
 
 THREADS = 2  # Beside the loop: one encodes while the other waits for a disk.
 IDLE_WAIT_S = 0.02
-BUSY_WAIT_S = 0.002  # While a job runs: its end is seen this soon.
+BUSY_WAIT_S = 0.005  # While a job runs: its end is seen this soon.
 STEP_S = 0.1  # How long one step of `run` may last.
 _log = logging.getLogger("rollstream.sealer")
 

@@ -49,7 +49,7 @@ from rollstream.streams.topics.check import require_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
 
-FOLLOW_SLICE_S = 0.005  # A wait for groups looks at its deadline this often.
+FOLLOW_SLICE_S = 0.05  # A wait for groups looks at its deadline this often.
 START_TIMEOUT_FACTOR = 4.0  # A start asks the broker several times, and reads whole logs.
 
 

@@ -93,8 +93,8 @@ def member_properties(bootstrap: str, client: Mapping[str, str], *, group: str) 
         **reader_properties(bootstrap, {}, group=group),
         "partition.assignment.strategy": "cooperative-sticky",
         # Under load a few large answers, not one a record; otherwise a record waits this long.
-        "fetch.min.bytes": 256 * 1024,
-        "fetch.wait.max.ms": 20,
+        "fetch.min.bytes": 1024 * 1024,
+        "fetch.wait.max.ms": 50,
         "session.timeout.ms": SESSION_TIMEOUT_MS,
         "heartbeat.interval.ms": 500,
         "max.poll.interval.ms": POLL_INTERVAL_MS_MAX,
