@@ -25,6 +25,7 @@ from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Dispatched, Event, Failed
 from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.order import UNKNOWN_STEP
+from rollstream.schemas.plain_writer import PlainWriter
 from rollstream.schemas.wire_schemas import PREFIX_BYTES, WireSchema, packed_dtype
 
 E = TypeVar("E")
@@ -49,7 +50,13 @@ class Segment(NamedTuple):
 
 def encode_rollout(fields: Mapping[str, Any]) -> bytes:
     """A rollout segment from its fields, named as in the newest ``rollout`` schema."""
-    return _write(wire_schemas.newest("rollout"), fields)
+    return _plain_rollouts().write(fields) or _write(wire_schemas.newest("rollout"), fields)
+
+
+@cache
+def _plain_rollouts() -> PlainWriter:
+    schema = wire_schemas.newest("rollout")
+    return PlainWriter(schema.parsed["fields"], schema.prefix)
 
 
 def encode(event: Event) -> bytes:

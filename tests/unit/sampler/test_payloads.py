@@ -44,13 +44,28 @@ def test_a_file_is_decoded_once_while_there_is_room_and_never_held_beyond_it(
     size = one.cached_bytes
     cache = Payloads(blobs, int(2.5 * size))
     for groups in files:
-        cache.parts(list(enumerate(groups)))
+        cache.parts(list(enumerate(groups[:3])))
         assert cache.cached_bytes <= 2.5 * size
     assert cache.files_read == 4
     cache.parts([(0, files[3][1]), (1, files[2][0])])
     assert cache.files_read == 4, "the two newest are held"
     cache.parts([(0, files[0][0])])
     assert cache.files_read == 5, "the oldest made room"
+
+
+def test_a_file_leaves_once_all_of_its_groups_were_served_and_can_be_read_again(
+    blobs: Blobs,
+) -> None:
+    first, second = sealed(blobs, "a"), sealed(blobs, "b")
+    cache = Payloads(blobs, 1 << 30)
+    cache.parts(list(enumerate(first[:3])))
+    cache.parts(list(enumerate(first[:3])))  # The same step, asked for again.
+    assert cache.cached_bytes > 0
+    cache.parts([(0, first[3]), (1, second[0])])
+    assert cache.files_read == 2, "the first was held until now"
+    part = cache.parts([(0, first[1])])[0]
+    assert cache.files_read == 3, "it left with its last group"
+    assert part.columns.arrays["output_tokens"].row(part.first) is not None
 
 
 def test_a_batch_larger_than_the_cache_reads_each_file_once(blobs: Blobs) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rollstream.sampler.deciding.known import KnownGroup
 from rollstream.sampler.shaping.assembled import FIELDS, GroupRows
@@ -25,6 +25,7 @@ class _File:
     columns: Columns
     size: int
     rows_left: int
+    served: set[int] = field(default_factory=set)  # Where groups begin.
 
 
 class Payloads:
@@ -89,10 +90,11 @@ class Payloads:
 
     def _count(self, group: KnownGroup) -> None:
         """The group was served; again only if its step is asked for again."""
-        file = self._files.get(group.file.path)
-        if file is not None:
+        file, first = self._files.get(group.file.path), group.group.row_start
+        if file is not None and first not in file.served:
+            file.served.add(first)
             file.rows_left -= group.group.rows
-            if file.rows_left <= 0:
+            if not file.rows_left:
                 self._drop(group.file.path)
 
     def _drop(self, path: str) -> None:
