@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -63,7 +64,8 @@ class KnownGroup(NamedTuple):
     """A sealed group.
 
     Attributes:
-        members: columns over the members of the whole flush; ours begin at ``first``.
+        members: columns over the members of the whole flush; ours begin at ``first``. A segment that
+            has no reward of its own has the newest of its trajectory's.
         sealed_ts: log time of the flush, microseconds.
         policies: the distinct policies of the members, sorted.
         has_rewards: no member's reward is awaited.
@@ -86,7 +88,7 @@ def known_groups(log: LogId, offset: int, event: Flushed) -> list[KnownGroup]:
     """The groups that a flush at ``offset`` sealed, in its order."""
     if not event.groups:
         return []
-    members = event.members
+    members = _with_trajectories_rewarded(event.members)
     bounds = np.cumsum([0, *(group.rows for group in event.groups)])
     assert bounds[-1] == len(members.rewards), (log, offset)
     starts = bounds[:-1]
@@ -113,6 +115,18 @@ def known_groups(log: LogId, offset: int, event: Flushed) -> list[KnownGroup]:
             )
         )
     return found
+
+
+def _with_trajectories_rewarded(members: Members) -> Members:
+    """What a trajectory earned is often known at its last segment only; it is every segment's."""
+    missing = np.flatnonzero(np.isnan(members.rewards))
+    if not missing.size or not members.segment_idxs.any():
+        return members
+    given = np.flatnonzero(~np.isnan(members.rewards)).tolist()
+    earned = {members.uids[row]: members.rewards[row] for row in given}  # The newest comes last.
+    rewards = members.rewards.copy()
+    rewards[missing] = [earned.get(members.uids[row], np.nan) for row in missing.tolist()]
+    return replace(members, rewards=rewards)
 
 
 def ref_of(chosen: ChosenGroup | GroupRef) -> Ref:

@@ -1,0 +1,47 @@
+"""What the sampler makes of a flush."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.testing import assert_array_equal
+
+from harness.groups import GroupSpec, flush_of
+from rollstream.sampler.deciding.known import KnownGroup, LogId, known_groups
+
+NAN = float("nan")
+
+
+def known(uids: tuple[str, ...], segments: list[int], rewards: list[float]) -> list[KnownGroup]:
+    """Two groups of four rows each."""
+    event = flush_of([GroupSpec(rewards=(0.0,) * 4)] * 2, name="a")
+    members = replace(
+        event.members,
+        uids=uids,
+        segment_idxs=np.array(segments, np.int32),
+        rewards=np.array(rewards, np.float64),
+    )
+    return known_groups(LogId("math", 1, 0), 7, replace(event, members=members))
+
+
+def test_what_a_trajectory_earned_at_its_end_is_every_segments() -> None:
+    groups = known(
+        ("t", "t", "t", "u", "v", "v", "w", "w"),
+        [0, 1, 2, 0, 0, 1, 0, 1],
+        [NAN, NAN, 1.0, 0.5, 0.25, NAN, NAN, NAN],
+    )
+    assert [group.has_rewards for group in groups] == [True, False]
+    assert_array_equal(groups[0].members.rewards, [1, 1, 1, 0.5, 0.25, 0.25, NAN, NAN])
+
+
+def test_segments_with_rewards_of_their_own_keep_them() -> None:
+    given = [0.0, 0.5, 1.0, 0.0, 0.1, 0.2, 0.3, 0.4]
+    groups = known(("t", "t", "t", "u", "v", "v", "w", "w"), [0, 1, 2, 0, 0, 1, 0, 1], given)
+    assert_array_equal(groups[1].members.rewards, given)
+
+
+def test_a_rollout_of_one_segment_waits_for_its_own_score() -> None:
+    rewards = [NAN, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0]
+    groups = known(tuple("abcdefgh"), [0] * 8, rewards)
+    assert [group.has_rewards for group in groups] == [False, True]
