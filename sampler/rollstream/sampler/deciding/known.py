@@ -64,8 +64,8 @@ class KnownGroup(NamedTuple):
     """A sealed group.
 
     Attributes:
-        members: columns over the members of the whole flush; ours begin at ``first``. A segment that
-            has no reward of its own has the newest of its trajectory's.
+        members: columns over the members of the whole flush; ours begin at ``first``. A segment
+            without a reward of its own has the newest of its trajectory's.
         sealed_ts: log time of the flush, microseconds.
         policies: the distinct policies of the members, sorted.
         has_rewards: no member's reward is awaited.
