@@ -5,6 +5,7 @@ Map, a line a file:
 - ``avsc/``          the only list of fields; one file a schema and version
 - ``wire_schemas``   loads them; fingerprints; which fields are packed arrays
 - ``codec``          events to bytes and back (Avro single-object encoding)
+- ``plain_writer``   the bytes of a rollout without rare fields, sooner than fastavro has them
 - ``header``         ``RolloutHeader``: all that a decision may read, never a token
 - ``columns``        ``Columns``: many segments as ragged arrays
 - ``records``        ``RolloutRecord`` and relatives: the user's view, made at a door

@@ -2,16 +2,18 @@
 
 Map, a line a file:
 
-- ``blobs``      the interface: atomic durable creates, reads, lists, deletes
-- ``local``      the interface on a local disk
-- ``memory``     the interface in memory, for tests (public)
-- ``open``       from a root to blobs, and to a pyarrow data set of the visible files
-- ``layout``     every path below the root
-- ``arrow``      columns to Arrow tables and back; the schema, derived from the ``.avsc``
-- ``dataset``    rows to Parquet bytes, Parquet bytes to rows
+- ``blobs``       the interface: atomic durable creates, reads, lists, deletes
+- ``local``       the interface on a local disk
+- ``memory``      the interface in memory, for tests (public)
+- ``open``        from a root to blobs, and to a pyarrow data set of the visible files
+- ``layout``      every path below the root
+- ``arrow``       columns to Arrow tables and back; the schema, derived from the ``.avsc``
+- ``dataset``     rows to Parquet bytes, Parquet bytes to rows
 - ``plain_pages`` values of such a file used where they lie
-- ``manifests``  a seal event as a JSON file, named by generation, partition and offset
-- ``errors``     what a store may answer
+- ``page_cache``  leaves the system's page cache to what is still to be read
+- ``warm_memory`` how a process that moves large buffers all its life keeps its memory
+- ``manifests``   a seal event as a JSON file, named by generation, partition and offset
+- ``errors``      what a store may answer
 """
 
 from rollstream.store.blobs import BlobInfo, Blobs, Bytes
