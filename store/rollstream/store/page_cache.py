@@ -19,9 +19,9 @@ def let_go(blobs: Blobs, path: str) -> None:
         return
     try:
         handle = os.open(local, os.O_RDONLY)
+        try:
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(handle)
     except OSError:
-        return  # Gone already; advice about it is needed by nobody.
-    try:
-        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(handle)
+        return  # Gone already, or a file system without such advice: nobody needs it.

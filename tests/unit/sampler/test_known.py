@@ -25,19 +25,25 @@ def known(uids: tuple[str, ...], segments: list[int], rewards: list[float]) -> l
     return known_groups(LogId("math", 1, 0), 7, replace(event, members=members))
 
 
-def test_what_a_trajectory_earned_at_its_end_is_every_segments() -> None:
-    groups = known(
-        ("t", "t", "t", "u", "v", "v", "w", "w"),
-        [0, 1, 2, 0, 0, 1, 0, 1],
-        [NAN, NAN, 1.0, 0.5, 0.25, NAN, NAN, NAN],
-    )
+UIDS = ("t", "t", "t", "u", "v", "v", "w", "w")
+SEGMENTS = [0, 1, 2, 0, 0, 1, 0, 1]
+
+
+def test_what_a_trajectory_earned_at_its_end_is_every_earlier_segments() -> None:
+    groups = known(UIDS, SEGMENTS, [NAN, NAN, 1.0, 0.5, NAN, 0.25, 0.75, 0.0])
+    assert [group.has_rewards for group in groups] == [True, True]
+    assert_array_equal(groups[0].members.rewards, [1, 1, 1, 0.5, 0.25, 0.25, 0.75, 0])
+
+
+def test_a_last_segment_without_a_reward_waits_for_its_score() -> None:
+    groups = known(UIDS, SEGMENTS, [0.5, NAN, 1.0, 0.5, 0.25, NAN, NAN, NAN])
     assert [group.has_rewards for group in groups] == [True, False]
-    assert_array_equal(groups[0].members.rewards, [1, 1, 1, 0.5, 0.25, 0.25, NAN, NAN])
+    assert_array_equal(groups[0].members.rewards, [0.5, 1, 1, 0.5, 0.25, NAN, NAN, NAN])
 
 
 def test_segments_with_rewards_of_their_own_keep_them() -> None:
     given = [0.0, 0.5, 1.0, 0.0, 0.1, 0.2, 0.3, 0.4]
-    groups = known(("t", "t", "t", "u", "v", "v", "w", "w"), [0, 1, 2, 0, 0, 1, 0, 1], given)
+    groups = known(UIDS, SEGMENTS, given)
     assert_array_equal(groups[1].members.rewards, given)
 
 

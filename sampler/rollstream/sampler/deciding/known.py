@@ -65,7 +65,7 @@ class KnownGroup(NamedTuple):
 
     Attributes:
         members: columns over the members of the whole flush; ours begin at ``first``. A segment
-            without a reward of its own has the newest of its trajectory's.
+            without a reward of its own has that of the next one of its trajectory.
         sealed_ts: log time of the flush, microseconds.
         policies: the distinct policies of the members, sorted.
         has_rewards: no member's reward is awaited.
@@ -118,14 +118,15 @@ def known_groups(log: LogId, offset: int, event: Flushed) -> list[KnownGroup]:
 
 
 def _with_trajectories_rewarded(members: Members) -> Members:
-    """What a trajectory earned is often known at its last segment only; it is every segment's."""
+    """What a trajectory earned is often known at its last segment only; the earlier ones have it
+    too. A last segment without a reward waits for its score."""
     missing = np.flatnonzero(np.isnan(members.rewards))
     if not missing.size or not members.segment_idxs.any():
         return members
-    given = np.flatnonzero(~np.isnan(members.rewards)).tolist()
-    earned = {members.uids[row]: members.rewards[row] for row in given}  # The newest comes last.
-    rewards = members.rewards.copy()
-    rewards[missing] = [earned.get(members.uids[row], np.nan) for row in missing.tolist()]
+    rewards, uids = members.rewards.copy(), members.uids
+    for row in missing[::-1].tolist():  # A member's rows lie together, in the order of segments.
+        if row + 1 < len(uids) and uids[row + 1] == uids[row]:
+            rewards[row] = rewards[row + 1]
     return replace(members, rewards=rewards)
 
 
