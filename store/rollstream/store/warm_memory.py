@@ -9,9 +9,9 @@ import pyarrow as pa
 
 # What such a process holds has no cycles: at its usual pace the collector walks through all of it
 # again and again and finds nothing.
-NEW_OBJECTS_BETWEEN_COLLECTIONS = 200_000
-KEPT_BYTES = 256 * 1024 * 1024  # Freed memory that is not given back.
-_MMAP_FROM_BYTES = 1 << 30
+_NEW_OBJECTS_BETWEEN_COLLECTIONS = 200_000
+_KEPT_BYTES = 256 * 1024 * 1024  # Freed memory that is not given back.
+_MMAP_FROM_BYTES = 1 << 30  # Larger buffers are mapped anew each time.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -22,8 +22,8 @@ def keep_memory_warm() -> None:
     Source: mallopt(3); elsewhere than on glibc memory is kept as its allocator likes.
     """
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own gives back within moments.
-    gc.set_threshold(NEW_OBJECTS_BETWEEN_COLLECTIONS)
+    gc.set_threshold(_NEW_OBJECTS_BETWEEN_COLLECTIONS)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _MMAP_FROM_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -230,22 +230,22 @@ class Owner:
         Raises:
             Fenced: somebody took over.
         """
-        try:
-            self._log.confirm(Deadline(self._config.kafka.timeout_s, self._clock))
-        except DeliveryUnknown:
-            self._claimed = False
-            return False
-        except Fenced as error:
-            raise self._overtaken(error) from error
-        return True
+        return self._without_doubt(self._log.confirm)
 
     def _hear(self, events: list[SamplerEvent]) -> bool:
         """Whether the events count; if not, whether they do is in doubt."""
-        deadline = Deadline(self._config.kafka.timeout_s, self._clock)
-        try:
+
+        def append_all(deadline: Deadline) -> None:
             for event in events:
                 ticket = self._log.append(event)
             self._log.heard(ticket, deadline)
+
+        return self._without_doubt(append_all)
+
+    def _without_doubt(self, ask: Callable[[Deadline], None]) -> bool:
+        """Whether the log answered; if not, all is in doubt until it is claimed again."""
+        try:
+            ask(Deadline(self._config.kafka.timeout_s, self._clock))
         except DeliveryUnknown:
             self._claimed = False
             return False

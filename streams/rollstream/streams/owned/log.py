@@ -164,8 +164,7 @@ class OwnedLog(Generic[F]):
             Fenced: already known to be overtaken. DeliveryUnknown: in doubt; claim again first.
             BufferFull: too many are not heard yet. RecordTooLarge: nothing was queued.
         """
-        if self._trouble is not None:
-            raise type(self._trouble)(str(self._trouble))
+        self._expect_no_trouble()
         return self._append(event)
 
     def heard(self, ticket: Ticket, deadline: Deadline) -> int:
@@ -181,8 +180,7 @@ class OwnedLog(Generic[F]):
         known = self._heard.get(ticket.number)
         if known is not None:
             return known
-        if self._trouble is not None:
-            raise type(self._trouble)(str(self._trouble))
+        self._expect_no_trouble()
         if ticket.number <= self._number_at_claim:
             raise DeliveryUnknown(
                 f"{self.where}: appended before the claim at {self.epoch}; the fold tells what "
@@ -209,8 +207,7 @@ class OwnedLog(Generic[F]):
         Raises:
             Fenced: somebody did. BrokerUnavailable: not known by the deadline.
         """
-        if self._trouble is not None:
-            raise type(self._trouble)(str(self._trouble))
+        self._expect_no_trouble()
         if self._watch is None:
             self._watch = self._broker.reader({self.where: 0})
         try:
@@ -252,6 +249,11 @@ class OwnedLog(Generic[F]):
         self._proven = self.epoch
         self._number_at_claim = self._sending.number
         self._trouble = None
+
+    def _expect_no_trouble(self) -> None:
+        """Raises anew what made the last claim worthless."""
+        if self._trouble is not None:
+            raise type(self._trouble)(str(self._trouble))
 
     def _expect_no_successor(self, reader: LogReader, deadline: Deadline) -> None:
         """Looks at what came behind all that was read, and folds nothing."""
