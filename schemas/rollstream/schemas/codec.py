@@ -9,12 +9,11 @@ Source: Avro 1.12 specification, "Single-object encoding".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields as dataclass_fields
 from functools import cache
 from io import BytesIO
 from math import isfinite, prod
-from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, get_args
 
 import fastavro
@@ -26,12 +25,19 @@ from rollstream.schemas.events import Dispatched, Event, Failed
 from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.plain_writer import PlainWriter
+from rollstream.schemas.rollout_reader import RolloutReader
 from rollstream.schemas.wire_schemas import PREFIX_BYTES, WireSchema, packed_dtype
 
 E = TypeVar("E")
-_header_of: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*RolloutHeader._fields)
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
+_STEADY = frozenset(
+    (
+        *("segment_idx", "is_last_segment", "continuation_of", "prefix_hash", "lineage"),
+        *("policy_version", "policy_epoch", "weight_step", "replica_id", "worker_id"),
+        *("split", "stop_reason"),
+    )
+)
 _PER_TOKEN_BYTES = {"logprobs": 4, "loss_mask": 1}
 _RARE_PER_TOKEN_BYTES = {
     "actor_logprobs": 4,
@@ -42,7 +48,8 @@ _RARE_PER_TOKEN_BYTES = {
 
 
 class Segment(NamedTuple):
-    """A decoded rollout segment: its header, and all its fields by name (arrays still packed)."""
+    """A decoded rollout segment: its header, and the fields behind it by name. Arrays are still
+    packed: bytes, or views of the record's."""
 
     header: RolloutHeader
     body: Mapping[str, Any]
@@ -56,7 +63,7 @@ def encode_rollout(fields: Mapping[str, Any]) -> bytes:
 @cache
 def _plain_rollouts() -> PlainWriter:
     schema = wire_schemas.newest("rollout")
-    return PlainWriter(schema.parsed["fields"], schema.prefix)
+    return PlainWriter(schema.parsed["fields"], schema.prefix, _STEADY)
 
 
 def encode(event: Event) -> bytes:
@@ -75,20 +82,12 @@ def decode(value: bytes) -> Segment | Event:
     schema = wire_schemas.by_prefix().get(value[:PREFIX_BYTES])
     if schema is None:
         raise _no_such_schema(value)
-    stream = BytesIO(value)
-    stream.seek(PREFIX_BYTES)
     try:
-        wire: Any = fastavro.schemaless_reader(stream, schema.parsed, None)
+        if schema.name == "rollout":
+            return _segment(schema, value)
+        wire = _read(schema, value)
     except (EOFError, IndexError, KeyError, ValueError, OverflowError, MemoryError) as error:
         raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {error!r}") from error
-    if stream.tell() != len(value):
-        extra = len(value) - stream.tell()
-        raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {extra} bytes behind it")
-    if schema.name == "rollout":
-        header = RolloutHeader._make(_header_of(wire))
-        _check_header(header)
-        _check_lengths(header, wire)
-        return Segment(header, wire)
     event: Event = _from_wire(_event_class(schema.name), wire, schema.source)
     if isinstance(event, Dispatched | Failed):
         _check_counts(event)
@@ -112,6 +111,35 @@ def _write(schema: WireSchema, wire: Mapping[str, Any]) -> bytes:
     return stream.getvalue()
 
 
+def _read(schema: WireSchema, value: bytes) -> dict[str, Any]:
+    stream = BytesIO(value)
+    stream.seek(PREFIX_BYTES)
+    wire: Any = fastavro.schemaless_reader(stream, schema.parsed, None)
+    if stream.tell() != len(value):
+        extra = len(value) - stream.tell()
+        raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {extra} bytes behind it")
+    fields: dict[str, Any] = wire
+    return fields
+
+
+def _segment(schema: WireSchema, value: bytes) -> Segment:
+    found = _rollouts(schema.prefix).read(value)
+    if found is None:
+        body = _read(schema, value)
+        header = RolloutHeader._make(map(body.pop, RolloutHeader._fields))
+        _check_lengths(header, body)
+    else:
+        header, body = found
+    _check_header(header)
+    _check_values(header, body)
+    return Segment(header, body)
+
+
+@cache
+def _rollouts(prefix: bytes) -> RolloutReader:
+    return RolloutReader(wire_schemas.by_prefix()[prefix])
+
+
 def _no_such_schema(value: bytes) -> UnreadableEvent:
     if value[:2] != wire_schemas.MARKER:
         return UnreadableEvent("not_an_event", f"begins with {value[:PREFIX_BYTES].hex()!r}")
@@ -127,14 +155,17 @@ def _check_lengths(header: RolloutHeader, body: Mapping[str, Any]) -> None:
         )
     for name, width in _PER_TOKEN_BYTES.items():
         _check_one(name, body[name], width * tokens)
-    extras = body["extras"]
+
+
+def _check_values(header: RolloutHeader, body: Mapping[str, Any]) -> None:
+    """What the header does not say: the rare arrays, and which values a mask has."""
+    tokens, extras, mask = header.token_count, body["extras"], body["loss_mask"]
     if extras is not None:
         for name, width in _RARE_PER_TOKEN_BYTES.items():
             _check_one(name, extras[name], width * tokens)
         for array in extras["token_arrays"]:
             _check_token_array(array, tokens)
-    mask = body["loss_mask"]
-    if mask is not None and mask.translate(None, b"\x00\x01"):
+    if mask is not None and bytes(mask).translate(None, b"\x00\x01"):
         raise UnreadableEvent("inconsistent", "loss_mask has bytes other than 0 and 1")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,10 @@ from numpy.typing import NDArray
 
 from rollstream.schemas import wire_schemas
 from rollstream.schemas.codec import Segment
+from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.wire_schemas import packed_dtype
+
+Packed = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +72,17 @@ class Columns:
             packed = [body[name] for body in bodies]
             if name in REQUIRED_ARRAYS or any(p is not None for p in packed):
                 arrays[name] = _join(packed, dtype)
-        for name in scalar_fields():
-            if name not in rare_fields():
-                scalars[name] = [body[name] for body in bodies]
+        headers = [segment.header for segment in segments]
+        by_field = list(zip(*headers, strict=True)) or [()] * len(RolloutHeader._fields)
+        scalars.update(zip(RolloutHeader._fields, by_field, strict=True))
+        for name in _FREE:
+            scalars[name] = [body[name] for body in bodies]
         _add_rare(scalars, arrays, bodies)
         return cls(len(segments), scalars, arrays)
 
 
 REQUIRED_ARRAYS = ("prompt_tokens", "output_tokens")
+_FREE = ("rewards", "metadata")  # The scalars behind the header that every segment has.
 _RARE_DEFAULTS: Mapping[str, Any] = {
     "actor_logprob_sum": None,
     "actor_policy_version": "",
@@ -102,11 +109,11 @@ def _add_rare(
                 arrays[name] = _join(packed, dtype)
 
 
-def _join(packed: list[bytes | None], dtype: str) -> Ragged:
+def _join(packed: list[Packed | None], dtype: str) -> Ragged:
     width = np.dtype(dtype).itemsize
     offsets = np.zeros(len(packed) + 1, np.int64)
     present = None
-    if None in packed:
+    if NoneType in set(map(type, packed)):  # `None in packed` would compare bytes.
         present = np.fromiter((p is not None for p in packed), np.bool_, len(packed))
         packed = [p or b"" for p in packed]
     np.cumsum([len(p) // width for p in packed if p is not None], out=offsets[1:])

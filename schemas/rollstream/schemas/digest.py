@@ -32,7 +32,9 @@ def row_digests(columns: Columns, row_starts: Sequence[int]) -> list[bytes]:
     columns_of: list[_Fixed | _Texts | _Arrays | _Absent] = []
     for name, kind in scalar_fields().items():
         canonical = _canonical(columns.scalars[name], kind)
-        columns_of.append(_Texts(canonical) if isinstance(canonical, list) else _Fixed(canonical))
+        columns_of.append(
+            _Fixed(canonical) if isinstance(canonical, np.ndarray) else _Texts(canonical)
+        )
     for name in array_fields():
         ragged = columns.arrays.get(name)
         columns_of.append(_Absent() if ragged is None else _Arrays(ragged))
@@ -70,16 +72,19 @@ class _Fixed:
 class _Texts:
     """Where each text ends, then the texts."""
 
-    def __init__(self, texts: list[str]) -> None:
-        self._raw = [text.encode() for text in texts]
-        sizes = np.fromiter(map(len, self._raw), np.int64, len(self._raw))
+    def __init__(self, texts: Sequence[str]) -> None:
+        joined = "".join(texts)
+        # In ASCII a text has as many bytes as characters.
+        measured = texts if joined.isascii() else [text.encode() for text in texts]
+        sizes = np.fromiter(map(len, measured), np.int64, len(texts))
         self._sizes = sizes.data.cast("B")
-        self._empty = not sizes.any()
+        self._raw = joined.encode()
+        self._ends = [0, *np.cumsum(sizes).tolist()]
 
     def add(self, parts: list[bytes | memoryview], start: int, stop: int) -> None:
         parts.append(self._sizes[8 * start : 8 * stop])
-        if not self._empty:
-            parts += self._raw[start:stop]
+        if self._raw:
+            parts.append(self._raw[self._ends[start] : self._ends[stop]])
 
 
 class _Arrays:
@@ -106,11 +111,11 @@ class _Absent:
         parts.append(_ABSENT * (stop - start))
 
 
-def _canonical(values: Sequence[Any], avro_type: Any) -> list[str] | NDArray[Any]:
+def _canonical(values: Sequence[Any], avro_type: Any) -> Sequence[str] | NDArray[Any]:
     """Strings as they are, numbers as 8 bytes each, anything else as text with sorted keys."""
     kind = avro_type["type"] if isinstance(avro_type, dict) else avro_type
     if kind == "string":
-        return list(values)
+        return values
     if kind in ("int", "long", "boolean"):
         return np.asarray(values, np.int64)
     if kind == "map":

@@ -9,14 +9,17 @@ Source: Avro 1.12 specification, "Binary encoding".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 from operator import itemgetter
 from struct import Struct
 from typing import Any
 
-_REPEATED_CHARS_MAX = 64  # Longer strings are not kept, whatever callers put into them.
+from rollstream.schemas.varint import small_number, varint
+
 _KEPT = 4_096
+_RUNS_KEPT = 256  # A process has a few; its policy changes, and nearly nothing else.
 _NOTHING = b"\x00"  # Null as the first branch of a union, an empty map, an empty array.
 _SECOND = b"\x02"  # The second branch of a union.
 _BOOLEANS = (b"\x00", b"\x01")
@@ -30,14 +33,25 @@ class PlainWriter:
     Args:
         fields: of the schema, without logical types.
         prefix: stands in front of each record.
+        steady: names of fields that change little from record to record; where several stand side
+            by side, their bytes are kept together.
     """
 
-    def __init__(self, fields: Sequence[Mapping[str, Any]], prefix: bytes) -> None:
+    def __init__(
+        self, fields: Sequence[Mapping[str, Any]], prefix: bytes, steady: Container[str]
+    ) -> None:
         self._prefix = prefix
-        rare = [field["name"] for field in fields if _writer_of(field["type"]) is None]
+        rare = [field["name"] for field in fields if not _writers_of(field["type"])]
         self._rare = itemgetter(*rare, *rare[:1])  # Of two names at least, so always a tuple.
-        self._values = itemgetter(*(field["name"] for field in fields))
-        self._writers = tuple(_writer_of(field["type"]) or _nothing for field in fields)
+        self._plan: list[tuple[_Writer, Callable[[Any], Any]]] = []
+        for together, run in groupby(fields, lambda field: field["name"] in steady):
+            if together:
+                self._plan.append(_run(list(run)))
+                continue
+            for field in run:
+                get = itemgetter(field["name"])
+                for write in _writers_of(field["type"]) or (_nothing,):
+                    self._plan.append((write, get))
 
     def write(self, record: Mapping[str, Any]) -> bytes | None:
         """The record's bytes; None where a rare field has something in it.
@@ -47,26 +61,38 @@ class PlainWriter:
         """
         if any(self._rare(record)):
             return None
-        values = zip(self._writers, self._values(record), strict=True)
-        return b"".join([self._prefix, *[write(value) for write, value in values]])
+        return b"".join([self._prefix, *[write(get(record)) for write, get in self._plan]])
 
 
-def _writer_of(avro_type: Any) -> _Writer | None:
-    """None: rare."""
+def _run(fields: Sequence[Mapping[str, Any]]) -> tuple[_Writer, Callable[[Any], Any]]:
+    """Writes fields that stand side by side from the tuple of their values."""
+    assert len(fields) > 1, "itemgetter makes no tuple of one"
+    writers = [write for field in fields for write in _writers_of(field["type"])]
+    assert len(writers) == len(fields), "steady fields are short"
+
+    @lru_cache(_RUNS_KEPT)
+    def write_all(values: tuple[Any, ...]) -> bytes:
+        return b"".join([write(value) for write, value in zip(writers, values, strict=True)])
+
+    return write_all, itemgetter(*(field["name"] for field in fields))
+
+
+def _writers_of(avro_type: Any) -> tuple[_Writer, ...]:
+    """What they write of a value, one behind the other, are its bytes; none: it is rare."""
     match avro_type:
         case "string":
-            return _text
+            return (_text,)
         case "int" | "long":
-            return _number
+            return (_number,)
         case "boolean":
-            return _BOOLEANS.__getitem__
+            return (_BOOLEANS.__getitem__,)
         case "bytes":
-            return _bytes
+            return (_length, _content)
         case ["null", "double"]:
-            return _double_or_null
+            return (_double_or_null,)
         case ["null", "bytes"]:
-            return _bytes_or_null
-    return None
+            return (_length_or_null, _content)
+    return ()
 
 
 def _nothing(_: Any) -> bytes:
@@ -74,48 +100,33 @@ def _nothing(_: Any) -> bytes:
 
 
 def _text(value: str) -> bytes:
-    return _kept_text(value) if len(value) <= _REPEATED_CHARS_MAX else _any_text(value)
-
-
-def _any_text(value: str) -> bytes:
     raw = value.encode()
-    return _small(len(raw)) + raw
-
-
-_kept_text = lru_cache(_KEPT)(_any_text)
+    return small_number(len(raw)) + raw
 
 
 def _number(value: int) -> bytes:
-    """Zigzag, seven bits a byte, the lowest first."""
     if value < 1 << 20:
-        return _small(value)
+        return small_number(value)
     # A time: its low 21 bits are always others, those above are the same for a second.
     bits = value << 1
     low = bytes((bits & 127 | 128, bits >> 7 & 127 | 128, bits >> 14 & 127 | 128))
-    return low + _varint(bits >> 21)
+    return low + _high(bits >> 21)
 
 
-@lru_cache(_KEPT)
-def _small(value: int) -> bytes:
-    return _varint(value << 1 ^ value >> 63)
+_high = lru_cache(_KEPT)(varint)
 
 
-@lru_cache(_KEPT)
-def _varint(bits: int) -> bytes:
-    out = bytearray()
-    while bits > 127:
-        out.append(bits & 127 | 128)
-        bits >>= 7
-    out.append(bits)
-    return bytes(out)
+def _length(value: bytes) -> bytes:
+    return small_number(len(value))
 
 
-def _bytes(value: bytes) -> bytes:
-    return _small(len(value)) + value
+def _length_or_null(value: bytes | None) -> bytes:
+    return _NOTHING if value is None else _SECOND + small_number(len(value))
 
 
-def _bytes_or_null(value: bytes | None) -> bytes:
-    return _NOTHING if value is None else _SECOND + _small(len(value)) + value
+def _content(value: bytes | None) -> bytes:
+    """Not copied."""
+    return value or b""
 
 
 def _double_or_null(value: float | None) -> bytes:

@@ -29,7 +29,7 @@ def test_any_event_comes_back_as_it_was(event: Any) -> None:
 def test_any_rollout_comes_back_as_it_was(fields: dict[str, Any]) -> None:
     segment = decode(encode_rollout(fields))
     assert isinstance(segment, Segment)
-    assert segment.body == fields
+    assert {**segment.header._asdict(), **segment.body} == fields
     assert segment.header == RolloutHeader(**{k: fields[k] for k in RolloutHeader._fields})
 
 

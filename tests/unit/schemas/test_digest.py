@@ -80,8 +80,8 @@ def test_a_change_of_any_field_changes_the_digest(change: dict[str, Any]) -> Non
 
 
 def test_every_field_is_among_the_changes() -> None:
-    body = make_segment(**ROLLOUT).body
-    fields = {*body, *body["extras"]} - {"extras", "prompt_count", "token_count"}
+    header, body = make_segment(**ROLLOUT)
+    fields = {*header._fields, *body, *body["extras"]} - {"extras", "prompt_count", "token_count"}
     assert {name for change in CHANGES for name in change} == fields
 
 

@@ -14,7 +14,7 @@ from rollstream.schemas import wire_schemas
 from rollstream.schemas.plain_writer import PlainWriter
 
 SCHEMA = wire_schemas.newest("rollout")
-WRITER = PlainWriter(SCHEMA.parsed["fields"], SCHEMA.prefix)
+WRITER = PlainWriter(SCHEMA.parsed["fields"], SCHEMA.prefix, {"lineage", "policy_version"})
 TEXTS = st.text(max_size=100)
 VALUES = {
     "string": TEXTS,
