@@ -10,23 +10,23 @@ Source: Avro 1.12 specification, "Single-object encoding".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields as dataclass_fields
 from functools import cache
 from io import BytesIO
 from math import isfinite, prod
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar
 
 import fastavro
 import numpy as np
 
-from rollstream.schemas import events, wire_schemas
+from rollstream.schemas import wire_schemas
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Dispatched, Event, Failed
 from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.plain_writer import PlainWriter
 from rollstream.schemas.rollout_reader import RolloutReader
-from rollstream.schemas.wire_schemas import PREFIX_BYTES, WireSchema, packed_dtype
+from rollstream.schemas.shapes import schema_name, shape_of
+from rollstream.schemas.wire_schemas import PREFIX_BYTES, WireSchema
 
 E = TypeVar("E")
 _INT_MAX = 2**31 - 1
@@ -68,8 +68,8 @@ def _plain_rollouts() -> PlainWriter:
 
 def encode(event: Event) -> bytes:
     """An event, under the newest version of its schema."""
-    schema = wire_schemas.newest(_schema_name(type(event).__name__))
-    return _write(schema, _to_wire(event, schema.source))
+    schema = wire_schemas.newest(schema_name(type(event).__name__))
+    return _write(schema, shape_of(schema.prefix).to_wire(event))
 
 
 def decode(value: bytes) -> Segment | Event:
@@ -88,7 +88,7 @@ def decode(value: bytes) -> Segment | Event:
         wire = _read(schema, value)
     except (EOFError, IndexError, KeyError, ValueError, OverflowError, MemoryError) as error:
         raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {error!r}") from error
-    event: Event = _from_wire(_event_class(schema.name), wire, schema.source)
+    event: Event = shape_of(schema.prefix).from_wire(wire)
     if isinstance(event, Dispatched | Failed):
         _check_counts(event)
     return event
@@ -206,81 +206,3 @@ def _check_counts(event: Dispatched | Failed) -> None:
 def _check_one(name: str, packed: bytes | None, size: int) -> None:
     if packed is not None and len(packed) != size:
         raise UnreadableEvent("inconsistent", f"{name} has {len(packed)} bytes, not {size}")
-
-
-@cache
-def _schema_name(class_name: str) -> str:
-    """``BatchServed`` to ``batch_served``."""
-    letters = (f"_{c.lower()}" if c.isupper() else c for c in class_name)
-    return "".join(letters).removeprefix("_")
-
-
-@cache
-def _event_class(name: str) -> type[Event]:
-    kinds: tuple[type[Event], ...] = get_args(Event)
-    return next(kind for kind in kinds if _schema_name(kind.__name__) == name)
-
-
-# A nested record's dataclass, where several schemas give one shape several Avro names.
-_SAME_SHAPE = {
-    "CompactedFile": "SealedFile",
-    "IncompleteFile": "SealedFile",
-    "ReplacingGroup": "ChosenGroup",
-    "ReplacedPosition": "LogPosition",
-    "MovedPosition": "LogPosition",
-}
-
-
-def _nested_class(name: str) -> type:
-    found: type = getattr(events, _SAME_SHAPE.get(name, name))
-    return found
-
-
-def _to_wire(value: Any, record: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        field["name"]: _value_to_wire(getattr(value, field["name"]), field["type"])
-        for field in record["fields"]
-    }
-
-
-def _value_to_wire(value: Any, avro_type: Any) -> Any:
-    if value is None or isinstance(avro_type, str):
-        return value
-    packed = packed_dtype(avro_type)
-    if packed is not None:
-        return np.ascontiguousarray(value, dtype=packed[0]).tobytes()
-    if isinstance(avro_type, dict):
-        if avro_type["type"] == "record":
-            return _to_wire(value, avro_type)
-        if avro_type["type"] == "array" and isinstance(avro_type["items"], dict):
-            return [_to_wire(item, avro_type["items"]) for item in value]
-    return value
-
-
-def _from_wire(kind: type, wire: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
-    values = {
-        field["name"]: _value_from_wire(wire[field["name"]], field["type"])
-        for field in record["fields"]
-    }
-    assert len(values) == len(dataclass_fields(kind)), kind
-    return kind(**values)
-
-
-def _value_from_wire(value: Any, avro_type: Any) -> Any:
-    if value is None or isinstance(avro_type, str):
-        return value
-    packed = packed_dtype(avro_type)
-    if packed is not None:
-        if len(value) % np.dtype(packed[0]).itemsize:
-            raise UnreadableEvent("inconsistent", f"{len(value)} bytes are no array of {packed[0]}")
-        return np.frombuffer(value, dtype=packed[0])
-    if isinstance(avro_type, dict):
-        if avro_type["type"] == "record":
-            return _from_wire(_nested_class(avro_type["name"]), value, avro_type)
-        if avro_type["type"] == "array":
-            items = avro_type["items"]
-            if isinstance(items, dict):
-                kind = _nested_class(items["name"])
-                return tuple(_from_wire(kind, item, items) for item in value)
-            return tuple(value)
-    return value

@@ -1,0 +1,123 @@
+"""Events as fastavro's dicts and back, after a plan that is made once for each schema.
+
+Most fields travel as they are; a plan names only those that do not: packed arrays and records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields as dataclass_fields
+from functools import cache
+from operator import attrgetter
+from typing import Any, get_args
+
+import numpy as np
+
+from rollstream.schemas import events, wire_schemas
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import Event
+from rollstream.schemas.wire_schemas import packed_dtype
+
+_Convert = Callable[[Any], Any]
+# A nested record's dataclass, where several schemas give one shape several Avro names.
+_SAME_SHAPE = {
+    "CompactedFile": "SealedFile",
+    "IncompleteFile": "SealedFile",
+    "ReplacingGroup": "ChosenGroup",
+    "ReplacedPosition": "LogPosition",
+    "MovedPosition": "LogPosition",
+}
+
+
+class Shape:
+    """How a dataclass travels as a record; it holds every field of the record, by its name."""
+
+    def __init__(self, kind: type, record: Mapping[str, Any]) -> None:
+        self._kind = kind
+        self._names = tuple(field["name"] for field in record["fields"])
+        assert len(self._names) == len(dataclass_fields(kind)), kind
+        self._values_of = attrgetter(*self._names)
+        self._to: list[tuple[str, _Convert]] = []
+        self._from: list[tuple[str, _Convert]] = []
+        for field in record["fields"]:
+            found = _converters(field["type"])
+            if found is not None:
+                self._to.append((field["name"], found[0]))
+                self._from.append((field["name"], found[1]))
+
+    def to_wire(self, value: Any) -> dict[str, Any]:
+        """For fastavro."""
+        values = self._values_of(value) if len(self._names) > 1 else (self._values_of(value),)
+        wire = dict(zip(self._names, values, strict=True))
+        for name, convert in self._to:
+            wire[name] = convert(wire[name])
+        return wire
+
+    def from_wire(self, wire: dict[str, Any]) -> Any:
+        """From what fastavro made, which is used up.
+
+        Raises:
+            UnreadableEvent: bytes that are no array.
+        """
+        for name, convert in self._from:
+            wire[name] = convert(wire[name])
+        return self._kind(**wire)
+
+
+@cache
+def shape_of(prefix: bytes) -> Shape:
+    """Of the events that a schema's prefix stands in front of."""
+    schema = wire_schemas.by_prefix()[prefix]
+    return Shape(_event_class(schema.name), schema.source)
+
+
+@cache
+def schema_name(class_name: str) -> str:
+    """``BatchServed`` to ``batch_served``."""
+    letters = (f"_{c.lower()}" if c.isupper() else c for c in class_name)
+    return "".join(letters).removeprefix("_")
+
+
+@cache
+def _event_class(name: str) -> type[Event]:
+    kinds: tuple[type[Event], ...] = get_args(Event)
+    return next(kind for kind in kinds if schema_name(kind.__name__) == name)
+
+
+def _converters(avro_type: Any) -> tuple[_Convert, _Convert] | None:
+    """To the wire and from it; None: it travels as it is."""
+    packed = packed_dtype(avro_type)
+    if packed is not None:
+        dtype = np.dtype(packed[0])
+        return (
+            lambda value: None if value is None else _packed(value, dtype),
+            lambda value: None if value is None else _unpacked(value, dtype),
+        )
+    match avro_type:
+        case {"type": "record", "name": name}:
+            shape = Shape(_nested_class(name), avro_type)
+            return shape.to_wire, shape.from_wire
+        case {"type": "array", "items": {"name": name} as items}:
+            item = Shape(_nested_class(name), items)
+            return (
+                lambda values: [item.to_wire(value) for value in values],
+                lambda values: tuple([item.from_wire(value) for value in values]),
+            )
+        case {"type": "array"}:
+            return list, tuple
+    return None
+
+
+def _nested_class(name: str) -> type:
+    found: type = getattr(events, _SAME_SHAPE.get(name, name))
+    return found
+
+
+def _packed(value: Any, dtype: np.dtype[Any]) -> bytes:
+    return np.ascontiguousarray(value, dtype).tobytes()
+
+
+def _unpacked(value: bytes, dtype: np.dtype[Any]) -> Any:
+    if len(value) % dtype.itemsize:
+        raise UnreadableEvent("inconsistent", f"{len(value)} bytes are no array of {dtype.str}")
+    return np.frombuffer(value, dtype)
