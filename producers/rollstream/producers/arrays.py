@@ -33,7 +33,7 @@ def packed_tokens(name: str, values: Any) -> bytes:
     packed = array.tobytes()
     # The fourth byte of each has the sign, as the one bit that ASCII leaves out.
     if not packed[3::4].isascii():
-        _refuse(name, array, array < 0, "token ids are not negative; is padding still in it?")
+        _refuse_negative(name, array)
     return packed
 
 
@@ -43,7 +43,13 @@ def _narrowed(name: str, array: NDArray[Any]) -> NDArray[Any]:
     _require_kind(name, array, _INTEGERS, "integers")
     if int(array.max()) > _TOKEN_MAX:
         _refuse(name, array, array > _TOKEN_MAX, "token ids must fit int32")
-    return array.astype(_I4) if int(array.min()) >= 0 else array
+    if int(array.min()) < 0:
+        _refuse_negative(name, array)
+    return array.astype(_I4)
+
+
+def _refuse_negative(name: str, array: NDArray[Any]) -> NoReturn:
+    _refuse(name, array, array < 0, "token ids are not negative; is padding still in it?")
 
 
 def packed_floats(name: str, values: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Reads rollout segments: fastavro reads the header, and arrays become views of the record's bytes.
+"""Reads rollout segments; arrays become views of the record's bytes.
 
 The header's counts say how long each array must be, so the bytes in front of an array are compared
 and not parsed, and nothing of its content is copied. Whatever looks otherwise is left to fastavro.
@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from io import BytesIO
+from struct import error as StructError
 from typing import Any
 
 import fastavro
 
 from rollstream.schemas.header import RolloutHeader
+from rollstream.schemas.header_reader import HeaderReader
 from rollstream.schemas.varint import small_number
 from rollstream.schemas.wire_schemas import PREFIX_BYTES, WireSchema
 
@@ -31,9 +33,11 @@ class RolloutReader:
         behind_header = len(RolloutHeader._fields)
         behind_arrays = behind_header + len(_ARRAYS)
         names = tuple(field["name"] for field in fields)
-        assert names[:behind_arrays] == (*RolloutHeader._fields, *_ARRAYS), names
-        self._header = _record("RolloutHeader", fields[:behind_header])
-        self._ending = _record("RolloutEnding", fields[behind_arrays:])
+        assert names[behind_header:behind_arrays] == _ARRAYS, names
+        self._headers = HeaderReader(fields[:behind_header])
+        self._ending = fastavro.parse_schema(
+            {"type": "record", "name": "RolloutEnding", "fields": fields[behind_arrays:]}
+        )
         stream = BytesIO()
         fastavro.schemaless_writer(stream, self._ending, _COMMON)
         self._common = stream.getvalue()
@@ -43,17 +47,17 @@ class RolloutReader:
         says. None: it is not laid out like that.
 
         Raises:
-            What fastavro raises: the header or the ending is torn.
+            What fastavro raises: the ending is torn.
         """
-        stream = BytesIO(value)
-        stream.seek(PREFIX_BYTES)
-        fields: Any = fastavro.schemaless_reader(stream, self._header, None)
-        header = RolloutHeader._make(fields.values())
+        try:
+            header, begin = self._headers.read(value, PREFIX_BYTES)
+        except (IndexError, ValueError, StructError):
+            return None
         prompt_size, size = 4 * header.prompt_count, 4 * header.token_count
         if prompt_size < 0 or size < 0:
             return None
         view = memoryview(value)
-        begin, mark = stream.tell(), small_number(prompt_size)
+        mark = small_number(prompt_size)
         start = begin + len(mark)
         if value[begin:start] != mark:
             return None
@@ -80,6 +84,7 @@ class RolloutReader:
         if value[begin:] == self._common:
             ending: Any = {"rewards": {}, "metadata": "{}", "extras": None}
         else:
+            stream = BytesIO(value)
             stream.seek(begin)
             ending = fastavro.schemaless_reader(stream, self._ending, None)
             if stream.tell() != len(value):
@@ -87,10 +92,6 @@ class RolloutReader:
         ending["prompt_tokens"], ending["output_tokens"] = prompt, output
         ending["logprobs"], ending["loss_mask"] = optional
         return header, ending
-
-
-def _record(name: str, fields: list[Any]) -> Any:
-    return fastavro.parse_schema({"type": "record", "name": name, "fields": fields})
 
 
 @lru_cache(_LENGTHS_KEPT)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 _KEPT = 4_096
+_SHIFT_MAX = 63  # Of a long's last byte.
 
 
 @lru_cache(_KEPT)
@@ -24,3 +25,23 @@ def varint(bits: int) -> bytes:
         bits >>= 7
     out.append(bits)
     return bytes(out)
+
+
+def read_number(value: bytes, at: int) -> tuple[int, int]:
+    """The int or long that begins at ``at``, and where it ends.
+
+    Raises:
+        IndexError: it ends too early. ValueError: it is longer than a long.
+    """
+    byte = value[at]
+    at += 1
+    bits = byte & 127
+    shift = 0
+    while byte > 127:
+        byte = value[at]
+        at += 1
+        shift += 7
+        if shift >= _SHIFT_MAX and byte > 1:
+            raise ValueError(f"an integer of more than 64 bits ends behind byte {at}")
+        bits |= (byte & 127) << shift
+    return bits >> 1 ^ -(bits & 1), at

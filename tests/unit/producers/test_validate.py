@@ -131,6 +131,15 @@ def test_attachments_over_the_limit_are_told_with_both_sizes() -> None:
     assert (told.value.size, told.value.limit) == (ATTACHED_BYTES_MAX + 1, ATTACHED_BYTES_MAX)
 
 
+@pytest.mark.parametrize("dtype", ["i1", "i2", ">i2", "i4", ">i4", "i8", ">i8"])
+@pytest.mark.parametrize("place", range(4))
+def test_a_negative_token_is_refused_in_every_dtype_and_place(dtype: str, place: int) -> None:
+    tokens = np.array([1, 2, 3, 4], dtype)
+    tokens[place] = -100
+    with pytest.raises(InvalidRollout, match=rf"output_tokens\[{place}\] is -100; "):
+        publish(output_tokens=tokens, logprobs=None)
+
+
 class Bfloat:
     """A torch tensor of a dtype that NumPy lacks, as far as we touch it."""
 
