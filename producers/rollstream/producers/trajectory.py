@@ -1,15 +1,16 @@
 """A rollout of several segments, in a ``with`` block.
 
 Which segment is the last is known only when the block ends, so the newest one is held back until
-the next turn or the end. Each names the tokens before it (``prefix_hash``), so that a chain with a
-missing link shows.
+the next turn or the end. Its record is made at once all the same: what cannot be written is refused
+while the caller can still give that turn differently. Each names the tokens before it
+(``prefix_hash``), so that a chain with a missing link shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
 from rollstream.producers.arguments import TurnArguments, takes
 from rollstream.producers.membership import Membership, Place, failure
@@ -19,6 +20,13 @@ from rollstream.schemas.ids import prefix_hash
 NO_TURN = "ended without a turn"
 
 
+class Held(NamedTuple):
+    """The newest turn: as fields, and as the record it is unless it turns out to be the last."""
+
+    fields: dict[str, Any]
+    record: Outgoing
+
+
 class Turns:
     """The segments of one rollout, as records. No I/O."""
 
@@ -26,12 +34,12 @@ class Turns:
         self.rollout_uid = rollout_uid or outbox.new_uid()
         self._outbox = outbox
         self._place = where
-        self._held: dict[str, Any] | None = None
-        self._before: dict[str, Any] | None = None
+        self._held: Held | None = None
+        self._before: Held | None = None
 
     def turn(self, given: Mapping[str, Any]) -> Outgoing | None:
-        """Holds this turn back; the record of the one before it."""
-        before = self._held
+        """Holds this turn back, unless it is refused; the record of the one before it."""
+        before = None if self._held is None else self._held.fields
         chain: dict[str, Any] = {"segment_idx": 0}
         if before is not None:
             chain = {
@@ -46,23 +54,30 @@ class Turns:
                 raise TypeError(f"{name!r} is the trajectory's; a turn does not take it")
         place = self._place._asdict()
         uid = {"rollout_uid": self.rollout_uid, "is_last_segment": False}
-        self._held = self._outbox.fields({**given, **place, **chain, **uid})
-        self._before = before
-        return None if before is None else self._outbox.segment(before)
+        fields = self._outbox.fields({**given, **place, **chain, **uid})
+        newest = Held(fields, self._outbox.segment(fields))
+        self._before, self._held = self._held, newest
+        return None if self._before is None else self._before.record
 
     def undo(self) -> None:
         """The record of the turn before did not get on its way: the newest turn was never given."""
         self._held = self._before
 
-    def leave(self, error: BaseException | None) -> list[Outgoing]:
-        """The records that end the rollout: its last segment, or what came and that it failed."""
+    def last(self, error: BaseException | None) -> Outgoing | None:
+        """The newest turn's record, which ends the rollout if nothing was raised."""
+        if self._held is None:
+            return None
+        if error is not None:
+            return self._held.record
+        return self._outbox.segment({**self._held.fields, "is_last_segment": True})
+
+    def end(self, error: BaseException | None) -> Outgoing | None:
+        """Counts how the rollout ended, once ``last`` is on its way; the word if it failed."""
         held, self._held = self._held, None
         if held is not None and error is None:
-            held["is_last_segment"] = True
             self._ended()
-            return [self._outbox.segment(held)]
-        failed = self._failed(NO_TURN if error is None else reason_of(error))
-        return [failed] if held is None else [self._outbox.segment(held), failed]
+            return None
+        return self._failed(NO_TURN if error is None else reason_of(error))
 
     def _ended(self) -> None:
         """Nobody counts a rollout outside of a dispatched group."""
@@ -106,7 +121,7 @@ class Trajectory:
 
     @takes(TurnArguments)
     def turn(self, **segment: Unpack[TurnArguments]) -> None:
-        """Checks this turn, and publishes the one before it."""
+        """Checks this turn, and publishes the one before it. One that raises was never given."""
         before = self._turns.turn(segment)
         if before is not None:
             try:
@@ -124,8 +139,12 @@ class Trajectory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for record in self._turns.leave(error):
-            self._send(record, tell=False)
+        last = self._turns.last(error)
+        if last is not None:
+            self._send(last, tell=False)
+        failed = self._turns.end(error)
+        if failed is not None:
+            self._send(failed, tell=False)
 
 
 class AsyncTrajectory:
@@ -142,7 +161,7 @@ class AsyncTrajectory:
 
     @takes(TurnArguments)
     async def turn(self, **segment: Unpack[TurnArguments]) -> None:
-        """Checks this turn, and publishes the one before it."""
+        """Checks this turn, and publishes the one before it. One that raises was never given."""
         before = self._turns.turn(segment)
         if before is not None:
             try:
@@ -160,5 +179,9 @@ class AsyncTrajectory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for record in self._turns.leave(error):
-            await self._deliver(record)
+        last = self._turns.last(error)
+        if last is not None:
+            await self._deliver(last)
+        failed = self._turns.end(error)
+        if failed is not None:
+            await self._deliver(failed)

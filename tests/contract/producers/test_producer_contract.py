@@ -27,6 +27,7 @@ from rollstream.schemas.events import Dispatched, Failed
 from rollstream.schemas.ids import prefix_hash
 from rollstream.schemas.records import records_from
 from rollstream.streams.partitioning import partition_of
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 Scenario = Callable[[AnyProducer], Awaitable[Any]]
 
@@ -292,6 +293,54 @@ def test_a_trajectory_that_raises_keeps_its_turns_and_is_failed(stage: Stage) ->
     assert (segment.header.rollout_uid, segment.header.is_last_segment) == ("mine", False)
     assert (failed.rollout_uid, failed.count) == ("mine", 1)
     assert failed.reason == "raised RuntimeError: tool crashed"
+
+
+UNWRITABLE: dict[str, dict[str, Any]] = {
+    "too large": {"token_arrays": {"experts": np.zeros((3, RECORD_BYTES_MAX // 3), np.uint8)}},
+    "a lone surrogate": {"metadata": {"said": "\ud800"}},
+}
+
+
+@pytest.mark.proves("A17")
+@pytest.mark.parametrize("wrong", UNWRITABLE.values(), ids=UNWRITABLE)
+def test_a_turn_that_cannot_be_written_is_refused_as_if_it_was_never_given(
+    stage: Stage, wrong: dict[str, Any]
+) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.trajectory(example_id="ex") as turns:
+            with pytest.raises(InvalidRollout):
+                await turns.turn(**sampled(**wrong))
+            for number in range(2):
+                await turns.turn(**sampled(prompt_tokens=[number]))
+                with pytest.raises(InvalidRollout):
+                    await turns.turn(**sampled(prompt_tokens=[9], **wrong))
+
+    stage.play(scenario)
+    first, last = [row.header for row in segments_of(stage.log())]
+    assert [(h.segment_idx, h.is_last_segment) for h in (first, last)] == [(0, False), (1, True)]
+    tokens = [np.array(values, "<i4").tobytes() for values in ([0], [3, 4, 5])]
+    assert (first.prefix_hash, last.prefix_hash) == ("", prefix_hash("", *tokens))
+
+
+@pytest.mark.proves("F16")
+@pytest.mark.parametrize("wrong", UNWRITABLE.values(), ids=UNWRITABLE)
+def test_a_trajectory_that_an_unwritable_turn_ends_is_failed(
+    stage: Stage, wrong: dict[str, Any]
+) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with (
+            producer.dispatch(example_id="ex", group_size=1) as group,
+            group.trajectory(rollout_uid="mine") as turns,
+        ):
+            await turns.turn(**sampled())
+            await turns.turn(**sampled(**wrong))
+
+    with pytest.raises(InvalidRollout):
+        stage.play(scenario)
+    _, segment, failed = [event for _, _, event in stage.log()]
+    assert (segment.header.segment_idx, segment.header.is_last_segment) == (0, False)
+    assert isinstance(failed, Failed)
+    assert (failed.rollout_uid, failed.count) == ("mine", 1)
 
 
 def test_trajectories_are_members_of_a_group(stage: Stage) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.faults import Append, Fate, FaultyBroker, FaultyWriter
-from harness.producers import new_layout, published, sampled, segments_of
+from harness.producers import AnyGroup, new_layout, open_producer, published, sampled, segments_of
 from rollstream.producers import (
     AsyncRolloutProducer,
     BufferFull,
@@ -221,6 +221,43 @@ def test_a_trajectory_survives_a_full_buffer() -> None:
         turns.turn(**sampled())
     found = [s.header for s in segments_of(published(broker, layout))]
     assert [(h.segment_idx, h.is_last_segment) for h in found] == [(0, False), (1, True)]
+
+
+@pytest.mark.proves("F16")
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize(("turns", "crash"), [(1, False), (1, True)])
+def test_a_trajectory_that_could_not_say_its_end_is_missing_in_its_group(
+    kind: str, turns: int, crash: bool
+) -> None:
+    broker = NarrowBroker(MemoryBroker(), ManualClock())
+    layout = new_layout(broker)
+
+    async def play(group: AnyGroup) -> None:
+        async with group.trajectory() as trajectory:
+            for _ in range(turns):
+                await trajectory.turn(**sampled())
+            broker.refusals = 1_000_000
+            if crash:
+                raise RuntimeError("environment crashed")
+
+    async def scenario() -> None:
+        producer = open_producer(
+            kind,
+            broker,
+            layout,
+            environment="math",
+            clock=broker.manual_clock,
+            timeout_s=SHORT_S,
+        )
+        async with producer.dispatch(example_id="ex", group_size=1) as group:
+            with pytest.raises(BufferFull):
+                await play(group)
+            broker.refusals = 0
+        await producer.close()
+
+    asyncio.run(scenario())
+    (failed,) = [event for _, _, event in published(broker, layout) if isinstance(event, Failed)]
+    assert (failed.count, failed.reason) == (1, "left early")
 
 
 def test_await_publish_raises_what_became_of_its_own_rollout() -> None:
