@@ -289,6 +289,31 @@ def test_who_is_in_doubt_may_leave_the_log_to_whoever_took_over(
     settle_heard(successor)
 
 
+@pytest.mark.proves("I4")
+@pytest.mark.parametrize("fate", [Fate.DROP, Fate.DOUBT_AND_DROP])
+def test_whoever_took_over_between_two_attempts_of_a_claim_keeps_the_log(
+    world: World, where: TopicPartition, fate: Fate
+) -> None:
+    broker = FaultyBroker(world.broker())
+    log, successor = owner_of(broker, where), owner_of(world.broker(), where, "b")
+    log.claim(in_time())
+    broker.decide = only(Flushed, Fate.DROP)
+    with pytest.raises(DeliveryUnknown):
+        log.heard(settle(log), Deadline(SOON_S))
+
+    def lose_while_another_claims(append: Append) -> Fate:
+        broker.decide = lambda append: Fate.PASS
+        successor.claim(in_time())
+        return fate  # With DROP the attempt goes on to read the other's claim, else it ends.
+
+    broker.decide = lose_while_another_claims
+    for _ in range(2):  # It is not forgotten either.
+        with pytest.raises(Fenced, match="'b' claimed"):
+            log.claim(Deadline(6 * SOON_S), retake=False)
+    settle_heard(successor)
+    assert whole_fold(world, where).digest() == successor.fold.digest()
+
+
 @pytest.mark.parametrize("kind", [Claimed, Adopted])
 @pytest.mark.parametrize("fate", [Fate.LOSE_REPORT, Fate.DROP, Fate.DOUBT, Fate.DOUBT_AND_DROP])
 def test_a_claim_survives_doubt_about_its_own_events(

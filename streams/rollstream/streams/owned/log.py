@@ -98,6 +98,7 @@ class OwnedLog(Generic[F]):
         self._claims: list[int] = []  # Offsets that `checkpoint` may choose from.
         self._next: int | None = None  # Everything below is folded; None: nothing was read yet.
         self._proven: int | None = None  # Our newest claim whose `Adopted` was heard: our own hint.
+        self._successor: str | None = None  # Who claimed behind all that is ours, if seen.
         self._sending = Sending(broker, where)
         self._reader: LogReader | None = None
         self._watch: LogReader | None = None  # Of an owner that confirms; it asks often.
@@ -121,7 +122,8 @@ class OwnedLog(Generic[F]):
             hint: offset of any claim (from the consumer group's metadata); wrong, stale, missing or
                 a zombie's: never harmful, at worst slow.
             retake: False: where a foreign claim stands behind this object's last one, ``Fenced``,
-                and nothing is appended: whoever took over keeps it.
+                and nothing more is appended: whoever took over keeps it. Looked at before each
+                attempt; a claim that crosses with another's takes over all the same.
 
         Raises:
             ClaimFailed: not proven by the deadline. Fenced: overtaken before it was adopted.
@@ -132,13 +134,11 @@ class OwnedLog(Generic[F]):
         self._trouble = DeliveryUnknown(f"{self.where}: the claim was not proven; claim again")
         attempt_s = min(CLAIM_ATTEMPT_S, deadline.left_s() / CLAIM_ATTEMPTS_MIN)
         failure: Exception | None = None
-        checked = retake
         try:
             while not deadline.passed():
                 try:
-                    if not checked:
+                    if not retake:
                         self._expect_no_successor(self._open_reader(), deadline)
-                        checked = True
                     self._claim_once(deadline, hint, attempt_s)
                 except (_ClaimAgain, DeliveryUnknown, BrokerUnavailable) as error:
                     failure = error
@@ -247,6 +247,7 @@ class OwnedLog(Generic[F]):
         self.epoch, self.nonce = self._fence.reign.epoch, nonce
         self._adopt(Deadline(min(attempt_s, deadline.left_s()), self._clock))
         self._proven = self.epoch
+        self._successor = None
         self._number_at_claim = self._sending.number
         self._trouble = None
 
@@ -257,8 +258,11 @@ class OwnedLog(Generic[F]):
 
     def _expect_no_successor(self, reader: LogReader, deadline: Deadline) -> None:
         """Looks at what came behind all that was read, and folds nothing."""
-        if self._next is None or self._proven is None:
+        if self._proven is None:
             return  # It never owned the log: it takes over from whoever does.
+        if self._successor is not None:
+            raise Fenced(self._successor)
+        assert self._next is not None, "the fold is forgotten for a successor's sake only"
         _, end = reader.bounds(self.where, max(deadline.left_s(), 0.001))
         for record in read_between(reader, self.where, self._next, end, deadline):
             event = codec.decode(record.value)
@@ -296,7 +300,7 @@ class OwnedLog(Generic[F]):
                     if event.nonce == nonce:
                         return True
                     if stop_at_foreign and event.nonce not in self._nonces:
-                        self._next = None
+                        self._note_successor(record.offset, event)
                         return False
             self._say(deadline, "the claim to come back")
             if deadline.passed():
@@ -375,10 +379,15 @@ class OwnedLog(Generic[F]):
             raise DeliveryUnknown(
                 f"{self.where}: an earlier claim of our own landed late, at {offset}; claim again"
             )
-        self._next = None  # What we remember decides nothing any more: the next claim begins anew.
-        raise Fenced(
+        raise Fenced(self._note_successor(offset, claim))
+
+    def _note_successor(self, offset: int, claim: Claimed) -> str:
+        """What we remember decides nothing any more: the next claim begins anew."""
+        self._next = None
+        self._successor = (
             f"{self.where}: {claim.owner!r} claimed at {offset}, after our claim at {self.epoch}"
         )
+        return self._successor
 
     def _take_own(self, event: Event, delivery: Delivery) -> None:
         counts = self._fence.admits(delivery.offset, event)
