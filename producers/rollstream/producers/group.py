@@ -7,7 +7,7 @@ from typing import Self, Unpack
 
 from rollstream.producers.arguments import MemberArguments, takes
 from rollstream.producers.membership import Membership
-from rollstream.producers.outbox import Deliver, Send
+from rollstream.producers.outbox import IN_DOUBT, Deliver, Send
 from rollstream.producers.trajectory import AsyncTrajectory, Trajectory, TurnsOfMember
 
 
@@ -42,7 +42,12 @@ class Group:
 
     def fail(self, reason: str, *, count: int = 1) -> None:
         """Publishes that ``count`` members will never come; they count towards the size."""
-        self._send(self._membership.fail(reason, count))
+        failed = self._membership.fail(reason, count)
+        try:
+            self._send(failed)
+        except BaseException:
+            self._membership.take_back(count)
+            raise
 
     def trajectory(self, *, rollout_uid: str = "") -> Trajectory:
         """A member of several segments (see ``RolloutProducer.trajectory``)."""
@@ -90,7 +95,14 @@ class AsyncGroup:
 
     async def fail(self, reason: str, *, count: int = 1) -> None:
         """Publishes that ``count`` members will never come; they count towards the size."""
-        await self._deliver(self._membership.fail(reason, count))
+        failed = self._membership.fail(reason, count)
+        try:
+            await self._deliver(failed)
+        except IN_DOUBT:
+            raise
+        except BaseException:
+            self._membership.take_back(count)
+            raise
 
     def trajectory(self, *, rollout_uid: str = "") -> AsyncTrajectory:
         """A member of several segments (see ``RolloutProducer.trajectory``)."""

@@ -97,7 +97,7 @@ class Membership:
             self._admitted.discard(rollout_uid)
 
     def fail(self, reason: str, count: int, rollout_uid: str = "") -> Outgoing:
-        """The word that members will never come."""
+        """The word that members will never come; ``take_back`` follows if it was not queued."""
         missing = self.missing()
         if not 1 <= count_of("count", count) <= missing:
             raise InvalidRollout(
@@ -109,6 +109,14 @@ class Membership:
         self._failed += count
         self._admitted.discard(rollout_uid)
         return failed
+
+    def take_back(self, count: int) -> None:
+        """The word about this many was not queued: they are missing as before.
+
+        One in doubt is not taken back. Said again, it would stand for as many more members, and the
+        group would be complete without some that were published; as it is, it waits at worst.
+        """
+        self._failed -= count
 
     def leave(self, error: BaseException | None) -> Outgoing | None:
         """The word about whatever is missing when the block ends."""

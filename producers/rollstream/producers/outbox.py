@@ -6,6 +6,7 @@ It does no I/O: time and names come in, records go out; the shells send them.
 from __future__ import annotations
 
 import itertools
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -51,6 +52,7 @@ class Send(Protocol):
 
 
 Deliver = Callable[[Outgoing], Awaitable[None]]  # How the other shell does: the broker has it then.
+IN_DOUBT = (DeliveryFailed, CancelledError)  # With these, ``Deliver`` may have queued the record.
 
 
 class Outbox:

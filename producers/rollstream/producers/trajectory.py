@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self, Unpack
 
 from rollstream.producers.arguments import TurnArguments, takes
 from rollstream.producers.membership import Membership, Place, failure
-from rollstream.producers.outbox import Deliver, Outbox, Outgoing, Send, reason_of
+from rollstream.producers.outbox import IN_DOUBT, Deliver, Outbox, Outgoing, Send, reason_of
 from rollstream.schemas.ids import prefix_hash
 
 NO_TURN = "ended without a turn"
@@ -79,6 +79,9 @@ class Turns:
             return None
         return self._failed(NO_TURN if error is None else reason_of(error))
 
+    def take_back(self) -> None:
+        """The word that it failed was not queued. Nobody counts outside of a dispatched group."""
+
     def _ended(self) -> None:
         """Nobody counts a rollout outside of a dispatched group."""
 
@@ -93,6 +96,9 @@ class TurnsOfMember(Turns):
         super().__init__(membership.outbox, membership.place, rollout_uid)
         self._membership = membership
         membership.admit(self.rollout_uid)
+
+    def take_back(self) -> None:
+        self._membership.take_back(1)
 
     def _ended(self) -> None:
         self._membership.sent({"rollout_uid": self.rollout_uid, "is_last_segment": True})
@@ -144,7 +150,11 @@ class Trajectory:
             self._send(last, tell=False)
         failed = self._turns.end(error)
         if failed is not None:
-            self._send(failed, tell=False)
+            try:
+                self._send(failed, tell=False)
+            except BaseException:
+                self._turns.take_back()
+                raise
 
 
 class AsyncTrajectory:
@@ -184,4 +194,10 @@ class AsyncTrajectory:
             await self._deliver(last)
         failed = self._turns.end(error)
         if failed is not None:
-            await self._deliver(failed)
+            try:
+                await self._deliver(failed)
+            except IN_DOUBT:
+                raise
+            except BaseException:
+                self._turns.take_back()
+                raise

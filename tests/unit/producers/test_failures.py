@@ -12,6 +12,7 @@ import pytest
 from harness.faults import Append, Fate, FaultyBroker, FaultyWriter
 from harness.producers import AnyGroup, new_layout, open_producer, published, sampled, segments_of
 from rollstream.producers import (
+    AsyncGroup,
     AsyncRolloutProducer,
     BufferFull,
     DeliveryFailed,
@@ -225,7 +226,7 @@ def test_a_trajectory_survives_a_full_buffer() -> None:
 
 @pytest.mark.proves("F16")
 @pytest.mark.parametrize("kind", ["sync", "async"])
-@pytest.mark.parametrize(("turns", "crash"), [(1, False), (1, True)])
+@pytest.mark.parametrize(("turns", "crash"), [(1, False), (1, True), (0, True)])
 def test_a_trajectory_that_could_not_say_its_end_is_missing_in_its_group(
     kind: str, turns: int, crash: bool
 ) -> None:
@@ -258,6 +259,81 @@ def test_a_trajectory_that_could_not_say_its_end_is_missing_in_its_group(
     asyncio.run(scenario())
     (failed,) = [event for _, _, event in published(broker, layout) if isinstance(event, Failed)]
     assert (failed.count, failed.reason) == (1, "left early")
+
+
+@pytest.mark.proves("F16")
+def test_a_failed_member_that_was_not_queued_may_be_said_again() -> None:
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "a"))
+    layout = new_layout(broker)
+    with (
+        RolloutProducer(broker=broker, environment="math", namespace=layout.namespace) as producer,
+        producer.dispatch(example_id="ex", group_size=2) as group,
+    ):
+        group.publish(rollout_uid="a", **sampled())
+        with pytest.raises(DeliveryFailed):
+            group.fail("sandbox died")
+        group.fail("sandbox died")
+    (failed,) = [event for _, _, event in published(broker, layout) if isinstance(event, Failed)]
+    assert (failed.count, failed.reason) == (1, "sandbox died")
+
+
+@pytest.mark.proves("F16")
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_failed_member_that_found_no_room_is_still_missing(kind: str) -> None:
+    broker = NarrowBroker(MemoryBroker(), ManualClock())
+    layout = new_layout(broker)
+
+    async def scenario() -> None:
+        producer = open_producer(
+            kind,
+            broker,
+            layout,
+            environment="math",
+            clock=broker.manual_clock,
+            timeout_s=SHORT_S,
+        )
+        async with producer.dispatch(example_id="ex", group_size=2) as group:
+            await group.publish(**sampled())
+            broker.refusals = 1_000_000
+            with pytest.raises(BufferFull):
+                await group.fail("sandbox died")
+            broker.refusals = 0
+        await producer.close()
+
+    asyncio.run(scenario())
+    (failed,) = [event for _, _, event in published(broker, layout) if isinstance(event, Failed)]
+    assert (failed.count, failed.reason) == (1, "left early")
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("by_trajectory", [False, True])
+def test_a_failed_member_in_doubt_is_not_said_twice(by_trajectory: bool, cancelled: bool) -> None:
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "Failed"))
+    layout = new_layout(broker)
+
+    async def say(group: AsyncGroup) -> None:
+        if not by_trajectory:
+            await group.fail("sandbox died")
+            return
+        async with group.trajectory():
+            pass  # One without a turn has failed.
+
+    async def scenario() -> None:
+        producer = AsyncRolloutProducer(
+            broker=broker, environment="math", namespace=layout.namespace
+        )
+        async with producer.dispatch(example_id="ex", group_size=1) as group:
+            saying = asyncio.create_task(say(group))
+            await asyncio.sleep(0)  # It is queued now, and not answered.
+            if cancelled:
+                saying.cancel()
+            with pytest.raises(asyncio.CancelledError if cancelled else DeliveryFailed):
+                await saying
+            with pytest.raises(InvalidRollout, match="0 of the 1"):
+                await group.fail("sandbox died")
+
+    asyncio.run(scenario())
+    assert sum(isinstance(event, Failed) for _, _, event in published(broker, layout)) == 1
 
 
 def test_await_publish_raises_what_became_of_its_own_rollout() -> None:
