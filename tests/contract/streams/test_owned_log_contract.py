@@ -22,6 +22,9 @@ from rollstream.schemas import codec
 from rollstream.schemas.events import Adopted, Claimed, Flushed, Requested
 from rollstream.streams.broker import EARLIEST, TopicPartition
 from rollstream.streams.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    BufferFull,
     ClaimFailed,
     DeliveryUnknown,
     Fenced,
@@ -383,6 +386,29 @@ def test_an_append_that_lands_after_a_later_claim_does_not_count(
     settle_heard(log)
     assert log.fold.watermark == 10
     assert whole_fold(world, where).digest() == log.fold.digest()
+
+
+@pytest.mark.parametrize("error", [BufferFull("the test's"), BrokerUnavailable("the test's")])
+def test_an_event_that_could_not_be_handed_over_is_settled_by_a_claim_like_any_other(
+    world: World, where: TopicPartition, error: BrokerError
+) -> None:
+    broker = FaultyBroker(world.broker())
+    log = owner_of(broker, where)
+    fold = log.claim(in_time())
+
+    def refuse(append: Append) -> Fate:
+        raise error
+
+    broker.decide = refuse
+    with pytest.raises(type(error)):
+        log.heard(settle(log), in_time())
+    broker.decide = lambda append: Fate.PASS
+    with pytest.raises(DeliveryUnknown, match="claim again"):
+        settle(log)
+    assert log.claim(in_time()) is fold
+    settle_heard(log)
+    assert fold.watermark == 10
+    assert whole_fold(world, where).digest() == fold.digest()
 
 
 def test_a_refusal_for_good_is_said_and_leaves_nothing_behind_it(world: World) -> None:

@@ -14,11 +14,11 @@ from rollstream.schemas import codec
 from rollstream.schemas.events import Adopted, Claimed, Event
 from rollstream.streams.broker import Broker, Delivery, LogReader, Record, TopicPartition
 from rollstream.streams.errors import (
+    BrokerError,
     BrokerUnavailable,
     ClaimFailed,
     DeliveryUnknown,
     Fenced,
-    PermanentBrokerError,
 )
 from rollstream.streams.owned.adoption import POLL_RECORDS_MAX, find_start, read_between
 from rollstream.streams.owned.fence import Fence
@@ -175,7 +175,8 @@ class OwnedLog(Generic[F]):
         Raises:
             Fenced: a newer claim stands before it. DeliveryUnknown: time-out or lost report: claim
             again, then ``fold`` tells whether it is there. PermanentBrokerError: it is certainly
-            not there, and what was appended behind it is in doubt.
+            not there, and what was appended behind it is in doubt. BrokerError: any other; it is in
+            doubt too.
         """
         known = self._heard.get(ticket.number)
         if known is not None:
@@ -191,7 +192,7 @@ class OwnedLog(Generic[F]):
         except (Fenced, DeliveryUnknown) as error:
             self._trouble = error
             raise
-        except PermanentBrokerError as error:
+        except BrokerError as error:
             self._trouble = DeliveryUnknown(f"{self.where}: in doubt after {error}; claim again")
             raise
         finally:
