@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from harness.history import problems_of
 from harness.rollouts import encode_segment
 from harness.sealing import SealWorld
 from rollstream.schemas import codec
@@ -222,6 +223,21 @@ def test_expired_rows_are_kept_apart() -> None:
     assert file.path.startswith("incomplete/environment=math/policy_version=step-0/segment=0/")
     assert list(read_rows(world.blobs, file.path).scalars["rollout_uid"]) == ["a"]
     assert visible_files(world.blobs) == []
+
+
+def test_a_trajectory_that_outlived_its_group_expires_without_arrivals() -> None:
+    world = SealWorld(
+        partitions=1, target_group_size=3, min_group_size=1, seal_timeout_s=10, expire_after_s=12
+    )
+    world.publish("t", is_last_segment=False)
+    world.publish("a")
+    sealer = world.sealer()
+    world.run(sealer, seconds=11)
+    assert world.groups() == [("a",)]
+    assert world.settled() == {}
+    world.run(sealer, seconds=2)
+    assert world.settled() == {"expired": 1}
+    assert problems_of(world, ["t", "a"]) == []
 
 
 def test_a_dispatch_is_settled_with_its_group() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import pytest
@@ -81,6 +82,27 @@ arrivals = st.lists(
     st.builds(Arrival, st.sampled_from([0, 0, 1, 7]), rollouts | rollouts | words | st.none()),
     max_size=40,
 )
+# Two keys that are sealed again and again, over trajectories some of which never end.
+busy_keys = st.lists(
+    st.tuples(st.sampled_from([0, 4, 7]), st.sampled_from("xxxy"), st.integers(0, 5)),
+    min_size=20,
+    max_size=60,
+).map(
+    lambda steps: [
+        Arrival(
+            seconds,
+            make_segment(
+                rollout_uid=f"u{number}",
+                example_id=example,
+                is_last_segment=roll > 0,
+                policy_version="p0",
+                replica_id=f"r{number % 3}",
+            ),
+        )
+        for number, (seconds, example, roll) in enumerate(steps)
+    ]
+)
+logs = arrivals | busy_keys
 
 
 class Life:
@@ -170,7 +192,7 @@ def _check(life: Life) -> None:
 
 
 @pytest.mark.proves("I1", "I2")
-@given(arrivals, st.integers(1, 50))
+@given(logs, st.integers(1, 50))
 def test_every_offset_is_settled_once(log: list[Arrival], flush_every: int) -> None:
     life = Life(log, flush_every)
     life.finish()
@@ -178,7 +200,7 @@ def test_every_offset_is_settled_once(log: list[Arrival], flush_every: int) -> N
 
 
 @pytest.mark.proves("I5")
-@given(arrivals, st.integers(1, 50))
+@given(logs, st.integers(1, 50))
 def test_how_flushes_cut_the_log_decides_nothing(log: list[Arrival], flush_every: int) -> None:
     often, rarely = Life(log, 1), Life(log, flush_every)
     often.finish()
@@ -186,8 +208,21 @@ def test_how_flushes_cut_the_log_decides_nothing(log: list[Arrival], flush_every
     assert often.decisions == rarely.decisions
 
 
+@pytest.mark.proves("I8")
+@given(logs)
+def test_nothing_stays_undecided_for_long(log: list[Arrival]) -> None:
+    life = Life(log, 1)
+    times_us = list(accumulate(seconds * SECOND for seconds, _ in log))
+    for stop, now_us in enumerate(times_us, 1):
+        life.read(stop)
+        life.commit()
+        low = life.assembler.watermark
+        # Twice: a trajectory that becomes whole in a later group ends with that.
+        assert low == stop or times_us[low] > now_us - 2 * POLICY.expire_after_s * SECOND
+
+
 @pytest.mark.proves("A12", "I1", "I2")
-@given(arrivals, st.integers(1, 10), st.lists(st.integers(0, 40), max_size=4))
+@given(logs, st.integers(1, 10), st.lists(st.integers(0, 40), max_size=4))
 def test_restarts_anywhere_settle_every_offset_once(
     log: list[Arrival], flush_every: int, stops: list[int]
 ) -> None:
@@ -199,7 +234,7 @@ def test_restarts_anywhere_settle_every_offset_once(
     _check(life)
 
 
-@given(arrivals)
+@given(logs)
 def test_a_watermark_covers_only_what_was_committed(log: list[Arrival]) -> None:
     life = Life(log, 3)
     life.finish()

@@ -9,6 +9,8 @@ from harness.rollouts import make_segment
 from rollstream.schemas.ids import prefix_hash
 from rollstream.schemas.reasons import SettleReason
 
+LAG_RECORDS_MAX = "rollstream.consumers.assembling.assembler.LAG_RECORDS_MAX"
+
 
 def turn(drive: Drive, uid: str, idx: int, *, last: bool, **fields: object) -> int:
     return drive.rollout(uid, segment_idx=idx, is_last_segment=last, **fields)
@@ -118,3 +120,87 @@ def test_a_trajectory_that_never_ends_expires() -> None:
     drive.wait(100)
     assert drive.settled() == {0: SettleReason.EXPIRED}
     assert drive.assembler.pending_records == 0
+
+
+def test_a_trajectory_that_never_ends_expires_however_often_its_key_is_sealed() -> None:
+    drive = Drive(seal_timeout_s=10, expire_after_s=100)
+    turn(drive, "t", 0, last=False)
+    drive.rollout("a")
+    drive.rollout("b")
+    for number in range(9):
+        drive.wait(10)
+        drive.rollout(f"c{number}")
+        drive.rollout(f"d{number}")
+        assert len(drive.groups()) == number + 2
+    assert drive.settled() == {}
+    assert drive.assembler.watermark == 0
+    drive.wait(10)
+    assert drive.settled() == {0: SettleReason.EXPIRED}
+    kept = [(o, s.header.rollout_uid) for d in drive.decisions for o, s in d.incomplete]
+    assert kept == [(0, "t")]
+    assert drive.assembler.watermark == drive.assembler.position
+    left = drive.assembler
+    assert (left.pending_records, left.pending_bytes, left.pending_groups) == (0, 0, 0)
+
+
+def test_a_trajectory_that_never_ends_expires_by_lag_however_often_its_key_is_sealed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LAG_RECORDS_MAX, 40)
+    drive = Drive(seal_timeout_s=10_000, expire_after_s=10_000)
+    turn(drive, "t", 0, last=False)
+    while drive.assembler.position <= 40:
+        assert drive.settled() == {}
+        drive.now_us += 1
+        drive.rollout(f"u{drive.assembler.position}")
+    drive.now_us += 1
+    pending = drive.rollout("last")
+    assert drive.settled() == {0: SettleReason.EXPIRED}
+    assert drive.assembler.watermark == pending
+
+
+def test_a_trajectory_whose_key_is_not_sealed_again_expires_by_its_own_age() -> None:
+    drive = Drive(target_group_size=3, min_group_size=1, seal_timeout_s=10, expire_after_s=100)
+    turn(drive, "t", 0, last=False)
+    drive.rollout("a")
+    drive.wait(10)
+    assert drive.members() == [("a",)]
+    drive.wait(89)
+    assert drive.settled() == {}
+    drive.wait(1)
+    assert drive.settled() == {0: SettleReason.EXPIRED}
+
+
+def test_an_expired_trajectory_takes_nobody_with_it() -> None:
+    drive = Drive(target_group_size=3, seal_timeout_s=10, expire_after_s=100, max_per_replica=1)
+    turn(drive, "t", 0, last=False, replica_id="r0")
+    drive.rollout("a", replica_id="r1")
+    drive.rollout("b", replica_id="r2")
+    drive.wait(10)
+    assert drive.members() == [("a", "b")]
+    drive.wait(85)
+    drive.rollout("c", replica_id="r3")
+    drive.wait(5)
+    assert drive.settled() == {0: SettleReason.EXPIRED}
+    drive.rollout("d", replica_id="r0")
+    drive.wait(10)
+    assert drive.members() == [("a", "b"), ("c", "d")]
+    assert drive.assembler.watermark == drive.assembler.position
+
+
+def test_what_outlived_its_group_leaves_the_order_of_ages_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LAG_RECORDS_MAX, 40)
+    drive = Drive(seal_timeout_s=10_000, expire_after_s=10_000)
+    turn(drive, "t", 0, last=False)
+    other = drive.rollout("other", example_id="ex-2")
+    drive.rollout("a")
+    drive.rollout("b")
+    turn(drive, "t", 1, last=True)
+    while drive.assembler.position <= other + 41:
+        drive.now_us += 1
+        drive.rollout(f"u{drive.assembler.position}", example_id="ex-3")
+    assert drive.settled() == {other: SettleReason.EXPIRED}
+    drive.rollout("c")
+    assert ("t", "t", "c") in drive.members()

@@ -12,13 +12,14 @@ Rules of its own, where several would do:
   never come, so they count towards its size. Their offsets are settled together with the group,
   so that a restart, which does not see settled offsets again, counts the same.
 - Whatever arrives for a group that is decided begins a new group under the same key; so do the
-  trajectories that were not whole when it was sealed.
+  trajectories that were not whole when it was sealed. The group is new, the trajectories are not:
+  each expires by its own age, or one that never ends would live for as long as its key is sealed.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
 
 from rollstream.consumers.assembling.decisions import (
     NO_SEGMENT,
@@ -42,8 +43,9 @@ from rollstream.schemas.events import Dispatched, Failed
 from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.reasons import SealReason, SettleReason
 
-# A pending group expires at the latest when this many records stand behind its first: what is
-# settled above the watermark is held in memory and read again after a restart.
+# A pending group expires at the latest when this many records stand behind its first, and so does
+# a trajectory that is not whole: what is settled above the watermark is held in memory and read
+# again after a restart. (One that became whole in a later group waits for that: as many again.)
 LAG_RECORDS_MAX = 1_000_000
 # Bytes of one flush event, well below RECORD_BYTES_MAX of a topic.
 EVENT_BYTES_MAX = 8 * 1024 * 1024
@@ -79,10 +81,10 @@ class Assembler:
         self._payload_max = policy.max_pending_bytes
         self._seen = seen
         self._groups: dict[PendingKey, PendingGroup] = {}
-        self._ages = AgeOrder(
-            round(policy.seal_timeout_s * 1e6), round(policy.expire_after_s * 1e6)
-        )
-        self._chains: dict[str, Chain] = {}
+        self._expire_after_us = round(policy.expire_after_s * 1e6)
+        self._ages = AgeOrder(round(policy.seal_timeout_s * 1e6), self._expire_after_us)
+        # In the order in which they began, so of their ages, in whichever group they are now.
+        self._chains: OrderedDict[str, Chain] = OrderedDict()
         self._uids: set[Ident] = set()
         self._decided: deque[Decision] = deque()
         self._watermark = Watermark(watermark)
@@ -110,9 +112,12 @@ class Assembler:
         return len(self._ages)
 
     def oldest_ts(self) -> int | None:
-        """Log time of the first record of the oldest pending group."""
-        oldest = self._ages.oldest()
-        return None if oldest is None else oldest.first_ts
+        """Log time from which the oldest pending group or trajectory counts; None without any."""
+        group = self._ages.oldest()
+        if group is None:
+            return None
+        chain = next(iter(self._chains.values()), None)
+        return group.first_ts if chain is None else min(group.first_ts, chain.first_ts)
 
     def add(
         self, offset: int, timestamp_us: int, event: Segment | Dispatched | Failed, size: int
@@ -137,7 +142,7 @@ class Assembler:
             self._reject(offset, header)
             return
         chain = self._chains.get(uid) if self._chains else None
-        group = self._group_for(header, offset) if chain is None else chain.group
+        group = self._group_for(header) if chain is None else chain.group
         if group.failed_uids and uid in group.failed_uids:
             self._note(group, Settlement(SettleReason.FAILED, offset, uid, idx))
             return
@@ -243,15 +248,16 @@ class Assembler:
         self._watermark.settle(offsets_of(plan.decisions))
         assert self._watermark.low == plan.watermark, (self._watermark.low, plan.watermark)
 
-    def _group_for(self, header: RolloutHeader, offset: int) -> PendingGroup:
+    def _group_for(self, header: RolloutHeader) -> PendingGroup:
         key = pending_key(header, self._strict)
         group = self._groups.get(key)
         if group is None:
-            group = self._begin(key, header.group_size or self._target, offset)
+            group = self._begin(key, header.group_size or self._target)
         return group
 
-    def _begin(self, key: PendingKey, size: int, offset: int) -> PendingGroup:
-        group = PendingGroup(key, size, offset, self.now_us)
+    def _begin(self, key: PendingKey, size: int) -> PendingGroup:
+        """By the record that was read last; groups stay in the order of time and of offsets."""
+        group = PendingGroup(key, size, self.position - 1, self.now_us)
         self._groups[key] = group
         self._ages.add(group)
         return group
@@ -276,7 +282,7 @@ class Assembler:
         elif event.group_uid:
             key = (event.group_uid, event.example_id)
             found = self._groups.get(key)
-            group = found or self._begin(key, event.group_size or self._target, offset)
+            group = found or self._begin(key, event.group_size or self._target)
         else:
             # Nobody can say which inferred group it belongs to.
             self._settle_alone(note)
@@ -309,7 +315,7 @@ class Assembler:
             group = chain.group
             self._drop_chain(uid, chain, SettleReason.VERSION_REJECTED)
         elif header.group_uid:
-            group = self._group_for(header, offset)
+            group = self._group_for(header)
         else:
             self._settle_alone(note)
             return
@@ -324,7 +330,8 @@ class Assembler:
         header = segment.header
         uid = header.rollout_uid
         if chain is None:
-            chain = self._chains[uid] = group.chains[uid] = Chain(group)
+            chain = Chain(group, offset, self.now_us)
+            self._chains[uid] = group.chains[uid] = chain
         chain.size += size
         chain.offsets[header.segment_idx] = offset
         chain.segments[header.segment_idx] = segment
@@ -358,13 +365,16 @@ class Assembler:
                 self._seal(group, SealReason.TIMEOUT)
         while (group := self._ages.next_expired(now_us)) is not None:
             self._expire(group)
-        self._shed_by_lag()
-
-    def _shed_by_lag(self) -> None:
-        while (group := self._ages.oldest()) is not None:
-            if group.first_offset >= self.position - LAG_RECORDS_MAX:
-                return
+        lag_limit = self.position - LAG_RECORDS_MAX
+        while (group := self._ages.oldest()) is not None and group.first_offset < lag_limit:
             self._expire(group)
+        # Those that are left are too old only where they outlived the group that they came with.
+        while self._chains:
+            uid, chain = next(iter(self._chains.items()))
+            young = chain.first_ts + self._expire_after_us > now_us
+            if young and chain.first_offset >= lag_limit:
+                return
+            self._expire_chain(uid, chain)
 
     def _shed(self) -> None:
         """Over a bound: the oldest groups expire. Reading goes on, for the members that would
@@ -409,15 +419,14 @@ class Assembler:
         """Trajectories that are not whole go on in a new group."""
         if not group.chains:
             return
-        first = min(min(chain.offsets.values()) for chain in group.chains.values())
-        rest = self._begin(group.key, group.size, first)
+        rest = self._begin(group.key, group.size)
         for uid, chain in group.chains.items():
             chain.group = rest
             rest.chains[uid] = chain
             rest.records += len(chain.offsets)
             rest.payload += chain.size
-            replica = next(iter(chain.segments.values())).header.replica_id
-            rest.replicas[replica] = rest.replicas.get(replica, 0) + 1
+            if self._cap is not None:
+                rest.replicas[chain.replica_id] = rest.replicas.get(chain.replica_id, 0) + 1
             for segment in chain.segments.values():
                 if segment.header.split != "train":
                     rest.split = segment.header.split
@@ -429,13 +438,32 @@ class Assembler:
         rows = list(zip(group.offsets, group.segments, strict=True))
         for uid, chain in group.chains.items():
             del self._chains[uid]
-            rows += [(chain.offsets[idx], chain.segments[idx]) for idx in sorted(chain.segments)]
-        settled = list(group.notes)
+            rows += chain.rows()
+        self._settle_expired(group.notes, rows, group.payload)
+
+    def _expire_chain(self, uid: str, chain: Chain) -> None:
+        """The rest of its group stays."""
+        group, rows = chain.group, chain.rows()
+        del self._chains[uid], group.chains[uid]
+        group.records -= len(rows)
+        group.payload -= chain.size
+        self.pending_records -= len(rows)
+        self.pending_bytes -= chain.size
+        if self._cap is not None:
+            group.replicas[chain.replica_id] -= 1
+        if group.records == 0:
+            self._forget(group)
+        self._settle_expired((), rows, chain.size)
+
+    def _settle_expired(
+        self, notes: Iterable[Settlement], rows: Sequence[tuple[int, Segment]], size: int
+    ) -> None:
+        settled = list(notes)
         settled += [
             Settlement(SettleReason.EXPIRED, offset, s.header.rollout_uid, s.header.segment_idx)
             for offset, s in rows
         ]
-        self._decide(Decision(None, settled, tuple(rows), len(settled), group.payload))
+        self._decide(Decision(None, settled, tuple(rows), len(settled), size))
 
     def _settle_alone(self, settlement: Settlement) -> None:
         self._decide(Decision(None, (settlement,), (), 1, 0))

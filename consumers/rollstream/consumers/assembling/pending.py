@@ -8,15 +8,32 @@ from rollstream.schemas.codec import Segment
 
 
 class Chain:
-    """A trajectory some of whose segments are here."""
+    """A trajectory some of whose segments are here.
 
-    __slots__ = ("group", "offsets", "segments", "size")
+    Attributes:
+        group: it waits in; another one once that is sealed.
+        first_offset, first_ts: of the segment that came first, whatever its index.
+        size: bytes held.
+    """
 
-    def __init__(self, group: PendingGroup) -> None:
+    __slots__ = ("first_offset", "first_ts", "group", "offsets", "segments", "size")
+
+    def __init__(self, group: PendingGroup, first_offset: int, first_ts: int) -> None:
         self.group = group
+        self.first_offset = first_offset
+        self.first_ts = first_ts
         self.offsets: dict[int, int] = {}
         self.segments: dict[int, Segment] = {}
         self.size = 0
+
+    @property
+    def replica_id(self) -> str:
+        """The env replica whose member it is: that of the segment that came first."""
+        return next(iter(self.segments.values())).header.replica_id
+
+    def rows(self) -> list[tuple[int, Segment]]:
+        """Offsets and segments, in the order of the trajectory."""
+        return [(self.offsets[idx], self.segments[idx]) for idx in sorted(self.segments)]
 
 
 class PendingGroup:

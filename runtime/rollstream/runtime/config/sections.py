@@ -57,7 +57,8 @@ class EnvironmentConfig(Section):
     seal_timeout_s: float = Field(default=300.0, gt=0)
     """Log time after a group's first member at which it is sealed with what it has, if enough."""
     expire_after_s: float = Field(default=1800.0, gt=0)
-    """Log time after a group's first member at which one that is still too small expires."""
+    """Log time after a group's first member at which one that is still too small expires; after a
+    trajectory's first segment, one that is not whole."""
     max_per_replica: int | None = Field(default=None, ge=1)
     """Most members that one env replica may have in one group; none: no limit."""
     accept_policy_versions: tuple[str, ...] | None = None
