@@ -89,13 +89,14 @@ class AsyncRolloutProducer(ProducerShell):
         """When it returns, everything published before is in the log.
 
         Raises:
-            DeliveryFailed: not these; only those whose own ``publish`` could not say so any more,
-                because it was cancelled or ran out of time.
+            DeliveryFailed: not these, nor as many as its ``outstanding`` says; those stay queued.
+                Only those whose own ``publish`` could not say so any more, because it was
+                cancelled or ran out of time, are named.
             FlushTimedOut: some were still on their way; they stay queued.
         """
         self._refuse()
         left = await self._drain(timeout_s)
-        self._tell()
+        self._tell(left)
         if left:
             raise FlushTimedOut(self._outbox.broker, left, timeout_s)
 
@@ -138,8 +139,8 @@ class AsyncRolloutProducer(ProducerShell):
             deadline.say(lambda: f"{self._outbox.broker} to take what was published")
             await asyncio.sleep(_POLL_S)
 
-    def _tell(self) -> None:
-        failed = self._outbox.take_failures()
+    def _tell(self, outstanding: int = 0) -> None:
+        failed = self._outbox.take_failures(outstanding)
         if failed is not None:
             raise failed
 

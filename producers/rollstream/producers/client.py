@@ -111,12 +111,12 @@ class RolloutProducer(ProducerShell):
         """When it returns, everything published before is in the log.
 
         Raises:
-            DeliveryFailed: not these.
+            DeliveryFailed: not these, nor as many as its ``outstanding`` says; those stay queued.
             FlushTimedOut: some were still on their way; they stay queued.
         """
         self._refuse()
         left = self._flush(timeout_s)
-        self._tell()
+        self._tell(left)
         if left:
             raise FlushTimedOut(self._outbox.broker, left, timeout_s)
 
@@ -159,8 +159,8 @@ class RolloutProducer(ProducerShell):
         with self._lock:
             return self._writer.flush(timeout_s)
 
-    def _tell(self) -> None:
-        failed = self._outbox.take_failures()
+    def _tell(self, outstanding: int = 0) -> None:
+        failed = self._outbox.take_failures(outstanding)
         if failed is not None:
             raise failed
 

@@ -57,19 +57,32 @@ class DeliveryFailed(ProducerError):
         uids: of the rollouts, in the order in which they failed.
         group_uids: of the groups for which the word that they were dispatched, or that a member
             failed, was not delivered; they seal by time-out if nothing else completes them.
+        outstanding: how many more records were on their way when the time of a ``flush`` was up;
+            they stay queued. 0 from every other call.
     """
 
     def __init__(
-        self, uids: Sequence[str], group_uids: Sequence[str], broker: str, cause: str
+        self,
+        uids: Sequence[str],
+        group_uids: Sequence[str],
+        broker: str,
+        cause: str,
+        outstanding: int = 0,
     ) -> None:
         shown = ", ".join(uids[:_UIDS_SHOWN]) + (", …" if len(uids) > _UIDS_SHOWN else "")
         events = f" and {len(group_uids)} group events" if group_uids else ""
+        more = (
+            f"; {outstanding} more rollouts and events are still on their way, flush again"
+            if outstanding
+            else ""
+        )
         super().__init__(
             f"{len(uids)} rollouts{events} were not delivered to {broker} ({shown}): {cause}; "
-            "publish them again with the same rollout_uid, duplicates are settled as such"
+            f"publish them again with the same rollout_uid, duplicates are settled as such{more}"
         )
         self.uids = tuple(uids)
         self.group_uids = tuple(group_uids)
+        self.outstanding = outstanding
 
 
 class FlushTimedOut(BrokerUnavailable):

@@ -205,20 +205,23 @@ class Outbox:
         if delivery.error is not None:
             self._undelivered.append((subject, delivery.error))
 
-    def take_failures(self) -> DeliveryFailed | None:
-        """What failed since it was asked last, as one error."""
+    def take_failures(self, outstanding: int) -> DeliveryFailed | None:
+        """What failed since it was asked last, as one error that names what a flush left too."""
         if not self._undelivered:
             return None
         failed, self._undelivered = self._undelivered, []
-        return self.failure(failed)
+        return self.failure(failed, outstanding)
 
-    def failure(self, failed: Sequence[tuple[Subject, BrokerError]]) -> DeliveryFailed:
+    def failure(
+        self, failed: Sequence[tuple[Subject, BrokerError]], outstanding: int = 0
+    ) -> DeliveryFailed:
         """These failures as one error."""
         uids = dict.fromkeys(subject.rollout_uid for subject, _ in failed if subject.rollout_uid)
         groups = dict.fromkeys(
             subject.group_uid for subject, _ in failed if not subject.rollout_uid
         )
-        return DeliveryFailed(list(uids), list(groups), self.broker, str(failed[0][1]))
+        cause = str(failed[0][1])
+        return DeliveryFailed(list(uids), list(groups), self.broker, cause, outstanding)
 
     def _topic(self, environment: str) -> str:
         topic = self._topics.get(environment)

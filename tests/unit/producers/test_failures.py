@@ -184,6 +184,54 @@ def test_a_flush_that_cannot_finish_names_broker_number_and_remedy() -> None:
         assert error.value.outstanding == 1
 
 
+class OneOfEach:
+    """Decides that "a" is in doubt, and that nobody ever hears of "b"."""
+
+    def __call__(self, append: Append) -> Fate:
+        event = decode(append.value)
+        assert isinstance(event, Segment)
+        return {"a": Fate.DOUBT, "b": Fate.LOSE_REPORT}[event.header.rollout_uid]
+
+
+def test_a_flush_that_tells_of_failures_tells_what_it_did_not_wait_for() -> None:
+    with quiet_exit(make(FaultyBroker(MemoryBroker(), OneOfEach()))) as producer:
+        producer.publish(example_id="ex", rollout_uid="b", **sampled())
+        producer.publish(example_id="ex", rollout_uid="a", **sampled())
+        told = r"1 rollouts .* \(a\): .*; 1 more rollouts and events are still on their way, flush"
+        with pytest.raises(DeliveryFailed, match=told) as error:
+            producer.flush(timeout_s=2.0)
+        assert (error.value.uids, error.value.outstanding) == (("a",), 1)
+        with pytest.raises(FlushTimedOut) as late:
+            producer.flush(timeout_s=2.0)
+        assert late.value.outstanding == 1
+
+
+def test_an_awaited_flush_that_tells_of_failures_tells_what_it_did_not_wait_for() -> None:
+    broker = FaultyBroker(MemoryBroker(), OneOfEach())
+    layout = new_layout(broker)
+
+    async def scenario() -> None:
+        producer = AsyncRolloutProducer(
+            broker=broker, environment="math", namespace=layout.namespace, timeout_s=SHORT_S
+        )
+        publishing = [
+            asyncio.create_task(producer.publish(example_id="ex", rollout_uid=uid, **sampled()))
+            for uid in ("a", "b")
+        ]
+        await asyncio.sleep(0)  # They are queued now, and not answered.
+        for task in publishing:
+            task.cancel()
+        await asyncio.gather(*publishing, return_exceptions=True)
+        with pytest.raises(DeliveryFailed, match="1 more rollouts and events are still") as error:
+            await producer.flush(SHORT_S)
+        assert (error.value.uids, error.value.outstanding) == (("a",), 1)
+        with pytest.raises(DeliveryFailed) as rest:
+            await producer.close()
+        assert (rest.value.uids, rest.value.outstanding) == (("b",), 0)
+
+    asyncio.run(scenario())
+
+
 def test_a_full_buffer_waits_for_room() -> None:
     broker = NarrowBroker(MemoryBroker(), ManualClock())
     layout = new_layout(broker)
