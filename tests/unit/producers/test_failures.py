@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness.faults import Append, Fate, FaultyBroker, FaultyWriter
-from harness.producers import AnyGroup, new_layout, open_producer, published, sampled, segments_of
+from harness.faults import Append, Fate, FaultyBroker
+from harness.producer_faults import Doubtful, NarrowBroker
+from harness.producers import new_layout, published, sampled, segments_of
 from rollstream.producers import (
-    AsyncGroup,
     AsyncRolloutProducer,
     BufferFull,
     DeliveryFailed,
@@ -23,69 +23,10 @@ from rollstream.producers import (
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.codec import Segment, decode
 from rollstream.schemas.events import Failed
-from rollstream.streams.broker import OnDelivery, Writer
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.topics.layout import BadName
 
 SHORT_S = 0.05  # Where the answer never comes; the result does not depend on how long this is.
-
-
-class NarrowBroker(FaultyBroker):
-    """A broker whose writers are full for a number of appends; a poll moves the clock on.
-
-    Attributes:
-        refusals: how many appends are still refused.
-    """
-
-    def __init__(self, inner: MemoryBroker, clock: ManualClock) -> None:
-        super().__init__(inner)
-        self.manual_clock = clock
-        self.refusals = 0
-
-    def writer(
-        self, *, linger_ms: float = 5.0, report_success: bool = True, once: bool = False
-    ) -> Writer:
-        inner = self.inner.writer(linger_ms=linger_ms, report_success=report_success, once=once)
-        return NarrowWriter(self, inner)
-
-
-class NarrowWriter(FaultyWriter):
-    """A ``Writer``."""
-
-    def __init__(self, broker: NarrowBroker, inner: Writer) -> None:
-        super().__init__(broker, inner)
-        self._narrow = broker
-
-    def append(
-        self,
-        topic: str,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        partition: int | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> None:
-        if self._narrow.refusals:
-            self._narrow.refusals -= 1
-            raise BufferFull("100 records are queued; poll makes room")
-        super().append(topic, value, key=key, partition=partition, on_delivery=on_delivery)
-
-    def poll(self, timeout_s: float = 0.0) -> None:
-        self._narrow.manual_clock.advance(timeout_s)
-        super().poll(0.0)
-
-
-class Doubtful:
-    """Decides that records of these uids are in doubt, as long as they are among them."""
-
-    def __init__(self, fate: Fate, *uids: str) -> None:
-        self.fate = fate
-        self.uids = set(uids)
-
-    def __call__(self, append: Append) -> Fate:
-        event = decode(append.value)
-        uid = event.header.rollout_uid if isinstance(event, Segment) else type(event).__name__
-        return self.fate if uid in self.uids else Fate.PASS
 
 
 @contextmanager
@@ -270,118 +211,6 @@ def test_a_trajectory_survives_a_full_buffer() -> None:
         turns.turn(**sampled())
     found = [s.header for s in segments_of(published(broker, layout))]
     assert [(h.segment_idx, h.is_last_segment) for h in found] == [(0, False), (1, True)]
-
-
-@pytest.mark.proves("F16")
-@pytest.mark.parametrize("kind", ["sync", "async"])
-@pytest.mark.parametrize(("turns", "crash"), [(1, False), (1, True), (0, True)])
-def test_a_trajectory_that_could_not_say_its_end_is_missing_in_its_group(
-    kind: str, turns: int, crash: bool
-) -> None:
-    broker = NarrowBroker(MemoryBroker(), ManualClock())
-    layout = new_layout(broker)
-
-    async def play(group: AnyGroup) -> None:
-        async with group.trajectory() as trajectory:
-            for _ in range(turns):
-                await trajectory.turn(**sampled())
-            broker.refusals = 1_000_000
-            if crash:
-                raise RuntimeError("environment crashed")
-
-    async def scenario() -> None:
-        producer = open_producer(
-            kind,
-            broker,
-            layout,
-            environment="math",
-            clock=broker.manual_clock,
-            timeout_s=SHORT_S,
-        )
-        async with producer.dispatch(example_id="ex", group_size=1) as group:
-            with pytest.raises(BufferFull):
-                await play(group)
-            broker.refusals = 0
-        await producer.close()
-
-    asyncio.run(scenario())
-    (failed,) = [event for _, _, event in published(broker, layout) if isinstance(event, Failed)]
-    assert (failed.count, failed.reason) == (1, "left early")
-
-
-@pytest.mark.proves("F16")
-def test_a_failed_member_that_was_not_queued_may_be_said_again() -> None:
-    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "a"))
-    layout = new_layout(broker)
-    with (
-        RolloutProducer(broker=broker, environment="math", namespace=layout.namespace) as producer,
-        producer.dispatch(example_id="ex", group_size=2) as group,
-    ):
-        group.publish(rollout_uid="a", **sampled())
-        with pytest.raises(DeliveryFailed):
-            group.fail("sandbox died")
-        group.fail("sandbox died")
-    (failed,) = [event for _, _, event in published(broker, layout) if isinstance(event, Failed)]
-    assert (failed.count, failed.reason) == (1, "sandbox died")
-
-
-@pytest.mark.proves("F16")
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_failed_member_that_found_no_room_is_still_missing(kind: str) -> None:
-    broker = NarrowBroker(MemoryBroker(), ManualClock())
-    layout = new_layout(broker)
-
-    async def scenario() -> None:
-        producer = open_producer(
-            kind,
-            broker,
-            layout,
-            environment="math",
-            clock=broker.manual_clock,
-            timeout_s=SHORT_S,
-        )
-        async with producer.dispatch(example_id="ex", group_size=2) as group:
-            await group.publish(**sampled())
-            broker.refusals = 1_000_000
-            with pytest.raises(BufferFull):
-                await group.fail("sandbox died")
-            broker.refusals = 0
-        await producer.close()
-
-    asyncio.run(scenario())
-    (failed,) = [event for _, _, event in published(broker, layout) if isinstance(event, Failed)]
-    assert (failed.count, failed.reason) == (1, "left early")
-
-
-@pytest.mark.parametrize("cancelled", [False, True])
-@pytest.mark.parametrize("by_trajectory", [False, True])
-def test_a_failed_member_in_doubt_is_not_said_twice(by_trajectory: bool, cancelled: bool) -> None:
-    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "Failed"))
-    layout = new_layout(broker)
-
-    async def say(group: AsyncGroup) -> None:
-        if not by_trajectory:
-            await group.fail("sandbox died")
-            return
-        async with group.trajectory():
-            pass  # One without a turn has failed.
-
-    async def scenario() -> None:
-        producer = AsyncRolloutProducer(
-            broker=broker, environment="math", namespace=layout.namespace
-        )
-        async with producer.dispatch(example_id="ex", group_size=1) as group:
-            saying = asyncio.create_task(say(group))
-            await asyncio.sleep(0)  # It is queued now, and not answered.
-            if cancelled:
-                saying.cancel()
-            with pytest.raises(asyncio.CancelledError if cancelled else DeliveryFailed):
-                await saying
-            with pytest.raises(InvalidRollout, match="0 of the 1"):
-                await group.fail("sandbox died")
-
-    asyncio.run(scenario())
-    assert sum(isinstance(event, Failed) for _, _, event in published(broker, layout)) == 1
 
 
 def test_await_publish_raises_what_became_of_its_own_rollout() -> None:

@@ -1,0 +1,136 @@
+"""What a group and its trajectories count as failed, when the broker has no room or no answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from harness.faults import Fate, FaultyBroker
+from harness.producer_faults import Doubtful, NarrowBroker
+from harness.producers import AnyGroup, new_layout, open_producer, published, sampled
+from rollstream.producers import (
+    AsyncGroup,
+    AsyncRolloutProducer,
+    BufferFull,
+    DeliveryFailed,
+    InvalidRollout,
+    RolloutProducer,
+)
+from rollstream.runtime.clock import ManualClock
+from rollstream.schemas.events import Failed
+from rollstream.streams.memory import MemoryBroker
+
+SHORT_S = 0.05  # Where no room comes up; the result does not depend on how long this is.
+
+
+@pytest.mark.proves("F16")
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize(("turns", "crash"), [(1, False), (1, True), (0, True)])
+def test_a_trajectory_that_could_not_say_its_end_is_missing_in_its_group(
+    kind: str, turns: int, crash: bool
+) -> None:
+    broker = NarrowBroker(MemoryBroker(), ManualClock())
+    layout = new_layout(broker)
+
+    async def play(group: AnyGroup) -> None:
+        async with group.trajectory() as trajectory:
+            for _ in range(turns):
+                await trajectory.turn(**sampled())
+            broker.refusals = 1_000_000
+            if crash:
+                raise RuntimeError("environment crashed")
+
+    async def scenario() -> None:
+        producer = open_producer(
+            kind,
+            broker,
+            layout,
+            environment="math",
+            clock=broker.manual_clock,
+            timeout_s=SHORT_S,
+        )
+        async with producer.dispatch(example_id="ex", group_size=1) as group:
+            with pytest.raises(BufferFull):
+                await play(group)
+            broker.refusals = 0
+        await producer.close()
+
+    asyncio.run(scenario())
+    (failed,) = [event for _, _, event in published(broker, layout) if isinstance(event, Failed)]
+    assert (failed.count, failed.reason) == (1, "left early")
+
+
+@pytest.mark.proves("F16")
+def test_a_failed_member_that_was_not_queued_may_be_said_again() -> None:
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "a"))
+    layout = new_layout(broker)
+    with (
+        RolloutProducer(broker=broker, environment="math", namespace=layout.namespace) as producer,
+        producer.dispatch(example_id="ex", group_size=2) as group,
+    ):
+        group.publish(rollout_uid="a", **sampled())
+        with pytest.raises(DeliveryFailed):
+            group.fail("sandbox died")
+        group.fail("sandbox died")
+    (failed,) = [event for _, _, event in published(broker, layout) if isinstance(event, Failed)]
+    assert (failed.count, failed.reason) == (1, "sandbox died")
+
+
+@pytest.mark.proves("F16")
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_failed_member_that_found_no_room_is_still_missing(kind: str) -> None:
+    broker = NarrowBroker(MemoryBroker(), ManualClock())
+    layout = new_layout(broker)
+
+    async def scenario() -> None:
+        producer = open_producer(
+            kind,
+            broker,
+            layout,
+            environment="math",
+            clock=broker.manual_clock,
+            timeout_s=SHORT_S,
+        )
+        async with producer.dispatch(example_id="ex", group_size=2) as group:
+            await group.publish(**sampled())
+            broker.refusals = 1_000_000
+            with pytest.raises(BufferFull):
+                await group.fail("sandbox died")
+            broker.refusals = 0
+        await producer.close()
+
+    asyncio.run(scenario())
+    (failed,) = [event for _, _, event in published(broker, layout) if isinstance(event, Failed)]
+    assert (failed.count, failed.reason) == (1, "left early")
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("by_trajectory", [False, True])
+def test_a_failed_member_in_doubt_is_not_said_twice(by_trajectory: bool, cancelled: bool) -> None:
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "Failed"))
+    layout = new_layout(broker)
+
+    async def say(group: AsyncGroup) -> None:
+        if not by_trajectory:
+            await group.fail("sandbox died")
+            return
+        async with group.trajectory():
+            pass  # One without a turn has failed.
+
+    async def scenario() -> None:
+        producer = AsyncRolloutProducer(
+            broker=broker, environment="math", namespace=layout.namespace
+        )
+        async with producer.dispatch(example_id="ex", group_size=1) as group:
+            saying = asyncio.create_task(say(group))
+            await asyncio.sleep(0)  # It is queued now, and not answered.
+            if cancelled:
+                saying.cancel()
+            with pytest.raises(asyncio.CancelledError if cancelled else DeliveryFailed):
+                await saying
+            with pytest.raises(InvalidRollout, match="0 of the 1"):
+                await group.fail("sandbox died")
+
+    asyncio.run(scenario())
+    assert sum(isinstance(event, Failed) for _, _, event in published(broker, layout)) == 1
