@@ -27,7 +27,7 @@ def sealed(blobs: Blobs, name: str, *, output: int = 64) -> list[KnownGroup]:
 
 def test_rows_are_those_of_the_group(blobs: Blobs) -> None:
     groups = sealed(blobs, "a")
-    part = Payloads(blobs, 1 << 20).parts([(7, groups[2])])[0]
+    part = Payloads(blobs, 1 << 20).parts(0, [(7, groups[2])])[0]
     assert (part.place, part.first) == (7, groups[2].group.row_start)
     assert set(REQUIRED_ARRAYS) <= set(part.columns.arrays)
     uids = Payloads(blobs, 0).all_fields(groups[2]).scalars["rollout_uid"]
@@ -40,38 +40,40 @@ def test_a_file_is_decoded_once_while_there_is_room_and_never_held_beyond_it(
 ) -> None:
     files = [sealed(blobs, name) for name in "abcd"]
     one = Payloads(blobs, 1 << 30)
-    one.parts([(0, files[0][0])])
+    one.parts(0, [(0, files[0][0])])
     size = one.cached_bytes
     cache = Payloads(blobs, int(2.5 * size))
-    for groups in files:
-        cache.parts(list(enumerate(groups[:3])))
+    for step, groups in enumerate(files):
+        cache.parts(step, list(enumerate(groups[:3])))
         assert cache.cached_bytes <= 2.5 * size
     assert cache.files_read == 4
-    cache.parts([(0, files[3][1]), (1, files[2][0])])
+    cache.parts(0, [(0, files[3][1]), (1, files[2][0])])
     assert cache.files_read == 4, "the two newest are held"
-    cache.parts([(0, files[0][0])])
+    cache.parts(0, [(0, files[0][0])])
     assert cache.files_read == 5, "the oldest made room"
 
 
-def test_a_file_leaves_once_all_of_its_groups_were_served_and_can_be_read_again(
+def test_a_file_whose_groups_all_were_served_leaves_when_another_step_is_asked_for(
     blobs: Blobs,
 ) -> None:
     first, second = sealed(blobs, "a"), sealed(blobs, "b")
     cache = Payloads(blobs, 1 << 30)
-    cache.parts(list(enumerate(first[:3])))
-    cache.parts(list(enumerate(first[:3])))  # The same step, asked for again.
-    assert cache.cached_bytes > 0
-    cache.parts([(0, first[3]), (1, second[0])])
-    assert cache.files_read == 2, "the first was held until now"
-    part = cache.parts([(0, first[1])])[0]
-    assert cache.files_read == 3, "it left with its last group"
+    cache.parts(0, list(enumerate(first[:3])))
+    held = cache.cached_bytes
+    for _ in range(3):  # Ranks that share a model ask for the same groups.
+        cache.parts(1, [(0, first[3]), (1, second[0])])
+    assert cache.files_read == 2, "nothing of the step was read again"
+    cache.parts(2, [(0, second[1])])
+    assert 0 < cache.cached_bytes <= held, "the first left, the second is still needed"
+    part = cache.parts(0, [(0, first[1])])[0]
+    assert cache.files_read == 3
     assert part.columns.arrays["output_tokens"].row(part.first) is not None
 
 
 def test_a_batch_larger_than_the_cache_reads_each_file_once(blobs: Blobs) -> None:
     cache = Payloads(blobs, 0)
     groups = sealed(blobs, "a")
-    cache.parts(list(enumerate(groups)))
+    cache.parts(0, list(enumerate(groups)))
     assert (cache.files_read, cache.cached_bytes) == (1, 0)
 
 
@@ -80,9 +82,9 @@ def test_a_file_that_is_not_what_its_event_names_is_refused(blobs: Blobs) -> Non
     other = sealed(blobs, "b")
     blobs.replace(groups[0].file.path, blobs.read(other[0].file.path))
     with pytest.raises(CorruptFile, match="checksum"):
-        Payloads(blobs, 1 << 20).parts([(0, groups[0])])
+        Payloads(blobs, 1 << 20).parts(0, [(0, groups[0])])
     with pytest.raises(CorruptFile, match=groups[0].group.group_id):
         Payloads(blobs, 1 << 20).all_fields(groups[0])
     blobs.delete(groups[0].file.path)
     with pytest.raises(BlobMissing):
-        Payloads(blobs, 1 << 20).parts([(0, groups[0])])
+        Payloads(blobs, 1 << 20).parts(0, [(0, groups[0])])

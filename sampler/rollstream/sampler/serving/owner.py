@@ -326,7 +326,8 @@ class Owner:
 
     def _batch(self, command: NextBatch | Replace, served: ServedBatch) -> Batch:
         places = share(len(served.groups), command.dp_rank, command.dp_size)
-        parts = self._payloads.parts([(place, self._group(served, place)) for place in places])
+        groups = [(place, self._group(served, place)) for place in places]
+        parts = self._payloads.parts(command.step, groups)
         return make_batch(
             served,
             parts,

@@ -29,8 +29,10 @@ class _File:
 
 
 class Payloads:
-    """Reads rows; recent files stay decoded, up to ``cache_bytes``, least recently used out first,
-    and no longer than until each of their groups was served.
+    """Reads rows; recent files stay decoded, up to ``cache_bytes``, least recently used out first.
+
+    A file whose groups all were served leaves when another step is asked for: until then several
+    ranks may ask for the same one. Who asks later still has it read again.
 
     Attributes:
         files_read: since the start; the rest came from the cache.
@@ -41,21 +43,25 @@ class Payloads:
         self._blobs = blobs
         self._cache_bytes = cache_bytes
         self._files: OrderedDict[str, _File] = OrderedDict()
-        self._left: list[str] = []  # Files that left the cache; the last batch may still hold them.
+        # Files of this step that left the cache; its last batch may still hold them.
+        self._left: set[str] = set()
+        self._step = -1
         self.files_read = 0
         self.cached_bytes = 0
 
-    def parts(self, groups: Sequence[tuple[int, KnownGroup]]) -> list[GroupRows]:
+    def parts(self, step: int, groups: Sequence[tuple[int, KnownGroup]]) -> list[GroupRows]:
         """The rows that a batch is made of.
 
         Args:
+            step: of the batch.
             groups: (place in the batch, group).
 
         Raises:
             BlobMissing, CorruptFile: a file is not what its event names.
         """
-        while self._left:
-            let_go(self._blobs, self._left.pop())
+        if step != self._step:
+            self._step = step
+            self._let_go_of_served()
         held: dict[str, Columns] = {}  # A batch's files stay until it is made, whatever the bound.
         parts = []
         for place, group in groups:
@@ -94,18 +100,22 @@ class Payloads:
         if file is not None and first not in file.served:
             file.served.add(first)
             file.rows_left -= group.group.rows
-            if not file.rows_left:
-                self._drop(group.file.path)
+
+    def _let_go_of_served(self) -> None:
+        for path in [path for path, file in self._files.items() if not file.rows_left]:
+            self._drop(path)
+        while self._left:
+            let_go(self._blobs, self._left.pop())
 
     def _drop(self, path: str) -> None:
         self.cached_bytes -= self._files.pop(path).size
-        self._left.append(path)
+        self._left.add(path)
 
     def _keep(self, file: SealedFile, columns: Columns) -> None:
         size = sum(a.values.nbytes + a.offsets.nbytes for a in columns.arrays.values())
         size += columns.rows * SCALAR_BYTES_PER_ROW
         if size > self._cache_bytes:
-            self._left.append(file.path)
+            self._left.add(file.path)
             return
         self._files[file.path] = _File(columns, size, file.rows)
         self.cached_bytes += size
