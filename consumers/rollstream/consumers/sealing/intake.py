@@ -63,7 +63,7 @@ class Intake:
         try:
             self._take(records)
         except BrokerUnavailable:
-            self._source.reader.begin(self._source.where, self.assembler.position)
+            self._read_on()
             raise
 
     def _take(self, records: Iterable[Record]) -> None:
@@ -96,7 +96,7 @@ class Intake:
             first - 1,
         )
         self.assembler.lost(first, self._fold.settled)
-        self._source.reader.begin(self._source.where, self.assembler.position)
+        self._read_on()
 
     def tick_if_due(self) -> None:
         """Moves log time to the wall clock, once the position has reached the end that the log had
@@ -133,5 +133,9 @@ class Intake:
             self._paused = True
             source.reader.pause(source.where)
         elif self._paused and backlog <= BACKLOG_FLUSHES_MAX / 2:
-            self._paused = False
-            source.reader.begin(source.where, self.assembler.position)
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """From the position, paused or not until now."""
+        self._paused = False
+        self._source.reader.begin(self._source.where, self.assembler.position)

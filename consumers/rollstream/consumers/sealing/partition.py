@@ -120,12 +120,15 @@ class Partition:
         Raises:
             PermanentBrokerError, CorruptLog: somebody must change something first.
         """
-        if self._job is not None:
-            if not self._job.done():
-                return
+        if self._job is not None and self._job.done():
             job, self._job = self._job, None
             self._finish(job)
-        if self.gone or self.let_go or self._patience.waiting():
+        if self.gone or self.let_go:
+            return
+        if self._intake is not None:
+            # Whatever is waited for below: records come all the while.
+            self._intake.pause_or_resume()
+        if self._job is not None or self._patience.waiting():
             return
         try:
             self._go_on(draining)
@@ -185,8 +188,6 @@ class Partition:
             self._intake.tick_if_due()
             self._begin_flush_if_due(self._intake.assembler, draining)
             self._commit_if_due()
-        if self._intake is not None:
-            self._intake.pause_or_resume()
 
     def _ask_the_group(self) -> None:
         """Overtaken: by a zombie, then we claim again, or by whoever owns the partition now."""

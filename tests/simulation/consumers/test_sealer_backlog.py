@@ -1,0 +1,138 @@
+"""What is decided and not committed stays within its bound, whatever the sealer waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import ParamSpec, TypeVar
+
+import pytest
+
+from harness.failing_blobs import FullBlobs
+from harness.history import problems_of
+from harness.sealing import SealWorld
+from rollstream.consumers import Sealer
+from rollstream.consumers.sealing.intake import BACKLOG_FLUSHES_MAX
+from rollstream.consumers.sealing.workers import Inline
+from rollstream.streams.broker import Record, TopicPartition
+from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.memory.member import MemoryGroupReader
+
+POLL_RECORDS = 4
+FLUSH_ROLLOUTS = 8
+DECIDED_MAX = BACKLOG_FLUSHES_MAX * FLUSH_ROLLOUTS + POLL_RECORDS
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class HeldWorkers(Inline):
+    """Workers that stand still while ``holding``: a stalled fsync, a mount that hangs."""
+
+    def __init__(self) -> None:
+        self.holding = False
+        self._held: list[Callable[[], None]] = []
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        if not self.holding:
+            return super().submit(fn, *args, **kwargs)
+        future: Future[T] = Future()
+        self._held.append(lambda: future.set_result(fn(*args, **kwargs)))
+        return future
+
+    def go_on(self) -> None:
+        self.holding = False
+        while self._held:
+            self._held.pop(0)()
+
+
+class SipBroker(MemoryBroker):
+    """A broker that hands out a few records at a time."""
+
+    def group_reader(
+        self,
+        group: str,
+        topics: Sequence[str],
+        *,
+        on_gone: Callable[[TopicPartition], None],
+    ) -> MemoryGroupReader:
+        reader = super().group_reader(group, topics, on_gone=on_gone)
+        poll = reader.poll
+
+        def sip(records_max: int, timeout_s: float) -> list[Record]:
+            return poll(min(records_max, POLL_RECORDS), timeout_s)
+
+        reader.poll = sip  # type: ignore[method-assign]
+        return reader
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> HeldWorkers:
+    held = HeldWorkers()
+    monkeypatch.setattr("rollstream.consumers.sealing.sealer.make_workers", lambda threads: held)
+    return held
+
+
+def publish_pairs(world: SealWorld, count: int, partition: int = 0) -> list[str]:
+    uids = [f"p{partition}-{number}" for number in range(2 * count)]
+    for number, uid in enumerate(uids):
+        world.publish(uid, partition=partition, example_id=f"ex-{number // 2}")
+    return uids
+
+
+def position(sealer: Sealer, partition: int = 0) -> int:
+    return sealer.stats().partitions[partition].position
+
+
+def decided(sealer: Sealer, partition: int = 0) -> int:
+    return sealer.stats().partitions[partition].decided
+
+
+@pytest.mark.proves("I8")
+def test_reading_pauses_while_a_flush_stands_still(workers: HeldWorkers) -> None:
+    world = SealWorld(partitions=1, max_flush_rollouts=FLUSH_ROLLOUTS)
+    sealer = world.sealer(broker=SipBroker(world.logs))
+    world.run(sealer)
+    workers.holding = True
+    uids = publish_pairs(world, 50)
+    world.run(sealer)
+    assert FLUSH_ROLLOUTS < decided(sealer) <= DECIDED_MAX
+    workers.go_on()
+    world.run(sealer)
+    assert position(sealer) == 100
+    assert problems_of(world, uids) == []
+
+
+@pytest.mark.proves("I8")
+def test_reading_pauses_between_two_attempts_at_a_flush() -> None:
+    world = SealWorld(partitions=1, max_flush_rollouts=FLUSH_ROLLOUTS)
+    full = FullBlobs(world.blobs)
+    sealer = world.sealer(broker=SipBroker(world.logs), store=full)
+    uids = publish_pairs(world, 50)
+    world.run(sealer)
+    assert FLUSH_ROLLOUTS < decided(sealer) <= DECIDED_MAX
+    full.refusing = False
+    world.run(sealer, seconds=10)
+    assert position(sealer) == 100
+    assert problems_of(world, uids) == []
+
+
+@pytest.mark.proves("I8")
+def test_a_loss_that_is_found_while_reading_pauses_ends_no_pause(workers: HeldWorkers) -> None:
+    world = SealWorld(partitions=2, max_flush_rollouts=FLUSH_ROLLOUTS)
+    sealer = world.sealer(broker=SipBroker(world.logs))
+    world.run(sealer)
+    workers.holding = True
+    publish_pairs(world, 50)
+    world.run(sealer)
+    assert position(sealer) <= DECIDED_MAX
+    # The other partition's loss is what makes the sealer look for losses in this one.
+    publish_pairs(world, 2, partition=1)
+    world.logs.drop_before(world.source(0), 60)
+    world.logs.drop_before(world.source(1), 2)
+    world.run(sealer)
+    assert position(sealer, 1) == 4
+    assert position(sealer) == 60
+    workers.go_on()
+    world.run(sealer)
+    assert [position(sealer, partition) for partition in range(2)] == [100, 4]
