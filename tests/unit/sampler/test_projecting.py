@@ -1,0 +1,109 @@
+"""Decisions as files while the disk is slow: the newest of a step is what stays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import pytest
+
+from harness.brokers import until
+from harness.failing_blobs import PassingBlobs
+from harness.groups import GroupSpec
+from harness.sampler_worlds import LocalWorld, config_of, new_name
+from rollstream.sampler import Batch, SamplerDoor
+from rollstream.sampler.history import FileCheck, check_from_files
+from rollstream.sampler.serving import projecting
+from rollstream.store import Bytes, MemoryBlobs
+from rollstream.store.layout import batch_path
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+
+WAIT_S = 30.0
+LAST = projecting.PENDING_MAX  # Of the steps that fill the queue behind step 0.
+
+
+class StuckBlobs(PassingBlobs):
+    """The first projection is not written before ``free``."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryBlobs())
+        self.stuck, self.free = threading.Event(), threading.Event()
+
+    def replace(self, path: str, data: Bytes) -> None:
+        if not self.stuck.is_set():
+            self.stuck.set()
+            assert self.free.wait(WAIT_S)
+        self.inner.replace(path, data)
+
+
+class StuckWorld(LocalWorld):
+    """A sampler whose disk is slow; step 0 keeps it and steps 1 to ``LAST`` wait behind."""
+
+    def __init__(self) -> None:
+        self.blobs = StuckBlobs()
+        config = config_of("file:///unused", new_name(), max_open_batches=2 * LAST)
+        super().__init__(MemoryBroker(MemoryLogs()), self.blobs, config)
+
+    def fill(self) -> tuple[SamplerDoor, Batch]:
+        """The door, and the batch that waits last."""
+        self.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(LAST + 3)))
+        door = self.open()
+        door.resume(None)
+        door.next_batch(0, 1, timeout_s=WAIT_S)
+        assert self.blobs.stuck.wait(WAIT_S)
+        batches = [door.next_batch(step, 1, timeout_s=WAIT_S) for step in range(1, LAST + 1)]
+        return door, batches[-1]
+
+    def check(self, step: int) -> FileCheck:
+        return check_from_files(self.store, self.name, 1, step)
+
+
+@pytest.fixture
+def world() -> Iterator[StuckWorld]:
+    made = StuckWorld()
+    yield made
+    made.blobs.free.set()
+    made.close()
+
+
+@pytest.mark.proves("F2")
+def test_a_replacement_that_finds_the_queue_full_is_written_after_what_it_replaces(
+    world: StuckWorld,
+) -> None:
+    door, batch = world.fill()
+    with ThreadPoolExecutor(1) as pool:
+        replaced = pool.submit(door.replace, batch, [0], "tried", timeout_s=WAIT_S)
+        wait([replaced], timeout=0.5)  # Who goes past the queue is done by then.
+        world.blobs.free.set()
+        newest = replaced.result(WAIT_S)
+    world.restart()
+    assert world.check(LAST).recorded == newest.digest != batch.digest
+    assert world.check(LAST).same
+
+
+@pytest.mark.proves("F2")
+def test_a_replacement_that_a_hung_disk_did_not_take_is_written_by_the_next_start(
+    world: StuckWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projecting, "ROOM_WAIT_S", 0.01)
+    door, batch = world.fill()
+    newest = door.replace(batch, [0], "tried", timeout_s=WAIT_S)
+    door.checkpointed(LAST)
+    world.blobs.free.set()
+    world.restart()
+    assert world.check(LAST - 1).same
+    world.open()
+    world.restart()
+    assert world.check(LAST).recorded == newest.digest != batch.digest
+
+
+def test_closing_waits_for_a_hung_disk_only_so_long_and_loses_nothing(
+    world: StuckWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projecting, "CLOSE_WAIT_S", 0.01)
+    world.fill()
+    world.restart()
+    world.blobs.free.set()
+    path = batch_path(world.name, 1, LAST)
+    until(lambda: world.store.info(path) is not None)
