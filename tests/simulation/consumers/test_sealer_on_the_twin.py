@@ -14,8 +14,8 @@ from rollstream.schemas import codec
 from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import DeadLetter, Dispatched
 from rollstream.store import list_manifests, read_rows, visible_files
-from rollstream.streams.broker import TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, TopicMismatch
+from rollstream.streams.broker import Record, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable, CorruptLog, OffsetLost, TopicMismatch
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
@@ -211,6 +211,47 @@ def test_losses_in_several_partitions_are_found_once_the_broker_answers() -> Non
     world.run(world.sealer(broker=ShyBroker(world.logs)))
     assert sorted(world.groups()) == [("c0", "d0"), ("c1", "d1")]
     assert world.settled() == {"lost": 4}
+
+
+class CutBroker(MemoryBroker):
+    """A broker whose log was cut back to ``end`` and goes on there, once it was read."""
+
+    def __init__(self, logs: MemoryLogs, end: int) -> None:
+        super().__init__(logs)
+        self._end = end
+
+    def group_reader(
+        self,
+        group: str,
+        topics: Sequence[str],
+        *,
+        on_gone: Callable[[TopicPartition], None],
+    ) -> MemoryGroupReader:
+        reader = super().group_reader(group, topics, on_gone=on_gone)
+        answer, read = reader.poll, [0]
+
+        def poll(records_max: int, timeout_s: float) -> list[Record]:
+            if read[0]:
+                self.logs.clock.wait(threading.Event(), timeout_s)
+                raise OffsetLost(f"{topics[0]}[0]", read[0], 0, self._end)
+            records = answer(records_max, timeout_s)
+            read[0] += len(records)
+            return records
+
+        reader.poll = poll  # type: ignore[method-assign]
+        return reader
+
+
+@pytest.mark.parametrize("end", [2, 9], ids=["still shorter", "longer again"])
+def test_a_log_that_was_cut_back_stops_the_sealer(end: int) -> None:
+    world = SealWorld(partitions=1)
+    for uid in "abcd":
+        world.publish(uid)
+    sealer = world.sealer(broker=CutBroker(world.logs, end))
+    with pytest.raises(CorruptLog, match=rf"offset 4 .* \[0, {end}\).* cut back"):
+        world.run(sealer)
+    sealer.close()
+    assert world.groups() == [("a", "b"), ("c", "d")], "what was read before is committed"
 
 
 def test_expired_rows_are_kept_apart() -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from rollstream.consumers.sealing.partition import Partition, Shop
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.streams.broker import GroupReader, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, OffsetLost
+from rollstream.streams.errors import BrokerUnavailable, CorruptLog, OffsetLost
 
 POLL_RECORDS_MAX = 1_000
 ASK_EVERY_S = 1.0  # How often the group is asked about a partition that was let go.
@@ -129,7 +129,11 @@ class EnvironmentSealer:
             partition.gone = True
 
     def _find_losses(self, error: OffsetLost) -> None:
-        """Retention was faster than we: which partition, and up to where."""
+        """Retention was faster than we: which partition, and up to where.
+
+        Raises:
+            CorruptLog: it was not retention. BrokerUnavailable.
+        """
         found = False
         for where, partition in self._partitions.items():
             assembler = partition.assembler
@@ -139,9 +143,14 @@ class EnvironmentSealer:
             if assembler.position < first:
                 partition.lost(first)
                 found = True
-        if not found and error.wanted > error.end:
-            # The ingest log is not the one that was sealed.
-            raise error
+        if not found:
+            # Also where the log was written to again and holds that offset by now. The reader says
+            # nothing of partitions that are revoked, so it is one of ours.
+            raise CorruptLog(
+                f"{error}, and retention did not take it: the log was cut back, so its offsets may "
+                "name other records than those that were sealed. Restore it, or begin a new "
+                "generation"
+            ) from error
 
     def _now_s(self) -> float:
         return self._open_shop.clock.monotonic_s()
