@@ -8,12 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from harness.faults import Fate, FaultyBroker
 from harness.groups import GroupSpec
-from harness.sampler_worlds import LocalWorld, memory_world
+from harness.owned_logs import only
+from harness.sampler_worlds import LocalWorld, config_of, memory_world, new_name
 from rollstream.sampler import UnknownStep
 from rollstream.sampler.history import check_from_files, replay_step
-from rollstream.schemas.events import BatchServed
+from rollstream.schemas.events import BatchServed, Replaced
 from rollstream.store.dataset import Provenance, encode_rows, read_rows
+from rollstream.store.memory import MemoryBlobs
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
 WAIT_S = 30.0
 
@@ -89,3 +93,20 @@ def test_a_step_is_found_in_the_files_alone_and_a_changed_row_is_noticed(
     world.store.replace(path, memoryview(encode_rows(columns, provenance)))
     checks = [check_from_files(world.store, world.name, 1, step) for step in (0, 1)]
     assert any(check.differing and not check.same for check in checks)
+
+
+@pytest.mark.proves("F2")
+def test_a_replacement_whose_report_was_lost_is_projected_too() -> None:
+    broker = FaultyBroker(MemoryBroker(MemoryLogs()))
+    config = config_of("file:///unused", new_name())
+    world = LocalWorld(broker, MemoryBlobs(), config)
+    world.writer().flush(GroupSpec(example_id="one"), GroupSpec(example_id="spare"))
+    door = world.open()
+    door.resume(None)
+    batch = door.next_batch(0, 1, timeout_s=WAIT_S)
+    broker.decide = only(Replaced, Fate.DOUBT)
+    newest = door.replace(batch, [0], "tried", timeout_s=WAIT_S)
+    world.restart()
+    check = check_from_files(world.store, world.name, 1, 0)
+    assert check.recorded == newest.digest != batch.digest
+    world.close()

@@ -273,7 +273,7 @@ class Owner:
             for log, offset, event in self._seals.begin(deadline):
                 if offset >= self._state.applied(log):  # A start before this one came so far.
                     self._state.apply_groups(log, offset, event)
-            self._projector.project_missing(self._state)
+        self._projector.project_missing(self._state)  # Also of what was in doubt and is there.
         self._claimed = True
 
     def _overtaken(self, error: Fenced) -> Fenced:
