@@ -69,7 +69,9 @@ class SipBroker(MemoryBroker):
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> HeldWorkers:
     held = HeldWorkers()
-    monkeypatch.setattr("rollstream.consumers.sealing.sealer.make_workers", lambda threads: held)
+    monkeypatch.setattr(
+        "rollstream.consumers.sealing.sealer.make_workers", lambda threads, name: held
+    )
     return held
 
 

@@ -8,11 +8,12 @@ of steps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from rollstream.consumers.assembling import Plan
-from rollstream.consumers.sealing.rows import Place, draft_flush
+from rollstream.consumers.sealing.rows import Draft, Place, draft_flush
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Event, Flushed
@@ -47,6 +48,7 @@ class Flush:
     plan: Plan
     place: Place
     blobs: Blobs
+    writers: Executor
     log: SealLog
     clock: Clock
     timeout_s: float
@@ -66,10 +68,20 @@ class Step(NamedTuple):
 
 
 def put_files(flush: Flush) -> None:
-    """Creates the files, synced; nobody reads them yet."""
-    drafts, event = draft_flush(flush.plan, flush.place)
-    for draft in drafts:
-        create_or_compare(flush.blobs, draft.path, memoryview(draft.data).cast("B"))
+    """Creates the files, synced; nobody reads them yet. While they are written, those behind them
+    are encoded."""
+    writes: list[Future[None]] = []
+
+    def put(draft: Draft) -> None:
+        data = memoryview(draft.data).cast("B")
+        writes.append(flush.writers.submit(create_or_compare, flush.blobs, draft.path, data))
+
+    try:
+        event = draft_flush(flush.plan, flush.place, put)
+    finally:
+        wait(writes)  # Nobody writes any more when the step is tried again.
+    for write in writes:
+        write.result()
     flush.event = event
 
 

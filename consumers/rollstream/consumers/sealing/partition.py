@@ -55,6 +55,7 @@ class Shop:
     timeout_s: float
     steps: tuple[Step, ...]
     workers: Executor
+    writers: Executor
     letters: DeadLetters
     tally: Tally
 
@@ -301,7 +302,7 @@ class Partition:
         assert plan is not None, "something is decided"
         if _has_unreadable(plan):
             self._shop.letters.deliver(Deadline(self._shop.timeout_s, self._shop.clock))
-        self._due_since_s = None
+        self._due_since_s = now_s  # What is decided from now on may wait as long, flush or not.
         self._plan = plan
         self._flush = self._make_flush(plan)
         self._continue_flush()
@@ -320,7 +321,14 @@ class Partition:
             compression=shop.policy.compression,
         )
         return Flush(
-            plan, place, shop.blobs, self._log, shop.clock, shop.timeout_s, self._note_commit
+            plan,
+            place,
+            shop.blobs,
+            shop.writers,
+            self._log,
+            shop.clock,
+            shop.timeout_s,
+            self._note_commit,
         )
 
     def _continue_flush(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,13 +44,13 @@ class Draft(NamedTuple):
 
 
 class _File(NamedTuple):
-    draft: Draft
     sealed: SealedFile
     columns: Columns
 
 
-def draft_flush(plan: Plan, place: Place) -> tuple[list[Draft], Flushed]:
-    """The files of a flush, not written yet, and its event. One file a policy version."""
+def draft_flush(plan: Plan, place: Place, put: Callable[[Draft], object]) -> Flushed:
+    """Hands each file of a flush to ``put``, as soon as it is encoded, and returns the event that
+    names them. One file a policy version."""
     by_version: dict[str, list[DueGroup]] = {}
     for decision in plan.decisions:
         if decision.group is not None:
@@ -58,9 +58,9 @@ def draft_flush(plan: Plan, place: Place) -> tuple[list[Draft], Flushed]:
     files: list[_File] = []
     groups: list[SealedGroup] = []
     for version, due in by_version.items():
-        files.append(_groups_file(version, due, place, len(files), groups))
-    incomplete = _incomplete_files(plan, place)
-    event = Flushed(
+        files.append(_groups_file(version, due, place, len(files), groups, put))
+    incomplete = _incomplete_files(plan, place, put)
+    return Flushed(
         epoch=place.epoch,
         nonce=place.nonce,
         now_ts=plan.now_us,
@@ -71,7 +71,6 @@ def draft_flush(plan: Plan, place: Place) -> tuple[list[Draft], Flushed]:
         settled=_settled(s for decision in plan.decisions for s in decision.settled),
         incomplete=tuple(file.sealed for file in incomplete),
     )
-    return [file.draft for file in (*files, *incomplete)], event
 
 
 def _version_of(group: DueGroup) -> str:
@@ -80,7 +79,12 @@ def _version_of(group: DueGroup) -> str:
 
 
 def _groups_file(
-    version: str, due: Sequence[DueGroup], place: Place, index: int, groups: list[SealedGroup]
+    version: str,
+    due: Sequence[DueGroup],
+    place: Place,
+    index: int,
+    groups: list[SealedGroup],
+    put: Callable[[Draft], object],
 ) -> _File:
     segments = [segment for group in due for segment in group.segments]
     offsets = [offset for group in due for offset in group.offsets]
@@ -94,7 +98,7 @@ def _groups_file(
         sealed = _sealed_group(group, version, index, start, rows_digest)
         groups.append(sealed)
         group_ids += [sealed.group_id] * sealed.rows
-    return _encoded(GROUPS, version, columns, group_ids, offsets, place)
+    return _encoded(GROUPS, version, columns, group_ids, offsets, place, put)
 
 
 def _sealed_group(
@@ -121,7 +125,7 @@ def _sealed_group(
     )
 
 
-def _incomplete_files(plan: Plan, place: Place) -> list[_File]:
+def _incomplete_files(plan: Plan, place: Place, put: Callable[[Draft], object]) -> list[_File]:
     by_version: dict[str, list[tuple[int, Segment]]] = {}
     for decision in plan.decisions:
         for offset, segment in decision.incomplete:
@@ -134,6 +138,7 @@ def _incomplete_files(plan: Plan, place: Place) -> list[_File]:
             [""] * len(rows),
             [offset for offset, _ in rows],
             place,
+            put,
         )
         for version, rows in by_version.items()
     ]
@@ -146,6 +151,7 @@ def _encoded(
     group_ids: Sequence[str],
     offsets: Sequence[int],
     place: Place,
+    put: Callable[[Draft], object],
 ) -> _File:
     provenance = Provenance(
         group_ids=group_ids,
@@ -158,7 +164,8 @@ def _encoded(
     path = rows_path(kind, place.environment, version, _TRAJECTORY, place.epoch, place.name)
     checksum = digest.checksum(memoryview(data))
     sealed = SealedFile(path=path, size=data.size, rows=columns.rows, checksum=checksum)
-    return _File(Draft(path, data), sealed, columns)
+    put(Draft(path, data))
+    return _File(sealed, columns)
 
 
 def _members(files: Sequence[_File], offsets: Sequence[int]) -> Members:

@@ -26,7 +26,8 @@ from rollstream.streams.topics.check import require_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
 
-THREADS = 2  # Beside the loop: one encodes while the other waits for a disk.
+THREADS = 2  # Beside the loop: one encodes while the other waits for the broker.
+WRITERS = 4  # Of files, for all flushes: mostly they wait for a disk.
 IDLE_WAIT_S = 0.02
 BUSY_WAIT_S = 0.005  # While a job runs: its end is seen this soon.
 STEP_S = 0.1  # How long one step of `run` may last.
@@ -75,7 +76,8 @@ class Sealer:
         partitions = {name: env.partitions for name, env in config.environments.items()}
         specs = specs_for(layout, partitions, rollouts_retention_hours=kafka.retention_hours)
         require_topics(broker.admin(), specs, kafka.timeout_s)
-        self._workers = make_workers(threads)
+        self._workers = make_workers(threads, "rollstream-flush")
+        self._writers = make_workers(WRITERS if threads else 0, "rollstream-write")
         self._letters = DeadLetters(broker, layout.dead_letters())
         self._tally = Tally()
         self._environments: dict[str, EnvironmentSealer] = {}
@@ -98,6 +100,7 @@ class Sealer:
                     timeout_s=kafka.timeout_s,
                     steps=steps,
                     workers=self._workers,
+                    writers=self._writers,
                     letters=self._letters,
                     tally=self._tally,
                 )
@@ -150,6 +153,7 @@ class Sealer:
         finally:
             # Every job has its own deadlines, so this ends.
             self._workers.shutdown(wait=True)
+            self._writers.shutdown(wait=True)
             for environment in self._environments.values():
                 environment.leave()
             self._letters.close()

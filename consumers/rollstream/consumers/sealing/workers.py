@@ -25,6 +25,6 @@ class Inline(Executor):
         return future
 
 
-def make_workers(threads: int) -> Executor:
+def make_workers(threads: int, name: str) -> Executor:
     """``threads`` worker threads; 0: inline."""
-    return ThreadPoolExecutor(threads, "rollstream-flush") if threads else Inline()
+    return ThreadPoolExecutor(threads, name) if threads else Inline()

@@ -71,7 +71,7 @@ class EnvironmentConfig(Section):
     """A uid is remembered until this many further records of its partition are settled."""
     flush_interval_s: float = Field(default=0.1, ge=0)
     """A complete group waits at most about this long before it is written."""
-    max_flush_rollouts: int = Field(default=1_024, ge=1, le=65_536)
+    max_flush_rollouts: int = Field(default=4_096, ge=1, le=65_536)
     """Rollouts in one flush, so that its event fits a message."""
     max_flush_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024)
     """Payload bytes in one flush."""
