@@ -15,7 +15,7 @@ from benchmarks.systems.every import NAMES, system_named
 from benchmarks.systems.interface import System
 from benchmarks.workload import LENGTHS
 
-WARM_UP_S = 3.0
+WARM_UP_S = 8.0  # A broker that has just begun still compiles its code for some seconds.
 MEASURE_S = 6.0
 ROUNDS = 3
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import ParamSpec, TypeVar
 
 import pytest
 
 from harness.failing_blobs import FullBlobs
+from harness.held_workers import HeldWorkers
 from harness.history import problems_of
 from harness.sealing import SealWorld
 from rollstream.consumers import Sealer
 from rollstream.consumers.sealing.intake import BACKLOG_FLUSHES_MAX
-from rollstream.consumers.sealing.workers import Inline
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.member import MemoryGroupReader
@@ -21,29 +19,6 @@ from rollstream.streams.memory.member import MemoryGroupReader
 POLL_RECORDS = 4
 FLUSH_ROLLOUTS = 8
 DECIDED_MAX = BACKLOG_FLUSHES_MAX * FLUSH_ROLLOUTS + POLL_RECORDS
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class HeldWorkers(Inline):
-    """Workers that stand still while ``holding``: a stalled fsync, a mount that hangs."""
-
-    def __init__(self) -> None:
-        self.holding = False
-        self._held: list[Callable[[], None]] = []
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        if not self.holding:
-            return super().submit(fn, *args, **kwargs)
-        future: Future[T] = Future()
-        self._held.append(lambda: future.set_result(fn(*args, **kwargs)))
-        return future
-
-    def go_on(self) -> None:
-        self.holding = False
-        while self._held:
-            self._held.pop(0)()
 
 
 class SipBroker(MemoryBroker):

@@ -1,0 +1,32 @@
+"""Workers beside the loop that stand still when a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import ParamSpec, TypeVar
+
+from rollstream.consumers.sealing.workers import Inline
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class HeldWorkers(Inline):
+    """Workers that stand still while ``holding``: a stalled fsync, a mount that hangs."""
+
+    def __init__(self) -> None:
+        self.holding = False
+        self._held: list[Callable[[], None]] = []
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        if not self.holding:
+            return super().submit(fn, *args, **kwargs)
+        future: Future[T] = Future()
+        self._held.append(lambda: future.set_result(fn(*args, **kwargs)))
+        return future
+
+    def go_on(self) -> None:
+        self.holding = False
+        while self._held:
+            self._held.pop(0)()
