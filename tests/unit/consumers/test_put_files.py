@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -17,7 +19,9 @@ from rollstream.store import Blobs, Bytes, StoreFull
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.owned.log import Ticket
 
-WAIT_S = 30.0
+LASTS_S = 0.3
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class NoLog:
@@ -33,22 +37,38 @@ class NoLog:
         raise AssertionError(ticket)
 
 
-class FirstIsFull(PassingBlobs):
-    """The first create fails; the second one ends after that."""
+class Asked(ThreadPoolExecutor):
+    """Says when somebody asks for a result."""
 
-    def __init__(self, inner: Blobs) -> None:
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.asked = threading.Event()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future = super().submit(fn, *args, **kwargs)
+        result = future.result
+
+        def asked_for(timeout: float | None = None) -> T:
+            self.asked.set()
+            return result(timeout)
+
+        future.result = asked_for  # type: ignore[method-assign]
+        return future
+
+
+class FirstIsFull(PassingBlobs):
+    """The first create fails; the second one lasts until somebody asks for a result, or a while."""
+
+    def __init__(self, inner: Blobs, asked: threading.Event) -> None:
         super().__init__(inner)
-        self.second_began = threading.Event()
-        self.first_failed = threading.Event()
+        self._asked = asked
+        self.asked_too_early = False
         self.created: list[str] = []
 
     def create(self, path: str, data: Bytes) -> None:
-        if not self.second_began.is_set() and "policy_version=one" in path:
-            assert self.second_began.wait(WAIT_S)
-            self.first_failed.set()
+        if "policy_version=one" in path:
             raise StoreFull("no space is left")
-        self.second_began.set()
-        assert self.first_failed.wait(WAIT_S)
+        self.asked_too_early = self._asked.wait(LASTS_S)
         super().create(path, data)
         self.created.append(path)
 
@@ -60,11 +80,12 @@ def test_a_failed_file_is_told_once_nobody_writes_any_more() -> None:
             drive.rollout(f"{version}-{member}", example_id=version, policy_version=version)
     plan = drive.assembler.plan(100, 1 << 30)
     assert plan is not None
-    blobs = FirstIsFull(MemoryBlobs())
     place = Place("math", 0, 0, 1, "nonce", "name", "none")
-    with ThreadPoolExecutor(2) as writers:
+    with Asked() as writers:
+        blobs = FirstIsFull(MemoryBlobs(), writers.asked)
         flush = Flush(plan, place, blobs, writers, NoLog(), ManualClock(), 1.0, lambda _: None)
         with pytest.raises(StoreFull):
             put_files(flush)
+        assert not blobs.asked_too_early
         assert len(blobs.created) == 1
     assert flush.event is None
