@@ -168,9 +168,8 @@ class Outbox:
             worker_id=self._worker_id,
             created_ts=self._clock.now_us(),
         )
-        return Outgoing(
-            self._topic(environment), group_uid.encode(), _encode(event), Subject("", group_uid)
-        )
+        value = _encode(event)  # First: it says what cannot be written, the key too.
+        return Outgoing(self._topic(environment), group_uid.encode(), value, Subject("", group_uid))
 
     def failed(
         self,
@@ -196,9 +195,9 @@ class Outbox:
             worker_id=self._worker_id,
             created_ts=self._clock.now_us(),
         )
+        value = _encode(event)  # First: it says what cannot be written, the key too.
         key = (group_uid or example_id).encode()
-        subject = Subject(rollout_uid, group_uid)
-        return Outgoing(self._topic(environment), key, _encode(event), subject)
+        return Outgoing(self._topic(environment), key, value, Subject(rollout_uid, group_uid))
 
     def note(self, subject: Subject, delivery: Delivery) -> None:
         """Takes down what became of a record; nothing to take down where it arrived."""

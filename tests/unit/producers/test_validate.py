@@ -124,6 +124,13 @@ def test_a_missing_argument_is_a_type_error(missing: str) -> None:
         OUTBOX.rollout(given)
 
 
+def test_words_about_a_group_that_utf8_does_not_have_are_refused() -> None:
+    with pytest.raises(InvalidRollout, match="cannot be written as UTF-8"):
+        OUTBOX.dispatched("math", "ex", "\ud800", 2)
+    with pytest.raises(InvalidRollout, match="cannot be written as UTF-8"):
+        OUTBOX.failed("math", "\ud800", "", 2, count=1, reason="raised")
+
+
 def test_attachments_over_the_limit_are_told_with_both_sizes() -> None:
     publish(attachments={"image": bytes(ATTACHED_BYTES_MAX)})
     with pytest.raises(RolloutTooLarge, match="4194305 bytes, over the limit of 4194304") as told:
