@@ -22,6 +22,7 @@ from rollstream.sampler.deciding.commands import (
 from rollstream.sampler.deciding.known import Ref
 from rollstream.sampler.errors import (
     InvalidRequest,
+    NotEnoughGroups,
     RequestDiffers,
     TooManyOpenBatches,
     UnknownStep,
@@ -72,7 +73,58 @@ def test_too_few_groups_say_what_is_there() -> None:
     error = not_enough(command, sampler.state)
     assert error.ready == {"math": 1}
     assert error.waiting == {"reward": 1, "eval": 1, "weight_step": 1}
-    assert "no reward yet" in str(error)
+    assert "no reward yet; today only publish(reward=…) gives one" in str(error)
+    assert "publish(weight_step=N)" in str(error)
+    assert "publish(split='train')" in str(error)
+
+
+def test_groups_off_the_branch_name_the_epoch_that_workers_must_publish() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(2))
+    sampler.serve(0)
+    sampler.do(Resume(checkpointed_step=None))
+    sampler.seal(*specs(3, weight_step=1))
+    command = NextBatch(step=1, num_groups=2)
+    assert sampler.do(command) is None
+    error = not_enough(command, sampler.state)
+    assert error.dropped == {"off_branch": 3}
+    published = sampler.do(PublishPolicy(step=1, policy_version="step-1"))
+    assert f"publish(policy_epoch={published.epoch}), as publish_policy returned" in str(error)
+    sampler.seal(*specs(2, weight_step=1, policy_epoch=published.epoch))
+    assert sampler.do(command) is not None, "what the message says does help"
+
+
+@pytest.mark.parametrize(
+    ("config", "spec", "remedy"),
+    [
+        (
+            {"max_policy_lag": 0},
+            GroupSpec(weight_step=0),
+            r"as stale: .*max_policy_lag = 0 .*raise samplers\.trainer-a\.max_policy_lag",
+        ),
+        (
+            {"capacity_groups": 1},
+            GroupSpec(weight_step=1),
+            r"as capacity: .*raise samplers\.trainer-a\.capacity_groups",
+        ),
+        ({}, GroupSpec(rewards=(1.0, 1.0)), r"as filtered: .*ask without accept"),
+        (
+            {"max_policy_lag": 0, "lineage": "a"},
+            GroupSpec(lineage="b"),
+            r"wait: .*publish\(lineage='a'\), or samplers\.trainer-a\.lineage",
+        ),
+    ],
+    ids=["stale", "capacity", "filtered", "lineage"],
+)
+def test_every_reason_has_its_remedy(config: dict[str, Any], spec: GroupSpec, remedy: str) -> None:
+    sampler = Decider(**config)
+    sampler.do(PublishPolicy(step=1, policy_version="step-1"))
+    sampler.seal(spec, spec, spec)
+    sampler.do(Tidy())
+    command = NextBatch(step=0, num_groups=1, mix={"code": 1.0}, accept="nonzero_std")
+    sampler.do(command)
+    with pytest.raises(NotEnoughGroups, match=remedy):
+        raise not_enough(command, sampler.state)
 
 
 def test_keys_take_turns_so_that_no_example_starves() -> None:

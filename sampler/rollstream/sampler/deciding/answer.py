@@ -15,11 +15,12 @@ from rollstream.sampler.deciding.commands import (
     Replace,
     Resume,
 )
-from rollstream.sampler.deciding.eligible import WHY
 from rollstream.sampler.deciding.known import Key
+from rollstream.sampler.deciding.remedies import why_dropped, why_waiting
 from rollstream.sampler.deciding.served import DROPPED, ServedBatch
 from rollstream.sampler.deciding.state import NOTHING, SamplerState
 from rollstream.sampler.errors import NotEnoughGroups
+from rollstream.schemas.reasons import DropReason
 
 Answer = ServedBatch | Policy | Progress | int | bool
 
@@ -74,19 +75,29 @@ def not_enough(command: NextBatch | Replace, state: SamplerState) -> NotEnoughGr
         shares = quotas(state.config.environments, wanted, command.mix)
         asked = ", ".join(f"{count} of {' or '.join(names)}" for names, count in shares)
     ready = {name: count for name, count in sorted(state.ready.counts().items()) if count}
-    waiting = dict(Counter(state.waiting.values()))
+    waiting = Counter(state.waiting.values())
     if state.eval_groups:
         waiting["eval"] = state.eval_groups
-    never: tuple[str, ...] = (*DROPPED, "filtered")
-    dropped: dict[str, int] = {why: n for why, n in state.outcomes.totals().items() if why in never}
-    reasons = [f"{count} wait: {WHY[why]}" for why, count in sorted(waiting.items())]
-    reasons += [f"{count} were dropped as {why}" for why, count in dropped.items()]
+    totals = state.outcomes.totals()
+    dropped: dict[str, int] = {
+        why.value: totals[why.value] for why in DropReason if why.value in totals
+    }
+    reasons = [f"{n} wait: {why_waiting(why, state)}" for why, n in sorted(waiting.items())]
+    reasons += [
+        f"{n} were dropped as {why}: {why_dropped(DropReason(why), state)}"
+        for why, n in sorted(dropped.items())
+    ]
     message = (
         f"step {command.step} needs {wanted} groups ({asked}); ready: {ready or 'none'}. "
-        + ("; ".join(reasons) or "None waits and none was dropped: no more were sealed")
-        + ". Groups that are not sealed yet are not counted here (rollstream status). Wait longer, "
-        "ask for fewer, or see that env workers and sealers run"
+        + (". ".join(reasons) or "None waits and none was dropped: no more were sealed")
+        + ". Groups that are not sealed yet are not counted here: see with `rollstream status` "
+        "that env workers and sealers run, then wait longer, or ask for fewer"
     )
     return NotEnoughGroups(
-        message, step=command.step, wanted=wanted, ready=ready, waiting=waiting, dropped=dropped
+        message,
+        step=command.step,
+        wanted=wanted,
+        ready=ready,
+        waiting=dict[str, int](waiting.items()),
+        dropped=dropped,
     )

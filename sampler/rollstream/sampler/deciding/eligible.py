@@ -14,13 +14,6 @@ TRAIN = "train"
 Accept = Literal["nonzero_std"]
 Waits = Literal["eval", "reward", "weight_step", "lineage"]
 
-WHY: dict[str, str] = {
-    "reward": "a member has no reward yet",
-    "weight_step": "max_policy_lag is set and a member names no weight_step; publish it",
-    "lineage": "max_policy_lag is set and the group is of another lineage than the sampler",
-    "eval": "split is not 'train', so it is never trained on",
-}
-
 
 def waits_for(group: KnownGroup, config: SamplerConfig) -> Waits | None:
     """Why the group cannot be served as it is, whatever the policy; None: it can.

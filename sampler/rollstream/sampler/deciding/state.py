@@ -14,7 +14,7 @@ import xxhash
 
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.deciding.commands import Policy
-from rollstream.sampler.deciding.eligible import waits_for
+from rollstream.sampler.deciding.eligible import Waits, waits_for
 from rollstream.sampler.deciding.known import KnownGroup, LogId, Ref, known_groups, ref_of
 from rollstream.sampler.deciding.ready import ReadyIndex
 from rollstream.sampler.deciding.served import (
@@ -70,7 +70,7 @@ class SamplerState:
         self.policies: dict[tuple[int, int], str] = {}
         self.versions: dict[str, tuple[int, int]] = {}
         self.ready = ReadyIndex(config.seed)
-        self.waiting: dict[Ref, str] = {}
+        self.waiting: dict[Ref, Waits] = {}
         self.eval_groups = 0
         self.outcomes = ExampleCounts()
         self._newest_step: dict[int, int] = {}  # By policy epoch.
