@@ -57,3 +57,17 @@ def test_a_full_queue_is_said_as_such_and_is_doubt_in_a_report() -> None:
 def test_messages_name_what_was_asked_and_what_to_do() -> None:
     error = of_request(KafkaError.UNKNOWN_TOPIC_OR_PART, "Unknown topic", "bounds of t[1]")
     assert str(error) == "bounds of t[1]: Unknown topic; `rollstream topics create` makes topics"
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "a Kafka ACL"),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "a Kafka ACL"),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, "the credentials under kafka.client"),
+        (KafkaError._AUTHENTICATION, "the credentials under kafka.client"),
+    ],
+)
+def test_who_may_not_and_who_is_not_known_have_different_remedies(code: int, remedy: str) -> None:
+    assert remedy in str(of_request(code, "refused", "bounds of t[1]"))
+    assert remedy in str(of_delivery(code, "refused", "t[1]"))

@@ -96,7 +96,8 @@ def test_each_difference_says_what_to_do() -> None:
         ("rollstream.groups.math.1", "message.timestamp.type", "LogAppendTime", "CreateTime"),
         ("rollstream.scores.math.1", "missing", "4", ""),
     ]
-    assert "configure 3 partitions, or begin a new generation" in found[0].remedy
+    assert "configure 3 partitions, or set a new kafka.generation" in found[0].remedy
+    assert "`rollstream topics create`" in found[0].remedy
     assert "message.timestamp.type=LogAppendTime" in found[1].remedy
     assert "rollstream topics create" in found[2].remedy
     with pytest.raises(TopicMismatch, match="has partitions 3, not 4") as caught:

@@ -32,10 +32,15 @@ _REMEDIES: dict[int, tuple[type[BrokerError], str]] = {
             KafkaError.GROUP_AUTHORIZATION_FAILED,
             KafkaError.CLUSTER_AUTHORIZATION_FAILED,
             KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ),
+        (NotAuthorised, "a Kafka ACL (`kafka-acls.sh --add`) for what it names gives access"),
+    ),
+    **dict.fromkeys(
+        (
             KafkaError.SASL_AUTHENTICATION_FAILED,
             KafkaError._AUTHENTICATION,
         ),
-        (NotAuthorised, "`rollstream topics grant` gives access"),
+        (NotAuthorised, "correct the credentials under kafka.client"),
     ),
     **dict.fromkeys(
         (

@@ -64,8 +64,9 @@ def differences(wanted: TopicSpec, found: TopicSpec | None) -> list[Difference]:
     listed = []
     if found.partitions != wanted.partitions:
         remedy = (
-            f"configure {found.partitions} partitions, or begin a new generation with "
-            "`rollstream topics migrate`; partitions are never added to a live topic"
+            f"configure {found.partitions} partitions, or set a new kafka.generation or "
+            "kafka.namespace and run `rollstream topics create`; partitions are never added to a "
+            "live topic"
         )
         listed.append(
             Difference(name, "partitions", str(wanted.partitions), str(found.partitions), remedy)
