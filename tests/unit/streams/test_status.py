@@ -18,7 +18,9 @@ from rollstream.schemas.events import (
     Checkpointed,
     ChosenGroup,
     Claimed,
+    Dropped,
     Event,
+    GroupRef,
     PolicyPublished,
     Resumed,
 )
@@ -204,6 +206,29 @@ def test_groups_of_released_batches_are_ready_again(logs: Logs, later: str, read
     assert (figures.ready, figures.next_step) == (ready, 1)
 
 
+def dropped(count: int, reason: str) -> Dropped:
+    ref = GroupRef(environment="math", generation=1, partition=0, offset=1, index=0)
+    return Dropped(**CLAIM, now_ts=0, reason=reason, groups=(ref,) * count)
+
+
+def test_drops_are_no_progress_and_are_counted_since_the_last_progress(logs: Logs) -> None:
+    sampler(logs, served(0, 4), dropped(2, "stale"), served(1, 4))
+    logs.clock.advance(90)
+    logs.say(LAYOUT.sampler("t"), dropped(3, "off_branch"), dropped(1, "stale"))
+    logs.clock.advance(1)
+    (figures,) = logs.measure().samplers
+    assert figures.decision_age_s == 91.0
+    assert figures.dropped_since == {"off_branch": 3, "stale": 1}
+
+
+def test_sampler_that_only_drops_has_been_waiting_since_it_was_started(logs: Logs) -> None:
+    sampler(logs)
+    logs.clock.advance(90)
+    logs.say(LAYOUT.sampler("t"), dropped(3, "stale"), Claimed(owner="actor", nonce="m"))
+    (figures,) = logs.measure().samplers
+    assert figures.decision_age_s == 90.0
+
+
 HEALTHY_PARTITION = PartitionFigures(
     environment="math",
     partition=0,
@@ -227,6 +252,7 @@ HEALTHY_SAMPLER = SamplerFigures(
     next_step=2,
     policy_step=1,
     decision_age_s=1.0,
+    dropped_since={},
 )
 
 
@@ -253,6 +279,40 @@ HEALTHY_SAMPLER = SamplerFigures(
             "env replicas",
             "nothing was published to math since 80 s",
         ),
+        (
+            {},
+            {"decision_age_s": 90.0, "ready": 0, "dropped_since": {"off_branch": 7, "stale": 1}},
+            "env replicas",
+            "8 groups of t were dropped and none was served since 90 s, 7 of them as off_branch: "
+            "a resume went back to before the weights that they name; workers must publish "
+            "policy_epoch as publish_policy returned it",
+        ),
+        (
+            {},
+            {"decision_age_s": 90.0, "ready": 2, "dropped_since": {"stale": 7}},
+            "env replicas",
+            "raise max_policy_lag",
+        ),
+        (
+            {},
+            {"decision_age_s": 90.0, "ready": 0, "dropped_since": {"filtered": 7}},
+            "env replicas",
+            "without accept",
+        ),
+        (
+            {},
+            {"decision_age_s": 90.0, "ready": 0, "dropped_since": {"capacity": 7}},
+            "sampler",
+            "raise capacity_groups",
+        ),
+        # The sampler drops what exceeds its capacity whether or not a trainer asks.
+        (
+            {},
+            {"decision_age_s": 90.0, "dropped_since": {"capacity": 7}},
+            "trainer",
+            "5 groups are ready for t",
+        ),
+        ({}, {"ready": 0, "dropped_since": {"stale": 7}}, "", "nothing is stuck"),
         # Groups that wait for members, within their time, are no stall.
         ({"published_age_s": 90.0, "flush_age_s": 90.0}, {}, "", "nothing is stuck"),
     ],

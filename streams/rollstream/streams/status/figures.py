@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -55,7 +56,9 @@ class SamplerFigures:
         open_batches: served and not final yet.
         next_step: behind the newest batch of the current trainer epoch.
         policy_step: newest policy that the trainer published; -1: none.
-        decision_age_s: of the newest decision; None: there is none.
+        decision_age_s: of the newest decision that is no drop (before there is one, of the oldest
+            claim); None: there is neither.
+        dropped_since: groups that were dropped behind that decision, by reason.
     """
 
     name: str
@@ -68,6 +71,7 @@ class SamplerFigures:
     next_step: int
     policy_step: int
     decision_age_s: float | None
+    dropped_since: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,6 +134,7 @@ def _sampler(
         next_step=progress.next_step,
         policy_step=progress.policy_step,
         decision_age_s=_age_s(now_us, progress.decided_ts),
+        dropped_since=dict(progress.dropped_since),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rollstream.schemas.events import (
     Acked,
     BatchServed,
@@ -26,7 +28,9 @@ class SamplerProgress:
         open: step to number of groups, for batches that are not final.
         next_step: behind the newest batch.
         policy_step: newest that was published; -1: none.
-        decided_ts: broker's time of the newest decision, microseconds; None: there is none.
+        decided_ts: broker's time of the newest decision that is no drop, microseconds; before there
+            is one, of the oldest claim. None: there is neither.
+        dropped_since: groups dropped behind that decision, by reason.
     """
 
     def __init__(self) -> None:
@@ -38,12 +42,20 @@ class SamplerProgress:
         self.next_step = 0
         self.policy_step = -1
         self.decided_ts: int | None = None
+        self.dropped_since: Counter[str] = Counter()
 
     def apply(self, timestamp_us: int, event: Event) -> None:
         """The next event that counts."""
         match event:
             case Claimed():
                 self.owner = event.owner
+                if self.decided_ts is None:
+                    self.decided_ts = timestamp_us
+                return
+            case Dropped():
+                # No trainer gets further by a drop: where every group is dropped, it waits.
+                self.taken += len(event.groups)
+                self.dropped_since[event.reason] += len(event.groups)
                 return
             case BatchServed():
                 self.batches += 1
@@ -52,7 +64,7 @@ class SamplerProgress:
                 self.next_step = max(self.next_step, event.step + 1)
             case Acked():
                 self.acked += 1
-            case Replaced() | Dropped():
+            case Replaced():
                 self.taken += len(event.groups)
             case Checkpointed():
                 self.open = {s: groups for s, groups in self.open.items() if s > event.step}
@@ -63,6 +75,7 @@ class SamplerProgress:
             case _:
                 return
         self.decided_ts = timestamp_us
+        self.dropped_since.clear()
 
     def _resume(self, event: Resumed) -> None:
         later = {s: groups for s, groups in self.open.items() if s >= event.first_step}

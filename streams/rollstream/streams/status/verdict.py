@@ -5,9 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from rollstream.schemas.reasons import DropReason
 from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
 
 QUIET_S = 60.0  # A stage that has work and did nothing for so long counts as stuck.
+
+_DROPPED: Mapping[str, tuple[str, str]] = {
+    DropReason.OFF_BRANCH: (
+        "env replicas",
+        "a resume went back to before the weights that they name; workers must publish "
+        "policy_epoch as publish_policy returned it",
+    ),
+    DropReason.STALE: (
+        "env replicas",
+        "workers must load newer weights and publish their weight_step, or raise max_policy_lag",
+    ),
+    DropReason.FILTERED: (
+        "env replicas",
+        "their rewards are all equal, so nothing is learned from them; give tasks whose rewards "
+        "differ, or ask without accept",
+    ),
+    DropReason.CAPACITY: (
+        "sampler",
+        "more groups than it keeps, and they were the oldest; raise capacity_groups",
+    ),
+}
 
 
 class Limits(NamedTuple):
@@ -90,12 +112,17 @@ def _sampling(sampler: SamplerFigures, figures: Figures, limits: Limits) -> Verd
         )
     if (sampler.decision_age_s or 0.0) <= QUIET_S:
         return None
-    if sampler.ready:
+    # What exceeds the capacity goes unasked; the rest is dropped only where a trainer asks.
+    asked = any(reason != DropReason.CAPACITY for reason in sampler.dropped_since)
+    if sampler.ready and not asked:
         return Verdict(
             "trainer",
-            f"{sampler.ready} groups are ready for {name} and it was asked for nothing since "
-            f"{sampler.decision_age_s:.0f} s; is the trainer still running?",
+            f"{sampler.ready} groups are ready for {name} and none was served since "
+            f"{sampler.decision_age_s:.0f} s; is the trainer still running, or does it ask for "
+            "more than that?",
         )
+    if sampler.dropped_since:
+        return _dropping(sampler)
     ages = [
         partition.published_age_s
         for partition in figures.partitions
@@ -108,6 +135,17 @@ def _sampling(sampler: SamplerFigures, figures: Figures, limits: Limits) -> Verd
             f"and {name} has no group ready; are the env workers still running?",
         )
     return None
+
+
+def _dropping(sampler: SamplerFigures) -> Verdict:
+    dropped = sampler.dropped_since
+    most = max(dropped, key=lambda reason: (dropped[reason], reason))
+    stage, remedy = _DROPPED[most]
+    return Verdict(
+        stage,
+        f"{sum(dropped.values())} groups of {sampler.name} were dropped and none was served since "
+        f"{sampler.decision_age_s:.0f} s, {dropped[most]} of them as {most}: {remedy}",
+    )
 
 
 def _name(partition: PartitionFigures) -> str:
