@@ -10,12 +10,43 @@ from harness.seal_events import flushed
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
-from rollstream.streams.broker import TopicPartition
-from rollstream.streams.errors import DeliveryUnknown
+from rollstream.streams.broker import LogReader, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.owned.log import OwnedLog
+
+AWAY_S = 4.0
+
+
+@pytest.mark.broker
+def test_bounds_that_are_asked_while_the_broker_is_killed_are_not_known_yet(
+    own_kafka: KafkaFactory,
+) -> None:
+    kafka = own_kafka()
+    broker = KafkaBroker(kafka.bootstrap)
+    where = TopicPartition(new_topic(broker, 1, LOG_CONFIG), 0)
+    reader = broker.reader({where: 0})
+    assert reader.bounds(where, TIMEOUT_S) == (0, 0)
+    kafka.kill()
+    deadline = Deadline(AWAY_S)
+    while not deadline.passed():  # It says several things in turn, each for a while.
+        with pytest.raises(BrokerUnavailable):
+            reader.bounds(where, 0.1)
+        assert reader.poll(10, 0.05) == []
+    kafka.start()
+    deadline = Deadline(TIMEOUT_S)
+    while not _known(reader, where):
+        assert not deadline.passed()
+    broker.close()
+
+
+def _known(reader: LogReader, where: TopicPartition) -> bool:
+    try:
+        return reader.bounds(where, 1.0) == (0, 0)
+    except BrokerUnavailable:
+        return False
 
 
 @pytest.mark.broker

@@ -9,7 +9,12 @@ import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from rollstream.streams.broker import EARLIEST, END, Record, TopicPartition
-from rollstream.streams.errors import BrokerError, OffsetLost, PermanentBrokerError
+from rollstream.streams.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    OffsetLost,
+    PermanentBrokerError,
+)
 from rollstream.streams.kafka.answers import of_request
 
 _ANSWER_TIMEOUT_S = 10.0  # For the bounds that an OffsetLost names.
@@ -73,7 +78,7 @@ class KafkaReader:
             low, high = consumer.get_watermark_offsets(at_offset(where, END), timeout_s)
         except KafkaException as error:
             answer: KafkaError = error.args[0]
-            raise of_request(answer.code(), answer.str(), f"bounds of {where}") from error
+            raise _of_reading(answer, f"bounds of {where}") from error
         return low, high
 
     def seek(self, where: TopicPartition, offset: int) -> None:
@@ -132,14 +137,14 @@ class KafkaReader:
                 # What was on its way when the partition was sought elsewhere says nothing any more.
                 if message.offset() >= self._starts.get(where, message.offset() + 1):
                     self._wanted[where] = message.offset()
-            elif isinstance(_answer(error), PermanentBrokerError):
+            elif isinstance(_of_reading(error, "poll"), PermanentBrokerError):
                 self._failures.append(error)
             # Else the client tries again by itself, and its caller sees its own deadline pass.
         return good
 
     def _raise_first(self) -> None:
         if self._failures:
-            raise _answer(self._failures.pop(0))
+            raise _of_reading(self._failures.pop(0), "poll")
         for where, wanted in list(self._wanted.items()):
             # librdkafka says it once: forgotten here, the partition would stand still for ever.
             low, high = self.bounds(where, _ANSWER_TIMEOUT_S)
@@ -153,5 +158,9 @@ class KafkaReader:
         self._lost.pop(where, None)
 
 
-def _answer(error: KafkaError) -> BrokerError:
-    return of_request(error.code(), error.str(), "poll")
+def _of_reading(error: KafkaError, what: str) -> BrokerError:
+    if error.code() == KafkaError._UNKNOWN_PARTITION:
+        # librdkafka says so of every partition while the broker is away; of a topic that is not
+        # there it says something else.
+        return BrokerUnavailable(f"{what}: {error.str()}; asking again later may help")
+    return of_request(error.code(), error.str(), what)
