@@ -187,6 +187,20 @@ def test_sampler_is_measured_from_its_decisions(logs: Logs) -> None:
     assert (figures.open_batches, figures.next_step, figures.policy_step) == (1, 2, 1)
 
 
+def resumed(checkpointed_step: int | None, later: str, *, trainer_epoch: int = 1) -> Resumed:
+    return Resumed(
+        **{**DECISION, "trainer_epoch": trainer_epoch},
+        checkpointed_step=checkpointed_step,
+        later=later,
+        first_step=0 if checkpointed_step is None else checkpointed_step + 1,
+        policy_epoch=trainer_epoch,
+    )
+
+
+def acked(step: int) -> Acked:
+    return Acked(**DECISION, step=step, batch_id=f"b{step}", status="trained")
+
+
 @pytest.mark.parametrize(("later", "ready"), [("release", 6), ("replay", 2)])
 def test_groups_of_released_batches_are_ready_again(logs: Logs, later: str, ready: int) -> None:
     logs.say(
@@ -195,15 +209,50 @@ def test_groups_of_released_batches_are_ready_again(logs: Logs, later: str, read
         Claimed(owner="s", nonce="s"),
         Adopted(epoch=1, nonce="s", fold_from=1, watermark=0, counts={"groups": 10}),
     )
-    resumed = Resumed(
-        **{**DECISION, "trainer_epoch": 1},
-        checkpointed_step=0,
-        later=later,
-        first_step=1,
-        policy_epoch=1,
+    figures = sampler(logs, served(0, 4), served(1, 4), resumed(0, later))
+    assert figures.ready == ready
+
+
+def test_replayed_batches_stand_and_their_second_ack_is_not_counted_again(logs: Logs) -> None:
+    events = [event for step in range(4) for event in (served(step, 4), acked(step))]
+    figures = sampler(logs, *events, resumed(1, "replay"), acked(2), acked(3))
+    assert (figures.batches, figures.acked) == (4, 4)
+    assert (figures.open_batches, figures.next_step) == (2, 4)
+
+
+def test_final_batches_behind_the_checkpoint_of_a_replay_stay_served(logs: Logs) -> None:
+    saved = Checkpointed(**DECISION, step=2)
+    figures = sampler(logs, *(served(step, 4) for step in range(4)), saved, resumed(0, "replay"))
+    assert (figures.open_batches, figures.next_step) == (1, 4)
+
+
+def test_step_after_a_release_is_the_one_behind_the_checkpoint(logs: Logs) -> None:
+    figures = sampler(logs, *(served(step, 4) for step in range(4)), resumed(1, "release"))
+    assert (figures.open_batches, figures.next_step) == (0, 2)
+
+
+def test_released_final_batches_are_not_replayed_by_a_later_resume(logs: Logs) -> None:
+    figures = sampler(
+        logs,
+        *(served(step, 4) for step in range(4)),
+        Checkpointed(**DECISION, step=3),
+        resumed(1, "release"),
+        resumed(1, "replay", trainer_epoch=2),
     )
-    figures = sampler(logs, served(0, 4), served(1, 4), resumed)
-    assert (figures.ready, figures.next_step) == (ready, 1)
+    assert (figures.open_batches, figures.next_step) == (0, 2)
+
+
+def test_batch_that_was_released_and_its_successor_count_as_two(logs: Logs) -> None:
+    again = replace(served(0, 4), batch_id="b0-again")
+    figures = sampler(
+        logs,
+        served(0, 4),
+        acked(0),
+        resumed(None, "release"),
+        again,
+        replace(acked(0), batch_id="b0-again"),
+    )
+    assert (figures.batches, figures.acked, figures.next_step) == (2, 2, 1)
 
 
 def dropped(count: int, reason: str) -> Dropped:

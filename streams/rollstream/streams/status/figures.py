@@ -54,7 +54,7 @@ class SamplerFigures:
         batches: served so far.
         acked: of those.
         open_batches: served and not final yet.
-        next_step: behind the newest batch of the current trainer epoch.
+        next_step: the first step that was not served.
         policy_step: newest policy that the trainer published; -1: none.
         decision_age_s: of the newest decision that is no drop (before there is one, of the oldest
             claim); None: there is neither.

@@ -24,9 +24,8 @@ class SamplerProgress:
         owner: of the newest claim.
         taken: groups that cannot be served any more: served, dropped or replaced.
         batches: served so far.
-        acked: batches that were acked.
         open: step to number of groups, for batches that are not final.
-        next_step: behind the newest batch.
+        next_step: the first step that was not served.
         policy_step: newest that was published; -1: none.
         decided_ts: broker's time of the newest decision that is no drop, microseconds; before there
             is one, of the oldest claim. None: there is neither.
@@ -37,12 +36,18 @@ class SamplerProgress:
         self.owner = ""
         self.taken = 0
         self.batches = 0
-        self.acked = 0
         self.open: dict[int, int] = {}
         self.next_step = 0
         self.policy_step = -1
         self.decided_ts: int | None = None
         self.dropped_since: Counter[str] = Counter()
+        self._acked: set[str] = set()  # By id: a batch that is replayed is acked again.
+        self._final_end = 0  # Behind the newest final step that is held; every older one is final.
+
+    @property
+    def acked(self) -> int:
+        """Batches that were acked."""
+        return len(self._acked)
 
     def apply(self, timestamp_us: int, event: Event) -> None:
         """The next event that counts."""
@@ -61,13 +66,13 @@ class SamplerProgress:
                 self.batches += 1
                 self.taken += len(event.groups)
                 self.open[event.step] = len(event.groups)
-                self.next_step = max(self.next_step, event.step + 1)
+                self.next_step = event.step + 1
             case Acked():
-                self.acked += 1
+                self._acked.add(event.batch_id)
             case Replaced():
                 self.taken += len(event.groups)
             case Checkpointed():
-                self.open = {s: groups for s, groups in self.open.items() if s > event.step}
+                self._finish(event.step)
             case Resumed():
                 self._resume(event)
             case PolicyPublished():
@@ -77,12 +82,16 @@ class SamplerProgress:
         self.decided_ts = timestamp_us
         self.dropped_since.clear()
 
+    def _finish(self, step: int) -> None:
+        for at in [at for at in self.open if at <= step]:
+            del self.open[at]
+            self._final_end = max(self._final_end, at + 1)
+
     def _resume(self, event: Resumed) -> None:
-        later = {s: groups for s, groups in self.open.items() if s >= event.first_step}
+        self._finish(event.first_step - 1)
         if event.later == "release":
-            self.taken -= sum(later.values())
-            later = {}
-        # Batches up to the checkpoint are final with the resume.
-        self.open = later
-        self.next_step = event.first_step
+            self.taken -= sum(self.open.values())
+            self.open.clear()
+            self._final_end = min(self._final_end, event.first_step)
+        self.next_step = max((event.first_step, self._final_end, *(at + 1 for at in self.open)))
         self.policy_step = min(self.policy_step, event.first_step)
