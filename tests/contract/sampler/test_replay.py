@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self, cast
 
 import numpy as np
 import pytest
@@ -12,11 +14,15 @@ from harness.faults import Fate, FaultyBroker
 from harness.groups import GroupSpec
 from harness.owned_logs import only
 from harness.sampler_worlds import LocalWorld, config_of, memory_world, new_name
-from rollstream.sampler import UnknownStep
-from rollstream.sampler.history import check_from_files, replay_step
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.sampler import UnknownSampler, UnknownStep
+from rollstream.sampler.history import FileCheck, check_from_files, replay, replay_step
 from rollstream.schemas.events import BatchServed, Replaced
 from rollstream.store.dataset import Provenance, encode_rows, read_rows
+from rollstream.store.errors import BlobMissing
+from rollstream.store.local import LocalBlobs
 from rollstream.store.memory import MemoryBlobs
+from rollstream.streams.broker import Broker
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
 WAIT_S = 30.0
@@ -47,6 +53,10 @@ def train(world: LocalWorld, steps: int) -> None:
     world.restart()  # Closing waits for what is still to be projected.
 
 
+def file_check(world: LocalWorld, step: int) -> FileCheck:
+    return check_from_files(world.name, step, config=world.config, store=world.store)
+
+
 @pytest.mark.proves("F2", "A14")
 def test_every_step_is_recomputed_from_its_cursor_and_seed(world: LocalWorld) -> None:
     train(world, 6)
@@ -71,13 +81,113 @@ def test_other_settings_than_those_it_was_served_under_are_noticed(world: LocalW
     assert not replayed.same
 
 
+class OpenedBroker:
+    """The broker of a world, as if it were opened from a configuration."""
+
+    def __init__(self, inner: Broker) -> None:
+        self._inner = inner
+        self.opened: list[tuple[str, dict[str, str]]] = []
+        self.closed = 0
+
+    def __call__(self, bootstrap: str, client: dict[str, str]) -> Self:
+        self.opened.append((bootstrap, client))
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def written(config: RollstreamConfig, root: Path, folder: Path) -> Path:
+    """The configuration as a file."""
+    ((name, sampler),) = config.samplers.items()
+    path = folder / "rollstream.toml"
+    path.write_text(
+        f"""
+[kafka]
+bootstrap = "one:9092"
+namespace = "{config.kafka.namespace}"
+client = {{ "client.id" = "reader" }}
+[store]
+root = "{root.as_uri()}"
+[environments.code]
+partitions = 1
+[environments.math]
+partitions = 2
+[samplers.{name}]
+environments = ["code", "math"]
+seed = {sampler.seed}
+recency = "{sampler.recency}"
+max_policy_lag = {sampler.max_policy_lag}
+"""
+    )
+    return path
+
+
+@pytest.mark.proves("F2")
+@pytest.mark.parametrize("kind", [str, Path])
+def test_the_path_of_a_configuration_is_enough_for_both_kinds(
+    kind: type[str] | type[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "store"
+    world = LocalWorld(
+        MemoryBroker(MemoryLogs()), LocalBlobs(root), config_of(root.as_uri(), new_name())
+    )
+    world.configure(max_policy_lag=4, seed=7, recency="exp")
+    train(world, 2)
+    broker = OpenedBroker(world.broker())
+    monkeypatch.setattr(replay, "KafkaBroker", broker)
+    config = kind(written(world.config, root, tmp_path))
+    assert all(one.same for one in replay_step(world.name, 1, config=config))
+    assert broker.opened == [("one:9092", {"client.id": "reader"})]
+    assert broker.closed == 1
+    with pytest.raises(UnknownStep):
+        replay_step(world.name, 9, config=config)
+    assert broker.closed == 2, "also where it raises"
+    assert check_from_files(world.name, 1, config=config).same
+    assert len(broker.opened) == 2, "files need no broker"
+    world.close()
+
+
+def test_a_broker_that_is_given_stays_open(world: LocalWorld) -> None:
+    train(world, 1)
+    broker = OpenedBroker(world.broker())
+    given = cast(Broker, broker)
+    assert replay_step(world.name, 0, config=world.config, broker=given)[0].same
+    assert (broker.opened, broker.closed) == ([], 0)
+
+
+def test_of_several_trainers_the_newest_decision_is_checked_unless_one_is_named(
+    world: LocalWorld,
+) -> None:
+    train(world, 1)
+    door = world.open()
+    door.resume(None, later="release")
+    again = door.next_batch(0, 3, timeout_s=WAIT_S)
+    world.restart()
+    assert file_check(world, 0).recorded == again.digest
+    old = check_from_files(world.name, 0, config=world.config, store=world.store, trainer_epoch=1)
+    assert old.same
+    assert old.recorded != again.digest
+
+
+def test_a_step_without_files_and_a_name_without_section_say_so(world: LocalWorld) -> None:
+    train(world, 1)
+    with pytest.raises(BlobMissing, match="for step 9 lies under"):
+        file_check(world, 9)
+    with pytest.raises(UnknownSampler, match=r"no \[samplers\.other\]"):
+        check_from_files("other", 0, config=world.config, store=world.store)
+
+
 @pytest.mark.proves("F2", "A22")
 def test_a_step_is_found_in_the_files_alone_and_a_changed_row_is_noticed(
     world: LocalWorld,
 ) -> None:
     train(world, 2)
     for step in (0, 1):
-        assert check_from_files(world.store, world.name, 1, step).same
+        assert file_check(world, step).same
     path = next(info.path for info in world.store.list("groups/"))
     columns = read_rows(world.store, path)
     outputs = columns.arrays["output_tokens"]
@@ -91,7 +201,7 @@ def test_a_step_is_found_in_the_files_alone_and_a_changed_row_is_noticed(
         offsets=np.arange(columns.rows),
     )
     world.store.replace(path, memoryview(encode_rows(columns, provenance)))
-    checks = [check_from_files(world.store, world.name, 1, step) for step in (0, 1)]
+    checks = [file_check(world, step) for step in (0, 1)]
     assert any(check.differing and not check.same for check in checks)
 
 
@@ -107,6 +217,6 @@ def test_a_replacement_whose_report_was_lost_is_projected_too() -> None:
     broker.decide = only(Replaced, Fate.DOUBT)
     newest = door.replace(batch, [0], "tried", timeout_s=WAIT_S)
     world.restart()
-    check = check_from_files(world.store, world.name, 1, 0)
+    check = file_check(world, 0)
     assert check.recorded == newest.digest != batch.digest
     world.close()

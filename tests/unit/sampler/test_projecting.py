@@ -56,7 +56,7 @@ class StuckWorld(LocalWorld):
         return door, batches[-1]
 
     def check(self, step: int) -> FileCheck:
-        return check_from_files(self.store, self.name, 1, step)
+        return check_from_files(self.name, step, config=self.config, store=self.store)
 
 
 @pytest.fixture

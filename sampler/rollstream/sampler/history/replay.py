@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rollstream.runtime.clock import Clock
+from rollstream.runtime.config.load import load_config
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.deciding.commands import Command, NextBatch, Replace
 from rollstream.sampler.deciding.decide import Now, decide
@@ -21,10 +23,13 @@ from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import read_rows
 from rollstream.store.errors import BlobMissing
 from rollstream.store.layout import batch_path
+from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import Follower, Heard
 from rollstream.streams.topics.layout import Layout
 
+TIMEOUT_S = 600.0  # A long log takes a while.
 Choice = BatchServed | Replaced
 
 
@@ -74,23 +79,85 @@ def replay_step(
     name: str,
     step: int,
     *,
-    config: RollstreamConfig,
-    broker: Broker,
-    timeout_s: float,
+    config: RollstreamConfig | Path | str,
+    broker: Broker | None = None,
     clock: Clock | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> list[Replayed]:
     """Decides a step once more: from the logs up to its cursor, with the recorded seed and request.
 
     Args:
-        config: with the settings of the sampler as they were when the step was served.
+        name: which ``[samplers.<name>]``.
+        config: the configuration, or where it lies; with the settings of the sampler as they were
+            when the step was served.
+        broker, clock: from ``config`` and the system unless given.
         timeout_s: for reading each log.
 
     Returns:
         The newest decision for the step and the replacements in it, in their order.
 
     Raises:
-        UnknownStep: the log has no decision for the step.
+        UnknownStep: the log has no decision for the step. ConfigError, UnknownSampler.
+        BrokerUnavailable: a log was not read within ``timeout_s``.
     """
+    loaded = config if isinstance(config, RollstreamConfig) else load_config(config)
+    own = KafkaBroker(loaded.kafka.bootstrap, loaded.kafka.client) if broker is None else None
+    used = broker or own
+    assert used is not None
+    try:
+        return _replay(name, step, loaded, used, timeout_s, clock)
+    finally:
+        if own is not None:
+            own.close()
+
+
+def check_from_files(
+    name: str,
+    step: int,
+    *,
+    config: RollstreamConfig | Path | str,
+    store: Blobs | None = None,
+    trainer_epoch: int | None = None,
+) -> FileCheck:
+    """Reads a projected decision and its rows, without any log.
+
+    Args:
+        name: which ``[samplers.<name>]``.
+        config: the configuration, or where it lies.
+        store: from ``config`` unless given.
+        trainer_epoch: in which the step was decided; None: the newest whose decision lies there.
+
+    Raises:
+        BlobMissing: the decision was not projected, or a file of it is gone. CorruptFile.
+        ConfigError, UnknownSampler.
+    """
+    loaded = config if isinstance(config, RollstreamConfig) else load_config(config)
+    sampler_section(name, loaded)
+    used = open_store(loaded.store.root) if store is None else store
+    if trainer_epoch is None:
+        trainer_epoch = _newest_epoch(used, name, step)
+    decision: dict[str, Any] = json.loads(used.read(batch_path(name, trainer_epoch, step)))
+    digests: list[bytes] = []
+    differing: list[str] = []
+    for group in decision["groups"]:
+        if "path" not in group:
+            raise BlobMissing(f"the decision of step {step} names no file of {group['group_id']}")
+        rows = read_rows(used, group["path"], ranges=[(group["row_start"], group["rows"])])
+        (digest,) = row_digests(rows, [0])
+        digests.append(digest)
+        if digest.hex() != group["digest"]:
+            differing.append(group["group_id"])
+    return FileCheck(bytes.fromhex(decision["digest"]), combined(digests), tuple(differing))
+
+
+def _replay(
+    name: str,
+    step: int,
+    config: RollstreamConfig,
+    broker: Broker,
+    timeout_s: float,
+    clock: Clock | None,
+) -> list[Replayed]:
     section = sampler_section(name, config)
     layout = Layout(config.kafka.namespace, config.kafka.generation)
     decisions = _read(broker, [TopicPartition(layout.sampler(name), 0)], timeout_s, clock)
@@ -129,24 +196,22 @@ def replay_step(
     return found
 
 
-def check_from_files(store: Blobs, name: str, trainer_epoch: int, step: int) -> FileCheck:
-    """Reads a projected decision and its rows, without any log.
-
-    Raises:
-        BlobMissing: the decision was not projected, or a file of it is gone. CorruptFile.
-    """
-    decision: dict[str, Any] = json.loads(store.read(batch_path(name, trainer_epoch, step)))
-    digests: list[bytes] = []
-    differing: list[str] = []
-    for group in decision["groups"]:
-        if "path" not in group:
-            raise BlobMissing(f"the decision of step {step} names no file of {group['group_id']}")
-        rows = read_rows(store, group["path"], ranges=[(group["row_start"], group["rows"])])
-        (digest,) = row_digests(rows, [0])
-        digests.append(digest)
-        if digest.hex() != group["digest"]:
-            differing.append(group["group_id"])
-    return FileCheck(bytes.fromhex(decision["digest"]), combined(digests), tuple(differing))
+def _newest_epoch(store: Blobs, name: str, step: int) -> int:
+    """The newest trainer epoch in which a decision for the step was projected."""
+    path = PurePosixPath(batch_path(name, 0, step))
+    folder = path.parents[1]
+    epochs = [
+        int(found.parent.name.partition("=")[2])
+        for blob in store.list(f"{folder}/")
+        if (found := PurePosixPath(blob.path)).name == path.name
+    ]
+    if not epochs:
+        raise BlobMissing(
+            f"no decision of sampler {name!r} for step {step} lies under {folder}/; either the "
+            "step was not served, or it is not yet written there: see store.root and the step, "
+            "or read the logs with replay_step"
+        )
+    return max(epochs)
 
 
 def _again(offset: int, event: Choice, state: SamplerState) -> Replayed:
