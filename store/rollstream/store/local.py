@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 from rollstream.runtime.entropy import Entropy, SystemEntropy
@@ -24,22 +25,31 @@ class LocalBlobs:
 
     A process that is killed in the middle of a create leaves at most one file under ``.staging``,
     which no list shows. Safe between threads and between processes.
+
+    Nothing is written but below the folder that the root was when this object was made (or, where
+    there was none, when it first wrote and made it): a mount that is lost in the middle of a run
+    shows the disk below, and files written there would vanish once the mount is back.
     """
 
     # An atomic create alone is not enough: after a power failure the name could stand over missing
     # bytes, and every later attempt would find "exists". So the bytes are synced first, then they
     # get their name, then the folders are synced.
+    #
+    # A mount may be lost at any moment, so the root is compared once the staged file is open: a
+    # staged file that lay elsewhere, or whose root is lost later, has nothing to link or rename.
 
     def __init__(self, root: Path, *, entropy: Entropy | None = None) -> None:
         self.root = Path(os.path.abspath(root))
         self._entropy = entropy or SystemEntropy()
         self._lock = threading.Lock()
         self._durable_folders: set[Path] = set()
+        with _as_store_errors(str(self.root)):
+            self._root_identity = _identity(self.root)
 
     def create(self, path: str, data: Bytes) -> None:
         """See ``Blobs.create``."""
         target = self._target(path)
-        with _as_store_errors(path), self._staged(data) as staged:
+        with self._writing(path, target.parent), self._staged(data) as staged:
             self._ensure_folder(target.parent)
             try:
                 os.link(staged, target)
@@ -50,7 +60,7 @@ class LocalBlobs:
     def replace(self, path: str, data: Bytes) -> None:
         """See ``Blobs.replace``."""
         target = self._target(path)
-        with _as_store_errors(path), self._staged(data) as staged:
+        with self._writing(path, target.parent), self._staged(data) as staged:
             self._ensure_folder(target.parent)
             staged.rename(target)
             _sync_folder(target.parent)
@@ -92,18 +102,62 @@ class LocalBlobs:
         return self.root.joinpath(*names)
 
     @contextmanager
+    def _writing(self, path: str, folder: Path) -> Iterator[None]:
+        """Where a folder was removed meanwhile, the next attempt makes it again."""
+        with _as_store_errors(path):
+            self._make_first_root()
+            try:
+                yield
+            except FileNotFoundError as error:
+                with self._lock:
+                    self._durable_folders.difference_update(self._up_to_root(folder))
+                self._compare_root()
+                raise StoreError(
+                    f"{path}: its folder below {self.root} was removed meanwhile; the next attempt "
+                    "makes it again"
+                ) from error
+
+    @contextmanager
     def _staged(self, data: Bytes) -> Iterator[Path]:
         """A synced file with these bytes that has no name in the store yet."""
-        folder = self.root / STAGING
-        folder.mkdir(parents=True, exist_ok=True)
-        staged = folder / self._entropy.token()
+        staged = self.root / STAGING / self._entropy.token()
         try:
-            with staged.open("xb", buffering=0) as file:
+            with self._opened(staged) as file:
+                self._compare_root()
                 _write_all(file.fileno(), memoryview(data))
                 os.fsync(file.fileno())
             yield staged
         finally:
             staged.unlink(missing_ok=True)
+
+    def _opened(self, staged: Path) -> FileIO:
+        try:
+            return staged.open("xb", buffering=0)
+        except FileNotFoundError:
+            self._compare_root()
+            staged.parent.mkdir(exist_ok=True)
+            return staged.open("xb", buffering=0)
+
+    def _make_first_root(self) -> None:
+        """Makes the root of a new store; one that this process knew is never made anew."""
+        if self._root_identity is not None:
+            return
+        with self._lock:
+            if self._root_identity is None:
+                self.root.mkdir(parents=True, exist_ok=True)
+                self._root_identity = _identity(self.root)
+
+    def _compare_root(self) -> None:
+        if _identity(self.root) != self._root_identity:
+            raise StoreError(
+                f"{self.root} is not the folder that it was (was a mount lost?); nothing is "
+                "written until it is back. If it is meant to be another one, restart this process"
+            )
+
+    def _up_to_root(self, folder: Path) -> tuple[Path, ...]:
+        """The folder and its parents below the root."""
+        names = folder.relative_to(self.root).parts
+        return tuple(self.root.joinpath(*names[:depth]) for depth in range(len(names), 0, -1))
 
     def _ensure_folder(self, folder: Path) -> None:
         """Makes the folder and syncs the names of it and its parents, up to the root's own name.
@@ -114,7 +168,8 @@ class LocalBlobs:
         with self._lock:
             if folder in self._durable_folders:
                 return
-        folder.mkdir(parents=True, exist_ok=True)
+        self._compare_root()
+        self._make_folders(folder)
         named = [folder]
         above = folder.parent
         while True:
@@ -129,6 +184,26 @@ class LocalBlobs:
             if len(self._durable_folders) >= DURABLE_FOLDERS_MAX:
                 self._durable_folders.clear()
             self._durable_folders.update(named)
+
+    def _make_folders(self, folder: Path) -> None:
+        # Not with parents=True, which would make a lost root anew. A folder that was removed and
+        # is made here has a new name to sync, and no other thread may believe the old one.
+        with self._lock:
+            for missing in reversed(self._up_to_root(folder)):
+                try:
+                    missing.mkdir()
+                except FileExistsError:
+                    continue
+                self._durable_folders.discard(missing)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Device and inode; None where nothing lies."""
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _walk(folder: Path, at: str, beginning: str) -> Iterator[BlobInfo]:

@@ -22,13 +22,13 @@ class UnsupportedRoot(StoreError, ValueError):
 
 
 def open_store(root_url: str) -> Blobs:
-    """The blobs below a root; nothing is made or asked yet.
+    """The blobs below a root; nothing is made yet, only which folder it is, if any, is looked at.
 
     Args:
         root_url: ``file:///an/absolute/folder``.
 
     Raises:
-        UnsupportedRoot: another scheme, or no absolute path.
+        UnsupportedRoot: another scheme, or no absolute path. StoreError: it cannot be looked at.
     """
     return LocalBlobs(_local_folder(root_url))
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from rollstream.store import BlobExists, LocalBlobs, StoreError, StoreFull
+from rollstream.store import BlobExists, BlobMissing, LocalBlobs, StoreError, StoreFull
 from rollstream.store.local import STAGING
 
 
@@ -37,6 +40,25 @@ class Disk:
     def link(self, source: Path, target: Path) -> None:
         self.events.append("name")
         self._link(source, target)
+
+
+@contextmanager
+def root_is_away(root: Path, *, leaves_a_mount_point: bool) -> Iterator[None]:
+    """What a lost mount looks like: at the root, another folder shows; at a parent, none does."""
+    away = root.with_name("away")
+    root.rename(away)
+    if leaves_a_mount_point:
+        root.mkdir()
+    yield
+    if leaves_a_mount_point:
+        assert list(root.iterdir()) == [], "something was written to the disk below"
+        root.rmdir()
+    assert not root.exists(), "the root was made anew"
+    away.rename(root)
+
+
+def write(blobs: LocalBlobs, how: str, path: str, data: bytes) -> None:
+    (blobs.create if how == "create" else blobs.replace)(path, data)
 
 
 def test_create_syncs_bytes_before_the_name_and_folders_before_it_returns(
@@ -122,3 +144,116 @@ def test_blob_where_a_folder_is_wanted_is_a_store_error(blobs: LocalBlobs) -> No
     blobs.create("a", b"")
     with pytest.raises(StoreError, match="a/b"):
         blobs.create("a/b", b"")
+
+
+LOST = r"not the folder that it was.*was a mount lost\?"
+
+
+@pytest.mark.parametrize("leaves_a_mount_point", [False, True])
+@pytest.mark.parametrize("how", ["create", "replace"])
+@pytest.mark.parametrize("path", ["a/b/2", "new/2"])
+def test_nothing_is_written_while_the_root_is_away_and_all_goes_on_once_it_is_back(
+    blobs: LocalBlobs, leaves_a_mount_point: bool, how: str, path: str
+) -> None:
+    blobs.create("a/b/1", b"1")
+    with root_is_away(blobs.root, leaves_a_mount_point=leaves_a_mount_point):
+        for _ in range(2):
+            with pytest.raises(StoreError, match=LOST):
+                write(blobs, how, path, b"2")
+    write(blobs, how, path, b"2")
+    assert (blobs.read("a/b/1"), blobs.read(path)) == (b"1", b"2")
+
+
+@pytest.mark.parametrize("leaves_a_mount_point", [False, True])
+def test_root_that_was_there_at_the_start_and_is_lost_before_the_first_write_is_missed(
+    tmp_path: Path, leaves_a_mount_point: bool
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    blobs = LocalBlobs(root)
+    with (
+        root_is_away(root, leaves_a_mount_point=leaves_a_mount_point),
+        pytest.raises(StoreError, match=LOST),
+    ):
+        blobs.create("a", b"")
+    blobs.create("a", b"")
+
+
+@pytest.mark.parametrize("how", ["create", "replace"])
+@pytest.mark.parametrize("known", [True, False], ids=["known folder", "new folder"])
+@pytest.mark.parametrize("leaves_a_mount_point", [False, True])
+def test_root_lost_while_bytes_are_synced_gives_no_blob_a_name(
+    blobs: LocalBlobs,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    known: bool,
+    leaves_a_mount_point: bool,
+) -> None:
+    blobs.create("a/1", b"1")
+    away = blobs.root.with_name("away")
+    real_fsync = os.fsync
+
+    def fsync(file: int) -> None:
+        real_fsync(file)
+        monkeypatch.undo()
+        blobs.root.rename(away)
+        if leaves_a_mount_point:
+            blobs.root.mkdir()
+
+    path = "a/2" if known else "b/2"
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StoreError, match=LOST):
+        write(blobs, how, path, b"2")
+    assert blobs.root.exists() == leaves_a_mount_point
+    if leaves_a_mount_point:
+        blobs.root.rmdir()  # It is empty.
+    away.rename(blobs.root)
+    write(blobs, how, path, b"2")
+    assert blobs.read(path) == b"2"
+
+
+def test_what_only_reads_or_deletes_makes_no_root(blobs: LocalBlobs) -> None:
+    assert list(blobs.list("")) == []
+    assert blobs.info("a") is None
+    blobs.delete("a")
+    with pytest.raises(BlobMissing):
+        blobs.read("a")
+    assert not blobs.root.parent.exists()
+
+
+@pytest.mark.parametrize("removed", ["a", "a/b"])
+@pytest.mark.parametrize("how", ["create", "replace"])
+def test_folder_removed_under_a_running_process_is_made_and_synced_again_by_the_next_attempt(
+    blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch, removed: str, how: str
+) -> None:
+    blobs.create("a/b/1", b"1")
+    shutil.rmtree(blobs.root / removed)
+    with pytest.raises(StoreError, match=r"a/b/2.*the next attempt makes"):
+        write(blobs, how, "a/b/2", b"2")
+    disk = Disk(monkeypatch)
+    write(blobs, how, "a/b/2", b"2")
+    assert blobs.read("a/b/2") == b"2"
+    assert {"folder b", "folder a", "folder root"} <= set(disk.events)
+
+
+def test_parent_that_had_to_be_made_again_is_synced_again(
+    blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs.create("a/b/1", b"1")
+    shutil.rmtree(blobs.root / "a")
+    disk = Disk(monkeypatch)
+    blobs.create("a/c/1", b"1")
+    assert {"folder c", "folder a", "folder root"} <= set(disk.events)
+
+
+def test_staging_folder_that_was_removed_is_made_again(blobs: LocalBlobs) -> None:
+    blobs.create("a", b"1")
+    (blobs.root / STAGING).rmdir()
+    blobs.create("b", b"2")
+    assert blobs.read("b") == b"2"
+
+
+def test_root_that_cannot_be_looked_at_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match=r"root.*check the disk"):
+        LocalBlobs(tmp_path / "file" / "root")
