@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.schemas.bounds import TOKEN_ROW_BYTES_MAX, is_trailing_shape
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.order import UNKNOWN_STEP
 
@@ -108,6 +109,11 @@ def token_array(name: str, values: Any, rows: int) -> dict[str, Any]:
         raise InvalidRollout(
             f"token_arrays[{name!r}] has dtype {array.dtype}, which is no plain number; "
             "convert it, for example with .astype('float32')"
+        )
+    if array.ndim > 1 and not is_trailing_shape(array.shape[1:], array.itemsize):
+        raise InvalidRollout(
+            f"token_arrays[{name!r}] has shape {array.shape}; one token's values may have "
+            f"{TOKEN_ROW_BYTES_MAX} bytes"
         )
     if array.ndim == 0 or array.shape[0] != rows:
         raise InvalidRollout(

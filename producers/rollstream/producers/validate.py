@@ -20,6 +20,7 @@ from rollstream.producers.arrays import (
     token_array,
 )
 from rollstream.producers.errors import RolloutTooLarge
+from rollstream.schemas.bounds import INT_MAX, LONG_MAX
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import NAME_CHARS_MAX, VERSION_BYTES_MAX, names_a_folder
 from rollstream.schemas.order import UNKNOWN_STEP
@@ -28,8 +29,6 @@ from rollstream.schemas.order import UNKNOWN_STEP
 # stays out of reach for them.
 ATTACHED_BYTES_MAX = 4 * 1024 * 1024
 SPLITS = ("train", "eval")
-_INT_MAX = 2**31 - 1
-_LONG_MAX = 2**63 - 1
 _COUNTED = (("logprobs", 4), ("loss_mask", 1))
 _RARELY_COUNTED = (
     ("actor_logprobs", 4),
@@ -61,7 +60,7 @@ def segment_fields(given: Mapping[str, Any], stamped: Mapping[str, Any]) -> dict
             if value is not DEFAULTS[name]:
                 rare = {name: value} if rare is None else {**rare, name: value}
         elif name == "weight_step":
-            if value.__class__ is int and UNKNOWN_STEP <= value <= _LONG_MAX:
+            if value.__class__ is int and UNKNOWN_STEP <= value <= LONG_MAX:
                 fields["weight_step"] = value
             else:
                 rare = {"weight_step": value, **(rare or {})}
@@ -117,8 +116,8 @@ def version(name: str, value: Any) -> str:
     """A string that can name a folder."""
     if not names_a_folder(word(name, value)):
         raise InvalidRollout(
-            f"{name} is {value[:40]!r}… of {len(value)} characters; it names a folder, so give at "
-            f"most {VERSION_BYTES_MAX} (one that is no letter, digit, _ . - or ~ counts for 3)"
+            f"{name} is {value[:40]!r} of {len(value)} characters and must name a folder: give "
+            f"others, at most {VERSION_BYTES_MAX} (no letter, digit, _ . - or ~: each counts for 3)"
         )
     return str(value)
 
@@ -126,8 +125,8 @@ def version(name: str, value: Any) -> str:
 def count_of(name: str, value: Any) -> int:
     """An int of 32 bits, not negative."""
     number = _integer(name, value)
-    if not 0 <= number <= _INT_MAX:
-        raise InvalidRollout(f"{name} is {number}; give a number from 0 to {_INT_MAX}")
+    if not 0 <= number <= INT_MAX:
+        raise InvalidRollout(f"{name} is {number}; give a number from 0 to {INT_MAX}")
     return number
 
 
@@ -267,7 +266,7 @@ def _extras(rare: Mapping[str, Any], fields: dict[str, Any], count: int) -> dict
 def _weight_steps(value: Any, fields: dict[str, Any]) -> bytes | None:
     if as_array("weight_step", value).ndim == 0:
         number = _integer("weight_step", value)
-        if not UNKNOWN_STEP <= number <= _LONG_MAX:
+        if not UNKNOWN_STEP <= number <= LONG_MAX:
             raise InvalidRollout(f"weight_step is {number}; steps count from 0; -1: not known")
         fields["weight_step"] = number
         return None

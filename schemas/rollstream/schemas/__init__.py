@@ -5,7 +5,9 @@ Map, a line a file:
 - ``avsc/``          the only list of fields; one file a schema and version
 - ``wire_schemas``   loads them; fingerprints; which fields are packed arrays
 - ``codec``          events to bytes and back (Avro single-object encoding)
+- ``shapes``         events as fastavro's dicts and back
 - ``plain_writer``   the bytes of a rollout without rare fields, sooner than fastavro has them
+- ``rollout_reader`` the way back; ``header_reader`` reads its header, ``varint`` the numbers in it
 - ``header``         ``RolloutHeader``: all that a decision may read, never a token
 - ``columns``        ``Columns``: many segments as ragged arrays
 - ``records``        ``RolloutRecord`` and relatives: the user's view, made at a door

@@ -19,6 +19,7 @@ import fastavro
 import numpy as np
 
 from rollstream.schemas import wire_schemas
+from rollstream.schemas.bounds import CREATED_TS_MAX, INT_MAX, LONG_MAX, is_trailing_shape
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Dispatched, Event, Failed
 from rollstream.schemas.header import RolloutHeader
@@ -29,8 +30,6 @@ from rollstream.schemas.shapes import schema_name, shape_of
 from rollstream.schemas.wire_schemas import PREFIX_BYTES, WireSchema
 
 E = TypeVar("E")
-_INT_MAX = 2**31 - 1
-_LONG_MAX = 2**63 - 1
 _STEADY = frozenset(
     (
         *("segment_idx", "is_last_segment", "continuation_of", "prefix_hash", "lineage"),
@@ -170,13 +169,13 @@ def _check_values(header: RolloutHeader, body: Mapping[str, Any]) -> None:
 
 
 def _check_token_array(array: Mapping[str, Any], tokens: int) -> None:
-    """Trailing shapes may be anything that numpy can view; Python objects are never made."""
+    """Trailing shapes may be anything within bounds; Python objects are never made."""
     try:
         dtype = np.dtype(array["dtype"])
     except (TypeError, ValueError, SyntaxError) as error:
         raise UnreadableEvent("inconsistent", f"token array dtype: {error}") from error
     shape = array["shape"]
-    if dtype.kind not in "biufc" or any(side < 0 for side in shape):
+    if dtype.kind not in "biufc" or not is_trailing_shape(shape, dtype.itemsize):
         raise UnreadableEvent(
             "inconsistent", f"token array {array['name']!r} has dtype {dtype}, shape {shape}"
         )
@@ -186,11 +185,11 @@ def _check_token_array(array: Mapping[str, Any], tokens: int) -> None:
 def _check_header(header: RolloutHeader) -> None:
     """Avro's numbers have no bounds on the wire; ours have."""
     if not (
-        0 <= header.group_size <= _INT_MAX
-        and 0 <= header.segment_idx <= _INT_MAX
-        and 0 <= header.policy_epoch <= _INT_MAX
-        and UNKNOWN_STEP <= header.weight_step <= _LONG_MAX
-        and 0 <= header.created_ts <= _LONG_MAX
+        0 <= header.group_size <= INT_MAX
+        and 0 <= header.segment_idx <= INT_MAX
+        and 0 <= header.policy_epoch <= INT_MAX
+        and UNKNOWN_STEP <= header.weight_step <= LONG_MAX
+        and 0 <= header.created_ts <= CREATED_TS_MAX
     ):
         raise UnreadableEvent("inconsistent", f"a number is out of bounds in {header}")
     if header.reward is not None and not isfinite(header.reward):
@@ -199,7 +198,7 @@ def _check_header(header: RolloutHeader) -> None:
 
 def _check_counts(event: Dispatched | Failed) -> None:
     count = event.count if isinstance(event, Failed) else 1
-    if not (0 <= event.group_size <= _INT_MAX and 1 <= count <= _INT_MAX):
+    if not (0 <= event.group_size <= INT_MAX and 1 <= count <= INT_MAX):
         raise UnreadableEvent("inconsistent", f"a number is out of bounds in {event}")
 
 

@@ -16,12 +16,12 @@ from typing import Any
 from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.varint import read_number
 
-_BEFORE_STEADY = ("string", "string", "string", "int", "string")  # To rollout_uid.
-_STEADY = (  # segment_idx to worker_id.
+_TYPES_BEFORE = ("string", "string", "string", "int", "string")  # To rollout_uid.
+_TYPES_STEADY = (  # segment_idx to worker_id.
     *("int", "boolean", "string", "string", "string"),
     *("string", "int", "long", "string", "string"),
 )
-_BEHIND_STEADY = ("long", "int", "int", ["null", "double"], "string", "string")
+_TYPES_BEHIND = ("long", "int", "int", ["null", "double"], "string", "string")
 _STEADY_KEPT = 1_024
 _SIZES_KEPT = 4
 _WORDS_KEPT = 1_024
@@ -36,7 +36,7 @@ class HeaderReader:
     """Reads the headers of one schema. What it keeps is bounded."""
 
     def __init__(self, fields: Sequence[Mapping[str, Any]]) -> None:
-        layout = (*_BEFORE_STEADY, *_STEADY, *_BEHIND_STEADY)
+        layout = (*_TYPES_BEFORE, *_TYPES_STEADY, *_TYPES_BEHIND)
         assert tuple(field["name"] for field in fields) == RolloutHeader._fields
         assert tuple(field["type"] for field in fields) == layout, "another layout, another reader"
         self._steady: dict[bytes, tuple[Any, ...]] = {}
@@ -78,10 +78,12 @@ class HeaderReader:
     def _read_steady(self, value: bytes, begin: int) -> tuple[tuple[Any, ...], int]:
         values: list[Any] = []
         at = begin
-        for kind in _STEADY:
+        for kind in _TYPES_STEADY:
             found, at = _READERS[kind](value, at)
             values.append(found)
         size = at - begin
+        if at > len(value):
+            raise IndexError(f"a text goes on behind the record's end, at byte {at}")
         if len(self._steady) >= _STEADY_KEPT:
             self._steady.clear()
         self._steady[value[begin:at]] = steady = tuple(values)

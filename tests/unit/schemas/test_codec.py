@@ -85,6 +85,7 @@ def test_an_unknown_fingerprint_is_named() -> None:
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
+        ({"created_ts": 253_402_300_800_000_000}, "out of bounds"),
         ({"prompt_count": 3}, "prompt_count"),
         ({"token_count": 2}, "token_count"),
         ({"logprobs": [0.0]}, "logprobs"),
@@ -96,6 +97,7 @@ def test_an_unknown_fingerprint_is_named() -> None:
         ({"token_arrays": [{**token_array("t", np.zeros(3)), "dtype": "|O"}]}, "dtype"),
         ({"token_arrays": [{**token_array("t", np.zeros(3)), "dtype": "no such"}]}, "dtype"),
         ({"token_arrays": [{**token_array("t", np.zeros(3)), "shape": [-1]}]}, "shape"),
+        ({"token_arrays": [{**token_array("t", np.zeros((3, 0))), "shape": [2**18]}]}, "shape"),
         ({"reward": float("nan")}, "reward"),
         ({"reward": float("inf")}, "reward"),
         ({"segment_idx": -1}, "out of bounds"),

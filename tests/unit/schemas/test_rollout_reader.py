@@ -95,6 +95,15 @@ def test_a_record_that_is_cut_or_goes_on_is_refused(
         assert told.value.reason == "torn"
 
 
+@given(rollout_fields())
+def test_torn_records_spoil_no_other_of_the_same_process(fields: dict[str, Any]) -> None:
+    reader = RolloutReader(SCHEMA)
+    value = encode_rollout(fields)
+    for end in range(PREFIX_BYTES, len(value)):
+        ours(value[:end], reader)
+    assert ours(value, reader) == fields
+
+
 @given(st.integers(-(2**63), 2**63 - 1), st.binary(max_size=3))
 def test_numbers_come_back(number: int, behind: bytes) -> None:
     written = small_number(number)

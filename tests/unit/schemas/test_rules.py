@@ -96,6 +96,8 @@ def test_a_version_that_names_a_folder(version: str) -> None:
     assert names_a_folder(version)
 
 
-@pytest.mark.parametrize("version", ["é" * 34, "/" * 67, "x" * 201])
-def test_a_version_too_long_for_a_folder(version: str) -> None:
+@pytest.mark.parametrize(
+    "version", ["é" * 34, "/" * 67, "x" * 201, "", "__HIVE_DEFAULT_PARTITION__"]
+)
+def test_a_version_that_names_no_folder(version: str) -> None:
     assert not names_a_folder(version)
