@@ -1,7 +1,8 @@
 """A trainer dies between two checkpoints; its successor gets the very same batches again.
 
 The first trainer does the steps 0 to 3, saved its weights after step 1, and is gone. What it did
-after that is lost with its weights, so the steps 2 and 3 must be done again.
+after that is lost with its weights, so the steps 2 and 3 must be done again, and what env workers
+sample from now on says so: it carries the new policy's epoch.
 
     python examples/02_resume_after_a_crash.py
 """
@@ -13,7 +14,7 @@ from rollstream.producers import RolloutProducer
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler import Fenced, Sampler
+from rollstream.sampler import Fenced, Policy, Sampler
 from rollstream.store import MemoryBlobs
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.topics.create import create_topics
@@ -32,22 +33,25 @@ CONFIG = RollstreamConfig.model_validate(
 )
 
 
-def publish_and_seal(broker: MemoryBroker, store: MemoryBlobs, clock: ManualClock) -> None:
-    """Groups of two, as env workers and a sealer would leave them."""
+def publish_and_seal(
+    policy: Policy, problems: range, broker: MemoryBroker, store: MemoryBlobs, clock: ManualClock
+) -> None:
+    """Groups of two, as env workers with these weights and a sealer would leave them."""
     with RolloutProducer(environment="math", broker=broker, clock=clock) as producer:
-        for number in range(GROUPS):
+        for number in problems:
             with producer.dispatch(example_id=f"problem-{number}", group_size=2) as group:
                 for reward in (0.0, 1.0):
                     group.publish(
-                        policy_version="step-0",
-                        weight_step=0,
+                        policy_version=policy.version,
+                        weight_step=policy.step,
+                        policy_epoch=policy.epoch,
                         prompt_tokens=[1, 2, 3],
                         output_tokens=[number, int(reward)],
                         logprobs=[-0.5, -0.7],
                         reward=reward,
                     )
     with Sealer(CONFIG, broker=broker, store=store, clock=clock, threads=0) as sealer:
-        while sealer.stats().groups < GROUPS:
+        while sealer.stats().groups < len(problems):
             sealer.step(Deadline(1.0, clock))
 
 
@@ -56,10 +60,11 @@ def main() -> None:
     broker = MemoryBroker(clock=clock)
     store = MemoryBlobs()
     create_topics(broker.admin(), specs_for(Layout(), {"math": 1}, ["trainer-a"]), 30.0)
-    publish_and_seal(broker, store, clock)
 
     first = Sampler("trainer-a", config=CONFIG, broker=broker, store=store, clock=clock)
     begin = first.resume(None)
+    policy = first.publish_policy(begin, policy_version="step-0")
+    publish_and_seal(policy, range(GROUPS), broker, store, clock)
     served = {}
     for step in range(begin, 4):
         served[step] = first.next_batch(step, GROUPS_A_STEP)
@@ -73,7 +78,9 @@ def main() -> None:
         # the groups of the steps 2 and 3 back, to be chosen anew.
         begin = successor.resume(1, later="replay")
         print(f"resumed at step {begin}")
-        for step in range(begin, 5):
+        policy = successor.publish_policy(begin, policy_version=f"step-{begin}")
+        publish_and_seal(policy, range(GROUPS, GROUPS + 2), broker, store, clock)
+        for step in range(begin, 6):
             batch = successor.next_batch(step, GROUPS_A_STEP)
             before = served.get(step)
             if before is None:
@@ -88,7 +95,7 @@ def main() -> None:
         successor.checkpointed(step)
 
         try:
-            first.next_batch(4, GROUPS_A_STEP)
+            first.next_batch(step, GROUPS_A_STEP)
         except Fenced as fenced:
             print(f"the first trainer, come back: Fenced: {fenced}")
         trained = successor.progress().trained["math"]

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from harness.source_tree import ROOT, parsed
 
-ROW = re.compile(r"^\| ([A-F]\d+) \| (done|planned) \| (.+) \|$")
+ROW = re.compile(r"^\| ([A-F]\d+) \| (done|partly|planned) \| (.+) \|$")
 INVARIANT = re.compile(r"^\| (I\d+) \| (.+) \|$")
 
 
