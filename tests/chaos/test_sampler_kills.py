@@ -85,9 +85,7 @@ def test_a_run_through_a_kill_is_the_run_without_it(
     assert served == dict.fromkeys(range(STEPS), 1)
     assert {h.event.policy_epoch for h in heard if isinstance(h.event, Resumed)} == {0}
     for step in range(STEPS):
-        (replayed,) = replay_step(
-            world.name, step, config=world.config, broker=world.broker(), timeout_s=WAIT_S
-        )
+        (replayed,) = replay_step(world.name, step, config=world.config, timeout_s=WAIT_S)
         assert replayed.same
 
 
