@@ -90,8 +90,9 @@ class SamplerDoor(ABC):
         them is dropped.
 
         Args:
-            checkpointed_step: the newest step whose effect the loaded weights hold; None: none is,
-                this is a new run.
+            checkpointed_step: the newest step whose effect the loaded weights hold; None: there is
+                none. Batches that this sampler ever served count as served beyond it: a new
+                experiment has a namespace and a store of its own.
             later: what becomes of batches that were served beyond the checkpoint. ``replay``: the
                 same steps give the same batches. ``release``: their groups may be served again.
 
@@ -190,7 +191,8 @@ class SamplerDoor(ABC):
         """Weights ``step`` are there under this version; lag is measured against the newest.
 
         Returns:
-            The policy as workers must name it (lineage, epoch, step, version). Where the version
+            The policy as workers must name it (lineage, epoch, step, version); the epoch is what
+            tells weights after a ``resume`` from those before it. Where the version
             named other weights in an older epoch, the returned one differs: no version is ever
             used again.
 
