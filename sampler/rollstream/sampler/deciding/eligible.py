@@ -1,35 +1,14 @@
-"""Which groups may be served: staleness, branches, rewards, splits. Pure."""
+"""Which groups will never be served: staleness, branches. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal
 
-from rollstream.runtime.config.sections import SamplerConfig
-from rollstream.sampler.deciding.known import KnownGroup
-from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, off_branch, policy_lag
+from rollstream.schemas.order import Branch, PolicyRef, off_branch, policy_lag
 from rollstream.schemas.reasons import DropReason
 
-TRAIN = "train"
 Accept = Literal["nonzero_std"]
-Waits = Literal["eval", "reward", "weight_step", "lineage"]
-
-
-def waits_for(group: KnownGroup, config: SamplerConfig) -> Waits | None:
-    """Why the group cannot be served as it is, whatever the policy; None: it can.
-
-    ``eval`` never ends; the others may.
-    """
-    if group.group.split != TRAIN:
-        return "eval"
-    if not group.has_rewards:
-        return "reward"
-    if config.max_policy_lag is not None:
-        if any(policy.step == UNKNOWN_STEP for policy in group.policies):
-            return "weight_step"
-        if group.group.lineage != config.lineage:
-            return "lineage"
-    return None
 
 
 def dropped_for(

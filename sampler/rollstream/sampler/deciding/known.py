@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from rollstream.schemas.events import (
 )
 from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.schemas.order import PolicyRef
+from rollstream.streams.folds.waiting import with_trajectories_rewarded
 
 
 class LogId(NamedTuple):
@@ -88,7 +88,7 @@ def known_groups(log: LogId, offset: int, event: Flushed) -> list[KnownGroup]:
     """The groups that a flush at ``offset`` sealed, in its order."""
     if not event.groups:
         return []
-    members = _with_trajectories_rewarded(event.members)
+    members = with_trajectories_rewarded(event.members)
     bounds = np.cumsum([0, *(group.rows for group in event.groups)])
     assert bounds[-1] == len(members.rewards), (log, offset)
     starts = bounds[:-1]
@@ -115,19 +115,6 @@ def known_groups(log: LogId, offset: int, event: Flushed) -> list[KnownGroup]:
             )
         )
     return found
-
-
-def _with_trajectories_rewarded(members: Members) -> Members:
-    """What a trajectory earned is often known at its last segment only; the earlier ones have it
-    too. A last segment without a reward waits for its score."""
-    missing = np.flatnonzero(np.isnan(members.rewards))
-    if not missing.size or not members.segment_idxs.any():
-        return members
-    rewards, uids = members.rewards.copy(), members.uids
-    for row in missing[::-1].tolist():  # A member's rows lie together, in the order of segments.
-        if row + 1 < len(uids) and uids[row + 1] == uids[row]:
-            rewards[row] = rewards[row + 1]
-    return replace(members, rewards=rewards)
 
 
 def ref_of(chosen: ChosenGroup | GroupRef) -> Ref:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from rollstream.sampler.deciding.eligible import Waits
 from rollstream.sampler.deciding.state import SamplerState
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.waiting import Waits
 
 
 def why_waiting(reason: Waits, state: SamplerState) -> str:

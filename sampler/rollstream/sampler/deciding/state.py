@@ -14,7 +14,6 @@ import xxhash
 
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.deciding.commands import Policy
-from rollstream.sampler.deciding.eligible import Waits, waits_for
 from rollstream.sampler.deciding.known import KnownGroup, LogId, Ref, known_groups, ref_of
 from rollstream.sampler.deciding.ready import ReadyIndex
 from rollstream.sampler.deciding.served import (
@@ -38,6 +37,7 @@ from rollstream.schemas.events import (
 )
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.waiting import Waits, waits_for
 from rollstream.streams.owned.log import Checkpoint
 
 FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
@@ -330,7 +330,12 @@ class SamplerState:
             self.outcomes.add(outcome, known.key)
 
     def _index(self, group: KnownGroup) -> None:
-        waits = waits_for(group, self.config)
+        waits = waits_for(
+            group.group,
+            has_rewards=group.has_rewards,
+            lineage=self.config.lineage,
+            max_policy_lag=self.config.max_policy_lag,
+        )
         if waits == "eval":
             self.eval_groups += 1
             return

@@ -1,4 +1,5 @@
 """What the logs say: state as a fold over the events that count.
 
-- ``seal``   settled source offsets, the low watermark, dedupe
+- ``seal``     settled source offsets, the low watermark, dedupe
+- ``waiting``  the rule which sealed groups cannot be served as they are
 """
