@@ -11,7 +11,7 @@ from pyarrow.fs import LocalFileSystem
 
 from rollstream.store.arrow import rows_schema
 from rollstream.store.blobs import Blobs
-from rollstream.store.errors import StoreError
+from rollstream.store.errors import BlobMissing, StoreError
 from rollstream.store.layout import GROUPS
 from rollstream.store.local import LocalBlobs
 from rollstream.store.manifests import visible_files
@@ -41,9 +41,17 @@ def open_dataset(root: str | Path) -> pads.Dataset:
 
     Returns:
         Columns of the files, and ``environment``, ``policy_version`` (of the group) and ``segment``
-        from their paths.
+        from their paths. No rows, where nothing was sealed yet.
+
+    Raises:
+        BlobMissing: there is no such folder. UnsupportedRoot, CorruptFile.
     """
     folder = _local_folder(root) if "://" in str(root) else Path(root).absolute()
+    if not folder.is_dir():
+        raise BlobMissing(
+            f"{folder} is no folder: nothing was ever written under that root; name the store.root "
+            "that sealers have, or wait until they have written a first file"
+        )
     partitions = pa.schema(
         [("environment", pa.string()), ("policy_version", pa.string()), ("segment", pa.int32())]
     )

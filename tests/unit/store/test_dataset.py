@@ -266,6 +266,13 @@ def test_open_dataset_of_an_empty_store_has_columns_and_no_rows(tmp_path: Path) 
     )
 
 
+def test_open_dataset_of_a_root_that_is_not_there_says_so(tmp_path: Path) -> None:
+    root = tmp_path / "mistyped"
+    for name in (root, root.as_uri()):
+        with pytest.raises(BlobMissing, match=r"mistyped.* nothing was ever written"):
+            open_dataset(name)
+
+
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_one_file_alone_opens_with_pyarrow(tmp_path: Path, compression: str) -> None:
     columns = Columns.from_segments(members(3))

@@ -23,6 +23,13 @@ def files(
     context: typer.Context, config: ConfigOption = CONFIG_FILE, as_json: JsonOption = False
 ) -> None:
     """Lists the Parquet files that readers may see: those that manifests name."""
-    blobs = outside(context).store(load_config(config))
+    loaded = load_config(config)
+    blobs = outside(context).store(loaded)
     paths = [str(blobs.local_path(path) or path) for path in visible_files(blobs)]
+    if not paths:
+        typer.echo(
+            f"no manifest under {loaded.store.root} names a file: nothing was sealed there yet, "
+            "or sealers have another store.root; `rollstream status` says what is stuck",
+            err=True,
+        )
     typer.echo(json.dumps(paths, indent=2) if as_json else "\n".join(paths), nl=bool(paths))

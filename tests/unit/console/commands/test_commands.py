@@ -86,6 +86,18 @@ def test_files_lists_what_manifests_name(line: CommandLine) -> None:
     assert json.loads(line.run("files", "--json").stdout) == [f"{line.blobs.root}/{path}"]
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_files_of_a_root_without_any_says_so_beside_the_list(
+    line: CommandLine, options: list[str]
+) -> None:
+    done = line.run("files", *options)
+    assert (done.exit_code, done.stdout.strip()) == (0, "[]" if options else "")
+    assert "nothing was sealed there yet" in done.stderr
+    assert line.config.store.root in done.stderr
+    seal(line.blobs, members(2))
+    assert line.run("files", *options).stderr == ""
+
+
 def test_seal_without_topics_says_what_to_do(line: CommandLine) -> None:
     done = line.run("seal")
     assert done.exit_code == 1
