@@ -32,14 +32,20 @@ def up(
     port: Annotated[
         int | None,
         typer.Option(
-            help=f"Where clients connect, on 127.0.0.1; else the configured, or {PORT}.",
+            help="Where clients connect, on 127.0.0.1; without it the port of kafka.bootstrap "
+            f"where --config is given and names this machine, else {PORT}.",
             min=1,
             max=65535,
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="Its kafka.bootstrap names the port.", metavar="FILE"),
+        typer.Option(
+            "--config",
+            "-c",
+            help="Its kafka.bootstrap names the port; read only if given.",
+            metavar="FILE",
+        ),
     ] = None,
 ) -> None:
     """Runs a real Kafka on this machine, without Docker and Java. Ctrl-C stops it."""

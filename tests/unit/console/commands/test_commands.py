@@ -39,6 +39,12 @@ def test_help_has_an_example(line: CommandLine, command: list[str]) -> None:
     assert f"Example: rollstream {' '.join(command)}" in done.stdout
 
 
+def test_up_says_that_it_reads_a_configuration_only_where_one_is_named(line: CommandLine) -> None:
+    words = " ".join(line.run("up", "--help").stdout.replace("│", " ").split())
+    assert "without it the port of kafka.bootstrap where --config is given" in words
+    assert "read only if given" in words
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_error_is_one_line_on_stderr_without_traceback(
     line: CommandLine, command: list[str]
