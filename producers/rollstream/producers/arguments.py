@@ -41,8 +41,8 @@ class TurnArguments(TypedDict, total=False):
         logprobs: float32 [n]; ``logprobs[i]`` is the log-probability of ``output_tokens[i]`` under
             the policy that sampled it.
         loss_mask: bool [n]; False for tokens of tools and of the environment; None: all True.
-        reward: None: a score will follow; in a trajectory, what a later segment earned counts for
-            this one too.
+        reward: None: not known, and the group waits for it, though nothing can give a score later
+            yet; in a trajectory, what a later segment earned counts for this one too.
         rewards: named components of the reward.
         stop_reason: ``stop``, ``length``, ``abort``, or a word of the environment's.
         metadata: anything that JSON can hold.
