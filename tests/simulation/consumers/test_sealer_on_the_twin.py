@@ -144,7 +144,9 @@ def test_what_cannot_be_read_becomes_a_dead_letter_and_the_rest_goes_on() -> Non
     assert sealer.stats().dead_letters == 4
 
 
-@pytest.mark.parametrize("name", ["rollout_uid", "example_id", "replica_id", "policy_version"])
+@pytest.mark.parametrize(
+    "name", ["rollout_uid", "example_id", "replica_id", "policy_version", "split"]
+)
 def test_a_name_that_no_event_could_hold_stands_in_nobodys_way(name: str) -> None:
     world = SealWorld(partitions=1)
     world.publish("a")
@@ -167,6 +169,16 @@ def test_bytes_too_many_for_a_letter_are_described_instead() -> None:
     (letter,) = (codec.decode_as(DeadLetter, r.value) for r in reader.poll(10, 1))
     assert letter.value is None
     assert f"its {RECORD_BYTES_MAX - 10} bytes" in letter.detail
+
+
+def test_a_reason_too_long_for_a_letter_is_cut() -> None:
+    world = SealWorld(partitions=1)
+    world.publish("a")
+    world.publish("bad", worker_id="\0" * (5 * 1024 * 1024), group_size=2**40)
+    world.publish("b")
+    world.run(world.sealer())
+    assert world.groups() == [("a", "b")]
+    assert world.settled() == {"unreadable": 1}
 
 
 def test_what_retention_deleted_unread_is_settled_as_lost() -> None:

@@ -13,7 +13,9 @@ from rollstream.schemas.reasons import SealReason, SettleReason
 
 NO_SEGMENT = -1  # The segment of a record that names a trajectory and is no segment of it.
 Ident = str | tuple[str, int]  # A segment's identity; the first segment's is the uid alone.
-_GROUP_EVENT_BYTES = 512
+# At most, beside names. A file's path has an environment's name and a policy version, escaped.
+_FILE_EVENT_BYTES = 640
+_GROUP_EVENT_BYTES = 384 + _FILE_EVENT_BYTES  # A group, and a file that has no other.
 _RECORD_EVENT_BYTES = 80
 _repeated_names = attrgetter("rollout_uid", "replica_id", "stop_reason")
 
@@ -105,14 +107,24 @@ def idents_of(decision: Decision) -> Iterator[Ident]:
 
 
 def event_bytes(decision: Decision) -> int:
-    """About how much of a flush event it takes; names are counted in full, since a caller may
+    """How much of a flush event it takes, at most; names are counted in full, since a caller may
     choose them as long as it likes."""
     total = _RECORD_EVENT_BYTES * decision.records
-    total += sum(len(settlement.rollout_uid) for settlement in decision.settled)
+    if decision.settled:
+        total += _utf8_bytes(settlement.rollout_uid for settlement in decision.settled)
+    if decision.incomplete:
+        versions = {segment.header.policy_version for _, segment in decision.incomplete}
+        total += _FILE_EVENT_BYTES * len(versions)
     group = decision.group
     if group is not None:
-        total += _GROUP_EVENT_BYTES + len(group.key.example_id) + len(group.key.group_uid)
-        names = map(_repeated_names, (segment.header for segment in group.segments))
-        total += sum(map(len, chain.from_iterable(names)))
-        total += len(group.segments[0].header.lineage)
+        headers = [segment.header for segment in group.segments]
+        lineages = {header.lineage for header in headers}  # One of them is repeated.
+        of_group = (*lineages, group.key.example_id, group.key.group_uid, group.split)
+        of_members = chain.from_iterable(map(_repeated_names, headers))
+        total += _GROUP_EVENT_BYTES + _utf8_bytes(chain(of_group, of_members))
     return total
+
+
+def _utf8_bytes(names: Iterable[str]) -> int:
+    text = "".join(names)
+    return len(text) if text.isascii() else len(text.encode())

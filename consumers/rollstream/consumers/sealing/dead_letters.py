@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from dataclasses import replace
+from functools import partial
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
@@ -11,7 +12,6 @@ from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import DeadLetter
 from rollstream.streams.broker import Broker, Delivery, Record, Writer
 from rollstream.streams.errors import (
-    BrokerError,
     BrokerUnavailable,
     BufferFull,
     PermanentBrokerError,
@@ -19,6 +19,7 @@ from rollstream.streams.errors import (
 )
 
 LETTERS_MAX = 10_000  # Not delivered yet; `write` waits for the broker beyond.
+DETAIL_CHARS_MAX = 1_000  # A detail may repeat names and numbers as long as a record.
 _SLICE_S = 0.1
 _log = logging.getLogger("rollstream.sealer")
 
@@ -31,25 +32,28 @@ class DeadLetters:
         self._broker = broker
         self._topic = topic
         self._writer: Writer | None = None
-        self._letters: deque[tuple[bytes, bytes]] = deque()
+        self._letters: list[tuple[bytes, bytes]] = []
         self.written = 0
         """How many were delivered."""
 
     def write(self, record: Record, error: UnreadableEvent, deadline: Deadline) -> None:
-        """Keeps the letter until ``deliver``.
+        """Keeps the letter until ``deliver``; a long detail is cut.
 
         Raises:
             BrokerUnavailable: too many wait, and the broker did not take them in time.
         """
         where = f"{record.topic}[{record.partition}] at {record.offset}"
-        _log.warning("%s cannot be read and becomes a dead letter: %s", where, error)
+        detail = _cut(error.detail)
+        _log.warning(
+            "%s cannot be read and becomes a dead letter: %s: %s", where, error.reason, detail
+        )
         letter = DeadLetter(
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,
             timestamp_ts=record.timestamp_us,
             reason=error.reason,
-            detail=error.detail,
+            detail=detail,
             key=record.key,
             value=record.value,
         )
@@ -62,7 +66,8 @@ class DeadLetters:
         """Returns once every letter is in the log.
 
         Raises:
-            BrokerUnavailable: not within the deadline. PermanentBrokerError.
+            BrokerUnavailable: not within the deadline. PermanentBrokerError, among them
+                RecordTooLarge: the topic does not even take a letter without the record's bytes.
         """
         while self._letters:
             self._deliver_all(deadline)
@@ -82,49 +87,53 @@ class DeadLetters:
     def _deliver_all(self, deadline: Deadline) -> None:
         if self._writer is None:
             self._writer = self._broker.writer()
-        reports: list[Delivery] = []
-        sent: list[tuple[bytes, bytes]] = []
-        refused: BrokerError | None = None
-        while self._letters and refused is None:
-            key, value = self._letters[0]
+        reports: dict[int, Delivery] = {}
+        sent = 0  # The first so many; none is given up before all of these are in the log.
+        full = False
+        while sent < len(self._letters) and not full:
+            key, value = self._letters[sent]
+            note = partial(reports.__setitem__, sent)
             try:
-                self._writer.append(self._topic, value, key=key, on_delivery=reports.append)
-            except RecordTooLarge:
-                self._letters[0] = (key, _without_value(value))
-                continue
-            except BufferFull as error:
-                refused = error
-                continue
-            sent.append(self._letters.popleft())
-        while len(reports) < len(sent) and not deadline.passed():
+                self._writer.append(self._topic, value, key=key, on_delivery=note)
+            except RecordTooLarge as error:
+                self._letters[sent] = (key, _without_bytes(value, error))
+            except BufferFull:
+                full = True
+            else:
+                sent += 1
+        while len(reports) < sent and not deadline.passed():
             self._writer.poll(deadline.slice_s(_SLICE_S))
-        failed = [report for report in reports if report.error is not None]
-        if failed or len(reports) < len(sent):
+        failed = {idx: report.error for idx, report in reports.items() if report.error is not None}
+        if failed or len(reports) < sent:
             # Which of them are in does not matter: a letter may stand there twice.
-            self._letters.extendleft(reversed(sent))
             self.close()
-            errors = [report.error for report in failed]
-            if any(isinstance(error, RecordTooLarge) for error in errors):
-                self._letters = deque((k, _without_value(v)) for k, v in self._letters)
-            for refusal in errors:
+            for idx, refusal in failed.items():
                 if isinstance(refusal, RecordTooLarge):
-                    continue
-                if isinstance(refusal, PermanentBrokerError):
+                    key, value = self._letters[idx]
+                    self._letters[idx] = (key, _without_bytes(value, refusal))
+                elif isinstance(refusal, PermanentBrokerError):
                     raise refusal
         else:
-            self.written += len(sent)
+            del self._letters[:sent]
+            self.written += sent
 
 
-def _without_value(letter: bytes) -> bytes:
+def _cut(detail: str) -> str:
+    if len(detail) <= DETAIL_CHARS_MAX:
+        return detail
+    return f"{detail[:DETAIL_CHARS_MAX]}… (cut; {len(detail)} characters)"
+
+
+def _without_bytes(letter: bytes, error: RecordTooLarge) -> bytes:
+    """The letter without key and value; raises ``error`` where it is without them already, since
+    nothing makes it any smaller."""
     event = codec.decode_as(DeadLetter, letter)
+    if event.value is None:
+        raise error
     return codec.encode(
-        DeadLetter(
-            topic=event.topic,
-            partition=event.partition,
-            offset=event.offset,
-            timestamp_ts=event.timestamp_ts,
-            reason=event.reason,
-            detail=f"{event.detail}; its {len(event.value or b'')} bytes are too many for a letter",
+        replace(
+            event,
+            detail=f"{event.detail}; its {len(event.value)} bytes are too many for a letter",
             key=None,
             value=None,
         )

@@ -12,7 +12,7 @@ from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.ids import NAME_CHARS_MAX, VERSION_BYTES_MAX, names_a_folder
 
 _names_of = attrgetter(
-    "example_id", "group_uid", "rollout_uid", "lineage", "replica_id", "stop_reason"
+    "example_id", "group_uid", "rollout_uid", "lineage", "replica_id", "split", "stop_reason"
 )
 
 

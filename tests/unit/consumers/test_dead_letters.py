@@ -1,0 +1,99 @@
+"""Letters about records of any size reach their log, or somebody hears why not."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from rollstream.consumers.sealing.dead_letters import DETAIL_CHARS_MAX, DeadLetters
+from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas import codec
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import DeadLetter
+from rollstream.streams.broker import Record, TopicPartition, TopicSpec
+from rollstream.streams.errors import RecordTooLarge
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX
+
+TOPIC = "letters"
+TIMEOUT_S = 5.0
+
+
+class Office:
+    """Dead letters over a topic that takes records of ``record_bytes_max``."""
+
+    def __init__(self, record_bytes_max: int = RECORD_BYTES_MAX) -> None:
+        self.clock = ManualClock()
+        self.broker = MemoryBroker(MemoryLogs(self.clock))
+        config = {"max.message.bytes": str(record_bytes_max)}
+        self.broker.logs.create(TopicSpec(TOPIC, 1, config))
+        self.letters = DeadLetters(self.broker, TOPIC)
+        self._offset = 0
+
+    def write(self, value: bytes, detail: str, key: bytes | None = None) -> None:
+        record = Record("rollouts", 0, self._offset, 0, key, value)
+        self._offset += 1
+        self.letters.write(record, UnreadableEvent("torn", detail), self.deadline())
+
+    def deliver(self) -> None:
+        self.letters.deliver(self.deadline())
+
+    def deadline(self) -> Deadline:
+        return Deadline(TIMEOUT_S, self.clock)
+
+    def delivered(self) -> list[DeadLetter]:
+        reader = self.broker.reader({TopicPartition(TOPIC, 0): 0})
+        return [codec.decode_as(DeadLetter, record.value) for record in reader.poll(1_000, 1)]
+
+
+def test_a_long_detail_is_cut_in_the_letter_and_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    office = Office()
+    with caplog.at_level(logging.WARNING, "rollstream.sealer"):
+        office.write(b"bad", "d" * 1_000_000)
+    office.deliver()
+    (letter,) = office.delivered()
+    assert letter.detail.startswith("d" * DETAIL_CHARS_MAX)
+    assert "cut" in letter.detail
+    assert "1000000" in letter.detail, "how long it was"
+    assert len(letter.detail) < DETAIL_CHARS_MAX + 100
+    assert letter.value == b"bad"
+    assert all(len(record.getMessage()) < DETAIL_CHARS_MAX + 300 for record in caplog.records)
+
+
+def test_a_detail_that_is_short_enough_is_kept_whole() -> None:
+    office = Office()
+    office.write(b"bad", "d" * DETAIL_CHARS_MAX)
+    office.deliver()
+    assert [letter.detail for letter in office.delivered()] == ["d" * DETAIL_CHARS_MAX]
+
+
+def test_a_detail_and_a_key_that_no_record_could_hold_are_delivered_all_the_same() -> None:
+    office = Office()
+    office.write(b"bad", "字" * RECORD_BYTES_MAX, key=bytes(RECORD_BYTES_MAX))
+    office.deliver()
+    (letter,) = office.delivered()
+    assert (letter.key, letter.value) == (None, None)
+    assert office.letters.written == 1
+
+
+def test_only_letters_that_the_broker_found_too_large_lose_their_bytes() -> None:
+    office = Office(record_bytes_max=2_000)
+    office.write(b"small", "first")
+    office.write(bytes(3_000), "second")
+    office.deliver()
+    values = {letter.offset: letter.value for letter in office.delivered()}
+    assert values == {0: b"small", 1: None}
+    assert not any("too many" in x.detail for x in office.delivered() if x.offset == 0)
+
+
+@pytest.mark.parametrize("value", [b"small", bytes(3_000), bytes(RECORD_BYTES_MAX)])
+def test_a_topic_that_takes_no_letter_is_an_error_and_no_wait(value: bytes) -> None:
+    office = Office(record_bytes_max=20)
+    office.write(value, "why")
+    with pytest.raises(RecordTooLarge, match="the topic takes 20"):
+        office.deliver()
+    assert office.letters.written == 0
