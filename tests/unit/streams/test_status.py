@@ -1,12 +1,14 @@
-"""How far each stage is, from the logs; and the first stage that is stuck."""
+"""How far each stage is, from the logs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from harness.groups import GroupSpec, flush_of
 from harness.seal_events import flushed
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
@@ -22,22 +24,21 @@ from rollstream.schemas.events import (
     Event,
     GroupRef,
     PolicyPublished,
+    Replaced,
     Resumed,
 )
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.status import (
+    Draws,
     Figures,
-    Limits,
     PartitionFigures,
     SamplerFigures,
-    first_stuck,
     measure,
 )
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
 
 LAYOUT = Layout("test")
-LIMITS = Limits(expire_after_s={"math": 100.0}, max_open_batches={"t": 3})
 CLAIM: dict[str, Any] = {"epoch": 0, "nonce": "n"}
 DECISION: dict[str, Any] = {**CLAIM, "now_ts": 0, "trainer_epoch": 0}
 
@@ -45,7 +46,8 @@ DECISION: dict[str, Any] = {**CLAIM, "now_ts": 0, "trainer_epoch": 0}
 class Logs:
     """The topics of one environment and one sampler, and what tests append to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_policy_lag: int | None = None) -> None:
+        self.max_policy_lag = max_policy_lag
         self.clock = ManualClock()
         self.broker = MemoryBroker(clock=self.clock)
         self.broker.admin().create(specs_for(LAYOUT, {"math": 1}, ["t"]), 10)
@@ -59,12 +61,18 @@ class Logs:
     def say(self, topic: str, *events: Event) -> None:
         self.append(topic, *map(encode, events))
 
+    def seal(self, *specs: GroupSpec, offset: int = 0, epoch: int = 0) -> None:
+        """One flush whose source offsets begin at ``offset``."""
+        flush = flush_of(specs, name=f"flush-{offset}", watermark=offset + 2 * len(specs))
+        members = replace(flush.members, offsets=flush.members.offsets + offset)
+        self.say(LAYOUT.groups("math"), replace(flush, epoch=epoch, nonce="n", members=members))
+
     def measure(self) -> Figures:
         return measure(
             self.broker,
             LAYOUT,
             {"math": 1},
-            {"t": ["math"]},
+            {"t": Draws(("math",), "", self.max_policy_lag)},
             clock=self.clock,
             deadline=Deadline(10, self.clock),
         )
@@ -75,20 +83,23 @@ def logs() -> Logs:
     return Logs()
 
 
-def chosen(count: int) -> tuple[ChosenGroup, ...]:
-    group = ChosenGroup(
-        environment="math",
-        generation=1,
-        partition=0,
-        offset=1,
-        index=0,
-        group_id="g",
-        digest=b"",
+def chosen(count: int, first: int = 0) -> tuple[ChosenGroup, ...]:
+    """Groups of the flush at offset 1 of the seal log."""
+    return tuple(
+        ChosenGroup(
+            environment="math",
+            generation=1,
+            partition=0,
+            offset=1,
+            index=index,
+            group_id="g",
+            digest=b"",
+        )
+        for index in range(first, first + count)
     )
-    return (group,) * count
 
 
-def served(step: int, groups: int) -> BatchServed:
+def served(step: int, groups: int, first: int = 0) -> BatchServed:
     return BatchServed(
         **DECISION,
         step=step,
@@ -97,7 +108,7 @@ def served(step: int, groups: int) -> BatchServed:
         request="{}",
         policy_step=-1,
         cursor=(),
-        groups=chosen(groups),
+        groups=chosen(groups, first),
         digest=b"",
     )
 
@@ -201,18 +212,6 @@ def acked(step: int) -> Acked:
     return Acked(**DECISION, step=step, batch_id=f"b{step}", status="trained")
 
 
-@pytest.mark.parametrize(("later", "ready"), [("release", 6), ("replay", 2)])
-def test_groups_of_released_batches_are_ready_again(logs: Logs, later: str, ready: int) -> None:
-    logs.say(
-        LAYOUT.groups("math"),
-        Claimed(owner="s", nonce="s"),
-        Claimed(owner="s", nonce="s"),
-        Adopted(epoch=1, nonce="s", fold_from=1, watermark=0, counts={"groups": 10}),
-    )
-    figures = sampler(logs, served(0, 4), served(1, 4), resumed(0, later))
-    assert figures.ready == ready
-
-
 def test_replayed_batches_stand_and_their_second_ack_is_not_counted_again(logs: Logs) -> None:
     events = [event for step in range(4) for event in (served(step, 4), acked(step))]
     figures = sampler(logs, *events, resumed(1, "replay"), acked(2), acked(3))
@@ -221,9 +220,9 @@ def test_replayed_batches_stand_and_their_second_ack_is_not_counted_again(logs: 
 
 
 def test_final_batches_behind_the_checkpoint_of_a_replay_stay_served(logs: Logs) -> None:
-    saved = Checkpointed(**DECISION, step=2)
+    saved = Checkpointed(**DECISION, step=3)
     figures = sampler(logs, *(served(step, 4) for step in range(4)), saved, resumed(0, "replay"))
-    assert (figures.open_batches, figures.next_step) == (1, 4)
+    assert (figures.open_batches, figures.next_step) == (0, 4)
 
 
 def test_step_after_a_release_is_the_one_behind_the_checkpoint(logs: Logs) -> None:
@@ -278,109 +277,70 @@ def test_sampler_that_only_drops_has_been_waiting_since_it_was_started(logs: Log
     assert figures.decision_age_s == 90.0
 
 
-HEALTHY_PARTITION = PartitionFigures(
-    environment="math",
-    partition=0,
-    kept_from=0,
-    ingest_end=100,
-    published_age_s=1.0,
-    owner="sealer-1",
-    watermark=90,
-    groups=9,
-    rollouts=90,
-    flush_age_s=1.0,
-)
-HEALTHY_SAMPLER = SamplerFigures(
-    name="t",
-    environments=("math",),
-    owner="actor",
-    ready=5,
-    batches=2,
-    acked=1,
-    open_batches=1,
-    next_step=2,
-    policy_step=1,
-    decision_age_s=1.0,
-    dropped_since={},
-)
+def sealing(logs: Logs) -> None:
+    logs.say(LAYOUT.groups("math"), Claimed(owner="s", nonce="n"))
 
 
-@pytest.mark.proves("F17")
+@pytest.mark.parametrize(("later", "ready"), [("release", 6), ("replay", 2)])
+def test_groups_of_released_batches_are_ready_again(logs: Logs, later: str, ready: int) -> None:
+    sealing(logs)
+    logs.seal(*[GroupSpec()] * 10)
+    figures = sampler(logs, served(0, 4), served(1, 4, 4), resumed(0, later))
+    assert figures.ready == ready
+
+
+def test_group_that_was_replaced_is_not_ready_again_after_a_release(logs: Logs) -> None:
+    sealing(logs)
+    logs.seal(*[GroupSpec()] * 3)
+    replaced = Replaced(
+        **DECISION,
+        step=0,
+        batch_id="b0",
+        reason="easy",
+        places=np.array([1], np.int32),
+        groups=chosen(1, 2),
+        cursor=(),
+        digest=b"",
+    )
+    assert sampler(logs, served(0, 2), replaced).ready == 0
+    logs.say(LAYOUT.sampler("t"), resumed(None, "release"))
+    (figures,) = logs.measure().samplers
+    assert figures.ready == 2
+    again = replace(served(0, 0), groups=(*chosen(1, 0), *chosen(1, 2)))
+    logs.say(LAYOUT.sampler("t"), again)
+    (figures,) = logs.measure().samplers
+    assert figures.ready == 0
+
+
 @pytest.mark.parametrize(
-    ("partition", "of_sampler", "stage", "reason"),
+    ("spec", "why"),
     [
-        ({}, {}, "", "nothing is stuck"),
-        ({"ingest_end": 0, "watermark": 0}, {}, "env replicas", "nothing was ever published"),
-        ({"kept_from": 95}, {}, "sealers", "retention deleted 5 records of math[0]"),
-        ({"owner": ""}, {}, "sealers", "no sealer ever claimed"),
-        (
-            {"published_age_s": 500.0, "flush_age_s": 400.0},
-            {},
-            "sealers",
-            "10 records of math[0] wait for 400 s",
-        ),
-        ({}, {"owner": ""}, "sampler", "t was never started"),
-        ({}, {"open_batches": 3}, "trainer", "call checkpointed(step)"),
-        ({}, {"decision_age_s": 90.0}, "trainer", "5 groups are ready for t"),
-        (
-            {"watermark": 100, "published_age_s": 80.0},
-            {"decision_age_s": 90.0, "ready": 0},
-            "env replicas",
-            "nothing was published to math since 80 s",
-        ),
-        (
-            {},
-            {"decision_age_s": 90.0, "ready": 0, "dropped_since": {"off_branch": 7, "stale": 1}},
-            "env replicas",
-            "8 groups of t were dropped and none was served since 90 s, 7 of them as off_branch: "
-            "a resume went back to before the weights that they name; workers must publish "
-            "policy_epoch as publish_policy returned it",
-        ),
-        (
-            {},
-            {"decision_age_s": 90.0, "ready": 2, "dropped_since": {"stale": 7}},
-            "env replicas",
-            "raise max_policy_lag",
-        ),
-        (
-            {},
-            {"decision_age_s": 90.0, "ready": 0, "dropped_since": {"filtered": 7}},
-            "env replicas",
-            "without accept",
-        ),
-        (
-            {},
-            {"decision_age_s": 90.0, "ready": 0, "dropped_since": {"capacity": 7}},
-            "sampler",
-            "raise capacity_groups",
-        ),
-        # The sampler drops what exceeds its capacity whether or not a trainer asks.
-        (
-            {},
-            {"decision_age_s": 90.0, "dropped_since": {"capacity": 7}},
-            "trainer",
-            "5 groups are ready for t",
-        ),
-        ({}, {"ready": 0, "dropped_since": {"stale": 7}}, "", "nothing is stuck"),
-        # Groups that wait for members, within their time, are no stall.
-        ({"published_age_s": 90.0, "flush_age_s": 90.0}, {}, "", "nothing is stuck"),
+        (GroupSpec(rewards=(1.0, None)), "reward"),
+        (GroupSpec(split="eval"), "eval"),
+        (GroupSpec(weight_steps=(0, -1)), "weight_step"),
+        (GroupSpec(lineage="other"), "lineage"),
     ],
 )
-def test_first_stuck_stage_is_named_with_its_reason(
-    partition: dict[str, Any], of_sampler: dict[str, Any], stage: str, reason: str
-) -> None:
-    figures = Figures(
-        partitions=(replace(HEALTHY_PARTITION, **partition),),
-        samplers=(replace(HEALTHY_SAMPLER, **of_sampler),),
-    )
-    verdict = first_stuck(figures, LIMITS)
-    assert verdict.stage == stage
-    assert reason in verdict.reason
+def test_groups_that_wait_are_not_ready(spec: GroupSpec, why: str) -> None:
+    logs = Logs(max_policy_lag=3)
+    sealing(logs)
+    logs.seal(GroupSpec(), spec, GroupSpec(), spec, spec)
+    figures = sampler(logs, served(0, 2))
+    assert (figures.ready, figures.waiting, figures.waiting_since) == (1, {why: 2}, {})
+    logs.clock.advance(1)
+    logs.seal(spec, offset=10)
+    (figures,) = logs.measure().samplers
+    assert (figures.ready, figures.waiting, figures.waiting_since) == (1, {why: 3}, {why: 1})
 
 
-def test_stage_before_others_is_named_first() -> None:
-    figures = Figures(
-        partitions=(replace(HEALTHY_PARTITION, owner=""),),
-        samplers=(replace(HEALTHY_SAMPLER, open_batches=3),),
+def test_groups_from_before_what_is_read_are_told_apart(logs: Logs) -> None:
+    sealing(logs)
+    logs.seal(*[GroupSpec()] * 3)
+    logs.say(
+        LAYOUT.groups("math"),
+        Claimed(owner="s", nonce="n"),
+        Adopted(epoch=2, nonce="n", fold_from=2, watermark=6, counts={"groups": 3, "sealed": 6}),
     )
-    assert first_stuck(figures, LIMITS).stage == "sealers"
+    logs.seal(GroupSpec(), offset=6, epoch=2)
+    figures = sampler(logs, served(0, 2))
+    assert (figures.ready, figures.older) == (1, 1)

@@ -19,7 +19,7 @@ from rollstream.console.outside import layout_of, outside
 from rollstream.console.views.status import status_view
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.status import Limits, first_stuck, measure
+from rollstream.streams.status import Draws, Limits, first_stuck, measure
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,10 @@ def status(
             broker,
             layout_of(settings),
             {name: section.partitions for name, section in settings.environments.items()},
-            {name: section.environments for name, section in settings.samplers.items()},
+            {
+                name: Draws(section.environments, section.lineage, section.max_policy_lag)
+                for name, section in settings.samplers.items()
+            },
             clock=world.clock,
             deadline=Deadline(timeout_s, world.clock),
         )

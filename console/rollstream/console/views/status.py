@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rollstream.streams.status import Figures, Verdict
+from rollstream.streams.status import WAITING, Figures, SamplerFigures, Verdict
 
 
 def status_view(figures: Figures, verdict: Verdict) -> RenderableType:
@@ -16,6 +16,7 @@ def status_view(figures: Figures, verdict: Verdict) -> RenderableType:
         parts.append(_partitions(figures))
     if figures.samplers:
         parts.append(_samplers(figures))
+        parts += [Text(line) for row in figures.samplers for line in _not_ready(row)]
     if verdict.stage:
         parts.append(Text.assemble((f"stuck: {verdict.stage}", "bold red"), f" – {verdict.reason}"))
     else:
@@ -59,6 +60,19 @@ def _samplers(figures: Figures) -> Table:
             Text(row.owner or "none"),
         )
     return table
+
+
+def _not_ready(row: SamplerFigures) -> list[str]:
+    lines = [
+        f"{row.name}: {count:,} groups wait: {WAITING[why]}"
+        for why, count in sorted(row.waiting.items())
+    ]
+    if row.older:
+        lines.append(
+            f"{row.name}: {row.older:,} groups from before the dedupe horizon were neither served "
+            "nor dropped; whether they are ready is not looked up here"
+        )
+    return lines
 
 
 def _table(title: str, first: str, *numbers: str) -> Table:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rollstream.streams.folds.waiting import Waits
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFigures:
@@ -50,7 +52,10 @@ class SamplerFigures:
     Attributes:
         environments: that it draws from.
         owner: who claimed the log last; empty: nobody ever did.
-        ready: groups that are sealed, and neither served nor dropped.
+        ready: groups that are sealed, neither served nor dropped, and can be served as they are.
+        waiting: groups that cannot, yet or ever, by what they wait for.
+        older: groups sealed before what was read of the seal logs, and neither served nor dropped:
+            ready or waiting.
         batches: served so far.
         acked: of those.
         open_batches: served and not final yet.
@@ -59,12 +64,15 @@ class SamplerFigures:
         decision_age_s: of the newest decision that is no drop (before there is one, of the oldest
             claim); None: there is neither.
         dropped_since: groups that were dropped behind that decision, by reason.
+        waiting_since: of those that wait, the ones sealed behind that decision.
     """
 
     name: str
     environments: tuple[str, ...]
     owner: str
     ready: int
+    waiting: Mapping[Waits, int]
+    older: int
     batches: int
     acked: int
     open_batches: int
@@ -72,6 +80,7 @@ class SamplerFigures:
     policy_step: int
     decision_age_s: float | None
     dropped_since: Mapping[str, int]
+    waiting_since: Mapping[Waits, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,10 @@
 """Reads the figures of every stage. It costs the dedupe horizon of each partition's seal log (as
-adopting it does) and the decision logs; payloads are never read, but for one record a partition."""
+adopting it does) and the decision logs; payloads are never read, but for one record a partition.
+What a group sealed before that horizon waits for is therefore not known, only that it is there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from rollstream.runtime.clock import Clock
@@ -14,6 +15,15 @@ from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.adoption import find_start, read_between
 from rollstream.streams.owned.follow import Follower, Heard
 from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
+from rollstream.streams.status.groups import (
+    Draws,
+    LogId,
+    Place,
+    Sealed,
+    SealLog,
+    sealed_groups,
+    standing,
+)
 from rollstream.streams.status.progress import SamplerProgress
 from rollstream.streams.topics.layout import Layout
 
@@ -30,7 +40,7 @@ def measure(
     broker: Broker,
     layout: Layout,
     environments: Mapping[str, int],
-    samplers: Mapping[str, Sequence[str]],
+    samplers: Mapping[str, Draws],
     *,
     clock: Clock,
     deadline: Deadline,
@@ -41,7 +51,7 @@ def measure(
         broker: where.
         layout: names of the topics.
         environments: name to number of partitions.
-        samplers: name to the environments that it draws from.
+        samplers: name to what it draws.
         clock: for ages.
         deadline: for all of it.
 
@@ -55,14 +65,13 @@ def measure(
     if missing:
         return Figures(missing_topics=missing)
     now_us = clock.now_us()
-    partitions = [
-        _partition(broker, layout, environment, partition, now_us, deadline)
-        for environment, count in sorted(environments.items())
-        for partition in range(count)
-    ]
-    sealed: dict[str, int] = dict.fromkeys(environments, 0)
-    for figures in partitions:
-        sealed[figures.environment] += figures.groups
+    partitions: list[PartitionFigures] = []
+    logs: dict[LogId, SealLog] = {}
+    for environment, count in sorted(environments.items()):
+        for partition in range(count):
+            log = LogId(environment, layout.generation, partition)
+            figures, logs[log] = _partition(broker, layout, log, now_us, deadline)
+            partitions.append(figures)
     return Figures(
         partitions=tuple(partitions),
         samplers=tuple(
@@ -70,34 +79,34 @@ def measure(
                 broker,
                 TopicPartition(layout.sampler(name), 0),
                 name,
-                tuple(draws_from),
-                sum(sealed.get(environment, 0) for environment in draws_from),
+                draws,
+                logs,
                 now_us,
                 deadline,
             )
-            for name, draws_from in sorted(samplers.items())
+            for name, draws in sorted(samplers.items())
         ),
     )
 
 
 def _partition(
-    broker: Broker,
-    layout: Layout,
-    environment: str,
-    partition: int,
-    now_us: int,
-    deadline: Deadline,
-) -> PartitionFigures:
+    broker: Broker, layout: Layout, log: LogId, now_us: int, deadline: Deadline
+) -> tuple[PartitionFigures, SealLog]:
+    environment, _, partition = log
     ingest = _ingest(broker, TopicPartition(layout.rollouts(environment), partition), deadline)
     fold = SealFold(dedupe_horizon=0)
     owner, flushed_ts = "", None
-    for heard in _events(broker, TopicPartition(layout.groups(environment), partition), deadline):
-        fold.apply(heard.offset, heard.timestamp_us, heard.event)
-        if isinstance(heard.event, Claimed):
-            owner = heard.event.owner
-        elif isinstance(heard.event, Flushed):
-            flushed_ts = heard.timestamp_us
-    return PartitionFigures(
+    groups: dict[Place, Sealed] = {}
+    heard = _events(broker, TopicPartition(layout.groups(environment), partition), deadline)
+    for _, offset, timestamp_us, event in heard:
+        fold.apply(offset, timestamp_us, event)
+        if isinstance(event, Claimed):
+            owner = event.owner
+        elif isinstance(event, Flushed):
+            flushed_ts = timestamp_us
+            groups.update(sealed_groups(log, offset, timestamp_us, event))
+    count = fold.counts.get("groups", 0)
+    figures = PartitionFigures(
         environment=environment,
         partition=partition,
         kept_from=ingest.first,
@@ -105,29 +114,33 @@ def _partition(
         published_age_s=_age_s(now_us, ingest.newest_ts),
         owner=owner,
         watermark=fold.watermark,
-        groups=fold.counts.get("groups", 0),
+        groups=count,
         rollouts=fold.counts.get("sealed", 0),
         flush_age_s=_age_s(now_us, flushed_ts),
     )
+    return figures, SealLog(heard[0].offset if heard else 0, count - len(groups), groups)
 
 
 def _sampler(
     broker: Broker,
     where: TopicPartition,
     name: str,
-    environments: tuple[str, ...],
-    sealed: int,
+    draws: Draws,
+    logs: Mapping[LogId, SealLog],
     now_us: int,
     deadline: Deadline,
 ) -> SamplerFigures:
     progress = SamplerProgress()
     for heard in _events(broker, where, deadline, from_claim=False):
         progress.apply(heard.timestamp_us, heard.event)
+    stand = standing(logs, draws, progress.taken, progress.decided_ts)
     return SamplerFigures(
         name=name,
-        environments=environments,
+        environments=draws.environments,
         owner=progress.owner,
-        ready=max(0, sealed - progress.taken),
+        ready=stand.ready,
+        waiting=stand.waiting,
+        older=stand.older,
         batches=progress.batches,
         acked=progress.acked,
         open_batches=len(progress.open),
@@ -135,6 +148,7 @@ def _sampler(
         policy_step=progress.policy_step,
         decision_age_s=_age_s(now_us, progress.decided_ts),
         dropped_since=dict(progress.dropped_since),
+        waiting_since=stand.waiting_since,
     )
 
 

@@ -15,6 +15,7 @@ from rollstream.schemas.events import (
     Replaced,
     Resumed,
 )
+from rollstream.streams.status.groups import Place, place_of
 
 
 class SamplerProgress:
@@ -24,7 +25,7 @@ class SamplerProgress:
         owner: of the newest claim.
         taken: groups that cannot be served any more: served, dropped or replaced.
         batches: served so far.
-        open: step to number of groups, for batches that are not final.
+        open: step to groups, for batches that are not final.
         next_step: the first step that was not served.
         policy_step: newest that was published; -1: none.
         decided_ts: broker's time of the newest decision that is no drop, microseconds; before there
@@ -34,9 +35,9 @@ class SamplerProgress:
 
     def __init__(self) -> None:
         self.owner = ""
-        self.taken = 0
+        self.taken: set[Place] = set()
         self.batches = 0
-        self.open: dict[int, int] = {}
+        self.open: dict[int, list[Place]] = {}
         self.next_step = 0
         self.policy_step = -1
         self.decided_ts: int | None = None
@@ -59,18 +60,18 @@ class SamplerProgress:
                 return
             case Dropped():
                 # No trainer gets further by a drop: where every group is dropped, it waits.
-                self.taken += len(event.groups)
+                self.taken.update(map(place_of, event.groups))
                 self.dropped_since[event.reason] += len(event.groups)
                 return
             case BatchServed():
                 self.batches += 1
-                self.taken += len(event.groups)
-                self.open[event.step] = len(event.groups)
+                self.open[event.step] = [place_of(group) for group in event.groups]
+                self.taken.update(self.open[event.step])
                 self.next_step = event.step + 1
             case Acked():
                 self._acked.add(event.batch_id)
             case Replaced():
-                self.taken += len(event.groups)
+                self._replace(event)
             case Checkpointed():
                 self._finish(event.step)
             case Resumed():
@@ -82,6 +83,12 @@ class SamplerProgress:
         self.decided_ts = timestamp_us
         self.dropped_since.clear()
 
+    def _replace(self, event: Replaced) -> None:
+        groups = self.open[event.step]
+        for nth, chosen in zip(event.places.tolist(), event.groups, strict=True):
+            groups[nth] = place_of(chosen)  # What stood there stays taken, whatever is released.
+        self.taken.update(map(place_of, event.groups))
+
     def _finish(self, step: int) -> None:
         for at in [at for at in self.open if at <= step]:
             del self.open[at]
@@ -90,7 +97,8 @@ class SamplerProgress:
     def _resume(self, event: Resumed) -> None:
         self._finish(event.first_step - 1)
         if event.later == "release":
-            self.taken -= sum(self.open.values())
+            for groups in self.open.values():
+                self.taken.difference_update(groups)
             self.open.clear()
             self._final_end = min(self._final_end, event.first_step)
         self.next_step = max((event.first_step, self._final_end, *(at + 1 for at in self.open)))

@@ -6,10 +6,18 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.waiting import Waits
 from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
 
 QUIET_S = 60.0  # A stage that has work and did nothing for so long counts as stuck.
 
+# What sealed groups wait for, and what serves the next ones.
+WAITING: Mapping[Waits, str] = {
+    "reward": "a member has no reward yet; publish every rollout with its reward",
+    "eval": "split is not 'train', so it is never trained on",
+    "weight_step": "max_policy_lag is set and a member names no weight_step; publish it",
+    "lineage": "max_policy_lag is set and the group is of another lineage than the sampler",
+}
 _DROPPED: Mapping[str, tuple[str, str]] = {
     DropReason.OFF_BRANCH: (
         "env replicas",
@@ -121,8 +129,8 @@ def _sampling(sampler: SamplerFigures, figures: Figures, limits: Limits) -> Verd
             f"{sampler.decision_age_s:.0f} s; is the trainer still running, or does it ask for "
             "more than that?",
         )
-    if sampler.dropped_since:
-        return _dropping(sampler)
+    if sampler.dropped_since or sampler.waiting_since:
+        return _unserved(sampler)
     ages = [
         partition.published_age_s
         for partition in figures.partitions
@@ -132,20 +140,32 @@ def _sampling(sampler: SamplerFigures, figures: Figures, limits: Limits) -> Verd
         return Verdict(
             "env replicas",
             f"nothing was published to {', '.join(sampler.environments)} since {min(ages):.0f} s "
-            f"and {name} has no group ready; are the env workers still running?",
+            f"and {name} has no group ready{_waiting(sampler)}; are the env workers still running?",
         )
     return None
 
 
-def _dropping(sampler: SamplerFigures) -> Verdict:
-    dropped = sampler.dropped_since
-    most = max(dropped, key=lambda reason: (dropped[reason], reason))
-    stage, remedy = _DROPPED[most]
+def _unserved(sampler: SamplerFigures) -> Verdict:
+    """Groups came, and none of them could be served: the reason of most."""
+    ends = [
+        (count, f"were dropped as {reason}", *_DROPPED[reason])
+        for reason, count in sampler.dropped_since.items()
+    ]
+    ends += [
+        (count, "wait", "env replicas", WAITING[why])
+        for why, count in sampler.waiting_since.items()
+    ]
+    count, end, stage, remedy = max(ends)
     return Verdict(
         stage,
-        f"{sum(dropped.values())} groups of {sampler.name} were dropped and none was served since "
-        f"{sampler.decision_age_s:.0f} s, {dropped[most]} of them as {most}: {remedy}",
+        f"{sampler.name} served nothing since {sampler.decision_age_s:.0f} s; of "
+        f"{sum(one[0] for one in ends)} groups {count} {end}: {remedy}",
     )
+
+
+def _waiting(sampler: SamplerFigures) -> str:
+    waiting = [f"{count} wait: {WAITING[why]}" for why, count in sorted(sampler.waiting.items())]
+    return f" ({'; '.join(waiting)})" if waiting else ""
 
 
 def _name(partition: PartitionFigures) -> str:
