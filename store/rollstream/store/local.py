@@ -54,6 +54,8 @@ class LocalBlobs:
             try:
                 os.link(staged, target)
             except FileExistsError:
+                # Whoever linked it may have been killed before its name was synced.
+                _sync_folder(target.parent)
                 raise BlobExists(f"{path} exists below {self.root}; it was left as it is") from None
             _sync_folder(target.parent)
 

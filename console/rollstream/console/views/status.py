@@ -25,9 +25,9 @@ def status_view(figures: Figures, verdict: Verdict) -> RenderableType:
 
 
 def _partitions(figures: Figures) -> Table:
-    table = _table("Sealing", "partition", "published", "newest", "watermark", "backlog", "groups")
-    table.add_column("last flush", justify="right")
-    table.add_column("sealer")
+    table = _table(
+        "Sealing", "partition", "records", "newest", "watermark", "backlog", "groups", "flushed"
+    )
     for row in figures.partitions:
         table.add_row(
             f"{row.environment}[{row.partition}]",
@@ -43,10 +43,9 @@ def _partitions(figures: Figures) -> Table:
 
 
 def _samplers(figures: Figures) -> Table:
-    table = _table("Sampling", "sampler", "ready", "batches", "acked", "open", "next step")
-    table.add_column("policy", justify="right")
-    table.add_column("last decision", justify="right")
-    table.add_column("actor")
+    table = _table(
+        "Sampling", "sampler", "ready", "batches", "acked", "open", "next", "policy", "decided"
+    )
     for row in figures.samplers:
         table.add_row(
             Text(row.name),
@@ -76,19 +75,21 @@ def _not_ready(row: SamplerFigures) -> list[str]:
 
 
 def _table(title: str, first: str, *numbers: str) -> Table:
+    """Room for 80 columns: a row is one line, in which only the owner folds where it is long."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column(first)
+    table.add_column(first, no_wrap=True)
     for heading in numbers:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("owner", overflow="fold")
     return table
 
 
 def age(seconds: float | None) -> str:
-    """Seconds as people say them."""
+    """Seconds ago, as people say them."""
     if seconds is None:
         return "never"
     if seconds < 60:
-        return f"{seconds:.1f} s ago"
+        return f"{seconds:.1f} s"
     if seconds < 3600:
-        return f"{seconds / 60:.0f} min ago"
-    return f"{seconds / 3600:.1f} h ago"
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
