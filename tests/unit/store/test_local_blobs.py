@@ -82,6 +82,16 @@ def test_folder_that_another_process_made_is_synced_all_the_same(
     assert {"folder b", "folder a", "folder root"} <= set(disk.events)
 
 
+def test_a_name_that_is_there_is_synced_before_somebody_relies_on_it(
+    blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs.create("a/b/c", b"x")
+    disk = Disk(monkeypatch)
+    with pytest.raises(BlobExists):
+        blobs.create("a/b/c", b"x")
+    assert disk.events[-1] == "folder b"
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_full_disk_is_typed_and_leaves_nothing(
     blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch, number: int
