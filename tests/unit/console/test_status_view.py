@@ -1,0 +1,88 @@
+"""What the tables show where there is little room."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+from rich.console import Console, RenderableType
+
+from rollstream.console.views.status import status_view
+from rollstream.streams.status import Figures, PartitionFigures, SamplerFigures, Verdict
+
+PARTITION = PartitionFigures(
+    environment="math",
+    partition=12,
+    kept_from=0,
+    ingest_end=12_345_678,
+    published_age_s=59.9,
+    owner="sealer-2",
+    watermark=12_345_600,
+    groups=771_604,
+    rollouts=12_345_000,
+    flush_age_s=3_599.0,
+)
+SAMPLER = SamplerFigures(
+    name="trainer-a",
+    environments=("math",),
+    owner="node-7:41234",
+    ready=65_536,
+    waiting={"reward": 10},
+    older=7,
+    batches=12_345,
+    acked=12_300,
+    open_batches=64,
+    next_step=12_345,
+    policy_step=12_345,
+    decision_age_s=91.0,
+    dropped_since={},
+    waiting_since={},
+)
+
+
+def shown(view: RenderableType) -> str:
+    """As a pipe gets it, where rich knows no width but 80 columns."""
+    out = StringIO()
+    Console(file=out, width=80).print(view)
+    return out.getvalue()
+
+
+def status(owner: str = "sealer-2", actor: str = "node-7:41234") -> str:
+    figures = Figures(
+        partitions=(replace(PARTITION, owner=owner),), samplers=(replace(SAMPLER, owner=actor),)
+    )
+    return shown(status_view(figures, Verdict("", "nothing is stuck")))
+
+
+def test_80_columns_hold_a_line_a_row_with_every_figure_whole() -> None:
+    lines = status().splitlines()
+    heading, row = next((lines[n], lines[n + 1]) for n in range(9) if "partition" in lines[n])
+    assert heading.split() == [
+        "partition",
+        "published",
+        "newest",
+        "watermark",
+        "backlog",
+        "groups",
+        "flushed",
+        "owner",
+    ]
+    assert row.startswith("math[12]")
+    assert "12,345,678" in row
+    assert row.rstrip().endswith("sealer-2")
+    heading, row = next((lines[n], lines[n + 1]) for n in range(9) if "batches" in lines[n])
+    assert heading.split()[-1] == "owner"
+    assert row.startswith("trainer-a")
+    assert row.rstrip().endswith("node-7:41234")
+
+
+def test_owner_too_long_for_80_columns_is_folded_not_cut() -> None:
+    text = status("rollstream-sealer-5d8f7c9b6-x2k4q", "rollstream-trainer-0:41234 (actor)")
+    assert "…" not in text
+    assert "x2k4q" in text.replace(" ", "").replace("\n", "")
+
+
+def test_groups_that_are_not_ready_are_named_below_the_table() -> None:
+    text = " ".join(status().split())
+    assert "trainer-a: 10 groups wait: a member has no reward yet" in text
+    assert "trainer-a: 7 groups from before the dedupe horizon" in text
