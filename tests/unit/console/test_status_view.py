@@ -7,7 +7,9 @@ from io import StringIO
 
 from rich.console import Console, RenderableType
 
+from rollstream.console.views.audit import audit_view
 from rollstream.console.views.status import status_view
+from rollstream.consumers.audit import AuditReport, PartitionAudit
 from rollstream.streams.status import Figures, PartitionFigures, SamplerFigures, Verdict
 
 PARTITION = PartitionFigures(
@@ -59,7 +61,7 @@ def test_80_columns_hold_a_line_a_row_with_every_figure_whole() -> None:
     heading, row = next((lines[n], lines[n + 1]) for n in range(9) if "partition" in lines[n])
     assert heading.split() == [
         "partition",
-        "published",
+        "records",
         "newest",
         "watermark",
         "backlog",
@@ -86,3 +88,24 @@ def test_groups_that_are_not_ready_are_named_below_the_table() -> None:
     text = " ".join(status().split())
     assert "trainer-a: 10 groups wait: a member has no reward yet" in text
     assert "trainer-a: 7 groups from before the dedupe horizon" in text
+
+
+def test_audit_calls_records_what_counts_the_word_that_a_group_was_begun_too() -> None:
+    row = PartitionAudit(
+        environment="math",
+        partition=0,
+        published=2_304,
+        pending=0,
+        sealed=2_048,
+        settled={"dispatched": 256},
+        groups=256,
+        files=4,
+        flushes=4,
+        watermark=2_304,
+        manifests_missing=0,
+    )
+    text = shown(audit_view(AuditReport(partitions=(row,), problems=())))
+    assert "published" not in text
+    assert "records = pending + sealed + settled" in text
+    assert "2,304" in text
+    assert "256 dispatched" in text

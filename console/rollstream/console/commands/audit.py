@@ -32,7 +32,7 @@ def audit(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Accounts for every rollout ever published: published = pending + sealed + settled, and every
+    """Accounts for every record ever published: records = pending + sealed + settled, and every
     file as its event says. Exit code 1 where that does not hold."""
     world, settings = outside(context), load_config(config)
     with world.broker(settings) as broker:

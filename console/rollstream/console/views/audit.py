@@ -11,9 +11,9 @@ from rollstream.consumers.audit import AuditReport, PartitionAudit
 
 def audit_view(report: AuditReport) -> RenderableType:
     """A row a partition, the sum of each environment, the problems, and the verdict."""
-    table = Table(title="published = pending + sealed + settled", title_justify="left", box=None)
+    table = Table(title="records = pending + sealed + settled", title_justify="left", box=None)
     table.add_column("partition")
-    for heading in ("published", "pending", "sealed", "groups", "files"):
+    for heading in ("records", "pending", "sealed", "groups", "files"):
         table.add_column(heading, justify="right")
     table.add_column("settled")
     for name in dict.fromkeys(row.environment for row in report.partitions):

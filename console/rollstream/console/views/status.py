@@ -26,7 +26,7 @@ def status_view(figures: Figures, verdict: Verdict) -> RenderableType:
 
 def _partitions(figures: Figures) -> Table:
     table = _table(
-        "Sealing", "partition", "published", "newest", "watermark", "backlog", "groups", "flushed"
+        "Sealing", "partition", "records", "newest", "watermark", "backlog", "groups", "flushed"
     )
     for row in figures.partitions:
         table.add_row(
