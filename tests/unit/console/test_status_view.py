@@ -86,7 +86,7 @@ def test_owner_too_long_for_80_columns_is_folded_not_cut() -> None:
 
 def test_groups_that_are_not_ready_are_named_below_the_table() -> None:
     text = " ".join(status().split())
-    assert "trainer-a: 10 groups wait: a member has no reward yet" in text
+    assert "trainer-a: 10 sealed wait: a member has no reward yet" in text
     assert "trainer-a: 7 groups from before the dedupe horizon" in text
 
 

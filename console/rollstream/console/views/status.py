@@ -63,7 +63,7 @@ def _samplers(figures: Figures) -> Table:
 
 def _not_ready(row: SamplerFigures) -> list[str]:
     lines = [
-        f"{row.name}: {count:,} groups wait: {WAITING[why]}"
+        f"{row.name}: {count:,} sealed wait: {WAITING[why]}"
         for why, count in sorted(row.waiting.items())
     ]
     if row.older:
