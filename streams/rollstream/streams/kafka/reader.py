@@ -78,6 +78,8 @@ class KafkaReader:
             low, high = consumer.get_watermark_offsets(at_offset(where, END), timeout_s)
         except KafkaException as error:
             answer: KafkaError = error.args[0]
+            if answer.code() == KafkaError._UNKNOWN_PARTITION:
+                self._prove_topic(consumer, where.topic, timeout_s)
             raise _of_reading(answer, f"bounds of {where}") from error
         return low, high
 
@@ -117,14 +119,25 @@ class KafkaReader:
     def _prove_topics(self, consumer: Consumer, timeout_s: float) -> None:
         """librdkafka waits silently for a topic that does not exist; the first idle poll asks."""
         for topic in sorted(self._unproven):
-            try:
-                found = consumer.list_topics(topic, max(timeout_s, _PROOF_TIMEOUT_S_MIN))
-            except KafkaException:
-                return  # The broker is away; the caller sees its own deadline pass.
-            error = found.topics[topic].error
-            if error is not None:
-                raise of_request(error.code(), error.str(), topic)
+            if not self._prove_topic(consumer, topic, timeout_s):
+                return
             self._unproven.discard(topic)
+
+    def _prove_topic(self, consumer: Consumer, topic: str, timeout_s: float) -> bool:
+        """Whether the broker says that it has the topic; if not, it is away, and the caller sees
+        its own deadline pass.
+
+        Raises:
+            UnknownTopic: it says that it has not. NotAuthorised.
+        """
+        try:
+            found = consumer.list_topics(topic, max(timeout_s, _PROOF_TIMEOUT_S_MIN))
+        except KafkaException:
+            return False
+        error = found.topics[topic].error
+        if error is not None:
+            raise of_request(error.code(), error.str(), topic)
+        return True
 
     def _without_failures(self, messages: list[Any]) -> list[Any]:
         good = []
@@ -160,7 +173,6 @@ class KafkaReader:
 
 def _of_reading(error: KafkaError, what: str) -> BrokerError:
     if error.code() == KafkaError._UNKNOWN_PARTITION:
-        # librdkafka says so of every partition while the broker is away; of a topic that is not
-        # there it says something else.
+        # librdkafka says so of every partition while the broker is away.
         return BrokerUnavailable(f"{what}: {error.str()}; asking again later may help")
     return of_request(error.code(), error.str(), what)
