@@ -51,6 +51,11 @@ def load_config(path: Path | str, *, environ: Mapping[str, str] | None = None) -
         raise ConfigError("\n".join(f"{path}: {problem}" for problem in problems)) from None
 
 
+def configured(config: RollstreamConfig | Path | str) -> RollstreamConfig:
+    """What a door was given: the configuration, or where it lies (``load_config``)."""
+    return config if isinstance(config, RollstreamConfig) else load_config(config)
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rollstream.runtime.clock import Clock
-from rollstream.runtime.config.load import load_config
+from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.deciding.commands import Command, NextBatch, Replace
 from rollstream.sampler.deciding.decide import Now, decide
@@ -100,7 +100,7 @@ def replay_step(
         UnknownStep: the log has no decision for the step. ConfigError, UnknownSampler.
         BrokerUnavailable: a log was not read within ``timeout_s``.
     """
-    loaded = config if isinstance(config, RollstreamConfig) else load_config(config)
+    loaded = configured(config)
     own = KafkaBroker(loaded.kafka.bootstrap, loaded.kafka.client) if broker is None else None
     used = broker or own
     assert used is not None
@@ -131,7 +131,7 @@ def check_from_files(
         BlobMissing: the decision was not projected, or a file of it is gone. CorruptFile.
         ConfigError, UnknownSampler.
     """
-    loaded = config if isinstance(config, RollstreamConfig) else load_config(config)
+    loaded = configured(config)
     sampler_section(name, loaded)
     used = open_store(loaded.store.root) if store is None else store
     if trainer_epoch is None:

@@ -14,7 +14,7 @@ from ray._private import ray_constants
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
 
 from rollstream.runtime.clock import Clock, SystemClock
-from rollstream.runtime.config.load import load_config
+from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.commands import Command
@@ -68,7 +68,7 @@ class SamplerClient(SamplerDoor):
             ConfigError, UnknownSampler. SamplerUnavailable: the actor did not start in time. What
             its start refuses (``TopicMismatch``, …).
         """
-        loaded = config if isinstance(config, RollstreamConfig) else load_config(config)
+        loaded = configured(config)
         section = sampler_section(name, loaded)
         _connect(address)
         actor: Any = (

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from rollstream.runtime.clock import Clock, SystemClock
-from rollstream.runtime.config.load import load_config
+from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.sampler.deciding.commands import Command
@@ -46,7 +46,7 @@ class Sampler(SamplerDoor):
         clock: Clock | None = None,
         entropy: Entropy | None = None,
     ) -> None:
-        loaded = config if isinstance(config, RollstreamConfig) else load_config(config)
+        loaded = configured(config)
         clock = clock or SystemClock()
         super().__init__(clock, sampler_section(name, loaded).timeout_s)
         self._own_broker: Broker | None = None
