@@ -237,7 +237,7 @@ def _write_file(
         epoch=0,
         offsets=np.arange(columns.rows, dtype=np.int64),
     )
-    data = memoryview(encode_rows(columns, provenance))
+    data = encode_rows(columns, provenance)
     blobs.create(path, data)
     return SealedFile(path=path, size=len(data), rows=columns.rows, checksum=checksum(data))
 

@@ -84,6 +84,6 @@ def seal(blobs: Blobs, segments: Sequence[Segment], *, name: str = "a", offset: 
     path = rows_path(GROUPS, header.environment, header.policy_version, 0, 7, name)
     data = encode_rows(Columns.from_segments(segments), provenance(len(segments)))
     blobs.create(path, data)
-    event = flushed(path, segments, data.size, checksum(memoryview(data)))
+    event = flushed(path, segments, len(data), checksum(data))
     project(blobs, header.environment, 1, 0, offset, event)
     return path

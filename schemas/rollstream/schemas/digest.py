@@ -54,7 +54,7 @@ def combined(digests: Sequence[bytes]) -> bytes:
     return xxhash.xxh3_128_digest(b"".join(digests))
 
 
-def checksum(data: bytes | memoryview) -> str:
+def checksum(data: bytes | bytearray | memoryview) -> str:
     """xxh3-128 of a file's bytes, hexadecimal."""
     return xxhash.xxh3_128_hexdigest(data)
 

@@ -9,7 +9,7 @@ Map, a line a file:
 - ``layout``      every path below the root
 - ``arrow``       columns to Arrow tables and back; the schema, derived from the ``.avsc``
 - ``dataset``     rows to Parquet bytes, Parquet bytes to rows
-- ``plain_pages`` values of such a file used where they lie
+- ``plain/``      files whose arrays are plain: written without a look at a token, used in place
 - ``page_cache``  leaves the system's page cache to what is still to be read
 - ``warm_memory`` how a process that moves large buffers all its life keeps its memory
 - ``manifests``   a seal event as a JSON file, named by generation, partition and offset

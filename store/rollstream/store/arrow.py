@@ -143,13 +143,9 @@ def stored_name(field: str) -> str:
     return RENAMED.get(field, field)
 
 
-def to_table(
-    columns: Columns, provenance: Mapping[str, Sequence[Any] | NDArray[np.int64] | int]
-) -> pa.Table:
+def to_table(columns: Columns, provenance: Mapping[str, Sequence[Any]]) -> pa.Table:
     """The rows, with where each came from."""
     schema = rows_schema()
-    environments = set(columns.scalars[ENVIRONMENT])
-    assert len(environments) == 1, f"a file holds rows of one environment, not {environments}"
     stored: dict[str, pa.Array] = {}
     for name in scalar_fields():
         if name != ENVIRONMENT:
@@ -159,11 +155,7 @@ def to_table(
         kind = schema.field(name).type
         stored[name] = list_column(columns.arrays.get(name), kind, columns.rows)
     for name, values in provenance.items():
-        kind = schema.field(name).type
-        if isinstance(values, int):
-            stored[name] = pa.repeat(pa.scalar(values, kind), columns.rows)
-        else:
-            stored[name] = pa.array(values, kind)
+        stored[name] = pa.array(values, schema.field(name).type)
     return pa.table([stored[name] for name in schema.names], schema=schema)
 
 

@@ -14,27 +14,30 @@ from numpy.typing import NDArray
 
 from rollstream.schemas.columns import REQUIRED_ARRAYS, Columns, Ragged, array_fields, scalar_fields
 from rollstream.store import arrow
-from rollstream.store.blobs import Blobs
+from rollstream.store.blobs import Blobs, Bytes
 from rollstream.store.errors import CorruptFile
-from rollstream.store.plain_pages import plain_bytes, unpacked_bits
+from rollstream.store.plain.in_place import plain_bytes, unpacked_bits
+from rollstream.store.plain.rows import Hints, is_plain, plain_file
 
 PAGE_BYTES = 1 << 30  # A column chunk is one page: pages of their own cost time and help nobody.
 ENVIRONMENT_KEY = "rollstream.environment"
 IN_PLACE_KEY = "rollstream.in_place"  # The arrays that every row has, as long as its count says.
 ABSENT_KEY = "rollstream.absent"  # The arrays that no row has.
-_REPETITIVE = (
-    "example_id",
-    "group_uid",
-    "lineage",
-    "rollout_policy_version",
-    "replica_id",
-    "worker_id",
-    "split",
-    "stop_reason",
-    "actor_policy_version",
-    "group_id",
+_HINTS = Hints(
+    repetitive=(
+        "example_id",
+        "group_uid",
+        "lineage",
+        "rollout_policy_version",
+        "replica_id",
+        "worker_id",
+        "split",
+        "stop_reason",
+        "actor_policy_version",
+        "group_id",
+    ),
+    filtered=("example_id", "rollout_policy_version", "weight_step", "created_ts", "reward"),
 )
-_FILTERED = ("example_id", "rollout_policy_version", "weight_step", "created_ts", "reward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,7 @@ class Provenance:
     offsets: NDArray[np.int64]
 
 
-def encode_rows(
-    columns: Columns, provenance: Provenance, *, compression: str = "none"
-) -> pa.Buffer:
+def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = "none") -> Bytes:
     """The rows as one Parquet file. Equal arguments give equal bytes.
 
     Columns are the fields of ``RolloutRecord`` plus ``group_id``, ``log_generation``,
@@ -69,40 +70,42 @@ def encode_rows(
         compression: ``none``, ``lz4`` or ``zstd``.
     """
     assert columns.rows > 0, "a file holds at least one row"
-    table = arrow.to_table(
-        columns,
-        {
-            "group_id": provenance.group_ids,
-            "log_generation": provenance.generation,
-            "log_partition": provenance.partition,
-            "log_offset": provenance.offsets,
-            "log_epoch": provenance.epoch,
-        },
-    )
+    environment, *others = set(columns.scalars[arrow.ENVIRONMENT])
+    assert not others, f"a file holds rows of one environment, not {environment} and {others}"
+    compressed = compression != "none"
+    metadata = {
+        ENVIRONMENT_KEY: environment,
+        IN_PLACE_KEY: "" if compressed else ",".join(_in_place(columns)),
+        ABSENT_KEY: ",".join(name for name in array_fields() if name not in columns.arrays),
+    }
+    sources = {
+        "group_id": provenance.group_ids,
+        "log_generation": [provenance.generation] * columns.rows,
+        "log_partition": [provenance.partition] * columns.rows,
+        "log_offset": provenance.offsets.tolist(),
+        "log_epoch": [provenance.epoch] * columns.rows,
+    }
+    if not compressed and is_plain(columns):
+        return plain_file(columns, sources, metadata, _HINTS)
+    table = arrow.to_table(columns, sources)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
         table.schema,
         compression=compression,
-        use_dictionary=list(_REPETITIVE),
-        write_statistics=list(_FILTERED),
+        use_dictionary=list(_HINTS.repetitive),
+        write_statistics=list(_HINTS.filtered),
         data_page_size=PAGE_BYTES,
         max_rows_per_page=columns.rows,
         store_schema=False,
     ) as writer:
-        writer.add_key_value_metadata(
-            {
-                ENVIRONMENT_KEY: columns.scalars[arrow.ENVIRONMENT][0],
-                IN_PLACE_KEY: ",".join(_in_place(columns)) if compression == "none" else "",
-                ABSENT_KEY: ",".join(name for name in array_fields() if name not in columns.arrays),
-            }
-        )
+        writer.add_key_value_metadata(metadata)
         writer.write_table(table, row_group_size=columns.rows)
-    return sink.getvalue()
+    return memoryview(sink.getvalue()).cast("B")
 
 
 def _in_place(columns: Columns) -> list[str]:
-    """The arrays whose values can be used where they lie (``plain_pages``)."""
+    """The arrays whose values can be used where they lie (``plain.in_place``)."""
     found = []
     for name, ragged in columns.arrays.items():
         counts = columns.scalars[_count_of(name)]

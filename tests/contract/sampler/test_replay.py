@@ -200,7 +200,7 @@ def test_a_step_is_found_in_the_files_alone_and_a_changed_row_is_noticed(
         epoch=0,
         offsets=np.arange(columns.rows),
     )
-    world.store.replace(path, memoryview(encode_rows(columns, provenance)))
+    world.store.replace(path, encode_rows(columns, provenance))
     checks = [file_check(world, step) for step in (0, 1)]
     assert any(check.differing and not check.same for check in checks)
 

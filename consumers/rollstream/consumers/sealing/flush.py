@@ -17,7 +17,7 @@ from rollstream.consumers.sealing.rows import Draft, Place, draft_flush
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Event, Flushed
-from rollstream.store import BlobExists, Blobs, CorruptFile, project
+from rollstream.store import BlobExists, Blobs, Bytes, CorruptFile, project
 from rollstream.streams.owned.log import Ticket
 
 
@@ -73,8 +73,8 @@ def put_files(flush: Flush) -> None:
     writes: list[Future[None]] = []
 
     def put(draft: Draft) -> None:
-        data = memoryview(draft.data).cast("B")
-        writes.append(flush.writers.submit(create_or_compare, flush.blobs, draft.path, data))
+        write = flush.writers.submit(create_or_compare, flush.blobs, draft.path, draft.data)
+        writes.append(write)
 
     try:
         event = draft_flush(flush.plan, flush.place, put)
@@ -120,7 +120,7 @@ STEPS: tuple[Step, ...] = (
 )
 
 
-def create_or_compare(blobs: Blobs, path: str, data: memoryview) -> None:
+def create_or_compare(blobs: Blobs, path: str, data: Bytes) -> None:
     """Creates the blob; one that exists already must hold the same bytes.
 
     Raises:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from rollstream.consumers.assembling import DueGroup, Plan, Settlement
 from rollstream.schemas import digest, ids
@@ -14,7 +13,7 @@ from rollstream.schemas.codec import Segment
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import Flushed, Members, SealedFile, SealedGroup, Settled
 from rollstream.schemas.order import UNKNOWN_STEP
-from rollstream.store import Provenance, encode_rows
+from rollstream.store import Bytes, Provenance, encode_rows
 from rollstream.store.layout import GROUPS, INCOMPLETE, rows_path
 
 _TRAJECTORY = 0  # Groups hold whole trajectories: they lie where their first segments would.
@@ -40,7 +39,7 @@ class Draft(NamedTuple):
     """A file that is to be created."""
 
     path: str
-    data: pa.Buffer
+    data: Bytes
 
 
 class _File(NamedTuple):
@@ -162,8 +161,8 @@ def _encoded(
     )
     data = encode_rows(columns, provenance, compression=place.compression)
     path = rows_path(kind, place.environment, version, _TRAJECTORY, place.epoch, place.name)
-    checksum = digest.checksum(memoryview(data))
-    sealed = SealedFile(path=path, size=data.size, rows=columns.rows, checksum=checksum)
+    checksum = digest.checksum(data)
+    sealed = SealedFile(path=path, size=len(data), rows=columns.rows, checksum=checksum)
     put(Draft(path, data))
     return _File(sealed, columns)
 
