@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -31,7 +32,8 @@ class KafkaWriter:
         on_delivery: OnDelivery | None = None,
     ) -> None:
         produce = self._produce or self._open()
-        report = None if on_delivery is None else _reporter(topic, on_delivery)
+        # Not a closure: these are kept for each record on its way, and a partial is one object.
+        report = None if on_delivery is None else partial(_report, topic, on_delivery)
         try:
             # -1: the key decides. Positional: this is the producers' hottest call.
             produce(topic, value, key, -1 if partition is None else partition, report)
@@ -85,14 +87,11 @@ class KafkaWriter:
         raise AssertionError("an abandoned writer is not used again")
 
 
-def _reporter(topic: str, on_delivery: OnDelivery) -> Callable[[KafkaError | None, Any], None]:
-    def report(error: KafkaError | None, message: Any) -> None:
-        partition = message.partition()
-        if error is None:
-            stamp_us = message.timestamp()[1] * 1000
-            on_delivery(Delivery(topic, partition, message.offset(), None, stamp_us))
-        else:
-            answer = of_delivery(error.code(), error.str(), f"{topic}[{partition}]")
-            on_delivery(Delivery(topic, partition, -1, answer))
-
-    return report
+def _report(topic: str, on_delivery: OnDelivery, error: KafkaError | None, message: Any) -> None:
+    partition = message.partition()
+    if error is None:
+        stamp_us = message.timestamp()[1] * 1000
+        on_delivery(Delivery(topic, partition, message.offset(), None, stamp_us))
+    else:
+        answer = of_delivery(error.code(), error.str(), f"{topic}[{partition}]")
+        on_delivery(Delivery(topic, partition, -1, answer))
