@@ -61,7 +61,7 @@ def rows_schema() -> pa.Schema:
 
 @cache
 def leaf_index(name: str) -> int:
-    """Where a column of primitive lists stands among a file's leaf columns."""
+    """Where a column of numbers, or of lists of them, stands among a file's leaf columns."""
     schema = rows_schema()
     before = [schema.field(i).type for i in range(schema.get_field_index(name))]
     return sum(map(_leaves, before))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from rollstream.schemas import digest
 from rollstream.schemas.columns import REQUIRED_ARRAYS, Columns, Ragged, array_fields, scalar_fields
 from rollstream.store import arrow
 from rollstream.store.blobs import Blobs, Bytes
@@ -22,7 +24,7 @@ from rollstream.store.plain.rows import Hints, is_plain, plain_file
 PAGE_BYTES = 1 << 30  # A column chunk is one page: pages of their own cost time and help nobody.
 ENVIRONMENT_KEY = "rollstream.environment"
 IN_PLACE_KEY = "rollstream.in_place"  # The arrays that every row has, as long as its count says.
-ABSENT_KEY = "rollstream.absent"  # The arrays that no row has.
+ABSENT_KEY = "rollstream.absent"  # The arrays that no row has; maps and lists, empty in each row.
 _HINTS = Hints(
     repetitive=(
         "example_id",
@@ -76,7 +78,7 @@ def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = 
     metadata = {
         ENVIRONMENT_KEY: environment,
         IN_PLACE_KEY: "" if compressed else ",".join(_in_place(columns)),
-        ABSENT_KEY: ",".join(name for name in array_fields() if name not in columns.arrays),
+        ABSENT_KEY: ",".join(_absent(columns)),
     }
     sources = {
         "group_id": provenance.group_ids,
@@ -115,6 +117,20 @@ def _in_place(columns: Columns) -> list[str]:
     return found
 
 
+def _absent(columns: Columns) -> list[str]:
+    """What need not be looked for in the file."""
+    arrays = [name for name in array_fields() if name not in columns.arrays]
+    return arrays + [name for name in _collections() if not any(columns.scalars[name])]
+
+
+@cache
+def _collections() -> Mapping[str, type[dict[str, Any]] | type[list[Any]]]:
+    """The fields that hold a map or a list a row, and what holds nothing."""
+    kinds = {name: kind["type"] for name, kind in scalar_fields().items() if isinstance(kind, dict)}
+    empty: Mapping[str, Any] = {"map": dict, "array": list}
+    return {name: empty[kind] for name, kind in kinds.items() if kind in empty}
+
+
 def _count_of(array: str) -> str:
     return "prompt_count" if array == "prompt_tokens" else "token_count"
 
@@ -123,6 +139,7 @@ def read_rows(
     blobs: Blobs,
     path: str,
     *,
+    checksum: str | None = None,
     ranges: Sequence[tuple[int, int]] | None = None,
     fields: Sequence[str] | None = None,
 ) -> Columns:
@@ -131,14 +148,15 @@ def read_rows(
     Args:
         blobs: where.
         path: of the file.
+        checksum: that its bytes must have (``SealedFile.checksum``); None: not asked for.
         ranges: (first row, rows) pairs in the wanted order; None: all rows.
         fields: names of the ``rollout`` schema to read; None: all. What is not read is not there.
 
     Raises:
         BlobMissing: nothing lies there.
-        CorruptFile: no Parquet file of ours, or a range beyond its rows.
+        CorruptFile: another checksum, no Parquet file of ours, or a range beyond its rows.
     """
-    return RowFile(blobs, path).read(ranges=ranges, fields=fields)
+    return RowFile(blobs, path, checksum).read(ranges=ranges, fields=fields)
 
 
 class RowFile:
@@ -152,10 +170,12 @@ class RowFile:
         environment: of every row.
     """
 
-    def __init__(self, blobs: Blobs, path: str) -> None:
+    def __init__(self, blobs: Blobs, path: str, checksum: str | None = None) -> None:
         """Raises: BlobMissing, CorruptFile (see ``read_rows``)."""
         self.path = path
         self._data = _bytes(blobs, path)
+        if checksum is not None:
+            self._compare(checksum)
         try:
             self._file = pq.ParquetFile(pa.BufferReader(self._data))
         except pa.ArrowInvalid as error:
@@ -194,6 +214,8 @@ class RowFile:
         for name in names:
             if name == arrow.ENVIRONMENT:
                 scalars[name] = [self.environment] * rows
+            elif name in self._absent and name in _collections():
+                scalars[name] = [_collections()[name]() for _ in range(rows)]
             elif name in scalar_fields():
                 values = arrow.scalars_of(decoded[name])
                 scalars[name] = [
@@ -208,6 +230,15 @@ class RowFile:
                 if name in REQUIRED_ARRAYS or somewhere:
                     arrays[name] = ragged
         return Columns(rows, scalars, arrays)
+
+    def _compare(self, checksum: str) -> None:
+        """The whole file: cheap beside what a training step costs."""
+        found = digest.checksum(memoryview(self._data))
+        if found != checksum:
+            raise CorruptFile(
+                f"{self.path} has checksum {found}, but its event names {checksum}; "
+                "restore the file from a copy"
+            )
 
     def _decoded(self, names: Sequence[str]) -> dict[str, pa.Array]:
         if not names:
@@ -233,7 +264,8 @@ class RowFile:
     def _row_ends(self, counts: str) -> NDArray[np.int64]:
         """int64 [rows + 1]: where the values of each row end."""
         if counts not in self._ends:
-            lengths = self._decoded([counts])[counts].to_numpy()
+            size = self.rows * np.dtype(np.int32).itemsize
+            lengths = plain_bytes(self._data, self._chunk(counts), size).view(np.int32)
             self._ends[counts] = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
         return self._ends[counts]
 
@@ -243,7 +275,7 @@ class RowFile:
         # The newest schema's place first; a file of an older one has it elsewhere.
         for index in (first, *range(group.num_columns)):
             chunk = group.column(index)
-            if chunk.path_in_schema.startswith(f"{name}."):
+            if chunk.path_in_schema.partition(".")[0] == name:
                 return chunk
         raise CorruptFile(f"{self.path} has no column {name}, which its footer names")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,11 +9,11 @@ from dataclasses import dataclass, field
 from rollstream.sampler.deciding.known import KnownGroup
 from rollstream.sampler.shaping.assembled import FIELDS, GroupRows
 from rollstream.schemas.columns import Columns
-from rollstream.schemas.digest import checksum, row_digests
+from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import SealedFile
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import read_rows
-from rollstream.store.errors import BlobMissing, CorruptFile
+from rollstream.store.errors import CorruptFile
 from rollstream.store.page_cache import let_go
 
 SCALAR_BYTES_PER_ROW = 512  # What a row's reward components cost as Python objects, about.
@@ -88,8 +87,7 @@ class Payloads:
         if found is not None:
             self._files.move_to_end(file.path)
             return found.columns
-        _check(self._blobs, file)
-        columns = read_rows(self._blobs, file.path, fields=FIELDS)
+        columns = read_rows(self._blobs, file.path, checksum=file.checksum, fields=FIELDS)
         self.files_read += 1
         self._keep(file, columns)
         return columns
@@ -121,25 +119,3 @@ class Payloads:
         self.cached_bytes += size
         while self.cached_bytes > self._cache_bytes:
             self._drop(next(iter(self._files)))
-
-
-def _check(blobs: Blobs, file: SealedFile) -> None:
-    """The whole file against its checksum: cheap beside what a training step costs."""
-    local = blobs.local_path(file.path)
-    if local is None:
-        found = checksum(blobs.read(file.path))
-    else:
-        try:
-            with (
-                local.open("rb") as opened,
-                mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-                memoryview(mapped) as view,
-            ):
-                found = checksum(view)
-        except FileNotFoundError as error:
-            raise BlobMissing(f"nothing lies under {file.path}") from error
-    if found != file.checksum:
-        raise CorruptFile(
-            f"{file.path} has checksum {found}, but its event names {file.checksum}; "
-            "restore the file from a copy"
-        )
