@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from rollstream.schemas.columns import Columns, Ragged, array_fields, scalar_fields
+from rollstream.schemas.columns import Columns, array_fields, scalar_fields
 
-_ABSENT = np.int64(-1).tobytes()
+_ABSENT = -1
 
 
 def row_digests(columns: Columns, row_starts: Sequence[int]) -> list[bytes]:
@@ -27,24 +27,17 @@ def row_digests(columns: Columns, row_starts: Sequence[int]) -> list[bytes]:
         columns: the rows.
         row_starts: rising, the first 0; the last run ends with the last row.
     """
-    # What is hashed is named here once for all rows, as views; per run they are only sliced. A run
-    # has a few kilobytes, so a call per column and run would cost more than the hashing.
-    columns_of: list[_Fixed | _Texts | _Arrays | _Absent] = []
-    for name, kind in scalar_fields().items():
-        canonical = _canonical(columns.scalars[name], kind)
-        columns_of.append(
-            _Fixed(canonical) if isinstance(canonical, np.ndarray) else _Texts(canonical)
-        )
-    for name in array_fields():
-        ragged = columns.arrays.get(name)
-        columns_of.append(_Absent() if ragged is None else _Arrays(ragged))
+    # A run has a few rows of some forty columns, so a call a column and run would cost more than
+    # the hashing: all numbers and lengths of a row stand together, the rest is sliced.
+    numbers, flows = _laid_out(columns)
+    row_bytes = numbers.shape[1] * numbers.itemsize
+    rows = numbers.data.cast("B")
     digests = []
     for start, stop in pairwise((*row_starts, columns.rows)):
-        state = xxhash.xxh3_128()
-        parts: list[bytes | memoryview] = []
-        for column in columns_of:
-            column.add(parts, start, stop)
-        state.update(b"".join(parts))
+        state = xxhash.xxh3_128((stop - start).to_bytes(8, "little"))
+        state.update(rows[row_bytes * start : row_bytes * stop])
+        for raw, ends in flows:
+            state.update(raw[ends[start] : ends[stop]])
         digests.append(state.digest())
     return digests
 
@@ -59,56 +52,54 @@ def checksum(data: bytes | bytearray | memoryview) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-class _Fixed:
-    """Numbers, 8 bytes each."""
+class _Flow(NamedTuple):
+    """What has another length in each row.
 
-    def __init__(self, values: NDArray[Any]) -> None:
-        self._values = values.data.cast("B")
+    Attributes:
+        raw: of all rows.
+        ends: where the bytes of a row end, behind a 0.
+    """
 
-    def add(self, parts: list[bytes | memoryview], start: int, stop: int) -> None:
-        parts.append(self._values[8 * start : 8 * stop])
-
-
-class _Texts:
-    """Where each text ends, then the texts."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        joined = "".join(texts)
-        # In ASCII a text has as many bytes as characters.
-        measured = texts if joined.isascii() else [text.encode() for text in texts]
-        sizes = np.fromiter(map(len, measured), np.int64, len(texts))
-        self._sizes = sizes.data.cast("B")
-        self._raw = joined.encode()
-        self._ends = [0, *np.cumsum(sizes).tolist()]
-
-    def add(self, parts: list[bytes | memoryview], start: int, stop: int) -> None:
-        parts.append(self._sizes[8 * start : 8 * stop])
-        if self._raw:
-            parts.append(self._raw[self._ends[start] : self._ends[stop]])
+    raw: bytes | memoryview
+    ends: Sequence[int]
 
 
-class _Arrays:
-    """Where each array ends (-1: absent), then the values."""
-
-    def __init__(self, ragged: Ragged) -> None:
+def _laid_out(columns: Columns) -> tuple[NDArray[np.int64], list[_Flow]]:
+    """Numbers and lengths (-1: absent), int64 [rows, fields], and what has these lengths."""
+    numbers: list[NDArray[Any] | int] = []
+    flows: list[_Flow] = []
+    for name, kind in scalar_fields().items():
+        canonical = _canonical(columns.scalars[name], kind)
+        if isinstance(canonical, np.ndarray):
+            numbers.append(canonical.view(np.int64))
+        elif not any(canonical):
+            numbers.append(0)
+        else:
+            raw, sizes = _joined(canonical)
+            numbers.append(sizes)
+            flows.append(_Flow(raw, [0, *np.cumsum(sizes).tolist()]))
+    for name in array_fields():
+        ragged = columns.arrays.get(name)
+        if ragged is None:
+            numbers.append(_ABSENT)
+            continue
         lengths = np.diff(ragged.offsets)
-        if ragged.present is not None:
-            lengths = np.where(ragged.present, lengths, -1)
-        self._lengths = np.ascontiguousarray(lengths, np.int64).data.cast("B")
-        width = ragged.values.itemsize
-        self._values = np.ascontiguousarray(ragged.values).data.cast("B")
-        self._ends = (ragged.offsets * width).tolist()
-
-    def add(self, parts: list[bytes | memoryview], start: int, stop: int) -> None:
-        parts.append(self._lengths[8 * start : 8 * stop])
-        parts.append(self._values[self._ends[start] : self._ends[stop]])
+        present = ragged.present
+        numbers.append(lengths if present is None else np.where(present, lengths, _ABSENT))
+        values = np.ascontiguousarray(ragged.values)
+        flows.append(_Flow(values.data.cast("B"), (ragged.offsets * values.itemsize).tolist()))
+    laid_out = np.empty((columns.rows, len(numbers)), np.int64)
+    for place, column in enumerate(numbers):
+        laid_out[:, place] = column
+    return laid_out, flows
 
 
-class _Absent:
-    """An array that no row has."""
-
-    def add(self, parts: list[bytes | memoryview], start: int, stop: int) -> None:
-        parts.append(_ABSENT * (stop - start))
+def _joined(texts: Sequence[str]) -> tuple[bytes, NDArray[np.int64]]:
+    """The texts in UTF-8, and how many bytes each one has."""
+    joined = "".join(texts)
+    # In ASCII a text has as many bytes as characters.
+    measured = texts if joined.isascii() else [text.encode() for text in texts]
+    return joined.encode(), np.fromiter(map(len, measured), np.int64, len(texts))
 
 
 def _canonical(values: Sequence[Any], avro_type: Any) -> Sequence[str] | NDArray[Any]:
