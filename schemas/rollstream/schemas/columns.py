@@ -150,3 +150,11 @@ def scalar_fields() -> dict[str, Any]:
 def rare_fields() -> frozenset[str]:
     """The fields that travel in ``extras``."""
     return frozenset(name for name, (_, rare) in _fields().items() if rare)
+
+
+@cache
+def collection_fields() -> dict[str, type[dict[str, Any]] | type[list[Any]]]:
+    """The scalar fields that hold a map or a list a row, and what makes an empty one."""
+    kinds = {name: kind["type"] for name, kind in scalar_fields().items() if isinstance(kind, dict)}
+    empty: Mapping[str, Any] = {"map": dict, "array": list}
+    return {name: empty[kind] for name, kind in kinds.items() if kind in empty}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,18 +13,25 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rollstream.schemas import digest
-from rollstream.schemas.columns import REQUIRED_ARRAYS, Columns, Ragged, array_fields, scalar_fields
+from rollstream.schemas.columns import (
+    REQUIRED_ARRAYS,
+    Columns,
+    Ragged,
+    array_fields,
+    collection_fields,
+    scalar_fields,
+)
 from rollstream.store import arrow
 from rollstream.store.blobs import Blobs, Bytes
 from rollstream.store.errors import CorruptFile
 from rollstream.store.plain.in_place import plain_bytes, unpacked_bits
-from rollstream.store.plain.rows import Hints, is_plain, plain_file
+from rollstream.store.plain.rows import Hints, plain_file
 
 PAGE_BYTES = 1 << 30  # A column chunk is one page: pages of their own cost time and help nobody.
 ENVIRONMENT_KEY = "rollstream.environment"
 IN_PLACE_KEY = "rollstream.in_place"  # The arrays that every row has, as long as its count says.
 ABSENT_KEY = "rollstream.absent"  # The arrays that no row has; maps and lists, empty in each row.
-_HINTS = Hints(
+HINTS = Hints(
     repetitive=(
         "example_id",
         "group_uid",
@@ -87,16 +93,18 @@ def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = 
         "log_offset": provenance.offsets.tolist(),
         "log_epoch": [provenance.epoch] * columns.rows,
     }
-    if not compressed and is_plain(columns):
-        return plain_file(columns, sources, metadata, _HINTS)
+    if not compressed:
+        plain = plain_file(columns, sources, metadata, HINTS)
+        if plain is not None:
+            return plain
     table = arrow.to_table(columns, sources)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
         table.schema,
         compression=compression,
-        use_dictionary=list(_HINTS.repetitive),
-        write_statistics=list(_HINTS.filtered),
+        use_dictionary=list(HINTS.repetitive),
+        write_statistics=list(HINTS.filtered),
         data_page_size=PAGE_BYTES,
         max_rows_per_page=columns.rows,
         store_schema=False,
@@ -120,15 +128,7 @@ def _in_place(columns: Columns) -> list[str]:
 def _absent(columns: Columns) -> list[str]:
     """What need not be looked for in the file."""
     arrays = [name for name in array_fields() if name not in columns.arrays]
-    return arrays + [name for name in _collections() if not any(columns.scalars[name])]
-
-
-@cache
-def _collections() -> Mapping[str, type[dict[str, Any]] | type[list[Any]]]:
-    """The fields that hold a map or a list a row, and what holds nothing."""
-    kinds = {name: kind["type"] for name, kind in scalar_fields().items() if isinstance(kind, dict)}
-    empty: Mapping[str, Any] = {"map": dict, "array": list}
-    return {name: empty[kind] for name, kind in kinds.items() if kind in empty}
+    return arrays + [name for name in collection_fields() if not any(columns.scalars[name])]
 
 
 def _count_of(array: str) -> str:
@@ -214,8 +214,8 @@ class RowFile:
         for name in names:
             if name == arrow.ENVIRONMENT:
                 scalars[name] = [self.environment] * rows
-            elif name in self._absent and name in _collections():
-                scalars[name] = [_collections()[name]() for _ in range(rows)]
+            elif name in self._absent and name in collection_fields():
+                scalars[name] = [collection_fields()[name]() for _ in range(rows)]
             elif name in scalar_fields():
                 values = arrow.scalars_of(decoded[name])
                 scalars[name] = [
@@ -256,16 +256,16 @@ class RowFile:
         dtype = np.dtype(array_fields()[name])
         chunk = self._chunk(name)
         if dtype == np.bool_:
-            packed = plain_bytes(self._data, chunk, -(-values // 8))
+            packed = plain_bytes(self.path, self._data, chunk, -(-values // 8))
             return arrow.rows_taken(ends, lambda a, z: unpacked_bits(packed, a, z), ranges)
-        plain = plain_bytes(self._data, chunk, values * dtype.itemsize).view(dtype)
+        plain = plain_bytes(self.path, self._data, chunk, values * dtype.itemsize).view(dtype)
         return arrow.rows_taken(ends, lambda a, z: plain[a:z], ranges)
 
     def _row_ends(self, counts: str) -> NDArray[np.int64]:
         """int64 [rows + 1]: where the values of each row end."""
         if counts not in self._ends:
             size = self.rows * np.dtype(np.int32).itemsize
-            lengths = plain_bytes(self._data, self._chunk(counts), size).view(np.int32)
+            lengths = plain_bytes(self.path, self._data, self._chunk(counts), size).view(np.int32)
             self._ends[counts] = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
         return self._ends[counts]
 

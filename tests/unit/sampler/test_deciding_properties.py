@@ -81,7 +81,7 @@ def perform(sampler: Decider, action: str) -> None:
 
 @pytest.mark.proves("I5")
 @given(flushes=seal_logs(), actions=steps, seed=st.integers(0, 2**16))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_any_interleaving_of_the_logs_folds_to_the_same_state(
     flushes: Any, actions: list[str], seed: int
 ) -> None:
@@ -103,7 +103,7 @@ def test_any_interleaving_of_the_logs_folds_to_the_same_state(
 
 @pytest.mark.proves("I7", "F16")
 @given(flushes=seal_logs(), actions=steps)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_no_group_is_in_two_batches_and_none_that_must_not_be_served(
     flushes: Any, actions: list[str]
 ) -> None:
@@ -119,7 +119,7 @@ def test_no_group_is_in_two_batches_and_none_that_must_not_be_served(
 
 
 @given(flushes=seal_logs(), actions=steps, order=st.randoms())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_arrival_between_logs_changes_no_choice(
     flushes: Any, actions: list[str], order: random.Random
 ) -> None:

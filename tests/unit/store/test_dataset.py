@@ -63,7 +63,7 @@ rollouts = st.lists(segments(environment="math"), min_size=1, max_size=6)
 
 @pytest.mark.proves("F10", "F15")
 @given(rollouts, st.sampled_from(COMPRESSIONS))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_rows_come_back_exactly_and_keep_their_digests(drawn: list[Any], compression: str) -> None:
     columns = Columns.from_segments(drawn)
     found = read_rows(written(columns, compression=compression), PATH)
@@ -73,7 +73,7 @@ def test_rows_come_back_exactly_and_keep_their_digests(drawn: list[Any], compres
 
 
 @given(rollouts, st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_ranges_give_the_wanted_rows_in_the_wanted_order(
     drawn: list[Any], data: st.DataObject
 ) -> None:
@@ -86,7 +86,7 @@ def test_ranges_give_the_wanted_rows_in_the_wanted_order(
 
 
 @given(rollouts)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_equal_rows_give_equal_bytes(drawn: list[Any]) -> None:
     columns = Columns.from_segments(drawn)
     once, again = (encode_rows(columns, provenance(columns.rows)) for _ in range(2))

@@ -64,7 +64,7 @@ def command(sampler: Decider, action: str, back: int, later: Later) -> Command:
 
 @pytest.mark.proves("F17")
 @given(actions=st.lists(ACTIONS, max_size=30))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_status_and_sampler_agree_whatever_was_decided(actions: list[Action]) -> None:
     sampler = Decider(max_policy_lag=2, max_open_batches=4)
     sampler.seal(*[GroupSpec(weight_step=1)] * 8)

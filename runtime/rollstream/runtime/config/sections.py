@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Recency = Literal["uniform", "linear", "exp"]
+_FILE_BYTES_MAX = 1 << 30  # A column of a file is one page, and sizes of pages are int32.
 
 
 class Section(BaseModel):
@@ -65,7 +66,7 @@ class EnvironmentConfig(Section):
     """Only these are admitted; none: all."""
     max_pending_rollouts: int = Field(default=65_536, ge=64)
     """Unsealed rollouts a partition; beyond it the oldest groups expire."""
-    max_pending_bytes: int = Field(default=256 * 1024 * 1024, ge=1024 * 1024)
+    max_pending_bytes: int = Field(default=256 * 1024 * 1024, ge=1024 * 1024, le=_FILE_BYTES_MAX)
     """Unsealed payload bytes a partition; beyond it the oldest groups expire."""
     dedupe_horizon: int = Field(default=262_144, ge=1)
     """A uid is remembered until this many further records of its partition are settled."""
@@ -74,7 +75,7 @@ class EnvironmentConfig(Section):
     complete group waits about as long for its flush."""
     max_flush_rollouts: int = Field(default=4_096, ge=1, le=65_536)
     """Rollouts in one flush, so that its event fits a message."""
-    max_flush_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024)
+    max_flush_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=_FILE_BYTES_MAX)
     """Payload bytes in one flush."""
     compression: Literal["none", "lz4", "zstd"] = "none"
     """Of Parquet files."""

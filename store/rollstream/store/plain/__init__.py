@@ -7,5 +7,6 @@ Map, a line a file:
 - ``chunks``   a column as pages with their headers and statistics
 - ``values``   values, plain or as distinct ones
 - ``levels``   which row a value belongs to, as runs
+- ``thrift``   how headers and footers are encoded
 - ``in_place`` values of such a file used where they lie
 """

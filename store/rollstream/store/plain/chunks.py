@@ -1,30 +1,33 @@
 """Column chunks: one page of values, behind a page of distinct ones where they come again.
 
 Source: Apache Parquet format, "Data pages", "Dictionary encoding", "Statistics";
-``parquet.thrift``, ``PageHeader`` and ``Statistics``; Thrift's compact protocol, whose integers
-are written as Avro's are.
+``parquet.thrift``, ``PageHeader`` and ``Statistics``.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.schemas.varint import varint
 from rollstream.store.plain import levels as level_runs
+from rollstream.store.plain import thrift
 from rollstream.store.plain import values as plain_values
 from rollstream.store.plain.levels import Levels
 
-BOUND_BYTES_MAX = 4_096  # A longer text is no bound, as with pyarrow.
-_DATA_PAGE, _DICTIONARY_PAGE = 0, 2
-_PLAIN, _RLE_DICTIONARY = 0, 8
-_ENDS = b"\x00"
+PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8  # Parquet's encodings.
+PAGE_BYTES_MAX = 2**31 - 1  # Their sizes are int32; a flush is much smaller (configuration).
+_BOUND_BYTES_MAX = 4_096  # A longer text is no bound, as with pyarrow.
 _FIXED = {"INT32": "<i", "INT64": "<q", "DOUBLE": "<d"}
-_NO_LEVELS = b""
+_ABSENT_KEPT = 64
+# PageHeader: 1 type, 2 and 3 the size before and after compression, 5 DataPageHeader (1 values, 2
+# encoding, 3 and 4 how levels are encoded) or 7 DictionaryPageHeader (1 values, 2 encoding).
+_DATA_PAGE, _DICTIONARY_PAGE = thrift.i32(1, 0), thrift.i32(1, 2)
+_LEVELS_AS_RUNS = thrift.i32(1, RLE) * 2
 
 
 class Chunk(NamedTuple):
@@ -33,37 +36,39 @@ class Chunk(NamedTuple):
     Attributes:
         pages: the bytes, in order.
         size: of all of them.
-        slots: values, nulls and empty arrays.
-        dictionary: bytes of the first page, the distinct values; 0: there is none.
-        statistics: encoded; empty: none.
+        slots: values, nulls and empty lists.
+        dictionary_size: bytes of the first page, the distinct values; 0: there is none.
+        statistics: fields of ``Statistics``; empty: none.
     """
 
     pages: tuple[bytes | memoryview, ...]
     size: int
     slots: int
-    dictionary: int = 0
+    dictionary_size: int = 0
     statistics: bytes = b""
 
 
+@lru_cache(_ABSENT_KEPT)
 def absent(rows: int, *, repeated: bool) -> Chunk:
     """A column that no row has."""
-    levels = level_runs.nothing(rows, repeated=repeated)
-    return _chunk(levels.slots, _PLAIN, levels.encoded)
+    levels = level_runs.of_absent(rows, repeated=repeated)
+    return _chunk(levels.slots, PLAIN, levels.encoded)
 
 
 def scalars(values: Sequence[Any], physical: str, *, statistics: bool = False) -> Chunk:
     """One value a row."""
     stated = _statistics(values, 0, physical) if statistics else b""
-    return _chunk(len(values), _PLAIN, plain_values.plain(values, physical), statistics=stated)
+    return _chunk(len(values), PLAIN, plain_values.plain(values, physical), statistics=stated)
 
 
-def words(values: Sequence[str], *, statistics: bool = False) -> Chunk:
+def repetitive(texts: Sequence[str], *, statistics: bool = False) -> Chunk:
     """One text a row, of few distinct ones."""
-    coded = plain_values.coded(values)
-    head = _DICTIONARY_HEAD + _sizes(len(coded.plain))
-    head += b"\x4c\x15" + varint(coded.words << 1) + b"\x15\x00\x00" + _ENDS
-    stated = _statistics(values, 0, "BYTE_ARRAY") if statistics else b""
-    data = _chunk(len(values), _RLE_DICTIONARY, coded.indices, statistics=stated)
+    coded = plain_values.coded(texts)
+    assert len(coded.plain) <= PAGE_BYTES_MAX, len(coded.plain)
+    of_page = thrift.struct(4, thrift.i32(1, coded.distinct), thrift.i32(1, PLAIN))
+    head = b"".join((_DICTIONARY_PAGE, _sizes(len(coded.plain)), of_page, thrift.STOP))
+    stated = _statistics(texts, 0, "BYTE_ARRAY") if statistics else b""
+    data = _chunk(len(texts), RLE_DICTIONARY, coded.indices, statistics=stated)
     size = len(head) + len(coded.plain)
     pages = (head, coded.plain, *data.pages)
     return Chunk(pages, size + data.size, data.slots, size, stated)
@@ -76,18 +81,18 @@ def optional(values: Sequence[Any], physical: str, *, statistics: bool = False) 
     levels = level_runs.of_optional(present)
     stated = _statistics(there, len(values) - len(there), physical) if statistics else b""
     body = levels.encoded + plain_values.plain(there, physical)
-    return _chunk(levels.slots, _PLAIN, body, statistics=stated)
+    return _chunk(levels.slots, PLAIN, body, statistics=stated)
 
 
 def lists(levels: Levels, values: NDArray[Any]) -> Chunk:
     """A list a row; the values are not copied (booleans are packed)."""
     stored = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
-    return _chunk(levels.slots, _PLAIN, levels.encoded, stored.view(np.uint8).data)
+    return _chunk(levels.slots, PLAIN, levels.encoded, stored.view(np.uint8).data)
 
 
 def pairs(levels: Levels, values: Sequence[Any], physical: str) -> Chunk:
     """The keys, or the values, of a map a row."""
-    return _chunk(levels.slots, _PLAIN, levels.encoded + plain_values.plain(values, physical))
+    return _chunk(levels.slots, PLAIN, levels.encoded + plain_values.plain(values, physical))
 
 
 def _chunk(
@@ -97,35 +102,29 @@ def _chunk(
     statistics: bytes = b"",
 ) -> Chunk:
     size = sum(map(len, body))
-    head = _DATA_HEAD + _sizes(size)
-    head += b"\x2c\x15" + varint(slots << 1) + b"\x15" + varint(encoding << 1) + _LEVELS_AS_RUNS
+    assert size <= PAGE_BYTES_MAX, size
+    of_page = thrift.struct(2, thrift.i32(1, slots), thrift.i32(1, encoding), _LEVELS_AS_RUNS)
+    head = b"".join((_DATA_PAGE, _sizes(size), of_page, thrift.STOP))
     return Chunk((head, *body), len(head) + size, slots, 0, statistics)
 
 
-# PageHeader: 1 type, 2 and 3 the sizes, 5 DataPageHeader (1 values, 2 encoding, 3 and 4 how levels
-# are encoded) or 7 DictionaryPageHeader (1 values, 2 encoding).
-_DATA_HEAD = b"\x15" + varint(_DATA_PAGE << 1)
-_DICTIONARY_HEAD = b"\x15" + varint(_DICTIONARY_PAGE << 1)
-_LEVELS_AS_RUNS = b"\x15\x06\x15\x06\x00" + _ENDS
-
-
 def _sizes(size: int) -> bytes:
-    stated = b"\x15" + varint(size << 1)
-    return stated * 2  # As it would be uncompressed, and as it is.
+    return thrift.i32(1, size) * 2
 
 
 def _statistics(values: Sequence[Any], nulls: int, physical: str) -> bytes:
-    """Statistics: 3 nulls, 5 the largest value, 6 the smallest one; of texts or finite numbers."""
-    stated = b"\x36" + varint(nulls << 1)
+    """Statistics: 3 nulls, 5 the largest value, 6 the smallest one; of texts or finite numbers
+    (``codec.decode`` lets no other reward through)."""
+    stated = thrift.i64(3, nulls)
     if values:
         high, low = _bound(max(values), physical, 0.0), _bound(min(values), physical, -0.0)
-        if max(len(high), len(low)) <= BOUND_BYTES_MAX:
-            stated += b"\x28" + varint(len(high)) + high + b"\x18" + varint(len(low)) + low
-    return stated + _ENDS
+        if max(len(high), len(low)) <= _BOUND_BYTES_MAX:
+            stated += thrift.binary(2, high) + thrift.binary(1, low)
+    return stated
 
 
 def _bound(value: Any, physical: str, zero: float) -> bytes:
     if physical == "BYTE_ARRAY":
         return str(value).encode()
     # Zeros of both signs are equal: the range must hold both.
-    return struct.pack(_FIXED[physical], value or zero if physical == "DOUBLE" else value)
+    return struct.pack(_FIXED[physical], (value or zero) if physical == "DOUBLE" else value)

@@ -16,18 +16,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollstream.schemas.varint import varint
-from rollstream.store.plain.chunks import Chunk
+from rollstream.store.plain import thrift
+from rollstream.store.plain.chunks import PLAIN, RLE, RLE_DICTIONARY, Chunk
 
+CREATED_BY = b"rollstream version 1 (build plain)"
 _MAGIC = b"PAR1"
-_ENDS = b"\x00"
 _FOOTER_SIZE_BYTES = 4
-_STRUCT, _BINARY, _I32 = 12, 8, 5  # Thrift's types of a list's items.
-_SHORT_LIST_MAX = 14
-# FileMetaData: 3 num_rows and 4 row_groups of a file without rows.
-_NO_ROWS = b"\x16\x00\x19\x0c"
-_CREATED_BY_AFTER_GROUPS, _CREATED_BY_AFTER_PAIRS = b"\x28", b"\x18"
-_PHYSICAL = {"BOOLEAN": 0, "INT32": 1, "INT64": 2, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6}
-_PLAIN, _RLE, _RLE_DICTIONARY = 0, 3, 8
+_TYPES = {"BOOLEAN": 0, "INT32": 1, "INT64": 2, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6}
+_UNCOMPRESSED = 0
+_SHORT_TEXT_MAX = 127  # Its length is one byte.
+# FileMetaData: 1 version, 2 schema, 3 rows, 4 row groups, 5 pairs, 6 created by, 7 column orders.
+_NO_ROWS = thrift.i64(1, 0) + thrift.list_of(1, thrift.STRUCT, ())
+_CREATED_BY_BEHIND_GROUPS = thrift.binary(2, b"")[:1]
 
 
 class Leaf(NamedTuple):
@@ -36,37 +36,49 @@ class Leaf(NamedTuple):
     Attributes:
         path: names from the field down, joined by dots.
         physical: Parquet's type.
-        repeated: whether a row may have several.
-        nullable: whether a row may have none.
+        text: whether it is UTF-8.
+        definition: the level of a value; 0: there is always one.
+        repetition: the level of a value behind the first; 0: there is at most one a row.
     """
 
     path: str
     physical: str
-    repeated: bool
-    nullable: bool
+    text: bool
+    definition: int
+    repetition: int
 
 
-class FileShape:
+class FileShape(NamedTuple):
     """What all files of one schema share.
-
-    Args:
-        schema: of the table that readers see.
 
     Attributes:
         leaves: in the order of the file.
+        head: the footer up to the number of rows.
+        tail: its last field, and its end.
+        fixed: of each leaf's metadata, up to the counts: without and with a dictionary.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
+    leaves: tuple[Leaf, ...]
+    head: bytes
+    tail: bytes
+    fixed: tuple[tuple[bytes, bytes], ...]
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> FileShape | None:
+        """None: pyarrow's footers look otherwise than they did up to now, or a column has a type
+        that has no place here."""
         sink = pa.BufferOutputStream()
         pq.ParquetWriter(sink, schema, store_schema=False).close()
         empty = sink.getvalue()
         stored = pq.ParquetFile(pa.BufferReader(empty)).schema
-        self.leaves = tuple(_leaf(stored.column(i)) for i in range(len(stored)))
-        self._columns = tuple(
-            (_fixed_metadata(leaf, _PLAIN), _fixed_metadata(leaf, _RLE_DICTIONARY))
-            for leaf in self.leaves
-        )
-        self._head, self._tail = _around_counts(empty.to_pybytes())
+        leaves = tuple(_leaf(stored.column(i)) for i in range(len(stored)))
+        around = around_counts(empty.to_pybytes())
+        if around is None or not {leaf.physical for leaf in leaves} <= _TYPES.keys():
+            return None
+        fixed = [
+            (_fixed(leaf, PLAIN, RLE), _fixed(leaf, PLAIN, RLE, RLE_DICTIONARY)) for leaf in leaves
+        ]
+        return cls(leaves, *around, tuple(fixed))
 
     def file_bytes(self, chunks: Sequence[Chunk], rows: int, metadata: Mapping[str, str]) -> bytes:
         """The whole file.
@@ -74,82 +86,85 @@ class FileShape:
         Args:
             chunks: one for each leaf.
             rows: one or more.
-            metadata: key-value pairs of the footer, one or more.
+            metadata: key-value pairs of the footer.
         """
         pieces: list[bytes | memoryview] = [_MAGIC]
         columns: list[bytes] = []
         at = len(_MAGIC)
-        for chunk, fixed in zip(chunks, self._columns, strict=True):
+        for chunk, (plain, with_dictionary) in zip(chunks, self.fixed, strict=True):
             pieces += chunk.pages
-            columns.append(_column(chunk, fixed, at))
+            columns.append(_column(chunk, with_dictionary if chunk.dictionary_size else plain, at))
             at += chunk.size
-        footer = (
-            self._head,
-            b"\x16" + varint(rows << 1),
-            b"\x19" + _list_head(1, _STRUCT),
-            # RowGroup: 1 columns, 2 bytes in all, 3 rows.
-            b"\x19" + _list_head(len(columns), _STRUCT),
-            *columns,
-            b"\x16" + varint(at - len(_MAGIC) << 1) + b"\x16" + varint(rows << 1) + _ENDS,
-            b"\x19" + _list_head(len(metadata), _STRUCT),
-            *(b"\x18" + _text(key) + b"\x18" + _text(metadata[key]) + _ENDS for key in metadata),
-            self._tail,
+        # RowGroup: 1 columns, 2 bytes in all, 3 rows.
+        group = (
+            thrift.list_of(1, thrift.STRUCT, columns),
+            thrift.i64(1, at - len(_MAGIC)),
+            thrift.i64(1, rows),
+            thrift.STOP,
         )
-        size = sum(map(len, footer))
-        return b"".join((*pieces, *footer, size.to_bytes(_FOOTER_SIZE_BYTES, "little"), _MAGIC))
+        pairs = [
+            thrift.binary(1, key.encode()) + thrift.binary(1, value.encode()) + thrift.STOP
+            for key, value in metadata.items()
+        ]
+        footer = b"".join(
+            (
+                self.head,
+                thrift.i64(1, rows),
+                thrift.list_of(1, thrift.STRUCT, (b"".join(group),)),
+                thrift.list_of(1, thrift.STRUCT, pairs),
+                thrift.binary(1, CREATED_BY),
+                self.tail,
+            )
+        )
+        size = len(footer).to_bytes(_FOOTER_SIZE_BYTES, "little")
+        return b"".join((*pieces, footer, size, _MAGIC))
 
 
 def _leaf(column: pq.ColumnSchema) -> Leaf:
-    repeated, nullable = column.max_repetition_level > 0, column.max_definition_level > 0
-    return Leaf(column.path, column.physical_type, repeated, nullable)
+    return Leaf(
+        column.path,
+        column.physical_type,
+        column.logical_type.type == "STRING",
+        column.max_definition_level,
+        column.max_repetition_level,
+    )
 
 
-def _around_counts(empty: bytes) -> tuple[bytes, bytes]:
-    """The footer of a file without rows: what stands before the counts, and what behind them."""
-    end = len(empty) - len(_MAGIC) - _FOOTER_SIZE_BYTES
-    size = int.from_bytes(empty[end : end + _FOOTER_SIZE_BYTES], "little")
-    head, *tails = empty[end - size : end].split(_NO_ROWS)
-    assert len(tails) == 1, "pyarrow's footer of an empty file has its counts in another place"
-    (tail,) = tails
-    assert tail.startswith(_CREATED_BY_AFTER_GROUPS), "pyarrow's footer has something else there"
-    return head, _CREATED_BY_AFTER_PAIRS + tail[1:]
-
-
-def _column(chunk: Chunk, fixed: tuple[bytes, bytes], at: int) -> bytes:
-    """ColumnChunk: 2 an offset that nobody uses, 3 ColumnMetaData (5 values, 6 and 7 the sizes, 9
-    where data begin, 11 where the dictionary does, 12 statistics)."""
-    size = varint(chunk.size << 1)
-    places = b"\x26" + varint((at + chunk.dictionary) << 1)
-    if chunk.dictionary:
-        places += b"\x26" + varint(at << 1)
-    if chunk.statistics:
-        places += (b"\x1c" if chunk.dictionary else b"\x3c") + chunk.statistics
-    counts = b"\x16" + varint(chunk.slots << 1) + b"\x16" + size + b"\x16" + size
-    return b"".join((fixed[chunk.dictionary > 0], counts, places, _ENDS, _ENDS))
-
-
-def _fixed_metadata(leaf: Leaf, of_values: int) -> bytes:
-    """Up to the counts. ColumnMetaData: 1 type, 2 encodings, 3 path, 4 codec (none)."""
-    encodings = (_PLAIN, _RLE) if of_values == _PLAIN else (_PLAIN, _RLE, _RLE_DICTIONARY)
-    numbers = b"".join(varint(encoding << 1) for encoding in encodings)
-    names = leaf.path.split(".")
+def _fixed(leaf: Leaf, *encodings: int) -> bytes:
+    """ColumnChunk up to the counts: 2 an offset that nobody uses, 3 ColumnMetaData (1 type, 2
+    encodings, 3 path, 4 codec)."""
+    names = [thrift.sized(name.encode()) for name in leaf.path.split(".")]
     return b"".join(
         (
-            b"\x26\x00\x1c",  # ColumnChunk: 2, 3.
-            b"\x15" + varint(_PHYSICAL[leaf.physical] << 1),
-            b"\x19" + _list_head(len(encodings), _I32) + numbers,
-            b"\x19" + _list_head(len(names), _BINARY) + b"".join(map(_text, names)),
-            b"\x15\x00",
+            thrift.i64(2, 0),
+            thrift.struct(1)[:1],
+            thrift.i32(1, _TYPES[leaf.physical]),
+            thrift.list_of(1, thrift.I32, [varint(encoding << 1) for encoding in encodings]),
+            thrift.list_of(1, thrift.BINARY, names),
+            thrift.i32(1, _UNCOMPRESSED),
         )
     )
 
 
-def _list_head(items: int, kind: int) -> bytes:
-    if items <= _SHORT_LIST_MAX:
-        return bytes((items << 4 | kind,))
-    return bytes((0xF0 | kind,)) + varint(items)
+def _column(chunk: Chunk, fixed: bytes, at: int) -> bytes:
+    """ColumnMetaData from the counts on: 5 values, 6 and 7 the size before and after compression, 9
+    where data begin, 11 where the dictionary does, 12 statistics."""
+    counts = thrift.i64(1, chunk.slots) + thrift.i64(1, chunk.size) * 2
+    places = thrift.i64(2, at + chunk.dictionary_size)
+    if chunk.dictionary_size:
+        places += thrift.i64(2, at)
+    if chunk.statistics:
+        places += thrift.struct(1 if chunk.dictionary_size else 3, chunk.statistics)
+    return b"".join((fixed, counts, places, thrift.STOP, thrift.STOP))
 
 
-def _text(value: str) -> bytes:
-    raw = value.encode()
-    return varint(len(raw)) + raw
+def around_counts(empty: bytes) -> tuple[bytes, bytes] | None:
+    """The footer of a file without rows that pyarrow wrote: what stands before the number of rows,
+    and what behind the name of who wrote it. None: it is not laid out like that."""
+    end = len(empty) - len(_MAGIC) - _FOOTER_SIZE_BYTES
+    size = int.from_bytes(empty[end : end + _FOOTER_SIZE_BYTES], "little")
+    head, *tails = empty[end - size : end].split(_NO_ROWS)
+    if len(tails) != 1 or not tails[0].startswith(_CREATED_BY_BEHIND_GROUPS):
+        return None
+    name_size = tails[0][1]
+    return None if name_size > _SHORT_TEXT_MAX else (head, tails[0][2 + name_size :])

@@ -15,41 +15,34 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from rollstream.schemas.varint import read_number
 from rollstream.store.errors import CorruptFile
 
 _DATA_PAGE_V1 = b"\x15\x00\x15"  # Field 1, an i32: 0, a data page; field 2, an i32: bytes follow.
 _HEADER_BYTES_MAX = 64  # Of a page without statistics.
 
 
-def plain_bytes(data: pa.Buffer, chunk: pq.ColumnChunkMetaData, size: int) -> NDArray[np.uint8]:
+def plain_bytes(
+    path: str, data: pa.Buffer, chunk: pq.ColumnChunkMetaData, size: int
+) -> NDArray[np.uint8]:
     """The last ``size`` bytes of a chunk that is one plain page: its values. A view.
 
     Raises:
-        CorruptFile: the chunk is cut short, or is no such page.
+        CorruptFile: the chunk is cut short, or is no such page; it names ``path``.
     """
     start = chunk.data_page_offset
     end = start + chunk.total_compressed_size
     if start < 0 or end > data.size:
-        raise CorruptFile(f"a column ends at byte {end} of a file of {data.size} bytes")
+        raise CorruptFile(f"{path}: a column ends at byte {end} of {data.size}")
     head = data.slice(start, min(_HEADER_BYTES_MAX, end - start)).to_pybytes()
-    page = _varint(head[len(_DATA_PAGE_V1) :]) >> 1  # Zigzag; sizes are never negative.
-    header = end - start - page
-    one_page = head.startswith(_DATA_PAGE_V1) and 0 < header <= _HEADER_BYTES_MAX
-    if not one_page or size > page:
-        raise CorruptFile(f"column {chunk.path_in_schema} is no plain page with {size} bytes")
-    return np.frombuffer(data.slice(end - size, size), np.uint8)
+    if head.startswith(_DATA_PAGE_V1):
+        page, _ = read_number(head.ljust(_HEADER_BYTES_MAX, b"\x00"), len(_DATA_PAGE_V1))
+        if size <= page and 0 < end - start - page <= _HEADER_BYTES_MAX:
+            return np.frombuffer(data.slice(end - size, size), np.uint8)
+    raise CorruptFile(f"{path}: column {chunk.path_in_schema} is no plain page with {size} bytes")
 
 
 def unpacked_bits(packed: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.bool_]:
     """Booleans ``start`` to ``stop`` of a plain page of bits; a copy."""
     bits = np.unpackbits(packed[start // 8 : -(-stop // 8)], bitorder="little")
     return bits[start % 8 :][: stop - start].view(np.bool_)
-
-
-def _varint(raw: bytes) -> int:
-    value = 0
-    for place, byte in enumerate(raw):
-        value |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            break
-    return value

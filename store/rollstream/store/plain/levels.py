@@ -1,7 +1,8 @@
 """Levels: which row a value belongs to, and what is null or empty.
 
 They are written as runs, so an array costs a few bytes and no look at its values. pyarrow, which
-writes a level a value one after the other, spends most of its time there.
+writes a level a value one after the other, spends most of its time there. No level is above 2, so
+the level of a run is one byte.
 
 Source: Apache Parquet format, "Nested encoding", "Run length encoding / bit-packing hybrid".
 """
@@ -30,7 +31,7 @@ class Levels(NamedTuple):
     slots: int
 
 
-def nothing(rows: int, *, repeated: bool) -> Levels:
+def of_absent(rows: int, *, repeated: bool) -> Levels:
     """Of a column that has no value at all: null or empty in each row."""
     one_kind = _framed(_run(rows, 0))
     return Levels(one_kind * 2 if repeated else one_kind, rows)

@@ -14,9 +14,9 @@ import numpy as np
 
 from rollstream.schemas.varint import varint
 
-_TYPECODES = {"INT32": "i", "INT64": "q", "DOUBLE": "d"}
+TYPECODES = {"INT32": "i", "INT64": "q", "DOUBLE": "d"}  # Python's names of Parquet's numbers.
 _LENGTH_BYTES = 4
-_KEPT = 4_096
+_LENGTHS_KEPT = 4_096
 _INDEX_DTYPES = ("<u1", "<u2", "<u4")
 
 
@@ -24,12 +24,12 @@ class Dictionary(NamedTuple):
     """Distinct values, and which of them each row has.
 
     Attributes:
-        words: how many.
+        distinct: how many.
         plain: the distinct values in the order of their first use.
         indices: of each row.
     """
 
-    words: int
+    distinct: int
     plain: bytes
     indices: bytes
 
@@ -45,16 +45,16 @@ def plain(values: Sequence[Any], physical: str) -> bytes:
         return _texts(values)
     if physical == "BOOLEAN":
         return np.packbits(np.array(values, np.bool_), bitorder="little").tobytes()
-    return array(_TYPECODES[physical], values).tobytes()
+    return array(TYPECODES[physical], values).tobytes()
 
 
-def coded(words: Sequence[str]) -> Dictionary:
-    """Words that come again."""
-    rows = len(words)
-    if words.count(words[0]) == rows:
-        return Dictionary(1, _texts(words[:1]), b"\x01" + varint(rows << 1) + b"\x00")
+def coded(texts: Sequence[str]) -> Dictionary:
+    """Texts that come again."""
+    rows = len(texts)
+    if texts.count(texts[0]) == rows:
+        return Dictionary(1, _texts(texts[:1]), b"\x01" + varint(rows << 1) + b"\x00")
     places: dict[str, int] = {}
-    indices = [places.setdefault(word, len(places)) for word in words]
+    indices = [places.setdefault(text, len(places)) for text in texts]
     # Of whole bytes each, so that packing them is no work; they come in groups of eight.
     dtype = next(d for d in _INDEX_DTYPES if len(places) <= 256 ** np.dtype(d).itemsize)
     width = np.dtype(dtype).itemsize
@@ -71,6 +71,6 @@ def _texts(values: Collection[str]) -> bytes:
     return b"".join([part for raw in raws for part in (_length(len(raw)), raw)])
 
 
-@lru_cache(_KEPT)
+@lru_cache(_LENGTHS_KEPT)
 def _length(size: int) -> bytes:
     return size.to_bytes(_LENGTH_BYTES, "little")
