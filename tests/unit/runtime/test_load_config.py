@@ -57,7 +57,7 @@ def test_minimal_file_takes_every_other_key_from_its_default(tmp_path: Path) -> 
             "partitions = 0: must be greater than or equal to 1; for example partitions = 4",
         ),
         (
-            "max_flush_bytes = 1073741825",  # Beyond it the file that pyarrow or we write breaks.
+            "max_flush_bytes = 1073741825",
             "max_flush_bytes = 1073741825: must be less than or equal to 1073741824; "
             "for example max_flush_bytes = 67108864",
         ),
