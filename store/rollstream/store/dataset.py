@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,10 @@ from rollstream.store.plain.rows import Hints, plain_file
 PAGE_BYTES = 1 << 30  # A column chunk is one page: pages of their own cost time and help nobody.
 ENVIRONMENT_KEY = "rollstream.environment"
 IN_PLACE_KEY = "rollstream.in_place"  # The arrays that every row has, as long as its count says.
-ABSENT_KEY = "rollstream.absent"  # The arrays that no row has; maps and lists, empty in each row.
+ABSENT_KEY = "rollstream.absent"  # The arrays that no row has.
+EMPTY_KEY = "rollstream.empty"  # The maps and lists that are empty in each row.
+# What pyarrow raises on bytes that are damaged, besides its own errors.
+_DAMAGED = (pa.ArrowException, OSError, ValueError, LookupError, TypeError)
 HINTS = Hints(
     repetitive=(
         "example_id",
@@ -84,7 +88,8 @@ def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = 
     metadata = {
         ENVIRONMENT_KEY: environment,
         IN_PLACE_KEY: "" if compressed else ",".join(_in_place(columns)),
-        ABSENT_KEY: ",".join(_absent(columns)),
+        ABSENT_KEY: ",".join(name for name in array_fields() if name not in columns.arrays),
+        EMPTY_KEY: ",".join(name for name in collection_fields() if not any(columns.scalars[name])),
     }
     sources = {
         "group_id": provenance.group_ids,
@@ -123,12 +128,6 @@ def _in_place(columns: Columns) -> list[str]:
         if everywhere and np.array_equal(np.diff(ragged.offsets), counts):
             found.append(name)
     return found
-
-
-def _absent(columns: Columns) -> list[str]:
-    """What need not be looked for in the file."""
-    arrays = [name for name in array_fields() if name not in columns.arrays]
-    return arrays + [name for name in collection_fields() if not any(columns.scalars[name])]
 
 
 def _count_of(array: str) -> str:
@@ -176,18 +175,18 @@ class RowFile:
         self._data = _bytes(blobs, path)
         if checksum is not None:
             self._compare(checksum)
-        try:
+        with _damage_told(path):
             self._file = pq.ParquetFile(pa.BufferReader(self._data))
-        except pa.ArrowInvalid as error:
-            raise CorruptFile(f"{path} is no Parquet file: {error}") from error
-        footer = self._file.metadata
-        self.rows: int = footer.num_rows
-        stated = footer.metadata or {}
-        if ENVIRONMENT_KEY.encode() not in stated or footer.num_row_groups != 1:
+            footer = self._file.metadata
+            stated = {key.decode(): text.decode() for key, text in (footer.metadata or {}).items()}
+        if ENVIRONMENT_KEY not in stated or footer.num_row_groups != 1:
             raise CorruptFile(f"{path} does not name its environment: no file of a sealer's")
-        self.environment: str = stated[ENVIRONMENT_KEY.encode()].decode()
-        self._in_place = frozenset(stated[IN_PLACE_KEY.encode()].decode().split(","))
-        self._absent = frozenset(stated[ABSENT_KEY.encode()].decode().split(","))
+        self.rows: int = footer.num_rows
+        self.environment = stated[ENVIRONMENT_KEY]
+        self._in_place, self._absent, self._empty = (
+            frozenset(stated.get(key, "").split(","))
+            for key in (IN_PLACE_KEY, ABSENT_KEY, EMPTY_KEY)
+        )
         self._ends: dict[str, NDArray[np.int64]] = {}
 
     def read(
@@ -206,15 +205,20 @@ class RowFile:
             if first < 0 or count < 0 or first + count > self.rows:
                 raise CorruptFile(f"{self.path} has {self.rows} rows, not {count} from {first} on")
         names = [*scalar_fields(), *array_fields()] if fields is None else list(fields)
+        assert {*names} <= {*scalar_fields(), *array_fields()}, names
+        with _damage_told(self.path):
+            return self._read(names, wanted)
+
+    def _read(self, names: Sequence[str], wanted: Sequence[tuple[int, int]]) -> Columns:
         rows = sum(count for _, count in wanted)
         scalars: dict[str, Sequence[Any]] = {}
         arrays: dict[str, Ragged] = {}
-        ready = {arrow.ENVIRONMENT, *self._in_place, *self._absent}
+        ready = {arrow.ENVIRONMENT, *self._in_place, *self._absent, *self._empty}
         decoded = self._decoded([name for name in names if name not in ready])
         for name in names:
             if name == arrow.ENVIRONMENT:
                 scalars[name] = [self.environment] * rows
-            elif name in self._absent and name in collection_fields():
+            elif name in self._empty and name in collection_fields():
                 scalars[name] = [collection_fields()[name]() for _ in range(rows)]
             elif name in scalar_fields():
                 values = arrow.scalars_of(decoded[name])
@@ -244,10 +248,7 @@ class RowFile:
         if not names:
             return {}
         stored = [arrow.stored_name(name) for name in names]
-        try:
-            table = self._file.read(columns=stored, use_threads=False)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise CorruptFile(f"{self.path} cannot be decoded: {error}") from error
+        table = self._file.read(columns=stored, use_threads=False)
         return {name: table.column(arrow.stored_name(name)).combine_chunks() for name in names}
 
     def _rows_in_place(self, name: str, ranges: Sequence[tuple[int, int]]) -> Ragged:
@@ -266,6 +267,8 @@ class RowFile:
         if counts not in self._ends:
             size = self.rows * np.dtype(np.int32).itemsize
             lengths = plain_bytes(self.path, self._data, self._chunk(counts), size).view(np.int32)
+            if (lengths < 0).any():
+                raise CorruptFile(f"{self.path}: {counts} is negative somewhere")
             self._ends[counts] = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
         return self._ends[counts]
 
@@ -278,6 +281,14 @@ class RowFile:
             if chunk.path_in_schema.partition(".")[0] == name:
                 return chunk
         raise CorruptFile(f"{self.path} has no column {name}, which its footer names")
+
+
+@contextmanager
+def _damage_told(path: str) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGED as error:
+        raise CorruptFile(f"{path} is no Parquet file, or a damaged one: {error}") from error
 
 
 def _bytes(blobs: Blobs, path: str) -> pa.Buffer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from harness.rollouts import make_segment, members, token_array
 from harness.sealed_files import provenance, seal
 from harness.strategies import segments
 from rollstream.schemas.columns import Columns
-from rollstream.schemas.digest import row_digests
+from rollstream.schemas.digest import checksum, row_digests
 from rollstream.store import (
     BlobMissing,
     Blobs,
@@ -134,6 +135,35 @@ def test_array_whose_page_is_not_what_the_footer_says_is_corrupt(byte: int) -> N
     blobs.replace(PATH, bytes(data))
     with pytest.raises(CorruptFile, match="no plain page"):
         read_rows(blobs, PATH, fields=["output_tokens"])
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_damage_is_told_as_such_or_does_no_harm(data: st.DataObject) -> None:
+    columns = Columns.from_segments([make_segment(rewards={"é": 0.5}), *members(2)])
+    blobs = written(columns)
+    raw = bytearray(blobs.read(PATH))
+    places = st.integers(0, len(raw) - 1)
+    flips = data.draw(st.dictionaries(places, st.integers(1, 255), min_size=1, max_size=3))
+    for place, bits in flips.items():
+        raw[place] ^= bits
+    blobs.replace(PATH, bytes(raw))
+    with suppress(CorruptFile):
+        read_rows(blobs, PATH)
+    with pytest.raises(CorruptFile, match="checksum"):
+        read_rows(blobs, PATH, checksum=checksum(encode_rows(columns, provenance(3))))
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+def test_file_that_another_tool_rewrote_has_the_same_rows_or_none(compression: str) -> None:
+    columns = Columns.from_segments(members(3))
+    blobs = written(columns)
+    rewritten = pa.BufferOutputStream()
+    table = pq.read_table(pa.BufferReader(blobs.read(PATH)))
+    pq.write_table(table, rewritten, compression=compression)
+    blobs.replace(PATH, rewritten.getvalue().to_pybytes())
+    with pytest.raises(CorruptFile, match="no plain page"):
+        read_rows(blobs, PATH)
 
 
 def test_large_rows_come_back(tmp_path: Path) -> None:

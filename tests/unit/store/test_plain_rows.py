@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,13 @@ from harness.rollouts import make_segment, members, token_array
 from harness.sealed_files import provenance
 from harness.strategies import segments
 from rollstream.schemas.codec import Segment
-from rollstream.schemas.columns import Columns
+from rollstream.schemas.columns import Columns, Ragged
 from rollstream.store import arrow, encode_rows
 from rollstream.store.dataset import HINTS
 from rollstream.store.plain import rows as plain_rows
 from rollstream.store.plain.file import CREATED_BY, FileShape, around_counts
 from rollstream.store.plain.rows import plain_file
+from rollstream.store.plain.values import DISTINCT_MAX
 
 METADATA = {"rollstream.environment": "math", "empty": ""}
 
@@ -114,40 +114,43 @@ def test_arrays_of_any_length_keep_their_rows(lengths: list[int]) -> None:
     assert_same_file(Columns.from_segments(drawn))
 
 
-@pytest.mark.parametrize("distinct", [1, 2, 255, 256, 257, 65_536, 65_537])
-def test_any_number_of_distinct_words_comes_back(distinct: int) -> None:
-    rows = distinct + 3
+def repeated(rows: int) -> Columns:
+    """The same row many times."""
     one = Columns.from_segments(members(1))
-    columns = replace(
-        one,
-        rows=rows,
-        scalars={name: list(values) * rows for name, values in one.scalars.items()},
-        arrays={
-            name: replace(
-                ragged,
-                values=np.tile(ragged.values, rows),
-                offsets=np.arange(rows + 1) * len(ragged.values),
+    return Columns(
+        rows,
+        {name: list(values) * rows for name, values in one.scalars.items()},
+        {
+            name: Ragged(
+                np.tile(ragged.values, rows), np.arange(rows + 1) * len(ragged.values), None
             )
             for name, ragged in one.arrays.items()
         },
     )
+
+
+@pytest.mark.parametrize("distinct", [1, 2, 255, 256, 257, DISTINCT_MAX])
+def test_any_number_of_distinct_words_comes_back(distinct: int) -> None:
+    rows = distinct + 3
     ids = [f"g{row % distinct}" for row in range(rows)]
-    assert_same_file(columns, {**sources(rows), "group_id": ids})
+    assert_same_file(repeated(rows), {**sources(rows), "group_id": ids})
+
+
+def test_more_distinct_words_have_no_dictionary() -> None:
+    rows = DISTINCT_MAX + 1
+    ids = [f"g{row}" for row in range(rows)]
+    file, _ = both(repeated(rows), {**sources(rows), "group_id": ids})
+    assert file.read(columns=["group_id"]).column(0).to_pylist() == ids
+    group = file.metadata.row_group(0)
+    chunks = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    assert not chunks["group_id"].has_dictionary_page
 
 
 @pytest.mark.parametrize(
     "names", [["x" * 4_096], ["x" * 4_097], ["a", "x" * 4_097], ["a" * 4_097, "x"]]
 )
-def test_long_text_bounds_a_range_only_where_pyarrow_lets_it(names: list[str]) -> None:
-    columns = Columns.from_segments([make_segment(example_id=name) for name in names])
-    ours, theirs = (
-        file.metadata.row_group(0).column(0) for file in both(columns, sources(columns.rows))
-    )
-    assert ours.path_in_schema == "example_id"
-    if all(len(name) <= 4_096 for name in names):
-        assert stated(ours.statistics) == stated(theirs.statistics)
-    else:  # pyarrow keeps the bound that is short enough.
-        assert not ours.statistics.has_min_max
+def test_long_text_bounds_no_range(names: list[str]) -> None:
+    assert_same_file(Columns.from_segments([make_segment(example_id=name) for name in names]))
 
 
 def test_hints_name_columns_of_their_kind() -> None:

@@ -58,12 +58,14 @@ def absent(rows: int, *, repeated: bool) -> Chunk:
 def scalars(values: Sequence[Any], physical: str, *, statistics: bool = False) -> Chunk:
     """One value a row."""
     stated = _statistics(values, 0, physical) if statistics else b""
-    return _chunk(len(values), PLAIN, plain_values.plain(values, physical), statistics=stated)
+    return _chunk(len(values), PLAIN, *plain_values.plain(values, physical), statistics=stated)
 
 
 def repetitive(texts: Sequence[str], *, statistics: bool = False) -> Chunk:
     """One text a row, of few distinct ones."""
     coded = plain_values.coded(texts)
+    if coded is None:
+        return scalars(texts, "BYTE_ARRAY", statistics=statistics)
     assert len(coded.plain) <= PAGE_BYTES_MAX, len(coded.plain)
     of_page = thrift.struct(4, thrift.i32(1, coded.distinct), thrift.i32(1, PLAIN))
     head = b"".join((_DICTIONARY_PAGE, _sizes(len(coded.plain)), of_page, thrift.STOP))
@@ -80,8 +82,8 @@ def optional(values: Sequence[Any], physical: str, *, statistics: bool = False) 
     present = np.fromiter((value is not None for value in values), np.bool_, len(values))
     levels = level_runs.of_optional(present)
     stated = _statistics(there, len(values) - len(there), physical) if statistics else b""
-    body = levels.encoded + plain_values.plain(there, physical)
-    return _chunk(levels.slots, PLAIN, body, statistics=stated)
+    body = (levels.encoded, *plain_values.plain(there, physical))
+    return _chunk(levels.slots, PLAIN, *body, statistics=stated)
 
 
 def lists(levels: Levels, values: NDArray[Any]) -> Chunk:
@@ -92,7 +94,7 @@ def lists(levels: Levels, values: NDArray[Any]) -> Chunk:
 
 def pairs(levels: Levels, values: Sequence[Any], physical: str) -> Chunk:
     """The keys, or the values, of a map a row."""
-    return _chunk(levels.slots, PLAIN, levels.encoded + plain_values.plain(values, physical))
+    return _chunk(levels.slots, PLAIN, levels.encoded, *plain_values.plain(values, physical))
 
 
 def _chunk(
@@ -116,10 +118,14 @@ def _statistics(values: Sequence[Any], nulls: int, physical: str) -> bytes:
     """Statistics: 3 nulls, 5 the largest value, 6 the smallest one; of texts or finite numbers
     (``codec.decode`` lets no other reward through)."""
     stated = thrift.i64(3, nulls)
-    if values:
-        high, low = _bound(max(values), physical, 0.0), _bound(min(values), physical, -0.0)
-        if max(len(high), len(low)) <= _BOUND_BYTES_MAX:
-            stated += thrift.binary(2, high) + thrift.binary(1, low)
+    if not values:
+        return stated
+    high, low = _bound(max(values), physical, 0.0), _bound(min(values), physical, -0.0)
+    with_high = len(high) <= _BOUND_BYTES_MAX
+    if with_high:
+        stated += thrift.binary(2, high)
+    if len(low) <= _BOUND_BYTES_MAX:
+        stated += thrift.binary(1 if with_high else 3, low)
     return stated
 
 

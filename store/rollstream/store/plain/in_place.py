@@ -19,6 +19,7 @@ from rollstream.schemas.varint import read_number
 from rollstream.store.errors import CorruptFile
 
 _DATA_PAGE_V1 = b"\x15\x00\x15"  # Field 1, an i32: 0, a data page; field 2, an i32: bytes follow.
+_UNCOMPRESSED = "UNCOMPRESSED"
 _HEADER_BYTES_MAX = 64  # Of a page without statistics.
 
 
@@ -32,12 +33,13 @@ def plain_bytes(
     """
     start = chunk.data_page_offset
     end = start + chunk.total_compressed_size
-    if start < 0 or end > data.size:
-        raise CorruptFile(f"{path}: a column ends at byte {end} of {data.size}")
+    if not 0 <= start <= end <= data.size:
+        raise CorruptFile(f"{path}: a column from byte {start} to {end} of {data.size}")
     head = data.slice(start, min(_HEADER_BYTES_MAX, end - start)).to_pybytes()
-    if head.startswith(_DATA_PAGE_V1):
+    if head.startswith(_DATA_PAGE_V1) and chunk.compression == _UNCOMPRESSED:
         page, _ = read_number(head.ljust(_HEADER_BYTES_MAX, b"\x00"), len(_DATA_PAGE_V1))
-        if size <= page and 0 < end - start - page <= _HEADER_BYTES_MAX:
+        one_page = 0 < end - start - page <= _HEADER_BYTES_MAX and not chunk.has_dictionary_page
+        if size <= page and one_page:
             return np.frombuffer(data.slice(end - size, size), np.uint8)
     raise CorruptFile(f"{path}: column {chunk.path_in_schema} is no plain page with {size} bytes")
 

@@ -58,6 +58,8 @@ def plain_file(
     if layout is None or any(any(columns.scalars[name]) for name in _nested()):
         return None
     rows = _Rows(columns, provenance, hints)
+    odd = {name: len(values) for name, values in rows.stored.items() if len(values) != rows.rows}
+    assert not odd, f"columns of {odd} rows instead of {rows.rows}"
     written = [write(rows) for write in layout.writers]
     return layout.shape.file_bytes(written, columns.rows, metadata)
 
@@ -136,6 +138,8 @@ def _list(name: str, depth: int, rows: _Rows) -> Chunk:
     ragged = rows.arrays.get(name)
     if ragged is None:
         return chunks.absent(rows.rows, repeated=True)
+    assert len(ragged.offsets) == rows.rows + 1, (name, len(ragged.offsets))
+    assert ragged.values.dtype == array_fields()[name], (name, ragged.values.dtype)
     return chunks.lists(rows.levels_of(ragged, depth), ragged.values)
 
 
