@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from rollstream.schemas.varint import read_number
 from rollstream.store.errors import CorruptFile
 
-_DATA_PAGE_V1 = b"\x15\x00\x15"  # Field 1, an i32: 0, a data page; field 2, an i32: bytes follow.
-_UNCOMPRESSED = "UNCOMPRESSED"
+# PageHeader: 1 type (data page), 2 and 3 the size before and after compression, 5 DataPageHeader (1
+# values, 2 encoding).
+_DATA_PAGE, _OF_PAGE, _IS_PLAIN = b"\x15\x00\x15", b"\x2c\x15", b"\x15\x00"
 _HEADER_BYTES_MAX = 64  # Of a page without statistics.
 
 
@@ -36,11 +37,9 @@ def plain_bytes(
     if not 0 <= start <= end <= data.size:
         raise CorruptFile(f"{path}: a column from byte {start} to {end} of {data.size}")
     head = data.slice(start, min(_HEADER_BYTES_MAX, end - start)).to_pybytes()
-    if head.startswith(_DATA_PAGE_V1) and chunk.compression == _UNCOMPRESSED:
-        page, _ = read_number(head.ljust(_HEADER_BYTES_MAX, b"\x00"), len(_DATA_PAGE_V1))
-        one_page = 0 < end - start - page <= _HEADER_BYTES_MAX and not chunk.has_dictionary_page
-        if size <= page and one_page:
-            return np.frombuffer(data.slice(end - size, size), np.uint8)
+    page = _plain_page_bytes(head.ljust(_HEADER_BYTES_MAX, b"\x00"))
+    if page is not None and size <= page and 0 < end - start - page <= _HEADER_BYTES_MAX:
+        return np.frombuffer(data.slice(end - size, size), np.uint8)
     raise CorruptFile(f"{path}: column {chunk.path_in_schema} is no plain page with {size} bytes")
 
 
@@ -48,3 +47,16 @@ def unpacked_bits(packed: NDArray[np.uint8], start: int, stop: int) -> NDArray[n
     """Booleans ``start`` to ``stop`` of a plain page of bits; a copy."""
     bits = np.unpackbits(packed[start // 8 : -(-stop // 8)], bitorder="little")
     return bits[start % 8 :][: stop - start].view(np.bool_)
+
+
+def _plain_page_bytes(head: bytes) -> int | None:
+    """How many bytes follow the header of a plain page that is not compressed; None: it is no such
+    page. pyarrow would tell the codec too, but ends the process where it does not know it."""
+    if not head.startswith(_DATA_PAGE):
+        return None
+    before, at = read_number(head, len(_DATA_PAGE))
+    after, at = read_number(head, at + 1)
+    if before != after or not head.startswith(_OF_PAGE, at):
+        return None
+    _, at = read_number(head, at + len(_OF_PAGE))
+    return after if head.startswith(_IS_PLAIN, at) else None
