@@ -70,7 +70,7 @@ class EnvironmentConfig(Section):
     """Unsealed payload bytes a partition; beyond it the oldest groups expire."""
     dedupe_horizon: int = Field(default=262_144, ge=1)
     """A uid is remembered until this many further records of its partition are settled."""
-    flush_interval_s: float = Field(default=0.2, ge=0)
+    flush_interval_s: float = Field(default=0.15, ge=0)
     """Flushes of a partition begin at least this long after one another, unless one is full: a
     complete group waits about as long for its flush."""
     max_flush_rollouts: int = Field(default=4_096, ge=1, le=65_536)
