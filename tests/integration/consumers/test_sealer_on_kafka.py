@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from harness.brokers import until
 from harness.history import problems_of
+from harness.rollouts import encode_segment
 from harness.sealing import SealWorld
+from rollstream.streams.errors import CorruptLog
 
 pytestmark = pytest.mark.broker
+TIMEOUT_S = 30.0
 
 
 def publish_groups(world: SealWorld, first: int, count: int) -> list[str]:
@@ -66,3 +70,21 @@ def test_bytes_that_are_no_event_do_not_stop_the_rest(kafka_bootstrap: str, tmp_
             assert sealer.stats().dead_letters == 1
         assert world.settled() == {"unreadable": 1}
         assert problems_of(world, uids) == []
+
+
+def test_foreign_transactions_stop_the_sealer_with_a_remedy(
+    kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    with SealWorld(kafka=kafka_bootstrap, root=tmp_path, partitions=1) as world:
+        topic = world.layout.rollouts("math")
+        foreign = Producer({"bootstrap.servers": kafka_bootstrap, "transactional.id": topic})
+        foreign.init_transactions(TIMEOUT_S)
+        for number in range(2):
+            foreign.begin_transaction()
+            foreign.produce(topic, encode_segment(rollout_uid=f"u{number}"), partition=0)
+            foreign.commit_transaction(TIMEOUT_S)
+        with (
+            world.sealer(threads=1) as sealer,
+            pytest.raises(CorruptLog, match=r"no records at offsets 1 to 1: .*transactions"),
+        ):
+            until(lambda: False, lambda: world.run(sealer, seconds=0.1))

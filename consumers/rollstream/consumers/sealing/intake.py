@@ -15,7 +15,7 @@ from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.streams.broker import GroupReader, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.errors import BrokerUnavailable, CorruptLog
 from rollstream.streams.folds.seal import SealFold
 
 TICK_EVERY_S = 0.25  # How often the end offset is asked for, where a time-out may be due.
@@ -59,6 +59,7 @@ class Intake:
 
         Raises:
             BrokerUnavailable: too many dead letters wait; what was not taken is read again.
+            CorruptLog: between two records there are offsets without one.
         """
         try:
             self._take(records)
@@ -70,9 +71,17 @@ class Intake:
         source, fold = self._source, self._fold
         decode, add = self._reading.decode, self.assembler.add
         replay_until = self._replay_until
+        position = self.assembler.position
         count = 0
         for record in records:
             offset, timestamp_us, value = record.offset, record.timestamp_us, record.value
+            if offset != position:
+                raise CorruptLog(
+                    f"{source.where}: no records at offsets {position} to {offset - 1}: somebody "
+                    "writes here with Kafka transactions, whose marks take offsets too, or the "
+                    "topic is compacted. Have them write without, and begin a new generation"
+                )
+            position += 1
             count += 1
             if offset < replay_until and fold.settled(offset):
                 self.assembler.skip(offset, timestamp_us)
