@@ -6,7 +6,6 @@ Source: Apache Parquet format, "Data pages", "Dictionary encoding", "Statistics"
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,9 +19,8 @@ from rollstream.store.plain import values as plain_values
 from rollstream.store.plain.levels import Levels
 
 PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8  # Parquet's encodings.
-PAGE_BYTES_MAX = 2**31 - 1  # Their sizes are int32; a flush is much smaller (configuration).
+_PAGE_BYTES_MAX = 2**31 - 1  # Their sizes are int32; a flush is much smaller (configuration).
 _BOUND_BYTES_MAX = 4_096  # A longer text is no bound, as with pyarrow.
-_FIXED = {"INT32": "<i", "INT64": "<q", "DOUBLE": "<d"}
 _ABSENT_KEPT = 64
 # PageHeader: 1 type, 2 and 3 the size before and after compression, 5 DataPageHeader (1 values, 2
 # encoding, 3 and 4 how levels are encoded) or 7 DictionaryPageHeader (1 values, 2 encoding).
@@ -49,9 +47,9 @@ class Chunk(NamedTuple):
 
 
 @lru_cache(_ABSENT_KEPT)
-def absent(rows: int, *, repeated: bool) -> Chunk:
-    """A column that no row has."""
-    levels = level_runs.of_absent(rows, repeated=repeated)
+def absent(rows: int) -> Chunk:
+    """A column of lists or maps that is null or empty in each row."""
+    levels = level_runs.of_absent(rows)
     return _chunk(levels.slots, PLAIN, levels.encoded)
 
 
@@ -66,7 +64,7 @@ def repetitive(texts: Sequence[str], *, statistics: bool = False) -> Chunk:
     coded = plain_values.coded(texts)
     if coded is None:
         return scalars(texts, "BYTE_ARRAY", statistics=statistics)
-    assert len(coded.plain) <= PAGE_BYTES_MAX, len(coded.plain)
+    assert len(coded.plain) <= _PAGE_BYTES_MAX, len(coded.plain)
     of_page = thrift.struct(4, thrift.i32(1, coded.distinct), thrift.i32(1, PLAIN))
     head = b"".join((_DICTIONARY_PAGE, _sizes(len(coded.plain)), of_page, thrift.STOP))
     stated = _statistics(texts, 0, "BYTE_ARRAY") if statistics else b""
@@ -104,7 +102,7 @@ def _chunk(
     statistics: bytes = b"",
 ) -> Chunk:
     size = sum(map(len, body))
-    assert size <= PAGE_BYTES_MAX, size
+    assert size <= _PAGE_BYTES_MAX, size
     of_page = thrift.struct(2, thrift.i32(1, slots), thrift.i32(1, encoding), _LEVELS_AS_RUNS)
     head = b"".join((_DATA_PAGE, _sizes(size), of_page, thrift.STOP))
     return Chunk((head, *body), len(head) + size, slots, 0, statistics)
@@ -133,4 +131,5 @@ def _bound(value: Any, physical: str, zero: float) -> bytes:
     if physical == "BYTE_ARRAY":
         return str(value).encode()
     # Zeros of both signs are equal: the range must hold both.
-    return struct.pack(_FIXED[physical], (value or zero) if physical == "DOUBLE" else value)
+    bound = (value or zero) if physical == "DOUBLE" else value
+    return b"".join(plain_values.plain([bound], physical))

@@ -27,7 +27,7 @@ _UNCOMPRESSED = 0
 _SHORT_TEXT_MAX = 127  # Its length is one byte.
 # FileMetaData: 1 version, 2 schema, 3 rows, 4 row groups, 5 pairs, 6 created by, 7 column orders.
 _NO_ROWS = thrift.i64(1, 0) + thrift.list_of(1, thrift.STRUCT, ())
-_CREATED_BY_BEHIND_GROUPS = thrift.binary(2, b"")[:1]
+_CREATED_BY_BEHIND_GROUPS = thrift.field(2, thrift.BINARY)
 
 
 class Leaf(NamedTuple):
@@ -38,14 +38,12 @@ class Leaf(NamedTuple):
         physical: Parquet's type.
         text: whether it is UTF-8.
         definition: the level of a value; 0: there is always one.
-        repetition: the level of a value behind the first; 0: there is at most one a row.
     """
 
     path: str
     physical: str
     text: bool
     definition: int
-    repetition: int
 
 
 class FileShape(NamedTuple):
@@ -126,7 +124,6 @@ def _leaf(column: pq.ColumnSchema) -> Leaf:
         column.physical_type,
         column.logical_type.type == "STRING",
         column.max_definition_level,
-        column.max_repetition_level,
     )
 
 
@@ -137,7 +134,7 @@ def _fixed(leaf: Leaf, *encodings: int) -> bytes:
     return b"".join(
         (
             thrift.i64(2, 0),
-            thrift.struct(1)[:1],
+            thrift.field(1, thrift.STRUCT),
             thrift.i32(1, _TYPES[leaf.physical]),
             thrift.list_of(1, thrift.I32, [varint(encoding << 1) for encoding in encodings]),
             thrift.list_of(1, thrift.BINARY, names),

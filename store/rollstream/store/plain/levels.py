@@ -31,10 +31,9 @@ class Levels(NamedTuple):
     slots: int
 
 
-def of_absent(rows: int, *, repeated: bool) -> Levels:
-    """Of a column that has no value at all: null or empty in each row."""
-    one_kind = _framed(_run(rows, 0))
-    return Levels(one_kind * 2 if repeated else one_kind, rows)
+def of_absent(rows: int) -> Levels:
+    """Of lists that are null or empty in each row."""
+    return Levels(_framed(_run(rows, 0)) * 2, rows)
 
 
 def of_optional(present: NDArray[np.bool_]) -> Levels:

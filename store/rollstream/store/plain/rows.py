@@ -131,13 +131,13 @@ def _writer_of(leaf: Leaf) -> _Writer | None:
 
 
 def _absent(rows: _Rows) -> Chunk:
-    return chunks.absent(rows.rows, repeated=True)
+    return chunks.absent(rows.rows)
 
 
 def _list(name: str, depth: int, rows: _Rows) -> Chunk:
     ragged = rows.arrays.get(name)
     if ragged is None:
-        return chunks.absent(rows.rows, repeated=True)
+        return _absent(rows)
     assert len(ragged.offsets) == rows.rows + 1, (name, len(ragged.offsets))
     assert ragged.values.dtype == array_fields()[name], (name, ragged.values.dtype)
     return chunks.lists(rows.levels_of(ragged, depth), ragged.values)
@@ -147,7 +147,7 @@ def _map(name: str, physical: str, side: Callable[[Any], Any], rows: _Rows) -> C
     """One side of a map's pairs."""
     values = rows.stored[name]
     if not any(values):
-        return chunks.absent(rows.rows, repeated=True)
+        return _absent(rows)
     sizes = np.fromiter(map(len, values), np.int64, len(values))
     inside = list(chain.from_iterable(map(side, values)))
     return chunks.pairs(levels.of_lists(sizes, None, _MAP_DEPTH), inside, physical)

@@ -9,33 +9,40 @@ Source: Apache Thrift, "Thrift compact protocol encoding".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from rollstream.schemas.varint import varint
 
-I32, BINARY, STRUCT = 5, 8, 12  # Types of a list's items.
+I32, BINARY, STRUCT = 5, 8, 12  # Types of fields and of a list's items.
 STOP = b"\x00"
 _I64, _LIST = 6, 9
 _SHORT_LIST_MAX = 14
 
 
+@cache
+def field(step: int, kind: int) -> bytes:
+    """The byte that a field begins with."""
+    return bytes((step << 4 | kind,))
+
+
 def i32(step: int, value: int) -> bytes:
     """A field of a number from 0 on."""
-    return bytes((step << 4 | I32,)) + varint(value << 1)
+    return field(step, I32) + varint(value << 1)
 
 
 def i64(step: int, value: int) -> bytes:
     """A field of a number from 0 on."""
-    return bytes((step << 4 | _I64,)) + varint(value << 1)
+    return field(step, _I64) + varint(value << 1)
 
 
 def binary(step: int, value: bytes) -> bytes:
     """A field of text or bytes."""
-    return bytes((step << 4 | BINARY,)) + sized(value)
+    return field(step, BINARY) + sized(value)
 
 
 def struct(step: int, *fields: bytes) -> bytes:
     """A field of a struct."""
-    return b"".join((bytes((step << 4 | STRUCT,)), *fields, STOP))
+    return b"".join((field(step, STRUCT), *fields, STOP))
 
 
 def list_of(step: int, kind: int, items: Sequence[bytes]) -> bytes:
@@ -45,7 +52,7 @@ def list_of(step: int, kind: int, items: Sequence[bytes]) -> bytes:
         size = bytes((count << 4 | kind,))
     else:
         size = bytes((0xF0 | kind,)) + varint(count)
-    return b"".join((bytes((step << 4 | _LIST,)), size, *items))
+    return b"".join((field(step, _LIST), size, *items))
 
 
 def sized(value: bytes) -> bytes:
