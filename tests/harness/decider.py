@@ -9,10 +9,10 @@ from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.deciding.answer import answer, not_enough
 from rollstream.sampler.deciding.commands import Command, NextBatch
 from rollstream.sampler.deciding.decide import Now, decide
-from rollstream.sampler.deciding.known import LogId, Ref, ref_of
 from rollstream.sampler.deciding.served import ServedBatch
 from rollstream.sampler.deciding.state import SamplerState
 from rollstream.schemas.events import Flushed, SamplerEvent, SealedGroup
+from rollstream.streams.folds.refs import LogId, Ref, ref_of
 
 LOGS = [LogId("code", 1, 0), LogId("math", 1, 0), LogId("math", 1, 1)]
 

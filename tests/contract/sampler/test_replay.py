@@ -99,6 +99,12 @@ class OpenedBroker:
     def close(self) -> None:
         self.closed += 1
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
 
 def written(config: RollstreamConfig, root: Path, folder: Path) -> Path:
     """The configuration as a file."""

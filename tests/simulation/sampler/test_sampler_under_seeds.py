@@ -18,13 +18,13 @@ from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.entropy import SeededEntropy
 from rollstream.sampler import Batch, Fenced, NotEnoughGroups, Sampler
 from rollstream.sampler.deciding.commands import Later
-from rollstream.sampler.deciding.known import LogId
 from rollstream.sampler.deciding.state import SamplerState
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import BatchServed, Checkpointed, Resumed
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import BrokerError
+from rollstream.streams.folds.refs import LogId
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.owned.follow import Follower, Heard
 from rollstream.streams.topics.create import create_topics

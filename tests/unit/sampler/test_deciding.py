@@ -19,7 +19,6 @@ from rollstream.sampler.deciding.commands import (
     Resume,
     Tidy,
 )
-from rollstream.sampler.deciding.known import Ref
 from rollstream.sampler.errors import (
     InvalidRequest,
     NotEnoughGroups,
@@ -28,6 +27,7 @@ from rollstream.sampler.errors import (
     UnknownStep,
 )
 from rollstream.streams.errors import Fenced
+from rollstream.streams.folds.refs import Ref
 
 
 def specs(count: int, **fields: Any) -> list[GroupSpec]:

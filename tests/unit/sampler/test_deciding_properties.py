@@ -23,8 +23,8 @@ from rollstream.sampler.deciding.commands import (
     Resume,
 )
 from rollstream.sampler.deciding.eligible import Accept
-from rollstream.sampler.deciding.known import LogId, ref_of
 from rollstream.sampler.errors import TooManyOpenBatches
+from rollstream.streams.folds.refs import LogId, ref_of
 
 
 @st.composite

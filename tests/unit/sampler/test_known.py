@@ -8,7 +8,8 @@ import numpy as np
 from numpy.testing import assert_array_equal
 
 from harness.groups import GroupSpec, flush_of
-from rollstream.sampler.deciding.known import KnownGroup, LogId, known_groups
+from rollstream.sampler.deciding.known import KnownGroup, known_groups
+from rollstream.streams.folds.refs import LogId
 
 NAN = float("nan")
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from harness.groups import GroupSpec, flush_of
-from rollstream.sampler.deciding.known import KnownGroup, LogId, known_groups
+from rollstream.sampler.deciding.known import KnownGroup, known_groups
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.schemas.columns import REQUIRED_ARRAYS
 from rollstream.store import BlobMissing, Blobs, CorruptFile, LocalBlobs, MemoryBlobs
+from rollstream.streams.folds.refs import LogId
 
 LOG = LogId("math", 1, 0)
 

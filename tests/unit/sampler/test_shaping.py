@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.groups import GroupSpec, flush_of, group_segments
-from rollstream.sampler.deciding.known import LogId, known_groups
+from rollstream.sampler.deciding.known import known_groups
 from rollstream.sampler.deciding.served import ServedBatch
 from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
 from rollstream.sampler.shaping.assembled import GroupRows, make_batch
@@ -20,6 +20,7 @@ from rollstream.sampler.shaping.ranks import share
 from rollstream.sampler.shaping.scratch import Fresh, Scratch
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import BatchServed
+from rollstream.streams.folds.refs import LogId
 
 
 def batch_of(

@@ -20,7 +20,7 @@ from rollstream.sampler.deciding.commands import (
     Resume,
 )
 from rollstream.sampler.errors import SamplerError
-from rollstream.streams.status.groups import Draws, LogId, SealLog, sealed_groups, standing
+from rollstream.streams.status.groups import Draws, SealLog, sealed_groups, standing
 from rollstream.streams.status.progress import SamplerProgress
 
 Later = Literal["replay", "release"]
@@ -80,9 +80,8 @@ def test_status_and_sampler_agree_whatever_was_decided(actions: list[Action]) ->
     for event in sampler.events:
         progress.apply(0, event)
     logs = {}
-    for name in LOGS:
-        flushes = [(offset, flush) for log, offset, flush in sampler.sealed if log == name]
-        log = LogId(*name)
+    for log in LOGS:
+        flushes = [(offset, flush) for where, offset, flush in sampler.sealed if where == log]
         groups = dict(pair for at, flush in flushes for pair in sealed_groups(log, at, 0, flush))
         logs[log] = SealLog(0, 0, groups)
     draws = Draws(("math", "code"), "", sampler.config.max_policy_lag)

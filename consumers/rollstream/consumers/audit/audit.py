@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,10 +53,7 @@ def audit(
         holds what no sealer writes.
     """
     kafka = config.kafka
-    own = KafkaBroker(kafka.bootstrap, kafka.client) if broker is None else None
-    used = broker or own
-    assert used is not None
-    try:
+    with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
         auditor = _Auditor(
             Layout(kafka.namespace, kafka.generation),
             used,
@@ -71,9 +70,6 @@ def audit(
             rows += found.partitions
             problems += found.problems
         return AuditReport(partitions=tuple(rows), problems=tuple(problems))
-    finally:
-        if own is not None:
-            own.close()
 
 
 class _Book:

@@ -8,8 +8,9 @@ from itertools import accumulate
 import xxhash
 
 from rollstream.runtime.config.sections import Recency
-from rollstream.sampler.deciding.known import Key, KnownGroup, Ref
+from rollstream.sampler.deciding.known import Key, KnownGroup
 from rollstream.sampler.deciding.ready import ReadyIndex
+from rollstream.streams.folds.refs import Ref
 
 _HASH_RANGE = 2.0**64
 

@@ -24,7 +24,7 @@ from rollstream.sampler.deciding.commands import (
     Tidy,
 )
 from rollstream.sampler.deciding.eligible import dropped_for
-from rollstream.sampler.deciding.known import KnownGroup, Ref
+from rollstream.sampler.deciding.known import KnownGroup
 from rollstream.sampler.deciding.refusals import (
     check_acked,
     check_new_step,
@@ -50,6 +50,7 @@ from rollstream.schemas.events import (
 )
 from rollstream.schemas.order import PolicyRef
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.refs import Ref
 
 DROPPED_PER_EVENT_MAX = 8_192  # So that an event stays far below a message's limit.
 

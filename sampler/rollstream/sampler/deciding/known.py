@@ -7,50 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollstream.schemas.events import (
-    ChosenGroup,
-    Flushed,
-    GroupRef,
-    Members,
-    SealedFile,
-    SealedGroup,
-)
+from rollstream.schemas.events import Flushed, Members, SealedFile, SealedGroup
 from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.schemas.order import PolicyRef
+from rollstream.streams.folds.refs import LogId, Ref
 from rollstream.streams.folds.waiting import with_trajectories_rewarded
-
-
-class LogId(NamedTuple):
-    """One partition of a seal log."""
-
-    environment: str
-    generation: int
-    partition: int
-
-
-class Ref(NamedTuple):
-    """Names a group by where it stands; sorts by environment, generation, partition, offset."""
-
-    environment: str
-    generation: int
-    partition: int
-    offset: int
-    nth: int
-
-    def event_ref(self) -> GroupRef:
-        """As it stands in events."""
-        return GroupRef(
-            environment=self.environment,
-            generation=self.generation,
-            partition=self.partition,
-            offset=self.offset,
-            index=self.nth,
-        )
-
-    @property
-    def log(self) -> LogId:
-        """The seal log that tells of it."""
-        return LogId(self.environment, self.generation, self.partition)
 
 
 class Key(NamedTuple):
@@ -115,11 +76,6 @@ def known_groups(log: LogId, offset: int, event: Flushed) -> list[KnownGroup]:
             )
         )
     return found
-
-
-def ref_of(chosen: ChosenGroup | GroupRef) -> Ref:
-    """Where a group stands that an event names."""
-    return Ref(chosen.environment, chosen.generation, chosen.partition, chosen.offset, chosen.index)
 
 
 def _policies(group: SealedGroup, members: Members, first: int, end: int) -> tuple[PolicyRef, ...]:

@@ -9,8 +9,9 @@ from operator import attrgetter
 
 import xxhash
 
-from rollstream.sampler.deciding.known import Key, KnownGroup, Ref
+from rollstream.sampler.deciding.known import Key, KnownGroup
 from rollstream.schemas.order import PolicyRef
+from rollstream.streams.folds.refs import Ref
 
 _Place = tuple[int, int, Key]
 _by_ref = attrgetter("ref")

@@ -14,7 +14,7 @@ import xxhash
 
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.deciding.commands import Policy
-from rollstream.sampler.deciding.known import KnownGroup, LogId, Ref, known_groups, ref_of
+from rollstream.sampler.deciding.known import KnownGroup, known_groups
 from rollstream.sampler.deciding.ready import ReadyIndex
 from rollstream.sampler.deciding.served import (
     ExampleCounts,
@@ -37,6 +37,7 @@ from rollstream.schemas.events import (
 )
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.refs import LogId, Ref, ref_of
 from rollstream.streams.folds.waiting import Waits, waits_for
 from rollstream.streams.owned.log import Checkpoint
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,7 +14,6 @@ from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.deciding.commands import Command, NextBatch, Replace
 from rollstream.sampler.deciding.decide import Now, decide
-from rollstream.sampler.deciding.known import LogId
 from rollstream.sampler.deciding.state import SamplerState, position_of
 from rollstream.sampler.errors import UnknownStep
 from rollstream.sampler.serving.owner import sampler_section
@@ -25,6 +25,7 @@ from rollstream.store.errors import BlobMissing
 from rollstream.store.layout import batch_path
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.folds.refs import LogId
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import Follower, Heard
 from rollstream.streams.topics.layout import Layout
@@ -101,14 +102,9 @@ def replay_step(
         BrokerUnavailable: a log was not read within ``timeout_s``.
     """
     loaded = configured(config)
-    own = KafkaBroker(loaded.kafka.bootstrap, loaded.kafka.client) if broker is None else None
-    used = broker or own
-    assert used is not None
-    try:
+    kafka = loaded.kafka
+    with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
         return _replay(name, step, loaded, used, timeout_s, clock)
-    finally:
-        if own is not None:
-            own.close()
 
 
 def check_from_files(

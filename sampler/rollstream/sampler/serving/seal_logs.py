@@ -10,10 +10,10 @@ from typing import NamedTuple
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler.deciding.known import LogId
 from rollstream.schemas.events import Event
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.folds.refs import LogId
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout
 

@@ -8,24 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollstream.schemas.events import ChosenGroup, Flushed, GroupRef, SealedGroup
+from rollstream.schemas.events import Flushed, SealedGroup
+from rollstream.streams.folds.refs import LogId, Ref
 from rollstream.streams.folds.waiting import Waits, waits_for, with_trajectories_rewarded
-
-
-class LogId(NamedTuple):
-    """One partition of a seal log."""
-
-    environment: str
-    generation: int
-    partition: int
-
-
-class Place(NamedTuple):
-    """Where a group stands: in which flush of a seal log, and which of that one."""
-
-    log: LogId
-    offset: int
-    nth: int
 
 
 class Draws(NamedTuple):
@@ -66,7 +51,7 @@ class SealLog(NamedTuple):
 
     start: int
     older: int
-    groups: Mapping[Place, Sealed]
+    groups: Mapping[Ref, Sealed]
 
 
 class Standing(NamedTuple):
@@ -85,15 +70,9 @@ class Standing(NamedTuple):
     older: int
 
 
-def place_of(group: ChosenGroup | GroupRef) -> Place:
-    """Of a group that a decision names."""
-    log = LogId(group.environment, group.generation, group.partition)
-    return Place(log, group.offset, group.index)
-
-
 def sealed_groups(
     log: LogId, offset: int, sealed_ts: int, event: Flushed
-) -> Iterable[tuple[Place, Sealed]]:
+) -> Iterable[tuple[Ref, Sealed]]:
     """The groups of the flush at ``offset``."""
     if not event.groups:
         return
@@ -101,11 +80,11 @@ def sealed_groups(
     rewards = with_trajectories_rewarded(event.members).rewards
     has_rewards = (~np.isnan(np.minimum.reduceat(rewards, starts))).tolist()
     for nth, (group, rewarded) in enumerate(zip(event.groups, has_rewards, strict=True)):
-        yield Place(log, offset, nth), Sealed(sealed_ts, group, rewarded)
+        yield Ref(*log, offset, nth), Sealed(sealed_ts, group, rewarded)
 
 
 def standing(
-    logs: Mapping[LogId, SealLog], draws: Draws, taken: set[Place], since_ts: int | None
+    logs: Mapping[LogId, SealLog], draws: Draws, taken: set[Ref], since_ts: int | None
 ) -> Standing:
     """How the groups stand that were neither served nor dropped.
 
@@ -117,14 +96,14 @@ def standing(
     """
     mine = {log: sealed for log, sealed in logs.items() if log.environment in draws.environments}
     ready, older = 0, sum(sealed.older for sealed in mine.values())
-    for place in taken:
-        if place.log in mine and place.offset < mine[place.log].start:
+    for ref in taken:
+        if ref.log in mine and ref.offset < mine[ref.log].start:
             older -= 1
     waiting: Counter[Waits] = Counter()
     waiting_since: Counter[Waits] = Counter()
     for sealed in mine.values():
-        for place, group in sealed.groups.items():
-            if place in taken:
+        for ref, group in sealed.groups.items():
+            if ref in taken:
                 continue
             waits = waits_for(
                 group.group,

@@ -11,14 +11,13 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Claimed, Flushed
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.folds.refs import LogId, Ref
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.adoption import find_start, read_between
 from rollstream.streams.owned.follow import Follower, Heard
 from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
 from rollstream.streams.status.groups import (
     Draws,
-    LogId,
-    Place,
     Sealed,
     SealLog,
     sealed_groups,
@@ -96,7 +95,7 @@ def _partition(
     ingest = _ingest(broker, TopicPartition(layout.rollouts(environment), partition), deadline)
     fold = SealFold(dedupe_horizon=0)
     owner, flushed_ts = "", None
-    groups: dict[Place, Sealed] = {}
+    groups: dict[Ref, Sealed] = {}
     heard = _events(broker, TopicPartition(layout.groups(environment), partition), deadline)
     for _, offset, timestamp_us, event in heard:
         fold.apply(offset, timestamp_us, event)

@@ -15,7 +15,7 @@ from rollstream.schemas.events import (
     Replaced,
     Resumed,
 )
-from rollstream.streams.status.groups import Place, place_of
+from rollstream.streams.folds.refs import Ref, ref_of
 
 
 class SamplerProgress:
@@ -35,9 +35,9 @@ class SamplerProgress:
 
     def __init__(self) -> None:
         self.owner = ""
-        self.taken: set[Place] = set()
+        self.taken: set[Ref] = set()
         self.batches = 0
-        self.open: dict[int, list[Place]] = {}
+        self.open: dict[int, list[Ref]] = {}
         self.next_step = 0
         self.policy_step = -1
         self.decided_ts: int | None = None
@@ -60,12 +60,12 @@ class SamplerProgress:
                 return
             case Dropped():
                 # No trainer gets further by a drop: where every group is dropped, it waits.
-                self.taken.update(map(place_of, event.groups))
+                self.taken.update(map(ref_of, event.groups))
                 self.dropped_since[event.reason] += len(event.groups)
                 return
             case BatchServed():
                 self.batches += 1
-                self.open[event.step] = [place_of(group) for group in event.groups]
+                self.open[event.step] = [ref_of(group) for group in event.groups]
                 self.taken.update(self.open[event.step])
                 self.next_step = event.step + 1
             case Acked():
@@ -86,8 +86,8 @@ class SamplerProgress:
     def _replace(self, event: Replaced) -> None:
         groups = self.open[event.step]
         for nth, chosen in zip(event.places.tolist(), event.groups, strict=True):
-            groups[nth] = place_of(chosen)  # What stood there stays taken, whatever is released.
-        self.taken.update(map(place_of, event.groups))
+            groups[nth] = ref_of(chosen)  # What stood there stays taken, whatever is released.
+        self.taken.update(map(ref_of, event.groups))
 
     def _finish(self, step: int) -> None:
         for at in [at for at in self.open if at <= step]:
