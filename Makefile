@@ -1,34 +1,35 @@
 # Everything runs from the virtual environment in .venv; `make install` makes it and is quick when nothing changed.
+# EXTRA=lint installs no more than `make lint` and `make architecture` need.
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
-ROOMS := console consumers producers runtime sampler schemas store streams
+EXTRA ?= dev
+STAMP := $(VENV)/.installed-$(EXTRA)
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast lint types house bench clean
+.PHONY: help install demo test test-fast lint types architecture wheel bench clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 install: $(STAMP) ## the virtual environment in .venv with everything in it
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Rollstream needs Python 3.11 or newer; found none on PATH."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA)]'
 	@touch $(STAMP)
 
 demo: install ## the main job on an embedded Kafka, with a policy that learns (CHAOS=1 kills processes meanwhile)
-	$(BIN)/rollstream demo $(if $(CHAOS),--chaos)
+	$(BIN)/python -m examples.demo $(if $(CHAOS),--chaos)
 
 test: install ## every test
 	$(BIN)/python -m pytest
 
 test-fast: install ## the tests that need no process and no socket
-	$(BIN)/python -m pytest tests/unit tests/house
+	$(BIN)/python -m pytest tests/unit tests/architecture
 
 lint: install ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -37,11 +38,15 @@ lint: install ## ruff: rules and format
 types: install ## mypy, strict, over sources and tests
 	$(BIN)/mypy
 
-house: install ## the code about itself: who imports whom, purity, features that are proved
-	$(BIN)/python -m pytest tests/house
+# Without tests/conftest.py, which needs what starts a Kafka.
+architecture: install ## the code about itself: who imports whom, purity, features that are proved
+	$(BIN)/python -m pytest --confcutdir=tests/architecture tests/architecture
+
+wheel: install ## the wheel, in dist/
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 bench: install ## end-to-end speed and memory, in ratios to raw Kafka
 	$(BIN)/python -m benchmarks.end_to_end
 
 clean: ## removes what was built and what the demo wrote
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .rollstream dist build runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .rollstream dist build site runs

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import psutil
+
 from benchmarks.progress import DRAINING, MEASURING, Progress
 
 EVERY_S = 0.1

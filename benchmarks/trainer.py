@@ -10,6 +10,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+
 from benchmarks.progress import DRAINING, MEASURING, WARMING_UP, Progress
 from benchmarks.systems.interface import Packed, System, Taken
 from benchmarks.workload import (
@@ -21,7 +23,6 @@ from benchmarks.workload import (
     Workload,
     number_of,
 )
-from numpy.typing import NDArray
 
 STRIDE = 64
 

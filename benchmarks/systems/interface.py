@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from benchmarks.workload import Rollout, Workload
 from numpy.typing import NDArray
+
+from benchmarks.workload import Rollout, Workload
 
 START_TIMEOUT_S = 60.0
 TAKE_TIMEOUT_S = 60.0

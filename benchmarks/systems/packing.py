@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+
 from benchmarks.systems.interface import Packed
 from benchmarks.workload import GROUP_SIZE
 

@@ -12,6 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
 from benchmarks.systems.interface import (
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
@@ -28,10 +32,6 @@ from benchmarks.workload import (
     Rollout,
     Workload,
 )
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
-
 from rollstream.schemas.codec import encode_rollout
 
 TOPIC = "raw"

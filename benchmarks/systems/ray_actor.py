@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from numpy.typing import NDArray
+
 from benchmarks.systems.interface import (
     STOP_TIMEOUT_S,
     TAKE_TIMEOUT_S,
@@ -25,7 +27,6 @@ from benchmarks.systems.interface import (
 from benchmarks.systems.packing import Joiner, Member, pack
 from benchmarks.systems.ray_cluster import connect, fresh_ray
 from benchmarks.workload import GROUPS_PER_BATCH, Rollout, Workload
-from numpy.typing import NDArray
 
 ACTOR = "rollouts"
 POLL_S = 0.002

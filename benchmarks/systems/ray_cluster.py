@@ -11,8 +11,9 @@ from typing import Any
 
 import psutil
 import ray
-from benchmarks.systems.interface import Services
 from ray._private import ray_constants
+
+from benchmarks.systems.interface import Services
 
 NAMESPACE = "benchmark"
 STORE_BYTES = 512 * 1024 * 1024

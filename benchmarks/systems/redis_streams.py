@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
+
 from benchmarks.systems.interface import (
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
@@ -25,7 +26,6 @@ from benchmarks.systems.interface import (
 )
 from benchmarks.systems.packing import Joiner, Member, pack
 from benchmarks.workload import GROUPS_PER_BATCH, Rollout, Workload
-
 from rollstream.console.broker.child import BoundChild
 
 STREAM = "rollouts"

@@ -10,7 +10,6 @@ from typing import Any
 
 from benchmarks.systems.interface import STOP_TIMEOUT_S, Services, Source
 from benchmarks.workload import ENVIRONMENT, GROUP_SIZE, Rollout, Workload
-
 from rollstream.producers import RolloutProducer
 
 

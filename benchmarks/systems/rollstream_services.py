@@ -12,7 +12,6 @@ from benchmarks.systems.interface import START_TIMEOUT_S, STOP_TIMEOUT_S, Servic
 from benchmarks.systems.kafka_broker import fresh_kafka
 from benchmarks.systems.rollstream_source import SAMPLER
 from benchmarks.workload import ENVIRONMENT
-
 from rollstream.console.broker.child import BoundChild
 from rollstream.console.outside import specs_of
 from rollstream.runtime.config.load import load_config

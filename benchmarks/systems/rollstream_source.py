@@ -8,10 +8,10 @@ from pathlib import Path
 
 import psutil
 import ray
+
 from benchmarks.systems.interface import TAKE_TIMEOUT_S, Packed, Taken
 from benchmarks.systems.ray_cluster import DAEMONS
 from benchmarks.workload import GROUPS_PER_BATCH
-
 from rollstream.sampler import Batch, SamplerClient
 
 SAMPLER = "trainer"

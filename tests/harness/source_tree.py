@@ -1,4 +1,4 @@
-"""The repository as data: rooms, source files, and what each file imports."""
+"""The repository as data: packages, source files, and what each file imports."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ class Import(NamedTuple):
 
 
 @cache
-def rooms() -> tuple[str, ...]:
+def packages() -> tuple[str, ...]:
     """Folders of the repository that are source roots of ``rollstream``."""
     return tuple(sorted(path.parent.name for path in ROOT.glob("*/rollstream")))
 
 
-def package(room: str) -> Path:
-    """The folder that is imported as ``rollstream.<room>``."""
-    return ROOT / room / "rollstream" / room
+def package_folder(package: str) -> Path:
+    """The folder that is imported as ``rollstream.<package>``."""
+    return ROOT / package / "rollstream" / package
 
 
 @cache
-def sources(room: str) -> tuple[Path, ...]:
-    """Every Python file of a room."""
-    return tuple(sorted(package(room).rglob("*.py")))
+def sources(package: str) -> tuple[Path, ...]:
+    """Every Python file of a package."""
+    return tuple(sorted(package_folder(package).rglob("*.py")))
 
 
 def all_sources() -> Iterator[tuple[str, Path]]:
-    """(room, file) of the whole house."""
-    for room in rooms():
-        for path in sources(room):
-            yield room, path
+    """(package, file) of everything that ships."""
+    for package in packages():
+        for path in sources(package):
+            yield package, path
 
 
 @cache

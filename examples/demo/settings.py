@@ -1,0 +1,65 @@
+"""The demo's numbers, each with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from examples.demo.tasks import TASK_NAMES
+
+SAMPLER = "demo"
+PROBLEMS_PER_TASK = 64
+GROUP_SIZE = 8
+BATCH_GROUPS = 64
+REPLICAS_PER_TASK = 2
+REPLICAS = REPLICAS_PER_TASK * len(TASK_NAMES)
+SEALERS = 2
+SEED = 7
+# Problems that a replica answers side by side: large enough that NumPy, not Python, does the work.
+PROBLEMS_PER_ROUND = 8
+# Batches that a replica may be ahead of the weights that it has: what keeps the run asynchronous
+# and bounds how stale a rollout can be.
+BATCHES_AHEAD = 3
+# A replica that has seen no new weights for so long samples another round all the same: groups that
+# were lost with a killed replica must never leave the trainer waiting for ever.
+PATIENCE_S = 1.0
+MAX_POLICY_LAG = 16
+STEPS_MIN = 150
+STEPS_MAX = 700
+TIME_LIMIT_S = 165.0
+# The run ends when the mean reward of the last batches is there in each environment.
+REWARD_GOAL = 0.9
+REWARD_FLOOR = 0.8  # Below it the demo has failed.
+REWARD_WINDOW = 20
+CHECKPOINT_EVERY = 10
+BATCH_TIMEOUT_S = 60.0
+
+
+def config_text(bootstrap: str, root: Path) -> str:
+    """The run's ``rollstream.toml``."""
+    environments = "\n".join(
+        f"""
+[environments.{name}]
+partitions = 2
+target_group_size = {GROUP_SIZE}
+# Short: a member that died with its replica should not hold its group back for long.
+seal_timeout_s = 5.0
+expire_after_s = 15.0
+"""
+        for name in TASK_NAMES
+    )
+    names = ", ".join(f'"{name}"' for name in TASK_NAMES)
+    return f"""[kafka]
+bootstrap = "{bootstrap}"
+
+[kafka.client]
+# Short: the partitions of a killed sealer move within seconds.
+"session.timeout.ms" = "6000"
+
+[store]
+root = "{root.as_uri()}"
+{environments}
+[samplers.{SAMPLER}]
+environments = [{names}]
+max_policy_lag = {MAX_POLICY_LAG}
+seed = {SEED}
+"""

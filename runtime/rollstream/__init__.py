@@ -1,0 +1,19 @@
+"""Rollstream: the durable data plane for asynchronous RL on language models.
+
+Its packages lie in source roots of their own (``producers/``, ``consumers/``, …), which this file
+joins. ``__version__`` is the installed version.
+"""
+
+from importlib import import_module
+from pkgutil import extend_path
+
+__version__: str
+# In the order of sys.path, as if this file were not there.
+__path__ = extend_path([], __name__)
+
+
+def __getattr__(name: str) -> str:
+    """Reads the version when it is asked for: an env worker need not wait for it."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return str(import_module("importlib.metadata").version(__name__))

@@ -1,0 +1,67 @@
+"""How the repository is laid out: packages, names, sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+import rollstream
+from harness.source_tree import ROOT, all_sources, package_folder, packages, pyproject
+
+LINES_MAX = 500
+JOINING = {"__init__.py", "py.typed"}  # One root has the file that joins them all.
+VAGUE = {"utils", "util", "helpers", "helper", "common", "base", "manager", "core", "misc"}
+
+
+def test_pyproject_names_exactly_the_packages_that_there_are() -> None:
+    hatch = pyproject()["tool"]["hatch"]["build"]
+    wheel = hatch["targets"]["wheel"]["packages"]
+    mypy_path = pyproject()["tool"]["mypy"]["mypy_path"].split(":")
+    lists = {
+        "dev-mode-dirs": hatch["dev-mode-dirs"],
+        "packages": [path.removesuffix("/rollstream") for path in wheel],
+        "mypy_path": [path for path in mypy_path if path != "tests"],
+    }
+    for name, listed in lists.items():
+        assert tuple(sorted(listed)) == packages(), name
+
+
+@pytest.mark.parametrize("package", packages())
+def test_package_shares_the_namespace_and_is_typed(package: str) -> None:
+    shared = ROOT / package / "rollstream"
+    names = {path.name for path in shared.iterdir()} - {"__pycache__"}
+    assert names == {package} | (JOINING if package == "runtime" else set())
+    assert (package_folder(package) / "py.typed").is_file()
+
+
+def test_version_is_the_one_that_pyproject_names() -> None:
+    assert rollstream.__version__ == pyproject()["project"]["version"]
+
+
+def test_rollstream_has_no_attributes_but_its_own() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'surprise'"):
+        _ = rollstream.surprise
+
+
+@pytest.mark.parametrize("package", packages())
+def test_map_of_a_package_is_the_docstring_of_its_package(package: str) -> None:
+    text = (package_folder(package) / "__init__.py").read_text(encoding="utf-8")
+    assert text.startswith('"""')
+
+
+def test_no_file_is_too_long_to_read() -> None:
+    files = [path for _, path in all_sources()] + sorted((ROOT / "tests").rglob("*.py"))
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in files
+    }
+    assert {path: lines for path, lines in lengths.items() if lines > LINES_MAX} == {}
+
+
+def test_files_and_folders_are_named_for_what_they_do() -> None:
+    wrong = [
+        str(path.relative_to(ROOT))
+        for package, path in all_sources()
+        for part in path.relative_to(package_folder(package)).parts
+        if part.removesuffix(".py") in VAGUE
+    ]
+    assert wrong == []
