@@ -1,0 +1,67 @@
+"""docs/data_dictionary.md has a row for every field that there is, and for no other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from harness.documented_run import DocumentedRun
+from harness.pages import rows
+from rollstream.sampler import Batch
+from rollstream.schemas import wire_schemas
+from rollstream.schemas.records import RolloutRecord
+from rollstream.store import open_dataset
+
+PAGE = "data_dictionary.md"
+
+
+def paths(name: str, avro_type: Any) -> Iterator[str]:
+    """The leaves of a field as they are called in JSON; an element of a list is ``[]``."""
+    match avro_type:
+        case {"type": "record", "fields": inner}:
+            for field in inner:
+                yield from paths(f"{name}.{field['name']}", field["type"])
+        case {"type": "array", "items": {"type": "record"} as items}:
+            yield from paths(f"{name}[]", items)
+        case _:
+            yield name
+
+
+def leaves(name: str, value: Any) -> Iterator[str]:
+    """The leaves of a JSON value, as ``paths`` calls them."""
+    match value:
+        case dict():
+            for key, inner in value.items():
+                yield from leaves(f"{name}.{key}".removeprefix("."), inner)
+        case [first, *_]:
+            yield from leaves(f"{name}[]", first)
+        case _:
+            yield name
+
+
+def test_row_files_have_a_row_for_each_column(tmp_path: Path) -> None:
+    listed = rows(PAGE, "Row files")
+    assert sorted(listed) == sorted(open_dataset(tmp_path).schema.names)
+
+
+def test_a_record_has_a_row_for_each_field() -> None:
+    assert rows(PAGE, "RolloutRecord") == [field.name for field in fields(RolloutRecord)]
+
+
+def test_a_batch_has_a_row_for_each_public_field() -> None:
+    way_back = "read_rows"  # Into the sampler's process, for `records`.
+    assert rows(PAGE, "Batch") == [field.name for field in fields(Batch) if field.name != way_back]
+
+
+def test_a_manifest_has_a_row_for_each_field() -> None:
+    event = list(paths("event", wire_schemas.newest("flushed").source))
+    place = ["schema", "environment", "generation", "partition", "offset"]
+    assert rows(PAGE, "Manifest") == place + event
+
+
+def test_a_batches_file_has_a_row_for_each_field(run: DocumentedRun) -> None:
+    (path, *_) = sorted(run.root.glob("batches/*/*/*.json"))
+    assert rows(PAGE, "Batches file") == list(leaves("", json.loads(path.read_text())))

@@ -1,0 +1,129 @@
+"""What the guides show does what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+
+from harness.documented_run import RELEASED_FROM, STEPS, TURNS, DocumentedRun
+from harness.pages import snippets
+from rollstream.sampler import Policy
+
+MULTI_TURN = "guides/multi_turn.md"
+READING = "guides/reading_the_data.md"
+TRAINING = "guides/training_loop.md"
+GROUPS = 160  # Every eighth has equal rewards, and the snippet asks for 64.
+
+
+def executed(page: str, marker: str, **names: Any) -> dict[str, Any]:
+    """The names after the one Python snippet of the page that holds the marker."""
+    (snippet,) = (text for text in snippets(page, "python") if marker in text)
+    exec(snippet, names)
+    return names
+
+
+def test_advantages_are_averaged_by_trajectory(run: DocumentedRun) -> None:
+    batch = next(b for b in run.served if {"web"} < set(b.environments))
+    found = executed(MULTI_TURN, "advantages =", batch=batch)
+    expected = [1.0 if index % 2 else 0.0 for index in range(2 * batch.num_groups)]
+    assert found["returns"].tolist() == expected
+    assert found["advantages"].tolist() == [value - 0.5 for value in expected]
+    assert len(found["per_token"]) == len(batch.tokens)
+    of_three_turns = np.bincount(batch.trajectory_index) == max(TURNS)
+    assert of_three_turns.any()
+    rows = of_three_turns[batch.trajectory_index]
+    assert set(found["per_row"][rows].tolist()) == {0.5}
+    weights = executed(MULTI_TURN, "of_token", **found)["weights"]
+    sums = np.bincount(np.repeat(batch.trajectory_index, np.diff(batch.offsets)), weights)
+    assert sums == pytest.approx(1 / len(expected))
+
+
+def test_a_policy_reaches_workers_by_a_file(tmp_path: Path, run: DocumentedRun) -> None:
+    def save_weights(weights: bytes, path: Path) -> None:
+        path.write_bytes(weights)
+
+    policy = Policy("", 1, 6, "step-6.e1")
+    names = executed(TRAINING, "def send(policy", save_weights=save_weights)
+    names["send"](policy, b"weights", tmp_path)
+    loaded: list[bytes] = []
+    names = executed(
+        TRAINING,
+        "def newest_policy",
+        folder=tmp_path,
+        producer=run.producer(),
+        load_weights=lambda path: loaded.append(path.read_bytes()),
+        sample=lambda problem: [([1, 2], [-0.1, -0.2], reward) for reward in (0.0, 1.0)],
+    )
+    names["producer"].close()
+    assert names["policy"] == policy._asdict()
+    assert loaded == [b"weights"]
+
+
+def test_groups_with_equal_rewards_are_replaced(tmp_path: Path) -> None:
+    run = DocumentedRun(tmp_path)
+    with run.sampler() as sampler:
+        policy = sampler.publish_policy(RELEASED_FROM + 1, policy_version="newer")
+        with run.producer() as producer:
+            for number in range(GROUPS):
+                with producer.dispatch(example_id=f"easy-{number}", group_size=2) as group:
+                    for reward in (1.0, 0.0 if number % 8 else 1.0):
+                        group.publish(
+                            policy_version=policy.version,
+                            weight_step=policy.step,
+                            policy_epoch=policy.epoch,
+                            output_tokens=[1],
+                            logprobs=[-0.1],
+                            reward=reward,
+                        )
+        run.seal(GROUPS)
+        found = executed(TRAINING, "all rewards equal", sampler=sampler, step=RELEASED_FROM + 1)
+        assert found["attempt"] > 0
+        assert found["equal"] == []
+        assert found["batch"].metrics()["all_equal_share"] == 0.0
+
+
+def test_queries_read_what_was_sealed_and_served(
+    run: DocumentedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.root)
+    with duckdb.connect() as connection:
+        statements = [
+            statement
+            for text in snippets(READING, "sql")
+            for statement in text.split(";")
+            if statement.strip()
+        ]
+        results = [connection.execute(statement).fetchall() for statement in statements]
+        assert all(results[2:4])
+        trained = connection.execute("SELECT step, trainer_epoch FROM batches ORDER BY step")
+        assert trained.fetchall() == [(step, 1) for step in range(RELEASED_FROM)] + [
+            (RELEASED_FROM, 2)
+        ]
+
+
+def test_the_decisions_that_count_are_those_that_no_release_took_back(run: DocumentedRun) -> None:
+    (snippet,) = (text for text in snippets(READING, "python") if "def decisions" in text)
+    names: dict[str, Any] = {}
+    exec(snippet.rpartition("\n\n")[0], names)
+    counted = names["decisions"](run.root, "trainer-a")
+    newest = {batch.step: batch for batch in run.served if batch.step < STEPS - 1}
+    assert {step: one["digest"] for step, one in counted.items()} == {
+        step: batch.digest.hex() for step, batch in newest.items()
+    }
+
+
+def test_named_arrays_of_a_row_are_decoded(
+    run: DocumentedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.root)
+    names = executed(READING, "def token_arrays")
+    with duckdb.connect() as connection:
+        query = "SELECT token_count, token_arrays FROM 'groups/environment=math/**/*.parquet'"
+        row = connection.sql(query).to_arrow_table().slice(0, 1).to_pylist()[0]
+    (array,) = names["token_arrays"](row).values()
+    assert array.shape == (2, 3, 2)
+    assert array.tobytes() == np.ones((2, 3, 2), np.uint8).tobytes()
