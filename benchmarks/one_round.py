@@ -48,7 +48,7 @@ def run_round(system: System, length: str, *, warm_up_s: float, measure_s: float
             seconds = (warm_up_s, measure_s)
             trainer_arguments = (system, services.address, length, seconds, progress_path)
             with _child("trainer", run_trainer, trainer_arguments) as trainer:
-                ready = trainer.hear(START_TIMEOUT_S)
+                ready = trainer.receive(START_TIMEOUT_S)
                 assert isinstance(ready, Ready)
                 for label, pid in ready.pids.items():
                     watcher.add(label, pid)
@@ -81,13 +81,13 @@ def _with_replicas(
 ) -> tuple[Measured, Usage]:
     with _all_replicas(system, address, length, progress_path) as replicas:
         for replica in replicas:
-            watcher.add("producer", replica.hear(START_TIMEOUT_S))
+            watcher.add("producer", replica.receive(START_TIMEOUT_S))
         watcher.start()
         for child in (trainer, *replicas):
-            child.door.send("go")
-        measured = trainer.hear_while(replicas)
+            child.pipe.send("go")
+        measured = trainer.receive_while(replicas)
         for replica in replicas:
-            replica.hear(STOP_TIMEOUT_S)
+            replica.receive(STOP_TIMEOUT_S)
         usage = watcher.stop()
         for replica in replicas:
             replica.process.join(STOP_TIMEOUT_S)
@@ -108,30 +108,30 @@ def _round(measured: Measured, usage: Usage) -> Round:
 @dataclass
 class _Child:
     process: SpawnProcess
-    door: Connection
+    pipe: Connection
 
-    def hear(self, timeout_s: float) -> Any:
+    def receive(self, timeout_s: float) -> Any:
         """What it says next."""
         try:
-            if self.door.poll(timeout_s):
-                return self.door.recv()
+            if self.pipe.poll(timeout_s):
+                return self.pipe.recv()
         except EOFError:
             self.process.join(STOP_TIMEOUT_S)
             code = self.process.exitcode
             raise RoundFailed(f"{self.process.name} ended early with exit code {code}") from None
         raise RoundFailed(f"{self.process.name} said nothing within {timeout_s} s")
 
-    def hear_while(self, others: list[_Child]) -> Any:
+    def receive_while(self, others: list[_Child]) -> Any:
         """What it says next, as long as none of the others fails."""
         waited_s = 0.0
-        while not self.door.poll(1.0):
+        while not self.pipe.poll(1.0):
             waited_s += 1.0
             broken = [child.process.name for child in others if child.process.exitcode]
             if broken:
                 raise RoundFailed(f"{', '.join(broken)} failed; the traceback is above")
             if waited_s > 10 * TAKE_TIMEOUT_S:
                 raise RoundFailed(f"{self.process.name} did not finish in {waited_s} s")
-        return self.hear(0)
+        return self.receive(0)
 
 
 @contextmanager

@@ -15,14 +15,14 @@ WAIT_S = 0.004
 
 
 def run_replica(  # the process's whole life
-    system: System, address: str, replica: int, length: str, progress_path: Path, door: Connection
+    system: System, address: str, replica: int, length: str, progress_path: Path, pipe: Connection
 ) -> None:
     """Says its pid, waits for the word to go, sends, says that all has arrived."""
     progress = Progress(progress_path)
     workload = Workload(length)
     publisher = system.publisher(address, replica, workload)
-    door.send(os.getpid())
-    door.recv()
+    pipe.send(os.getpid())
+    pipe.recv()
     for number in workload.share(replica):
         # By block: whoever is behind may always send, so the members of a group come together.
         begins = number - number % BLOCK
@@ -33,4 +33,4 @@ def run_replica(  # the process's whole life
             break
         publisher.publish(workload.rollout(number))
     publisher.close()
-    door.send("arrived")
+    pipe.send("arrived")

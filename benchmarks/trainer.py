@@ -52,7 +52,7 @@ def run_trainer(
     length: str,
     seconds: tuple[float, float],
     progress_path: Path,
-    door: Connection,
+    pipe: Connection,
 ) -> None:
     """Warms up, measures, drains, checks, and reports a ``Measured``.
 
@@ -62,8 +62,8 @@ def run_trainer(
     progress = Progress(progress_path)
     check = _Check(Workload(length))
     source = system.source(address)
-    door.send(Ready({"trainer": os.getpid(), **source.pids()}))
-    door.recv()
+    pipe.send(Ready({"trainer": os.getpid(), **source.pids()}))
+    pipe.recv()
     progress.phase = WARMING_UP
     warm_up_s, measure_s = seconds
     ends = time.monotonic() + warm_up_s
@@ -88,7 +88,7 @@ def run_trainer(
             progress.phase = DRAINING
     check.finish(progress.limit)
     assert measured is not None
-    door.send(measured)
+    pipe.send(measured)
     source.close()
 
 

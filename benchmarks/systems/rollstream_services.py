@@ -13,7 +13,7 @@ from benchmarks.systems.kafka_broker import fresh_kafka
 from benchmarks.systems.rollstream_source import SAMPLER
 from benchmarks.workload import ENVIRONMENT
 from rollstream.console.broker.child import BoundChild
-from rollstream.console.outside import specs_of
+from rollstream.console.services import specs_of
 from rollstream.runtime.config.load import load_config
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.create import create_topics

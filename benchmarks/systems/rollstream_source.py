@@ -23,7 +23,7 @@ class RollstreamSource:
         self._client = SamplerClient.attach(SAMPLER, config=config)
         self._step = self._client.resume(None)
         self._newest: Batch | None = None
-        # The next batch is asked for while this one is trained on, as the door allows.
+        # The next batch is asked for while this one is trained on, as the pipe allows.
         self._ahead = ThreadPoolExecutor(1)
         self._coming: Future[Batch] | None = None
 

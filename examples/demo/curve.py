@@ -1,4 +1,4 @@
-"""Draws ``learning_curve.png``: reward, policy lag and ready groups over the run."""
+"""SamplerSources ``learning_curve.png``: reward, policy lag and ready groups over the run."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from examples.demo.tasks import TASK_NAMES
 from examples.demo.trainer import Trainer
 from examples.demo.weights import WeightsFile
 from rollstream.console.broker.embedded import EmbeddedKafka
-from rollstream.console.outside import specs_of
+from rollstream.console.services import specs_of
 from rollstream.console.views.fetching import Fetching
 from rollstream.consumers import audit
 from rollstream.runtime.clock import SystemClock

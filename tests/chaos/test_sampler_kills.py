@@ -20,7 +20,7 @@ from rollstream.sampler import SamplerClient
 from rollstream.sampler.history import replay_step
 from rollstream.schemas.events import BatchServed, Resumed
 from rollstream.streams.broker import TopicPartition
-from rollstream.streams.owned.follow import Follower, Heard
+from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.topics.layout import Layout
 
 pytestmark = pytest.mark.broker
@@ -35,13 +35,13 @@ def world(kafka_bootstrap: str, tmp_path: Path) -> Iterator[RayWorld]:
     made.close()
 
 
-def decisions(world: RayWorld) -> list[Heard]:
+def decisions(world: RayWorld) -> list[ConfirmedEvent]:
     """What counts in the decision log."""
     topic = Layout(world.config.kafka.namespace).sampler(world.name)
     follower = Follower(world.broker(), {TopicPartition(topic, 0): 0})
-    heard = follower.catch_up(WAIT_S)
+    confirmed = follower.catch_up(WAIT_S)
     follower.close()
-    return heard
+    return confirmed
 
 
 @pytest.mark.proves("F1", "I4", "I6")
@@ -80,10 +80,10 @@ def test_a_run_through_a_kill_is_the_run_without_it(
         assert marker.exists(), "nothing was killed: the test proves nothing"
         assert sampler.progress().final_step == STEPS - 1
     assert len(set(uids)) == 4 * STEPS, "no rollout twice, none missing"
-    heard = decisions(world)
-    served = Counter(h.event.step for h in heard if isinstance(h.event, BatchServed))
+    confirmed = decisions(world)
+    served = Counter(h.event.step for h in confirmed if isinstance(h.event, BatchServed))
     assert served == dict.fromkeys(range(STEPS), 1)
-    assert {h.event.policy_epoch for h in heard if isinstance(h.event, Resumed)} == {0}
+    assert {h.event.policy_epoch for h in confirmed if isinstance(h.event, Resumed)} == {0}
     for step in range(STEPS):
         (replayed,) = replay_step(world.name, step, config=world.config, timeout_s=WAIT_S)
         assert replayed.same

@@ -109,7 +109,7 @@ def _settled_commits(world: SealWorld) -> list[int]:
     """The commits, once the successor made those of its own flushes: that is once a second."""
     newest = {
         item.where.partition: item.event
-        for item in world.heard()
+        for item in world.confirmed_events()
         if isinstance(item.event, Flushed)
     }
     wanted = {number: e.watermark for number, e in newest.items() if e.epoch > FIRST_EPOCH}
@@ -125,7 +125,7 @@ def _commits(world: SealWorld) -> list[int]:
     """What the consumer group remembers of each partition."""
     group = world.layout.sealer_group("math")
     topic = world.layout.rollouts("math")
-    reader = world.new_broker().group_reader(group, [topic], on_gone=lambda where: None)
+    reader = world.new_broker().group_reader(group, [topic], on_revoked=lambda where: None)
     try:
         found = [reader.committed(world.source(number), 20.0) for number in range(2)]
         return [-1 if committed is None else committed.offset for committed in found]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from rollstream.console.app import build
-from rollstream.console.outside import Outside, layout_of, specs_of
+from rollstream.console.services import Services, layout_of, specs_of
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.load import load_config
 from rollstream.store import LocalBlobs
@@ -59,7 +59,7 @@ class CommandLine:
 
     def run(self, *arguments: str) -> Result:
         """The finished command: ``exit_code``, ``stdout``, ``stderr``."""
-        world = Outside(
+        world = Services(
             broker=lambda _: self.broker(),
             store=lambda _: self.blobs,
             clock=self.clock,

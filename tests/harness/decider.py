@@ -9,12 +9,17 @@ from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.deciding.answer import answer, not_enough
 from rollstream.sampler.deciding.commands import Command, NextBatch
 from rollstream.sampler.deciding.decide import Now, decide
-from rollstream.sampler.deciding.served import ServedBatch
-from rollstream.sampler.deciding.state import SamplerState
 from rollstream.schemas.events import Flushed, SamplerEvent, SealedGroup
-from rollstream.streams.folds.refs import LogId, Ref, ref_of
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.folds.refs import GroupRef, ref_of
+from rollstream.streams.folds.sampler.served import ServedBatch
+from rollstream.streams.folds.sampler.state import SamplerState
 
-LOGS = [LogId("code", 1, 0), LogId("math", 1, 0), LogId("math", 1, 1)]
+LOGS = [
+    PartitionAddress("code", 1, 0),
+    PartitionAddress("math", 1, 0),
+    PartitionAddress("math", 1, 1),
+]
 
 
 class Decider:
@@ -24,12 +29,12 @@ class Decider:
         self.config = SamplerConfig(**{"environments": ("math", "code"), **config})
         self.state = self.fresh()
         self.events: list[SamplerEvent] = []
-        self.sealed: list[tuple[LogId, int, Flushed]] = []
+        self.sealed: list[tuple[PartitionAddress, int, Flushed]] = []
 
     def fresh(self) -> SamplerState:
         return SamplerState("trainer-a", self.config, LOGS)
 
-    def seal(self, *specs: GroupSpec, log: LogId = LOGS[1]) -> None:
+    def seal(self, *specs: GroupSpec, log: PartitionAddress = LOGS[1]) -> None:
         offset = sum(1 for at, _, _ in self.sealed if at == log)
         flush = flush_of(
             specs, name=f"{log.partition}-{offset}", environment=log.environment, now_ts=offset
@@ -54,6 +59,6 @@ class Decider:
     def examples(self, batch: ServedBatch) -> list[str]:
         return [self.sealed_group(ref_of(chosen)).example_id for chosen in batch.groups]
 
-    def sealed_group(self, ref: Ref) -> SealedGroup:
+    def sealed_group(self, ref: GroupRef) -> SealedGroup:
         flush = next(f for log, at, f in self.sealed if log == ref.log and at == ref.offset)
-        return flush.groups[ref.nth]
+        return flush.groups[ref.index_in_flush]

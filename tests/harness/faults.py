@@ -84,18 +84,20 @@ class FaultyBroker:
         """Called before each read; for simulations, where others get their turn here."""
 
     def writer(
-        self, *, linger_ms: float = 5.0, report_success: bool = True, once: bool = False
+        self, *, linger_ms: float = 5.0, report_success: bool = True, retries: bool = True
     ) -> Writer:
-        inner = self.inner.writer(linger_ms=linger_ms, report_success=report_success, once=once)
+        inner = self.inner.writer(
+            linger_ms=linger_ms, report_success=report_success, retries=retries
+        )
         return FaultyWriter(self, inner)
 
     def reader(self, starts: Mapping[TopicPartition, int]) -> LogReader:
         return CountingReader(self, self.inner.reader(starts))
 
     def group_reader(
-        self, group: str, topics: Sequence[str], *, on_gone: Callable[[TopicPartition], None]
+        self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]
     ) -> GroupReader:
-        return self.inner.group_reader(group, topics, on_gone=on_gone)
+        return self.inner.group_reader(group, topics, on_revoked=on_revoked)
 
     def admin(self) -> Admin:
         return self.inner.admin()

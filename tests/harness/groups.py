@@ -19,13 +19,13 @@ from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.codec import Segment
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.digest import checksum, row_digests
-from rollstream.schemas.events import Event, Flushed, Members, SealedFile, SealedGroup
+from rollstream.schemas.events import Event, Flushed, SealedFile, SealedGroup, SealedSegments
 from rollstream.schemas.ids import MIXED_POLICY, GroupKey, group_id
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import Provenance, encode_rows
 from rollstream.store.layout import GROUPS, rows_path
 from rollstream.streams.broker import Broker, TopicPartition
-from rollstream.streams.owned.log import Checkpoint, OwnedLog
+from rollstream.streams.owned.log import FoldCheckpoint, OwnedLog
 
 WAIT_S = 30.0
 
@@ -142,7 +142,7 @@ def flush_of(
         watermark=watermark,
         files=(file,),
         groups=sealed,
-        members=_members(segments),
+        segments=_members(segments),
         settled=(),
         incomplete=(),
     )
@@ -185,7 +185,7 @@ class GroupWriter:
             now_ts=CREATED_TS + self._count,
         )
         event = replace(event, epoch=self._log.epoch, nonce=self._log.nonce)
-        self._log.heard(self._log.append(event), Deadline(WAIT_S))
+        self._log.wait_confirmed(self._log.append(event), Deadline(WAIT_S))
         return event
 
     def close(self) -> None:
@@ -198,8 +198,8 @@ class _NoFold:
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
         pass
 
-    def checkpoint(self, claims: Sequence[int]) -> Checkpoint:
-        return Checkpoint(claims[0], 0, {})
+    def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
+        return FoldCheckpoint(claims[0], 0, {})
 
     def digest(self) -> bytes:
         return b""
@@ -242,12 +242,12 @@ def _write_file(
     return SealedFile(path=path, size=len(data), rows=columns.rows, checksum=checksum(data))
 
 
-def _members(segments: Sequence[Segment]) -> Members:
+def _members(segments: Sequence[Segment]) -> SealedSegments:
     headers = [segment.header for segment in segments]
     stops = sorted({header.stop_reason for header in headers})
     replicas = sorted({header.replica_id for header in headers})
     rewards = [np.nan if header.reward is None else header.reward for header in headers]
-    return Members(
+    return SealedSegments(
         offsets=np.arange(len(headers), dtype=np.int64),
         uids=tuple(header.rollout_uid for header in headers),
         segment_idxs=np.array([h.segment_idx for h in headers], np.int32),

@@ -9,7 +9,7 @@ from harness.sealing import SealWorld
 from rollstream.consumers import AuditReport, audit
 from rollstream.schemas.events import Claimed, Flushed
 from rollstream.store import Blobs, list_manifests, visible_files
-from rollstream.streams.owned.follow import Heard
+from rollstream.streams.owned.follow import ConfirmedEvent
 
 
 def problems_of(world: SealWorld, uids: Iterable[str] = (), *, drained: bool = True) -> list[str]:
@@ -29,7 +29,7 @@ def problems_of(world: SealWorld, uids: Iterable[str] = (), *, drained: bool = T
     if drained and sums.pending:
         problems.append(f"{sums.pending} are still pending")
     problems += _missing_uids(world, uids) if drained else []
-    problems += _unheard(world.heard(), world.blobs)
+    problems += _unconfirmed(world.confirmed_events(), world.blobs)
     return problems
 
 
@@ -41,25 +41,27 @@ def holds(report: AuditReport) -> None:
 def _missing_uids(world: SealWorld, uids: Iterable[str]) -> list[str]:
     found: Counter[str] = Counter()
     for event in world.flushes():
-        found.update(set(event.members.uids))
+        found.update(set(event.segments.uids))
         for part in event.settled:
             if part.reason != "duplicate":
                 found.update(set(part.uids))
     return [f"{uid} was published and is nowhere" for uid in uids if not found[uid]]
 
 
-def _unheard(heard: list[Heard], blobs: Blobs) -> list[str]:
+def _unconfirmed(confirmed: list[ConfirmedEvent], blobs: Blobs) -> list[str]:
     """What readers without Kafka see must be what the seal log says."""
     wanted = {
-        (item.where.partition, item.offset) for item in heard if isinstance(item.event, Flushed)
+        (item.where.partition, item.offset) for item in confirmed if isinstance(item.event, Flushed)
     }
     projected = {(m.partition, m.offset) for m in list_manifests(blobs)}
-    problems = [f"manifest {place} of an unheard flush" for place in sorted(projected - wanted)]
-    named = {f.path for item in heard if isinstance(item.event, Flushed) for f in item.event.files}
+    problems = [f"manifest {place} of an unconfirmed flush" for place in sorted(projected - wanted)]
+    named = {
+        f.path for item in confirmed if isinstance(item.event, Flushed) for f in item.event.files
+    }
     problems += [f"{path} is visible" for path in visible_files(blobs) if path not in named]
     return problems
 
 
-def claims(heard: list[Heard]) -> int:
+def claims(confirmed: list[ConfirmedEvent]) -> int:
     """How often a partition was claimed."""
-    return sum(isinstance(item.event, Claimed) for item in heard)
+    return sum(isinstance(item.event, Claimed) for item in confirmed)

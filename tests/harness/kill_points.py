@@ -26,7 +26,7 @@ class KillPoint(StrEnum):
 
     AFTER_PUT_FILES = "after-put-files"
     BETWEEN_FILES = "between-files"
-    BEFORE_HEARD = "before-heard"  # The event is in the log; its owner never learns of it.
+    BEFORE_HEARD = "before-confirmed"  # The event is in the log; its owner never learns of it.
     AFTER_APPEND_EVENT = "after-append-event"
     AFTER_PROJECT_MANIFESTS = "after-project-manifests"
     AFTER_COMMIT_WATERMARK = "after-commit-watermark"

@@ -44,8 +44,8 @@ def settle(log: OwnedLog[SealFold], count: int = 10) -> Ticket:
     return log.append(flushed(log.epoch, log.nonce, range(start, stop), stop))
 
 
-def settle_heard(log: OwnedLog[SealFold], count: int = 10) -> int:
-    return log.heard(settle(log, count), in_time())
+def settle_confirmed(log: OwnedLog[SealFold], count: int = 10) -> int:
+    return log.wait_confirmed(settle(log, count), in_time())
 
 
 def requested(number: int) -> Requested:
@@ -77,7 +77,7 @@ def whole_fold(world: World, where: TopicPartition) -> SealFold:
     """What a reader who begins at the beginning makes of the log."""
     fold = SealFold(dedupe_horizon=HORIZON)
     follower = Follower(world.broker(), {where: EARLIEST})
-    for heard in follower.catch_up(TIMEOUT_S):
-        fold.apply(heard.offset, heard.timestamp_us, heard.event)
+    for confirmed in follower.catch_up(TIMEOUT_S):
+        fold.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
     follower.close()
     return fold

@@ -23,9 +23,11 @@ class NarrowBroker(FaultyBroker):
         self.refusals = 0
 
     def writer(
-        self, *, linger_ms: float = 5.0, report_success: bool = True, once: bool = False
+        self, *, linger_ms: float = 5.0, report_success: bool = True, retries: bool = True
     ) -> Writer:
-        inner = self.inner.writer(linger_ms=linger_ms, report_success=report_success, once=once)
+        inner = self.inner.writer(
+            linger_ms=linger_ms, report_success=report_success, retries=retries
+        )
         return NarrowWriter(self, inner)
 
 

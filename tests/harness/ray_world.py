@@ -10,7 +10,7 @@ from pathlib import Path
 import ray
 
 from harness.sampler_worlds import LocalWorld, config_of, new_name
-from rollstream.sampler import SamplerClient, SamplerDoor
+from rollstream.sampler import SamplerApi, SamplerClient
 from rollstream.sampler.serving.client import RAY_NAMESPACE
 from rollstream.store.local import LocalBlobs
 from rollstream.streams.kafka import KafkaBroker
@@ -24,7 +24,7 @@ class RayWorld(LocalWorld):
         super().__init__(KafkaBroker(bootstrap), LocalBlobs(folder), config)
         self._clients: list[SamplerClient] = []
 
-    def open(self) -> SamplerDoor:
+    def open(self) -> SamplerApi:
         self._clients.append(SamplerClient.attach(self.name, config=self.config))
         return self._clients[-1]
 

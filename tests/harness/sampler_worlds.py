@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from harness.groups import GroupWriter
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.sampler import Sampler, SamplerDoor
+from rollstream.sampler import Sampler, SamplerApi
 from rollstream.store.blobs import Blobs
 from rollstream.store.local import LocalBlobs
 from rollstream.store.memory import MemoryBlobs
@@ -47,7 +47,7 @@ class SamplerWorld(Protocol):
     def configure(self, **sampler: Any) -> None:
         """Settings of the sampler, before the first door."""
 
-    def open(self) -> SamplerDoor:
+    def open(self) -> SamplerApi:
         """Another door to the same sampler, as another trainer's process would have."""
 
     def restart(self) -> None:
@@ -82,7 +82,7 @@ class LocalWorld:
             **sampler,
         )
 
-    def open(self) -> SamplerDoor:
+    def open(self) -> SamplerApi:
         if self._first is None:
             self._first = Sampler(
                 self.name, config=self.config, broker=self._broker, store=self.store
@@ -116,7 +116,7 @@ class LocalWorld:
         self._broker.close()
 
 
-class SecondDoor(SamplerDoor):
+class SecondDoor(SamplerApi):
     """Another trainer's door to a sampler in this process."""
 
     def __init__(self, first: Sampler) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rollstream.schemas.events import Flushed, Members, Settled
+from rollstream.schemas.events import Flushed, SealedSegments, Settled
 
 
 def flushed(
@@ -24,7 +24,7 @@ def flushed(
     """A flush that seals ``offsets`` (uid ``u<offset>`` each) and settles others by reason."""
     count = len(offsets)
     names = tuple(f"u{offset}" for offset in offsets) if uids is None else tuple(uids)
-    members = Members(
+    sealed = SealedSegments(
         offsets=np.asarray(offsets, np.int64),
         uids=names,
         segment_idxs=np.asarray([0] * count if segments is None else segments, np.int32),
@@ -46,7 +46,7 @@ def flushed(
         watermark=watermark,
         files=(),
         groups=(),
-        members=members,
+        segments=sealed,
         settled=tuple(
             Settled(
                 reason=reason,

@@ -9,7 +9,7 @@ import numpy as np
 from rollstream.schemas.codec import Segment
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.digest import checksum, row_digests
-from rollstream.schemas.events import Flushed, Members, SealedFile, SealedGroup
+from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, SealedSegments
 from rollstream.store import Blobs, Provenance, encode_rows, project
 from rollstream.store.layout import GROUPS, rows_path
 
@@ -47,7 +47,7 @@ def flushed(path: str, segments: Sequence[Segment], size: int, sum_of_bytes: str
         rows=rows,
         digest=digest,
     )
-    members = Members(
+    sealed = SealedSegments(
         offsets=np.arange(rows, dtype=np.int64),
         uids=tuple(header.rollout_uid for header in headers),
         segment_idxs=np.array([header.segment_idx for header in headers], np.int32),
@@ -72,7 +72,7 @@ def flushed(path: str, segments: Sequence[Segment], size: int, sum_of_bytes: str
         watermark=rows,
         files=(file,),
         groups=(group,),
-        members=members,
+        segments=sealed,
         settled=(),
         incomplete=(),
     )

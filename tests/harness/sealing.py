@@ -27,7 +27,7 @@ from rollstream.streams.broker import Broker, TopicPartition, Writer
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
-from rollstream.streams.owned.follow import Follower, Heard
+from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
@@ -52,9 +52,9 @@ class EvictableBroker(MemoryBroker):
         group: str,
         topics: Sequence[str],
         *,
-        on_gone: Callable[[TopicPartition], None],
+        on_revoked: Callable[[TopicPartition], None],
     ) -> MemoryGroupReader:
-        self._members.append(super().group_reader(group, topics, on_gone=on_gone))
+        self._members.append(super().group_reader(group, topics, on_revoked=on_revoked))
         return self._members[-1]
 
     def evict(self) -> None:
@@ -181,7 +181,7 @@ class SealWorld:
             for sealer in sealers:
                 sealer.step(Deadline(min(0.05, deadline.left_s()), self.clock))
 
-    def heard(self) -> list[Heard]:
+    def confirmed_events(self) -> list[ConfirmedEvent]:
         """Every event of the seal log that counts."""
         follower = Follower(
             self.broker,
@@ -197,7 +197,11 @@ class SealWorld:
             follower.close()
 
     def flushes(self) -> list[Flushed]:
-        return [heard.event for heard in self.heard() if isinstance(heard.event, Flushed)]
+        return [
+            confirmed.event
+            for confirmed in self.confirmed_events()
+            if isinstance(confirmed.event, Flushed)
+        ]
 
     def groups(self) -> list[tuple[str, ...]]:
         """The uids of each sealed group, sorted."""
@@ -205,7 +209,7 @@ class SealWorld:
         for event in self.flushes():
             start = 0
             for group in event.groups:
-                found.append(tuple(sorted(event.members.uids[start : start + group.rows])))
+                found.append(tuple(sorted(event.segments.uids[start : start + group.rows])))
                 start += group.rows
         return sorted(found)
 

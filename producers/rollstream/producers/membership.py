@@ -12,7 +12,7 @@ from rollstream.schemas.errors import InvalidRollout
 LEFT_EARLY = "left early"
 
 
-class Place(NamedTuple):
+class GroupAddress(NamedTuple):
     """Where a rollout belongs."""
 
     environment: str
@@ -30,9 +30,9 @@ def place(
     group_uid: str,
     group_size: int,
     split: str,
-) -> Place:
+) -> GroupAddress:
     """A checked place; the environment is the producer's where none is given."""
-    return Place(
+    return GroupAddress(
         word("environment", environment or outbox.environment),
         short_word("example_id", example_id),
         short_text("group_uid", group_uid),
@@ -44,7 +44,7 @@ def place(
 class Membership:
     """Counts a group's members up to its size; one uid counts once, however often it is retried."""
 
-    def __init__(self, outbox: Outbox, where: Place) -> None:
+    def __init__(self, outbox: Outbox, where: GroupAddress) -> None:
         if where.group_size < 1:
             raise InvalidRollout(f"group_size is {where.group_size}; a group has at least 1 member")
         if not where.group_uid:
@@ -126,7 +126,9 @@ class Membership:
         return self.fail(LEFT_EARLY if error is None else reason_of(error), missing)
 
 
-def failure(outbox: Outbox, where: Place, reason: str, count: int, rollout_uid: str) -> Outgoing:
+def failure(
+    outbox: Outbox, where: GroupAddress, reason: str, count: int, rollout_uid: str
+) -> Outgoing:
     """The word that members at this place will never come."""
     return outbox.failed(
         where.environment,

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from rollstream.producers import forks
 from rollstream.producers.errors import BufferFull, ForkedProducer, ProducerClosed, UnknownTopic
-from rollstream.producers.membership import Membership, Place, place
+from rollstream.producers.membership import GroupAddress, Membership, place
 from rollstream.producers.outbox import Outbox
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.deadline import Deadline
@@ -101,7 +101,7 @@ class ProducerShell(ABC):
 
     def _place(
         self, environment: str, example_id: str, group_uid: str, group_size: int, split: str
-    ) -> Place:
+    ) -> GroupAddress:
         return place(
             self._outbox,
             environment=environment,

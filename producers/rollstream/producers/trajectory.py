@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, Unpack
 
 from rollstream.producers.arguments import TurnArguments, takes
-from rollstream.producers.membership import Membership, Place, failure
+from rollstream.producers.membership import GroupAddress, Membership, failure
 from rollstream.producers.outbox import IN_DOUBT, Deliver, Outbox, Outgoing, Send, reason_of
 from rollstream.schemas.ids import prefix_hash
 
@@ -30,7 +30,7 @@ class Held(NamedTuple):
 class Turns:
     """The segments of one rollout, as records. No I/O."""
 
-    def __init__(self, outbox: Outbox, where: Place, rollout_uid: str) -> None:
+    def __init__(self, outbox: Outbox, where: GroupAddress, rollout_uid: str) -> None:
         self.rollout_uid = rollout_uid or outbox.new_uid()
         self._outbox = outbox
         self._place = where

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rollstream.runtime.extras import how_to_install
-from rollstream.sampler.deciding.commands import Policy, Progress
+from rollstream.sampler.deciding.commands import Progress
 from rollstream.sampler.errors import (
     InvalidRequest,
     MissingExtra,
@@ -30,11 +30,12 @@ from rollstream.sampler.errors import (
     UnknownSampler,
     UnknownStep,
 )
-from rollstream.sampler.serving.door import SamplerDoor
+from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.local import Sampler
 from rollstream.sampler.serving.owner import SamplerStats
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.padded import Padded
+from rollstream.schemas.order import Policy
 from rollstream.streams.errors import Fenced
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ __all__ = [
     "RequestDiffers",
     "RowsOutOfReach",
     "Sampler",
+    "SamplerApi",
     "SamplerClient",
-    "SamplerDoor",
     "SamplerError",
     "SamplerStats",
     "SamplerUnavailable",

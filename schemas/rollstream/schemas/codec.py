@@ -21,16 +21,16 @@ import numpy as np
 from rollstream.schemas import wire_schemas
 from rollstream.schemas.bounds import CREATED_TS_MAX, INT_MAX, LONG_MAX, is_trailing_shape
 from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.event_converter import converter_of, schema_name
 from rollstream.schemas.events import Dispatched, Event, Failed
 from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.plain_writer import PlainWriter
 from rollstream.schemas.rollout_reader import RolloutReader
-from rollstream.schemas.shapes import schema_name, shape_of
 from rollstream.schemas.wire_schemas import PREFIX_BYTES, WireSchema
 
 E = TypeVar("E")
-_STEADY = frozenset(
+_MEMOISED_FIELDS = frozenset(
     (
         *("segment_idx", "is_last_segment", "continuation_of", "prefix_hash", "lineage"),
         *("policy_version", "policy_epoch", "weight_step", "replica_id", "worker_id"),
@@ -62,13 +62,13 @@ def encode_rollout(fields: Mapping[str, Any]) -> bytes:
 @cache
 def _plain_rollouts() -> PlainWriter:
     schema = wire_schemas.newest("rollout")
-    return PlainWriter(schema.parsed["fields"], schema.prefix, _STEADY)
+    return PlainWriter(schema.parsed["fields"], schema.prefix, _MEMOISED_FIELDS)
 
 
 def encode(event: Event) -> bytes:
     """An event, under the newest version of its schema."""
     schema = wire_schemas.newest(schema_name(type(event).__name__))
-    return _write(schema, shape_of(schema.prefix).to_wire(event))
+    return _write(schema, converter_of(schema.prefix).to_wire(event))
 
 
 def decode(value: bytes) -> Segment | Event:
@@ -87,7 +87,7 @@ def decode(value: bytes) -> Segment | Event:
         wire = _read(schema, value)
     except (EOFError, IndexError, KeyError, ValueError, OverflowError, MemoryError) as error:
         raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {error!r}") from error
-    event: Event = shape_of(schema.prefix).from_wire(wire)
+    event: Event = converter_of(schema.prefix).from_wire(wire)
     if isinstance(event, Dispatched | Failed):
         _check_counts(event)
     return event

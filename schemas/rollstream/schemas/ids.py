@@ -35,6 +35,17 @@ class SegmentId(NamedTuple):
     segment_idx: int
 
 
+class PartitionAddress(NamedTuple):
+    """One partition of an environment: the same number in its ingest log and in its seal log.
+
+    Addresses sort by environment, generation, partition.
+    """
+
+    environment: str
+    generation: int
+    partition: int
+
+
 class GroupKey(NamedTuple):
     """What the members of a group share.
 

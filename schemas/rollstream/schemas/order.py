@@ -21,6 +21,20 @@ class PolicyRef(NamedTuple):
     step: int
 
 
+class Policy(NamedTuple):
+    """A published policy: workers sample with it and stamp what they publish with its numbers.
+
+    Attributes:
+        version: never used for other weights; differs from what was asked for where that name was
+            already taken in an earlier epoch.
+    """
+
+    lineage: str
+    epoch: int
+    step: int
+    version: str
+
+
 class Branch(NamedTuple):
     """One resume: ``epoch`` began with the weights after ``from_step`` steps."""
 

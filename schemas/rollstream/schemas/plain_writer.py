@@ -33,18 +33,18 @@ class PlainWriter:
     Args:
         fields: of the schema, without logical types.
         prefix: stands in front of each record.
-        steady: names of fields that change little from record to record; where several stand side
+        memoised: names of fields that change little from record to record; where several stand side
             by side, their bytes are kept together.
     """
 
     def __init__(
-        self, fields: Sequence[Mapping[str, Any]], prefix: bytes, steady: Container[str]
+        self, fields: Sequence[Mapping[str, Any]], prefix: bytes, memoised: Container[str]
     ) -> None:
         self._prefix = prefix
         rare = [field["name"] for field in fields if not _writers_of(field["type"])]
         self._rare = itemgetter(*rare, *rare[:1])  # Of two names at least, so always a tuple.
         self._plan: list[tuple[_Writer, Callable[[Any], Any]]] = []
-        for together, run in groupby(fields, lambda field: field["name"] in steady):
+        for together, run in groupby(fields, lambda field: field["name"] in memoised):
             if together:
                 self._plan.append(_run(list(run)))
                 continue
@@ -68,7 +68,7 @@ def _run(fields: Sequence[Mapping[str, Any]]) -> tuple[_Writer, Callable[[Any], 
     """Writes fields that stand side by side from the tuple of their values."""
     assert len(fields) > 1, "itemgetter makes no tuple of one"
     writers = [write for field in fields for write in _writers_of(field["type"])]
-    assert len(writers) == len(fields), "steady fields are short"
+    assert len(writers) == len(fields), "memoised fields are short"
 
     @lru_cache(_RUNS_KEPT)
     def write_all(values: tuple[Any, ...]) -> bytes:

@@ -37,7 +37,7 @@ class Manifest(NamedTuple):
 def project(
     blobs: Blobs, environment: str, generation: int, partition: int, offset: int, event: Flushed
 ) -> str:
-    """Writes the manifest of a heard event and returns its path; doing so again changes nothing.
+    """Writes the manifest of a confirmed event and returns its path. Repeating it changes nothing.
 
     Raises:
         CorruptFile: other bytes lie there: compared, not believed.

@@ -184,12 +184,12 @@ class Broker(Protocol):
     """Where logs live. Making any of these is cheap and asks nobody yet."""
 
     def writer(
-        self, *, linger_ms: float = 5.0, report_success: bool = True, once: bool = False
+        self, *, linger_ms: float = 5.0, report_success: bool = True, retries: bool = True
     ) -> Writer:
         """``report_success=False``: callbacks run for failures only (a hot producer's choice).
 
-        ``once``: each record is sent a single time, and any failure is reported as doubt at once;
-        for an owner, who settles doubt by a claim and keeps one record on its way at a time.
+        ``retries=False``: each record is sent a single time, and any failure is reported as doubt
+        at once; for an owner, who settles doubt by a claim and keeps one record in flight.
         """
 
     def reader(self, starts: Mapping[TopicPartition, int]) -> LogReader:
@@ -200,10 +200,10 @@ class Broker(Protocol):
         group: str,
         topics: Sequence[str],
         *,
-        on_gone: Callable[[TopicPartition], None],
+        on_revoked: Callable[[TopicPartition], None],
     ) -> GroupReader:
-        """Joins ``group``. ``on_gone`` runs inside ``poll`` for each partition that is revoked or
-        lost, before another member may have it (revoked) or after (lost)."""
+        """Joins ``group``. ``on_revoked`` runs inside ``poll`` for each partition that is revoked
+        or lost, before another member may have it (revoked) or after (lost)."""
 
     def admin(self) -> Admin: ...
 

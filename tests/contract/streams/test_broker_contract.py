@@ -23,11 +23,11 @@ from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 # --- appending ---
 
 
-@pytest.mark.parametrize("once", [False, True])
-def test_reports_name_contiguous_offsets_and_the_brokers_time(world: World, once: bool) -> None:
+@pytest.mark.parametrize("retries", [True, False])
+def test_reports_name_contiguous_offsets_and_the_brokers_time(world: World, retries: bool) -> None:
     where = TopicPartition(world.topic(partitions=2), 1)
     broker = world.broker()
-    writer, reports = broker.writer(once=once), list[Delivery]()
+    writer, reports = broker.writer(retries=retries), list[Delivery]()
     for number in range(50):
         writer.append(where.topic, b"%d" % number, partition=1, on_delivery=reports.append)
     assert writer.flush(TIMEOUT_S) == 0
@@ -228,7 +228,7 @@ class Member:
     def __init__(self, world: World, group: str, topic: str) -> None:
         self.gone: list[TopicPartition] = []
         self.reader: GroupReader = world.broker().group_reader(
-            group, [topic], on_gone=self.gone.append
+            group, [topic], on_revoked=self.gone.append
         )
 
     def turn(self) -> None:

@@ -72,11 +72,11 @@ def test_a_member_that_stopped_polling_has_nothing_when_it_wakes(kafka_bootstrap
     impatient = {"session.timeout.ms": "1500", "max.poll.interval.ms": "1500"}
     gone: list[TopicPartition] = []
     zombie: GroupReader = KafkaBroker(kafka_bootstrap, impatient).group_reader(
-        topic, [topic], on_gone=gone.append
+        topic, [topic], on_revoked=gone.append
     )
     until(lambda: bool(zombie.assigned()), lambda: zombie.poll(1, 0.05))
     zombie.begin(where, 0)
-    successor = world.broker().group_reader(topic, [topic], on_gone=lambda _: None)
+    successor = world.broker().group_reader(topic, [topic], on_revoked=lambda _: None)
     until(lambda: bool(successor.assigned()), lambda: successor.poll(1, 0.05))
     assert zombie.assigned() == {where}  # It has not polled, so it does not know.
     assert gone == []

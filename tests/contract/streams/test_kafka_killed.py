@@ -64,17 +64,21 @@ def test_an_owner_goes_on_after_its_broker_was_killed(own_kafka: KafkaFactory) -
         entropy=SystemEntropy(),
     )
     fold = log.claim(Deadline(TIMEOUT_S))
-    log.heard(log.append(flushed(log.epoch, log.nonce, range(10), 10)), Deadline(TIMEOUT_S))
+    log.wait_confirmed(
+        log.append(flushed(log.epoch, log.nonce, range(10), 10)), Deadline(TIMEOUT_S)
+    )
     kafka.kill()
     doubtful = log.append(flushed(log.epoch, log.nonce, range(10, 20), 20))
     with pytest.raises(DeliveryUnknown):
-        log.heard(doubtful, Deadline(1.0))
+        log.wait_confirmed(doubtful, Deadline(1.0))
     kafka.start()
     assert log.claim(Deadline(2 * TIMEOUT_S)) is fold
     assert fold.watermark == 10  # What the broker had acknowledged, and not what it never got.
-    log.heard(log.append(flushed(log.epoch, log.nonce, range(10, 20), 20)), Deadline(TIMEOUT_S))
+    log.wait_confirmed(
+        log.append(flushed(log.epoch, log.nonce, range(10, 20), 20)), Deadline(TIMEOUT_S)
+    )
     read = SealFold(dedupe_horizon=100)
-    for heard in Follower(broker, {where: 0}).catch_up(TIMEOUT_S):
-        read.apply(heard.offset, heard.timestamp_us, heard.event)
+    for confirmed in Follower(broker, {where: 0}).catch_up(TIMEOUT_S):
+        read.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
     assert read.digest() == fold.digest()
     broker.close()

@@ -13,7 +13,7 @@ from harness.owned_logs import (
     owner_of,
     requested,
     settle,
-    settle_heard,
+    settle_confirmed,
     whole_fold,
 )
 from harness.seal_events import flushed
@@ -42,14 +42,14 @@ def test_an_owner_hears_what_it_appends_in_order(world: World, where: TopicParti
     first = log.append(flushed(log.epoch, log.nonce, range(10), 10))
     second = log.append(flushed(log.epoch, log.nonce, range(10, 20), 20))
     third = log.append(flushed(log.epoch, log.nonce, range(20, 30), 30))
-    assert log.fold.watermark == 0  # Appended is not heard.
-    assert log.heard(second, in_time()) == 3
+    assert log.fold.watermark == 0  # Appended is not confirmed.
+    assert log.wait_confirmed(second, in_time()) == 3
     assert log.fold.watermark == 20
-    assert log.heard(third, in_time()) == 4
-    assert log.heard(first, in_time()) == 2
+    assert log.wait_confirmed(third, in_time()) == 4
+    assert log.wait_confirmed(first, in_time()) == 2
     assert log.fold.watermark == 30
     follower = Follower(world.broker(), {where: 0})
-    kinds = [type(heard.event) for heard in follower.catch_up(TIMEOUT_S)]
+    kinds = [type(confirmed.event) for confirmed in follower.catch_up(TIMEOUT_S)]
     assert kinds == [Claimed, Adopted, Flushed, Flushed, Flushed]
     assert follower.next_offsets() == {where: 5}
     assert follower.epochs() == {where: 0}
@@ -61,10 +61,10 @@ def test_polling_sends_what_waits_behind_an_event(world: World, where: TopicPart
     log.append(flushed(log.epoch, log.nonce, range(10), 10))
     log.append(flushed(log.epoch, log.nonce, range(10, 20), 20))
     follower = Follower(world.broker(), {where: 0})
-    deadline, heard = in_time(), 0
-    while heard < 4:
+    deadline, confirmed = in_time(), 0
+    while confirmed < 4:
         log.poll()
-        heard += len(follower.poll(100, 0.05))
+        confirmed += len(follower.poll(100, 0.05))
         assert not deadline.passed()
     assert log.fold.watermark == 0
 
@@ -73,8 +73,8 @@ def test_polling_sends_what_waits_behind_an_event(world: World, where: TopicPart
 def test_a_claim_folds_all_that_counts(world: World, where: TopicPartition) -> None:
     first = owner_of(world.broker(), where)
     first.claim(in_time())
-    settle_heard(first)
-    settle_heard(first)
+    settle_confirmed(first)
+    settle_confirmed(first)
     first.release()
     second = owner_of(world.broker(), where, "b")
     fold = second.claim(in_time())
@@ -82,18 +82,18 @@ def test_a_claim_folds_all_that_counts(world: World, where: TopicPartition) -> N
     assert (fold.watermark, second.epoch) == (20, 4)
     assert fold.seen("u7", 0)
     assert not fold.seen("u20", 0)
-    assert settle_heard(second) == 6
+    assert settle_confirmed(second) == 6
 
 
 def test_an_owner_that_claims_again_keeps_its_fold(world: World, where: TopicPartition) -> None:
     log = owner_of(world.broker(), where)
     before = log.claim(in_time())
     old = settle(log)
-    log.heard(old, in_time())
+    log.wait_confirmed(old, in_time())
     assert log.claim(in_time()) is before
     assert log.epoch == 3
-    assert settle_heard(log) == 5
-    assert log.heard(old, in_time()) == 2  # What was heard stays known.
+    assert settle_confirmed(log) == 5
+    assert log.wait_confirmed(old, in_time()) == 2  # What was confirmed stays known.
     assert whole_fold(world, where).digest() == log.fold.digest()
 
 
@@ -105,10 +105,10 @@ def test_what_was_not_heard_before_a_claim_is_told_by_the_fold(
     ticket = settle(log)
     log.claim(in_time())
     with pytest.raises(DeliveryUnknown, match="fold"):
-        log.heard(ticket, in_time())
+        log.wait_confirmed(ticket, in_time())
     assert log.fold.watermark in (0, 10)
     watermark = log.fold.watermark
-    settle_heard(log)  # The new claim is not in doubt for an old ticket's sake.
+    settle_confirmed(log)  # The new claim is not in doubt for an old ticket's sake.
     assert log.fold.watermark == watermark + 10
 
 
@@ -124,7 +124,7 @@ def test_what_was_released_is_claimed_before_it_is_used(
     with pytest.raises(DeliveryUnknown, match="claim again"):
         settle(log)
     log.claim(in_time())
-    assert settle_heard(log) == 4
+    assert settle_confirmed(log) == 4
 
 
 def test_an_event_of_another_claim_is_a_defect(world: World, where: TopicPartition) -> None:
@@ -149,15 +149,15 @@ def test_of_two_owners_the_newer_is_heard_and_the_older_learns_it(
 ) -> None:
     old, new = owner_of(world.broker(), where, "old"), owner_of(world.broker(), where, "new")
     old.claim(in_time())
-    settle_heard(old)
+    settle_confirmed(old)
     new.claim(in_time(), hint=old.epoch)
     late = settle(old)
     with pytest.raises(Fenced, match="'new' claimed at 3"):
-        old.heard(late, in_time())
+        old.wait_confirmed(late, in_time())
     with pytest.raises(Fenced):
         settle(old)
     assert old.fold.watermark == 10
-    assert settle_heard(new) == 6  # Over the gap that the old one's append left.
+    assert settle_confirmed(new) == 6  # Over the gap that the old one's append left.
     assert whole_fold(world, where).digest() == new.fold.digest()
     assert new.fold.watermark == 20
 
@@ -167,25 +167,25 @@ def test_an_overtaken_owner_may_claim_again_and_begins_anew(
 ) -> None:
     first, second = owner_of(world.broker(), where), owner_of(world.broker(), where, "b")
     before = first.claim(in_time())
-    settle_heard(first)
+    settle_confirmed(first)
     second.claim(in_time())
-    settle_heard(second)
+    settle_confirmed(second)
     with pytest.raises(Fenced):
-        first.heard(settle(first), in_time())
+        first.wait_confirmed(settle(first), in_time())
     assert first.claim(in_time()) is not before
     assert first.fold.watermark == 20
     with pytest.raises(Fenced):
-        second.heard(settle(second), in_time())
-    settle_heard(first)
+        second.wait_confirmed(settle(second), in_time())
+    settle_confirmed(first)
     assert whole_fold(world, where).digest() == first.fold.digest()
 
 
 def test_a_claim_over_a_foreign_one_begins_anew(world: World, where: TopicPartition) -> None:
     first, second = owner_of(world.broker(), where), owner_of(world.broker(), where, "b")
     before = first.claim(in_time())
-    settle_heard(first)
+    settle_confirmed(first)
     second.claim(in_time())
-    settle_heard(second)
+    settle_confirmed(second)
     assert first.claim(in_time()) is not before  # It never wrote meanwhile, so it was not told.
     assert first.fold.watermark == 20
 
@@ -196,16 +196,16 @@ def test_a_zombie_that_goes_on_writing_is_heard_by_nobody(
 ) -> None:
     zombie, owner = owner_of(world.broker(), where, "zombie"), owner_of(world.broker(), where)
     zombie.claim(in_time())
-    settle_heard(zombie)
+    settle_confirmed(zombie)
     owner.claim(in_time())
     junk = [flushed(zombie.epoch, zombie.nonce, range(n, n + 10), n + 10) for n in (10, 20, 30)]
     for event in junk:  # As a producer does that was stopped in the middle and continued.
         write(world.broker(), where, [codec.encode(event)])
-        settle_heard(owner)
+        settle_confirmed(owner)
     assert owner.fold.watermark == 40
     follower = Follower(world.broker(), {where: EARLIEST})
-    heard = follower.catch_up(TIMEOUT_S)
-    flushes = [entry.offset for entry in heard if isinstance(entry.event, Flushed)]
+    confirmed = follower.catch_up(TIMEOUT_S)
+    flushes = [entry.offset for entry in confirmed if isinstance(entry.event, Flushed)]
     assert flushes == [2, 6, 8, 10]
     assert whole_fold(world, where).digest() == owner.fold.digest()
 
@@ -216,7 +216,7 @@ def test_an_event_with_the_right_epoch_and_another_nonce_does_not_count(
     log = owner_of(world.broker(), where)
     log.claim(in_time())
     write(world.broker(), where, [codec.encode(flushed(log.epoch, "other", range(10), 10))])
-    settle_heard(log)
+    settle_confirmed(log)
     assert whole_fold(world, where).digest() == log.fold.digest()
 
 
@@ -227,9 +227,9 @@ def test_requests_of_others_are_folded_where_they_stand(
     log.claim(in_time())
     for number in range(3):
         write(world.broker(), where, [codec.encode(requested(number))])
-    assert settle_heard(log) == 5
-    heard = Follower(world.broker(), {where: 0}).catch_up(TIMEOUT_S)
-    assert [type(entry.event) for entry in heard[2:]] == [Requested] * 3 + [Flushed]
+    assert settle_confirmed(log) == 5
+    confirmed = Follower(world.broker(), {where: 0}).catch_up(TIMEOUT_S)
+    assert [type(entry.event) for entry in confirmed[2:]] == [Requested] * 3 + [Flushed]
 
 
 # --- doubt ---
@@ -254,15 +254,15 @@ def test_a_lost_report_is_settled_by_a_claim(
     broker.decide = only(Flushed, fate)
     doubtful, behind = settle(log), log.append(flushed(log.epoch, log.nonce, range(10, 20), 20))
     with pytest.raises(DeliveryUnknown):
-        log.heard(doubtful, Deadline(SOON_S))
+        log.wait_confirmed(doubtful, Deadline(SOON_S))
     with pytest.raises(DeliveryUnknown):
-        log.heard(behind, in_time())
+        log.wait_confirmed(behind, in_time())
     with pytest.raises(DeliveryUnknown):
         settle(log)
     assert log.claim(in_time()) is fold
     # The event behind the doubtful one is never there without it: it was not even sent.
     assert fold.watermark == (10 if is_there else 0)
-    settle_heard(log)
+    settle_confirmed(log)
     assert whole_fold(world, where).digest() == fold.digest()
 
 
@@ -280,16 +280,16 @@ def test_who_is_in_doubt_may_leave_the_log_to_whoever_took_over(
     log.claim(in_time(), retake=False)  # Who never owned it takes over.
     broker.decide = only(Flushed, Fate.DROP)
     with pytest.raises(DeliveryUnknown):
-        log.heard(settle(log), Deadline(SOON_S))
+        log.wait_confirmed(settle(log), Deadline(SOON_S))
     log.claim(in_time(), retake=False)  # Nobody took over.
     broker.decide = only(Flushed, Fate.DROP)
     with pytest.raises(DeliveryUnknown):
-        log.heard(settle(log), Deadline(SOON_S))
+        log.wait_confirmed(settle(log), Deadline(SOON_S))
     successor = owner_of(world.broker(), where, "b")
     successor.claim(in_time())
     with pytest.raises(Fenced, match="'b' claimed"):
         log.claim(in_time(), retake=False)
-    settle_heard(successor)
+    settle_confirmed(successor)
 
 
 @pytest.mark.proves("I4")
@@ -302,7 +302,7 @@ def test_whoever_took_over_between_two_attempts_of_a_claim_keeps_the_log(
     log.claim(in_time())
     broker.decide = only(Flushed, Fate.DROP)
     with pytest.raises(DeliveryUnknown):
-        log.heard(settle(log), Deadline(SOON_S))
+        log.wait_confirmed(settle(log), Deadline(SOON_S))
 
     def lose_while_another_claims(append: Append) -> Fate:
         broker.decide = lambda append: Fate.PASS
@@ -313,7 +313,7 @@ def test_whoever_took_over_between_two_attempts_of_a_claim_keeps_the_log(
     for _ in range(2):  # It is not forgotten either.
         with pytest.raises(Fenced, match="'b' claimed"):
             log.claim(Deadline(6 * SOON_S), retake=False)
-    settle_heard(successor)
+    settle_confirmed(successor)
     assert whole_fold(world, where).digest() == successor.fold.digest()
 
 
@@ -325,7 +325,7 @@ def test_a_claim_survives_doubt_about_its_own_events(
     broker = FaultyBroker(world.broker(), only(kind, fate))
     log = owner_of(broker, where)
     log.claim(Deadline(6 * SOON_S))
-    settle_heard(log)
+    settle_confirmed(log)
     assert whole_fold(world, where).digest() == log.fold.digest()
 
 
@@ -339,14 +339,14 @@ def test_a_claim_that_lands_late_fences_its_own_sender_which_claims_again(
         log.claim(Deadline(SOON_S))
     broker.decide = lambda append: Fate.PASS
     fold = log.claim(in_time())
-    settle_heard(log)
+    settle_confirmed(log)
     assert broker.land() > 0
     ticket = settle(log)
     with pytest.raises(DeliveryUnknown, match="landed late"):
-        log.heard(ticket, in_time())
+        log.wait_confirmed(ticket, in_time())
     assert log.claim(in_time()) is fold
     assert fold.watermark == 10  # What stood behind the late claim never counted.
-    settle_heard(log)
+    settle_confirmed(log)
     assert fold.watermark == 20
     assert whole_fold(world, where).digest() == fold.digest()
 
@@ -367,7 +367,7 @@ def test_a_claim_that_lands_between_claim_and_adoption_is_claimed_over(
 
     broker.decide = land_before_adoption
     log.claim(in_time())
-    settle_heard(log)
+    settle_confirmed(log)
     assert whole_fold(world, where).digest() == log.fold.digest()
 
 
@@ -380,10 +380,10 @@ def test_an_append_that_lands_after_a_later_claim_does_not_count(
     log.claim(in_time())
     broker.decide = only(Flushed, Fate.HOLD)
     with pytest.raises(DeliveryUnknown):
-        log.heard(settle(log), Deadline(SOON_S))
+        log.wait_confirmed(settle(log), Deadline(SOON_S))
     log.claim(in_time())
     broker.land()
-    settle_heard(log)
+    settle_confirmed(log)
     assert log.fold.watermark == 10
     assert whole_fold(world, where).digest() == log.fold.digest()
 
@@ -401,12 +401,12 @@ def test_an_event_that_could_not_be_handed_over_is_settled_by_a_claim_like_any_o
 
     broker.decide = refuse
     with pytest.raises(type(error)):
-        log.heard(settle(log), in_time())
+        log.wait_confirmed(settle(log), in_time())
     broker.decide = lambda append: Fate.PASS
     with pytest.raises(DeliveryUnknown, match="claim again"):
         settle(log)
     assert log.claim(in_time()) is fold
-    settle_heard(log)
+    settle_confirmed(log)
     assert fold.watermark == 10
     assert whole_fold(world, where).digest() == fold.digest()
 
@@ -418,10 +418,10 @@ def test_a_refusal_for_good_is_said_and_leaves_nothing_behind_it(world: World) -
     big = log.append(flushed(log.epoch, log.nonce, range(1000), 1000))
     behind = log.append(flushed(log.epoch, log.nonce, range(1000, 1010), 1010))
     with pytest.raises(RecordTooLarge):
-        log.heard(big, in_time())
+        log.wait_confirmed(big, in_time())
     with pytest.raises(DeliveryUnknown):
-        log.heard(behind, in_time())
+        log.wait_confirmed(behind, in_time())
     log.claim(in_time())
     assert log.fold.watermark == 0
-    settle_heard(log)
+    settle_confirmed(log)
     assert log.fold.watermark == 10

@@ -12,7 +12,7 @@ from harness.owned_logs import (
     only,
     owner_of,
     settle,
-    settle_heard,
+    settle_confirmed,
     whole_fold,
 )
 from harness.seal_events import flushed
@@ -36,12 +36,12 @@ def test_every_hint_leads_to_the_same_fold(world: World, where: TopicPartition) 
     log, zombie = owner_of(world.broker(), where), owner_of(world.broker(), where, "zombie")
     log.claim(in_time())
     for _ in range(30):
-        settle_heard(log)
+        settle_confirmed(log)
         if log.fold.watermark % 100 == 0:
             log.claim(in_time())
     stale = log.epoch
     zombie.claim(in_time())
-    settle_heard(zombie)
+    settle_confirmed(zombie)
     crashed = FaultyBroker(world.broker(), only(Adopted, Fate.DROP, times=9))
     died = owner_of(crashed, where, "died before it adopted")
     with pytest.raises(ClaimFailed):
@@ -55,7 +55,7 @@ def test_every_hint_leads_to_the_same_fold(world: World, where: TopicPartition) 
         assert fold.digest() == expected, hint
         successor.release()
     with pytest.raises(Fenced):
-        zombie.heard(settle(zombie), in_time())
+        zombie.wait_confirmed(settle(zombie), in_time())
 
 
 @pytest.mark.parametrize("hinted", [True, False])
@@ -65,7 +65,7 @@ def test_adopting_costs_the_horizon_and_not_the_history(
     log = owner_of(world.broker(), where)
     log.claim(in_time())
     for number in range(1000):
-        settle_heard(log, 5)
+        settle_confirmed(log, 5)
         if number % 40 == 0:
             log.claim(in_time())
     broker = FaultyBroker(world.broker())
@@ -85,7 +85,7 @@ def test_a_long_lived_owner_is_told_to_claim_again(world: World, where: TopicPar
         log.append(flushed(log.epoch, log.nonce, [n], n + 1)) for n in range(RECLAIM_EVERY_RECORDS)
     ]
     assert not log.should_reclaim()
-    log.heard(tickets[-1], in_time())
+    log.wait_confirmed(tickets[-1], in_time())
     assert log.should_reclaim()
     log.claim(in_time())
     assert not log.should_reclaim()
@@ -97,9 +97,9 @@ def test_a_beginning_that_is_gone_matters_only_without_a_checkpoint(
     log = owner_of(world.broker(), where)
     log.claim(in_time())
     for _ in range(60):
-        settle_heard(log)
+        settle_confirmed(log)
     log.claim(in_time())
-    settle_heard(log)
+    settle_confirmed(log)
     log.claim(in_time())
     world.drop_before(where, 62)  # The second claim's own offset.
     successor = owner_of(world.broker(), where, "b")
@@ -115,7 +115,7 @@ def test_a_log_whose_old_part_is_gone_is_adopted_from_its_checkpoint(
     log.claim(in_time())
     for _ in range(3):
         for _ in range(20):
-            settle_heard(log)
+            settle_confirmed(log)
         log.claim(in_time())
     expected = log.fold.digest()
     world.drop_before(where, 22)
@@ -128,13 +128,13 @@ def test_a_log_whose_old_part_is_gone_is_adopted_from_its_checkpoint(
 def test_a_follower_starts_at_a_claim_and_reads_on(world: World, where: TopicPartition) -> None:
     log = owner_of(world.broker(), where)
     log.claim(in_time())
-    settle_heard(log)
+    settle_confirmed(log)
     log.claim(in_time())
-    settle_heard(log)
+    settle_confirmed(log)
     follower = Follower(world.broker(), {where: log.epoch})
     assert follower.next_offsets() == {where: 3}
     assert [entry.offset for entry in follower.catch_up(TIMEOUT_S)] == [3, 4, 5]
-    settle_heard(log)
+    settle_confirmed(log)
     assert [entry.offset for entry in follower.catch_up(TIMEOUT_S)] == [6]
     assert follower.catch_up(TIMEOUT_S) == []
     follower.close()
@@ -146,7 +146,7 @@ def test_a_follower_refuses_to_start_where_no_claim_stands(
 ) -> None:
     log = owner_of(world.broker(), where)
     log.claim(in_time())
-    settle_heard(log)
+    settle_confirmed(log)
     with pytest.raises(CorruptLog, match="start at a claim"):
         Follower(world.broker(), {where: 2}).catch_up(TIMEOUT_S)
 
@@ -164,7 +164,7 @@ def test_bytes_that_are_no_event_are_never_skipped(world: World, where: TopicPar
         follower.poll(100, 0.1)
     assert follower.next_offsets() == {where: 2}
     with pytest.raises(UnreadableEvent):
-        log.heard(settle(log), in_time())
+        log.wait_confirmed(settle(log), in_time())
 
 
 def test_a_follower_of_many_partitions_keeps_each_ones_order(world: World) -> None:
@@ -176,9 +176,9 @@ def test_a_follower_of_many_partitions_keeps_each_ones_order(world: World) -> No
         log.claim(in_time())
     for _ in range(5):
         for log in logs:
-            settle_heard(log)
+            settle_confirmed(log)
     follower = Follower(broker, dict.fromkeys(partitions, EARLIEST))
-    heard = follower.catch_up(TIMEOUT_S)
+    confirmed = follower.catch_up(TIMEOUT_S)
     for where in partitions:
-        assert [entry.offset for entry in heard if entry.where == where] == list(range(7))
+        assert [entry.offset for entry in confirmed if entry.where == where] == list(range(7))
     assert follower.next_offsets() == dict.fromkeys(partitions, 7)

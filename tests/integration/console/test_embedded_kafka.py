@@ -18,9 +18,9 @@ from harness.kafka import KafkaFactory, create_topic, produce, read, start_kafka
 from rollstream.console.broker import (
     BrokerDataInUse,
     BrokerDidNotStart,
-    BrokerError,
     BrokerNotRunning,
     EmbeddedKafka,
+    EmbeddedKafkaError,
     PortTaken,
 )
 from rollstream.console.broker.ports import Ports, settle_ports
@@ -144,7 +144,7 @@ def test_a_setting_that_kafka_refuses_stops_the_start_with_its_words(tmp_path: P
 
 
 def test_a_broker_that_runs_is_not_started_twice(kafka: EmbeddedKafka) -> None:
-    with pytest.raises(BrokerError, match=str(kafka.pid)):
+    with pytest.raises(EmbeddedKafkaError, match=str(kafka.pid)):
         kafka.start()
 
 
@@ -175,5 +175,5 @@ def test_a_taken_port_is_refused_by_name(tmp_path: Path, occupied_port: int) -> 
 def test_a_file_of_ports_that_is_no_such_file_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "ports.json").write_text('{"broker": 1}')
 
-    with pytest.raises(BrokerError, match=r"ports\.json.*delete that file"):
+    with pytest.raises(EmbeddedKafkaError, match=r"ports\.json.*delete that file"):
         settle_ports(tmp_path, None)

@@ -19,12 +19,12 @@ class WithoutBarrier(OwnedLog[SealFold]):
         self._known_end = self._open_reader().bounds(self.where, 1.0)[1]
         super()._claim_once(deadline, *args)
 
-    def _take_in(self, record: Record) -> Event:
+    def _apply_record(self, record: Record) -> Event:
         if record.offset < self._known_end:
-            return super()._take_in(record)
+            return super()._apply_record(record)
         event = codec.decode(record.value)
         assert not isinstance(event, codec.Segment)
         if isinstance(event, Claimed):
-            return super()._take_in(record)
+            return super()._apply_record(record)
         self._next = record.offset + 1
         return event

@@ -11,13 +11,13 @@ from rollstream.streams.owned.log import OwnedLog, Ticket
 class WithoutDoubt(OwnedLog[SealFold]):
     """What was not reported is taken for not written."""
 
-    def heard(self, ticket: Ticket, deadline: Deadline) -> int:
+    def wait_confirmed(self, ticket: Ticket, deadline: Deadline) -> int:
         first = self._sending.first()
         try:
-            return super().heard(ticket, deadline)
+            return super().wait_confirmed(ticket, deadline)
         except DeliveryUnknown:
             if first is None or self._next is None:
                 raise
             self._sending.throw_away()
             self._trouble = None
-            return super().heard(self.append(first.event), deadline)
+            return super().wait_confirmed(self.append(first.event), deadline)

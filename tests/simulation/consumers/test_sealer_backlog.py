@@ -29,9 +29,9 @@ class SipBroker(MemoryBroker):
         group: str,
         topics: Sequence[str],
         *,
-        on_gone: Callable[[TopicPartition], None],
+        on_revoked: Callable[[TopicPartition], None],
     ) -> MemoryGroupReader:
-        reader = super().group_reader(group, topics, on_gone=on_gone)
+        reader = super().group_reader(group, topics, on_revoked=on_revoked)
         poll = reader.poll
 
         def sip(records_max: int, timeout_s: float) -> list[Record]:

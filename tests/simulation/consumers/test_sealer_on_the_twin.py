@@ -44,8 +44,8 @@ def test_rows_of_a_file_are_those_that_its_event_names() -> None:
     (event,) = world.flushes()
     (file,) = event.files
     rows = read_rows(world.blobs, file.path)
-    assert tuple(rows.scalars["rollout_uid"]) == event.members.uids == ("u0", "u2", "u1", "u3")
-    assert event.members.token_counts.tolist() == [1, 3, 2, 4]
+    assert tuple(rows.scalars["rollout_uid"]) == event.segments.uids == ("u0", "u2", "u1", "u3")
+    assert event.segments.token_counts.tolist() == [1, 3, 2, 4]
     digests = row_digests(rows, [group.row_start for group in event.groups])
     assert digests == [group.digest for group in event.groups]
 
@@ -199,9 +199,9 @@ class ShyBroker(MemoryBroker):
         group: str,
         topics: Sequence[str],
         *,
-        on_gone: Callable[[TopicPartition], None],
+        on_revoked: Callable[[TopicPartition], None],
     ) -> MemoryGroupReader:
-        reader = super().group_reader(group, topics, on_gone=on_gone)
+        reader = super().group_reader(group, topics, on_revoked=on_revoked)
         answer, silent = reader.bounds, [True, True]
 
         def bounds(where: TopicPartition, timeout_s: float) -> tuple[int, int]:
@@ -237,9 +237,9 @@ class CutBroker(MemoryBroker):
         group: str,
         topics: Sequence[str],
         *,
-        on_gone: Callable[[TopicPartition], None],
+        on_revoked: Callable[[TopicPartition], None],
     ) -> MemoryGroupReader:
-        reader = super().group_reader(group, topics, on_gone=on_gone)
+        reader = super().group_reader(group, topics, on_revoked=on_revoked)
         answer, read = reader.poll, [0]
 
         def poll(records_max: int, timeout_s: float) -> list[Record]:

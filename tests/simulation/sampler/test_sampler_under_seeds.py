@@ -18,15 +18,15 @@ from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.entropy import SeededEntropy
 from rollstream.sampler import Batch, Fenced, NotEnoughGroups, Sampler
 from rollstream.sampler.deciding.commands import Later
-from rollstream.sampler.deciding.state import SamplerState
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import BatchServed, Checkpointed, Resumed
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import BrokerError
-from rollstream.streams.folds.refs import LogId
+from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
-from rollstream.streams.owned.follow import Follower, Heard
+from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
@@ -150,7 +150,7 @@ class Simulation:
         for _ in range(2):
             with pytest.raises(Fenced, match="taken over"):
                 old.publish_policy(99, policy_version="asleep")
-        assert "asleep" not in str(self.heard())
+        assert "asleep" not in str(self.confirmed_events())
 
     def act(self) -> None:
         choice = self.random.random()
@@ -168,7 +168,7 @@ class Simulation:
         except (NotEnoughGroups, BrokerError):
             self.seal()
 
-    def heard(self) -> list[Heard]:
+    def confirmed_events(self) -> list[ConfirmedEvent]:
         follower = Follower(self.plain, {TopicPartition(self.layout.sampler(NAME), 0): 0})
         return follower.catch_up(WAIT_S)
 
@@ -182,21 +182,23 @@ def assert_same(left: Batch, right: Batch) -> None:
 def refolded(simulation: Simulation) -> SamplerState:
     """The state from the logs alone, in another interleaving: decisions first."""
     logs = {
-        TopicPartition(simulation.layout.groups(name), partition): LogId(name, 1, partition)
+        TopicPartition(simulation.layout.groups(name), partition): PartitionAddress(
+            name, 1, partition
+        )
         for name, partitions in ENVIRONMENTS.items()
         for partition in range(partitions)
     }
     state = SamplerState(NAME, simulation.config.samplers[NAME], list(logs.values()))
-    for heard in simulation.heard():
-        state.apply(heard.offset, heard.timestamp_us, heard.event)
+    for confirmed in simulation.confirmed_events():
+        state.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
     follower = Follower(simulation.plain, dict.fromkeys(logs, 0))
-    for heard in follower.catch_up(WAIT_S):
-        state.apply_groups(logs[heard.where], heard.offset, heard.event)
+    for confirmed in follower.catch_up(WAIT_S):
+        state.apply_groups(logs[confirmed.where], confirmed.offset, confirmed.event)
     return state
 
 
 def check(simulation: Simulation) -> None:
-    events = [heard.event for heard in simulation.heard()]
+    events = [confirmed.event for confirmed in simulation.confirmed_events()]
     final: dict[int, BatchServed] = {}
     newest: dict[int, BatchServed] = {}
     for event in events:

@@ -1,7 +1,7 @@
 """Several owners of one log under a seed: they claim, settle, crash, and everything goes wrong.
 
-Each owner settles items 0, 1, 2, … of one source, a few at a time, and acts on what it heard. At
-every call to the broker another owner may get its turn, so claims and appends interleave anyhow.
+Each owner settles items 0, 1, 2, … of one source, a few at a time, and acts on what is confirmed.
+At every call to the broker another owner may get its turn, so claims and appends interleave anyhow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Wrong(AssertionError):
 
 
 class Act(NamedTuple):
-    """What an owner did because it had heard an event."""
+    """What an owner did because it had confirmed an event."""
 
     offset: int
     items: tuple[int, ...]
@@ -117,7 +117,7 @@ class Owner:
         event = flushed(self.log.epoch, self.log.nonce, items, left[0] if left else beyond)
         try:
             ticket = self.log.append(event)
-            offset = self.log.heard(ticket, Deadline(5.0, self.world.clock))
+            offset = self.log.wait_confirmed(ticket, Deadline(5.0, self.world.clock))
         except (Fenced, DeliveryUnknown):
             self.claimed = False
         else:
@@ -178,10 +178,10 @@ class Owners:
         fold = SealFold(dedupe_horizon=HORIZON)
         there: dict[int, tuple[int, ...]] = {}
         follower = Follower(self._memory, {WHERE: EARLIEST}, clock=self.clock)
-        for heard in follower.catch_up(30.0):
-            fold.apply(heard.offset, heard.timestamp_us, heard.event)
-            if isinstance(heard.event, Flushed):
-                there[heard.offset] = tuple(heard.event.members.offsets.tolist())
+        for confirmed in follower.catch_up(30.0):
+            fold.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
+            if isinstance(confirmed.event, Flushed):
+                there[confirmed.offset] = tuple(confirmed.event.segments.offsets.tolist())
         follower.close()
         items = sorted(item for flush in there.values() for item in flush)
         if items != list(range(ITEMS)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.broken.durable_for_heard import DurableForHeard
+from simulation.broken.durable_for_confirmed import DurableForHeard
 from simulation.broken.no_barrier import WithoutBarrier
 from simulation.broken.no_doubt import WithoutDoubt
 from simulation.broken.no_fence import without_fence

@@ -24,8 +24,8 @@ def settled(reason: str, *offsets: int) -> Settled:
 
 def event(name: str, offsets: list[int], watermark: int, *extra: Settled, **fields: Any) -> Flushed:
     flush = flush_of([GroupSpec(rewards=(1.0,) * len(offsets))], name=name, watermark=watermark)
-    members = replace(flush.members, offsets=np.array(offsets, np.int64))
-    return replace(flush, members=members, settled=extra, **fields)
+    segments = replace(flush.segments, offsets=np.array(offsets, np.int64))
+    return replace(flush, segments=segments, settled=extra, **fields)
 
 
 def ledger_of(*events: Flushed | LossAccepted) -> Ledger:

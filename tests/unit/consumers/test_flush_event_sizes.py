@@ -12,12 +12,12 @@ from harness.assembling import Drive
 from rollstream.consumers.assembling import Plan
 from rollstream.consumers.assembling.assembler import EVENT_BYTES_MAX
 from rollstream.consumers.assembling.decisions import event_bytes
-from rollstream.consumers.sealing.rows import Draft, Place, draft_flush
+from rollstream.consumers.sealing.rows import Draft, FlushTarget, draft_flush
 from rollstream.schemas import codec
 from rollstream.schemas.ids import NAME_CHARS_MAX
 
 FIXED_BYTES = 1_024  # Of an event that settles nothing.
-PLACE = Place("e" * 200, 1, 0, 10**12, "0" * 32, "g1-p0-1000000", "zstd")
+PLACE = FlushTarget("e" * 200, 1, 0, 10**12, "0" * 32, "g1-p0-1000000", "zstd")
 NAMES = ("rollout_uid", "example_id", "group_uid", "lineage", "replica_id", "stop_reason", "split")
 FACE = "\N{GRINNING FACE}"
 LETTERS = ("n", "é", "字", FACE)  # Of one to four bytes.

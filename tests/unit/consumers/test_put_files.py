@@ -12,7 +12,7 @@ import pytest
 from harness.assembling import Drive
 from harness.failing_blobs import PassingBlobs
 from rollstream.consumers.sealing.flush import Flush, put_files
-from rollstream.consumers.sealing.rows import Place
+from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.events import Event
 from rollstream.store import Blobs, Bytes, StoreFull
@@ -33,7 +33,7 @@ class NoLog:
     def append(self, event: Event) -> Ticket:
         raise AssertionError(event)
 
-    def heard(self, ticket: Ticket, deadline: object) -> int:
+    def wait_confirmed(self, ticket: Ticket, deadline: object) -> int:
         raise AssertionError(ticket)
 
 
@@ -80,10 +80,10 @@ def test_a_failed_file_is_told_once_nobody_writes_any_more() -> None:
             drive.rollout(f"{version}-{member}", example_id=version, policy_version=version)
     plan = drive.assembler.plan(100, 1 << 30)
     assert plan is not None
-    place = Place("math", 0, 0, 1, "nonce", "name", "none")
+    target = FlushTarget("math", 0, 0, 1, "nonce", "name", "none")
     with Asked() as writers:
         blobs = FirstIsFull(MemoryBlobs(), writers.asked)
-        flush = Flush(plan, place, blobs, writers, NoLog(), ManualClock(), 1.0, lambda _: None)
+        flush = Flush(plan, target, blobs, writers, NoLog(), ManualClock(), 1.0, lambda _: None)
         with pytest.raises(StoreFull):
             put_files(flush)
         assert not blobs.asked_too_early

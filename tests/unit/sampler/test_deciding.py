@@ -12,12 +12,12 @@ from harness.groups import GroupSpec
 from rollstream.sampler.deciding.answer import not_enough, progress
 from rollstream.sampler.deciding.commands import (
     Ack,
-    Checkpoint,
+    EvictOverCapacity,
+    MarkCheckpointed,
     NextBatch,
     PublishPolicy,
     Replace,
     Resume,
-    Tidy,
 )
 from rollstream.sampler.errors import (
     InvalidRequest,
@@ -27,7 +27,7 @@ from rollstream.sampler.errors import (
     UnknownStep,
 )
 from rollstream.streams.errors import Fenced
-from rollstream.streams.folds.refs import Ref
+from rollstream.streams.folds.refs import GroupRef
 
 
 def specs(count: int, **fields: Any) -> list[GroupSpec]:
@@ -120,7 +120,7 @@ def test_every_reason_has_its_remedy(config: dict[str, Any], spec: GroupSpec, re
     sampler = Decider(**config)
     sampler.do(PublishPolicy(step=1, policy_version="step-1"))
     sampler.seal(spec, spec, spec)
-    sampler.do(Tidy())
+    sampler.do(EvictOverCapacity())
     command = NextBatch(step=0, num_groups=1, mix={"code": 1.0}, accept="nonzero_std")
     sampler.do(command)
     with pytest.raises(NotEnoughGroups, match=remedy):
@@ -226,11 +226,11 @@ def test_capacity_evicts_the_oldest_and_never_a_group_of_an_open_batch() -> None
     batch = sampler.serve(0, 2)
     for _ in range(3):
         sampler.seal(*specs(2))
-    sampler.do(Tidy())
+    sampler.do(EvictOverCapacity())
     assert sampler.state.ready.refs() == [
-        Ref("math", 1, 0, 2, 1),
-        Ref("math", 1, 0, 3, 0),
-        Ref("math", 1, 0, 3, 1),
+        GroupRef("math", 1, 0, 2, 1),
+        GroupRef("math", 1, 0, 3, 0),
+        GroupRef("math", 1, 0, 3, 1),
     ]
     assert all(sampler.state.group(chosen) is not None for chosen in batch.groups)
 
@@ -242,7 +242,7 @@ def test_open_batches_are_bounded_until_checkpointed() -> None:
     sampler.serve(1)
     with pytest.raises(TooManyOpenBatches, match="checkpointed"):
         sampler.serve(2)
-    sampler.do(Checkpoint(step=0))
+    sampler.do(MarkCheckpointed(step=0))
     sampler.serve(2)
 
 
@@ -271,7 +271,7 @@ def test_final_groups_stay_final_when_a_trainer_goes_back_before_its_checkpoint(
     sampler = Decider()
     sampler.seal(*specs(4))
     batches = [sampler.serve(step) for step in range(2)]
-    sampler.do(Checkpoint(step=1))
+    sampler.do(MarkCheckpointed(step=1))
     sampler.do(Resume(checkpointed_step=0, later="release"))
     assert sampler.do(NextBatch(step=1, num_groups=1)) is None, "no final group is served anew"
     sampler.do(Resume(checkpointed_step=None, later="replay"))
@@ -279,12 +279,12 @@ def test_final_groups_stay_final_when_a_trainer_goes_back_before_its_checkpoint(
 
 
 def test_final_batches_are_held_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollstream.sampler.deciding.state.FINAL_BATCHES_KEPT", 2)
+    monkeypatch.setattr("rollstream.streams.folds.sampler.state.FINAL_BATCHES_KEPT", 2)
     sampler = Decider()
     sampler.seal(*specs(8))
     for step in range(4):
         sampler.serve(step)
-        sampler.do(Checkpoint(step=step))
+        sampler.do(MarkCheckpointed(step=step))
     assert sorted(sampler.state.batches) == [2, 3]
     with pytest.raises(UnknownStep, match="next one to be served is 4"):
         sampler.serve(1)
@@ -311,7 +311,7 @@ def test_a_trainer_of_an_older_epoch_is_fenced() -> None:
     for command in (
         NextBatch(step=0, num_groups=2, trainer_epoch=old),
         Ack(step=0, batch_id=batch.event.batch_id, trainer_epoch=old),
-        Checkpoint(step=0, trainer_epoch=old),
+        MarkCheckpointed(step=0, trainer_epoch=old),
         PublishPolicy(step=1, policy_version="step-1", trainer_epoch=old),
     ):
         with pytest.raises(Fenced, match="successor has resumed"):
@@ -339,7 +339,7 @@ def test_progress_follows_examples_until_they_are_final() -> None:
     sampler.serve(0, 2)
     sampler.serve(1, 1)
     assert sum(progress(sampler.state).handed_out["math"].values()) == 3
-    sampler.do(Checkpoint(step=0))
+    sampler.do(MarkCheckpointed(step=0))
     now = progress(sampler.state)
     assert sum(now.trained["math"].values()) == 2
     assert sum(now.handed_out["math"].values()) == 1
@@ -350,13 +350,13 @@ def test_replace_puts_other_groups_into_the_places_once() -> None:
     sampler = Decider()
     sampler.seal(*specs(6))
     batch = sampler.serve(0, 3)
-    command = Replace(step=0, digest=batch.digest, places=(1,), reason="all equal")
+    command = Replace(step=0, digest=batch.digest, slots=(1,), reason="all equal")
     new = sampler.do(command)
     assert [a == b for a, b in zip(batch.groups, new.groups, strict=True)] == [True, False, True]
     assert sampler.do(command) == new
     assert sampler.serve(0, 3) == new
     with pytest.raises(RequestDiffers, match="has changed"):
-        sampler.do(Replace(step=0, digest=batch.digest, places=(2,), reason="all equal"))
+        sampler.do(Replace(step=0, digest=batch.digest, slots=(2,), reason="all equal"))
 
 
 def test_policies_have_one_version_each_and_no_version_names_two() -> None:

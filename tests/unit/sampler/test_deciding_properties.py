@@ -16,19 +16,20 @@ from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
 from rollstream.sampler.deciding.commands import (
     Ack,
-    Checkpoint,
+    MarkCheckpointed,
     NextBatch,
     PublishPolicy,
     Replace,
     Resume,
 )
-from rollstream.sampler.deciding.eligible import Accept
 from rollstream.sampler.errors import TooManyOpenBatches
-from rollstream.streams.folds.refs import LogId, ref_of
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.folds.refs import ref_of
+from rollstream.streams.folds.sampler.eligible import Accept
 
 
 @st.composite
-def seal_logs(draw: st.DrawFn) -> list[tuple[LogId, list[GroupSpec]]]:
+def seal_logs(draw: st.DrawFn) -> list[tuple[PartitionAddress, list[GroupSpec]]]:
     """Flushes for the three logs, in some order of arrival."""
     spec = st.builds(
         GroupSpec,
@@ -71,12 +72,12 @@ def perform(sampler: Decider, action: str) -> None:
     elif action == "ack":
         sampler.do(Ack(step=newest, batch_id=state.batches[newest].event.batch_id))
     elif action == "save":
-        sampler.do(Checkpoint(step=newest))
+        sampler.do(MarkCheckpointed(step=newest))
     elif action in ("replay", "release"):
         sampler.do(Resume(checkpointed_step=max(0, newest - 1), later=action))  # type: ignore[arg-type]
     elif action == "replace" and not state.batches[newest].final:
         digest = state.batches[newest].digest
-        sampler.do(Replace(step=newest, digest=digest, places=(0,), reason="test"))
+        sampler.do(Replace(step=newest, digest=digest, slots=(0,), reason="test"))
 
 
 @pytest.mark.proves("I5")

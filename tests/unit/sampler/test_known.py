@@ -8,8 +8,8 @@ import numpy as np
 from numpy.testing import assert_array_equal
 
 from harness.groups import GroupSpec, flush_of
-from rollstream.sampler.deciding.known import KnownGroup, known_groups
-from rollstream.streams.folds.refs import LogId
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 
 NAN = float("nan")
 
@@ -17,13 +17,13 @@ NAN = float("nan")
 def known(uids: tuple[str, ...], segments: list[int], rewards: list[float]) -> list[KnownGroup]:
     """Two groups of four rows each."""
     event = flush_of([GroupSpec(rewards=(0.0,) * 4)] * 2, name="a")
-    members = replace(
-        event.members,
+    sealed = replace(
+        event.segments,
         uids=uids,
         segment_idxs=np.array(segments, np.int32),
         rewards=np.array(rewards, np.float64),
     )
-    return known_groups(LogId("math", 1, 0), 7, replace(event, members=members))
+    return known_groups(PartitionAddress("math", 1, 0), 7, replace(event, segments=sealed))
 
 
 UIDS = ("t", "t", "t", "u", "v", "v", "w", "w")
@@ -33,19 +33,19 @@ SEGMENTS = [0, 1, 2, 0, 0, 1, 0, 1]
 def test_what_a_trajectory_earned_at_its_end_is_every_earlier_segments() -> None:
     groups = known(UIDS, SEGMENTS, [NAN, NAN, 1.0, 0.5, NAN, 0.25, 0.75, 0.0])
     assert [group.has_rewards for group in groups] == [True, True]
-    assert_array_equal(groups[0].members.rewards, [1, 1, 1, 0.5, 0.25, 0.25, 0.75, 0])
+    assert_array_equal(groups[0].segments.rewards, [1, 1, 1, 0.5, 0.25, 0.25, 0.75, 0])
 
 
 def test_a_last_segment_without_a_reward_waits_for_its_score() -> None:
     groups = known(UIDS, SEGMENTS, [0.5, NAN, 1.0, 0.5, 0.25, NAN, NAN, NAN])
     assert [group.has_rewards for group in groups] == [True, False]
-    assert_array_equal(groups[0].members.rewards, [0.5, 1, 1, 0.5, 0.25, NAN, NAN, NAN])
+    assert_array_equal(groups[0].segments.rewards, [0.5, 1, 1, 0.5, 0.25, NAN, NAN, NAN])
 
 
 def test_segments_with_rewards_of_their_own_keep_them() -> None:
     given = [0.0, 0.5, 1.0, 0.0, 0.1, 0.2, 0.3, 0.4]
     groups = known(UIDS, SEGMENTS, given)
-    assert_array_equal(groups[1].members.rewards, given)
+    assert_array_equal(groups[1].segments.rewards, given)
 
 
 def test_a_rollout_of_one_segment_waits_for_its_own_score() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from harness.groups import GroupSpec, flush_of
-from rollstream.sampler.deciding.known import KnownGroup, known_groups
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.schemas.columns import REQUIRED_ARRAYS
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobMissing, Blobs, CorruptFile, LocalBlobs, MemoryBlobs
-from rollstream.streams.folds.refs import LogId
+from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 
-LOG = LogId("math", 1, 0)
+LOG = PartitionAddress("math", 1, 0)
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -29,10 +29,10 @@ def sealed(blobs: Blobs, name: str, *, output: int = 64) -> list[KnownGroup]:
 def test_rows_are_those_of_the_group(blobs: Blobs) -> None:
     groups = sealed(blobs, "a")
     part = Payloads(blobs, 1 << 20).parts(0, [(7, groups[2])])[0]
-    assert (part.place, part.first) == (7, groups[2].group.row_start)
+    assert (part.slot, part.first) == (7, groups[2].group.row_start)
     assert set(REQUIRED_ARRAYS) <= set(part.columns.arrays)
     uids = Payloads(blobs, 0).all_fields(groups[2]).scalars["rollout_uid"]
-    assert list(uids) == list(groups[2].members.uids[4:6])
+    assert list(uids) == list(groups[2].segments.uids[4:6])
 
 
 @pytest.mark.proves("I8", "A21")

@@ -12,7 +12,7 @@ from harness.brokers import until
 from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, config_of, new_name
-from rollstream.sampler import Batch, SamplerDoor
+from rollstream.sampler import Batch, SamplerApi
 from rollstream.sampler.history import FileCheck, check_from_files
 from rollstream.sampler.serving import projecting
 from rollstream.store import Bytes, MemoryBlobs
@@ -45,7 +45,7 @@ class StuckWorld(LocalWorld):
         config = config_of("file:///unused", new_name(), max_open_batches=2 * LAST)
         super().__init__(MemoryBroker(MemoryLogs()), self.blobs, config)
 
-    def fill(self) -> tuple[SamplerDoor, Batch]:
+    def fill(self) -> tuple[SamplerApi, Batch]:
         """The door, and the batch that waits last."""
         self.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(LAST + 3)))
         door = self.open()

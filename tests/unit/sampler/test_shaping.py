@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.groups import GroupSpec, flush_of, group_segments
-from rollstream.sampler.deciding.known import known_groups
-from rollstream.sampler.deciding.served import ServedBatch
 from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
 from rollstream.sampler.shaping.assembled import GroupRows, make_batch
 from rollstream.sampler.shaping.batch import Batch
@@ -20,14 +18,16 @@ from rollstream.sampler.shaping.ranks import share
 from rollstream.sampler.shaping.scratch import Fresh, Scratch
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import BatchServed
-from rollstream.streams.folds.refs import LogId
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.folds.sampler.known import known_groups
+from rollstream.streams.folds.sampler.served import ServedBatch
 
 
 def batch_of(
     specs: Sequence[GroupSpec], *, step: int = 3, memory: Scratch | Fresh | None = None
 ) -> Batch:
     """A batch of all groups, as if they had been read from one file."""
-    log = LogId("math", 1, 0)
+    log = PartitionAddress("math", 1, 0)
     groups = known_groups(log, 0, flush_of(specs, name="f")) if specs else []
     segments = [s for i, spec in enumerate(specs) for s in group_segments(spec, "math", f"f-g{i}")]
     columns = Columns.from_segments(segments)
@@ -162,5 +162,5 @@ def test_a_batch_without_its_sampler_says_so_when_asked_for_rows() -> None:
 @given(st.integers(0, 40), st.integers(1, 9))
 def test_shares_cover_every_place_once_and_differ_by_one_at_most(groups: int, size: int) -> None:
     shares = [share(groups, rank, size) for rank in range(size)]
-    assert sorted(place for places in shares for place in places) == list(range(groups))
+    assert sorted(slot for slots in shares for slot in slots) == list(range(groups))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1

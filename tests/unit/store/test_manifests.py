@@ -53,7 +53,7 @@ def test_manifest_holds_the_whole_event(event: Flushed) -> None:
     found = read_manifest(encode_manifest(manifest))
     assert found[:4] == ("math", 1, 3, 99)
     assert encode(found.event) == encode(event)
-    assert np.isnan(found.event.members.rewards).all()
+    assert np.isnan(found.event.segments.rewards).all()
 
 
 @pytest.mark.proves("A10")
@@ -64,7 +64,7 @@ def test_manifest_is_json_that_any_reader_opens(event: Flushed) -> None:
     content = json.loads(blobs.read(path))
     assert content["event"]["files"][0]["path"] == "groups/x.parquet"
     assert content["event"]["groups"][0]["group_id"] == "group-0"
-    assert content["event"]["members"]["rewards"] == [None, None]
+    assert content["event"]["segments"]["rewards"] == [None, None]
     assert content["event"]["settled"][0]["offsets"] == [5, 2**40]
 
 

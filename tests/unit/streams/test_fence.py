@@ -6,7 +6,7 @@ import pytest
 
 from harness.seal_events import flushed
 from rollstream.schemas.events import Claimed, Event, Requested
-from rollstream.streams.owned.fence import Fence, Reign
+from rollstream.streams.owned.fence import CurrentClaim, Fence
 
 
 def claim(nonce: str) -> Claimed:
@@ -62,6 +62,6 @@ def test_requests_count_under_any_claim() -> None:
 
 def test_the_fence_says_who_reigns() -> None:
     fence = Fence()
-    assert fence.reign is None
+    assert fence.current_claim is None
     fence.admits(7, claim("a"))
-    assert fence.reign == Reign(7, "a", "owner of a")
+    assert fence.current_claim == CurrentClaim(7, "a", "owner of a")

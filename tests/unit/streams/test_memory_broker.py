@@ -90,10 +90,10 @@ def test_an_evicted_member_learns_it_after_its_successor_has_the_partition() -> 
     topic = new_topic(broker, 1, {})
     where = TopicPartition(topic, 0)
     gone: list[TopicPartition] = []
-    zombie = broker.group_reader("g", [topic], on_gone=gone.append)
+    zombie = broker.group_reader("g", [topic], on_revoked=gone.append)
     zombie.poll(1, 0)
     zombie.begin(where, 0)
-    successor = MemoryBroker(logs).group_reader("g", [topic], on_gone=gone.append)
+    successor = MemoryBroker(logs).group_reader("g", [topic], on_revoked=gone.append)
     zombie.evict()
     successor.poll(1, 0)
     assert successor.assigned() == zombie.assigned() == {where}
@@ -109,7 +109,7 @@ def test_an_evicted_member_learns_it_after_its_successor_has_the_partition() -> 
 def test_partitions_move_no_more_than_they_must() -> None:
     broker = MemoryBroker(clock=ManualClock())
     topic = new_topic(broker, 6, {})
-    members = [broker.group_reader("g", [topic], on_gone=lambda _: None) for _ in range(3)]
+    members = [broker.group_reader("g", [topic], on_revoked=lambda _: None) for _ in range(3)]
     held: list[frozenset[TopicPartition]] = []
     for joined in range(1, 4):
         for _ in range(3):

@@ -21,18 +21,18 @@ from rollstream.schemas.events import (
     ChosenGroup,
     Claimed,
     Dropped,
+    DroppedGroup,
     Event,
-    GroupRef,
     PolicyPublished,
     Replaced,
     Resumed,
 )
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.status import (
-    Draws,
     Figures,
     PartitionFigures,
     SamplerFigures,
+    SamplerSources,
     measure,
 )
 from rollstream.streams.topics.layout import Layout
@@ -64,15 +64,15 @@ class Logs:
     def seal(self, *specs: GroupSpec, offset: int = 0, epoch: int = 0) -> None:
         """One flush whose source offsets begin at ``offset``."""
         flush = flush_of(specs, name=f"flush-{offset}", watermark=offset + 2 * len(specs))
-        members = replace(flush.members, offsets=flush.members.offsets + offset)
-        self.say(LAYOUT.groups("math"), replace(flush, epoch=epoch, nonce="n", members=members))
+        segments = replace(flush.segments, offsets=flush.segments.offsets + offset)
+        self.say(LAYOUT.groups("math"), replace(flush, epoch=epoch, nonce="n", segments=segments))
 
     def measure(self) -> Figures:
         return measure(
             self.broker,
             LAYOUT,
             {"math": 1},
-            {"t": Draws(("math",), "", self.max_policy_lag)},
+            {"t": SamplerSources(("math",), "", self.max_policy_lag)},
             clock=self.clock,
             deadline=Deadline(10, self.clock),
         )
@@ -255,7 +255,7 @@ def test_batch_that_was_released_and_its_successor_count_as_two(logs: Logs) -> N
 
 
 def dropped(count: int, reason: str) -> Dropped:
-    ref = GroupRef(environment="math", generation=1, partition=0, offset=1, index=0)
+    ref = DroppedGroup(environment="math", generation=1, partition=0, offset=1, index=0)
     return Dropped(**CLAIM, now_ts=0, reason=reason, groups=(ref,) * count)
 
 
@@ -297,7 +297,7 @@ def test_group_that_was_replaced_is_not_ready_again_after_a_release(logs: Logs) 
         step=0,
         batch_id="b0",
         reason="easy",
-        places=np.array([1], np.int32),
+        slots=np.array([1], np.int32),
         groups=chosen(1, 2),
         cursor=(),
         digest=b"",

@@ -12,15 +12,15 @@ from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
 from rollstream.sampler.deciding.commands import (
     Ack,
-    Checkpoint,
     Command,
+    MarkCheckpointed,
     NextBatch,
     PublishPolicy,
     Replace,
     Resume,
 )
 from rollstream.sampler.errors import SamplerError
-from rollstream.streams.status.groups import Draws, SealLog, sealed_groups, standing
+from rollstream.streams.status.groups import SamplerSources, SealLog, sealed_groups, standing
 from rollstream.streams.status.progress import SamplerProgress
 
 Later = Literal["replay", "release"]
@@ -50,14 +50,14 @@ def command(sampler: Decider, action: str, back: int, later: Later) -> Command:
         case "ack":
             return Ack(step=step, batch_id=batch.event.batch_id if batch else "none")
         case "save":
-            return Checkpoint(step=step)
+            return MarkCheckpointed(step=step)
         case "resume":
             return Resume(checkpointed_step=step if back else None, later=later)
         case "policy":
             return PublishPolicy(step=step, policy_version=f"v{step}-{state.policy_epoch}")
         case "replace":
             digest = batch.digest if batch else b""
-            return Replace(step=step, digest=digest, places=(0,), reason="test")
+            return Replace(step=step, digest=digest, slots=(0,), reason="test")
         case _:
             return NextBatch(step=state.next_step, num_groups=1)
 
@@ -84,7 +84,7 @@ def test_status_and_sampler_agree_whatever_was_decided(actions: list[Action]) ->
         flushes = [(offset, flush) for where, offset, flush in sampler.sealed if where == log]
         groups = dict(pair for at, flush in flushes for pair in sealed_groups(log, at, 0, flush))
         logs[log] = SealLog(0, 0, groups)
-    draws = Draws(("math", "code"), "", sampler.config.max_policy_lag)
+    draws = SamplerSources(("math", "code"), "", sampler.config.max_policy_lag)
     found = standing(logs, draws, progress.taken, None)
     state = sampler.state
     assert found.ready == len(state.ready)

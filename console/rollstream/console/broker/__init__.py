@@ -14,8 +14,8 @@ from rollstream.console.broker.embedded import EmbeddedKafka
 from rollstream.console.broker.errors import (
     BrokerDataInUse,
     BrokerDidNotStart,
-    BrokerError,
     BrokerNotRunning,
+    EmbeddedKafkaError,
     KafkaFilesUnavailable,
     LocalExtraMissing,
     PortTaken,
@@ -24,9 +24,9 @@ from rollstream.console.broker.errors import (
 __all__ = [
     "BrokerDataInUse",
     "BrokerDidNotStart",
-    "BrokerError",
     "BrokerNotRunning",
     "EmbeddedKafka",
+    "EmbeddedKafkaError",
     "KafkaFilesUnavailable",
     "LocalExtraMissing",
     "PortTaken",

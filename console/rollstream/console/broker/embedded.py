@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from rollstream.console.broker.child import BoundChild
 from rollstream.console.broker.data_lock import hold
-from rollstream.console.broker.errors import BrokerDidNotStart, BrokerError, BrokerNotRunning
+from rollstream.console.broker.errors import BrokerDidNotStart, BrokerNotRunning, EmbeddedKafkaError
 from rollstream.console.broker.jars import KAFKA_VERSION, kafka_jars
 from rollstream.console.broker.java import find_java
 from rollstream.console.broker.ports import Ports, settle_ports
@@ -110,7 +110,9 @@ class EmbeddedKafka:
             BrokerDidNotStart: Java ended, or did not answer in time.
         """
         if self._child is not None and self._child.wait(0) is None:
-            raise BrokerError(f"the Kafka over {self._data} runs already, as process {self.pid}")
+            raise EmbeddedKafkaError(
+                f"the Kafka over {self._data} runs already, as process {self.pid}"
+            )
         java = find_java()
         jars = kafka_jars(on_progress=self._tell)
         self._data.mkdir(parents=True, exist_ok=True)
@@ -152,7 +154,7 @@ class EmbeddedKafka:
         child = self._started_child()
         child.signal(signal.SIGKILL)
         if child.wait(KILL_TIMEOUT_S) is None:
-            raise BrokerError(
+            raise EmbeddedKafkaError(
                 f"process {child.pid} is still there {KILL_TIMEOUT_S} s after kill -9"
             )
 

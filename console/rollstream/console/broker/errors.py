@@ -6,11 +6,11 @@ from rollstream.runtime.extras import how_to_install
 from rollstream.schemas.errors import RollstreamError
 
 
-class BrokerError(RollstreamError):
+class EmbeddedKafkaError(RollstreamError):
     """The embedded Kafka could not do what was asked."""
 
 
-class LocalExtraMissing(BrokerError):
+class LocalExtraMissing(EmbeddedKafkaError):
     """A package that brings Java or fetches Kafka is not installed."""
 
     def __init__(self, package: str) -> None:
@@ -21,21 +21,21 @@ class LocalExtraMissing(BrokerError):
         self.package = package
 
 
-class KafkaFilesUnavailable(BrokerError):
+class KafkaFilesUnavailable(EmbeddedKafkaError):
     """Kafka's files are not in the cache and could not be fetched."""
 
 
-class BrokerDataInUse(BrokerError):
+class BrokerDataInUse(EmbeddedKafkaError):
     """Another process holds the data folder."""
 
 
-class PortTaken(BrokerError):
+class PortTaken(EmbeddedKafkaError):
     """A port that the broker must have is in use by another process."""
 
 
-class BrokerDidNotStart(BrokerError):
+class BrokerDidNotStart(EmbeddedKafkaError):
     """Java ended, or did not answer in time; the message carries the end of its log."""
 
 
-class BrokerNotRunning(BrokerError):
+class BrokerNotRunning(EmbeddedKafkaError):
     """Something was asked that only a running broker can answer."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rollstream.console.broker.errors import BrokerError, PortTaken
+from rollstream.console.broker.errors import EmbeddedKafkaError, PortTaken
 from rollstream.console.broker.properties import LOOPBACK
 
 # Below Linux' range for outgoing connections: there, a client that dials a dead broker again and
@@ -41,7 +41,7 @@ def settle_ports(data: Path, wanted: int | None) -> Ports:
         try:
             ports = Ports(**json.loads(kept.read_text()))
         except (ValueError, TypeError) as broken:
-            raise BrokerError(
+            raise EmbeddedKafkaError(
                 f"{kept} holds {kept.read_text()!r} and not two ports: delete that file"
             ) from broken
         if wanted is not None:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from rollstream.console.options import CONFIG_FILE, ConfigOption, JsonOption, TimeoutOption
-from rollstream.console.outside import outside
+from rollstream.console.services import outside
 from rollstream.console.views.audit import audit_view
 from rollstream.consumers.audit import audit as run_audit
 from rollstream.runtime.config.load import load_config

@@ -7,7 +7,7 @@ import json
 import typer
 
 from rollstream.console.options import CONFIG_FILE, ConfigOption, JsonOption
-from rollstream.console.outside import outside
+from rollstream.console.services import outside
 from rollstream.runtime.config.load import load_config
 from rollstream.store import visible_files
 

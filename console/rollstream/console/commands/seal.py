@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rollstream.console.options import CONFIG_FILE, ConfigOption
-from rollstream.console.outside import outside
+from rollstream.console.services import outside
 from rollstream.consumers import Sealer
 from rollstream.runtime.config.load import load_config
 from rollstream.store.warm_memory import keep_memory_warm

@@ -15,11 +15,11 @@ from rollstream.console.options import (
     JsonOption,
     TimeoutOption,
 )
-from rollstream.console.outside import layout_of, outside
+from rollstream.console.services import layout_of, outside
 from rollstream.console.views.status import status_view
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.status import Draws, Limits, first_stuck, measure
+from rollstream.streams.status import Limits, SamplerSources, first_stuck, measure
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +41,7 @@ def status(
             layout_of(settings),
             {name: section.partitions for name, section in settings.environments.items()},
             {
-                name: Draws(section.environments, section.lineage, section.max_policy_lag)
+                name: SamplerSources(section.environments, section.lineage, section.max_policy_lag)
                 for name, section in settings.samplers.items()
             },
             clock=world.clock,

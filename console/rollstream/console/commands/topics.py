@@ -13,7 +13,7 @@ from rollstream.console.options import (
     JsonOption,
     TimeoutOption,
 )
-from rollstream.console.outside import outside, specs_of
+from rollstream.console.services import outside, specs_of
 from rollstream.runtime.config.load import load_config
 from rollstream.streams.topics.check import check_topics
 from rollstream.streams.topics.create import create_topics

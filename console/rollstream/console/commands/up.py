@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from rollstream.console.broker import BrokerDidNotStart, EmbeddedKafka
-from rollstream.console.outside import outside
+from rollstream.console.services import outside
 from rollstream.console.views.fetching import Fetching
 from rollstream.runtime.config.load import load_config
 

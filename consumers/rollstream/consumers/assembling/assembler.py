@@ -57,7 +57,7 @@ class Assembler:
 
     Args:
         environment: of the partition.
-        policy: how its rollouts become groups.
+        config: how its rollouts become groups.
         seen: whether a (uid, segment) was settled before, within the dedupe horizon.
         watermark: where reading begins: every offset below it is settled.
     """
@@ -65,24 +65,24 @@ class Assembler:
     def __init__(
         self,
         environment: str,
-        policy: EnvironmentConfig,
+        config: EnvironmentConfig,
         seen: Callable[[str, int], bool],
         *,
         watermark: int = 0,
     ) -> None:
         self._environment = environment
-        self._strict = policy.grouping == "strict"
-        self._policy = policy
-        self._target = policy.target_group_size
-        self._cap = policy.max_per_replica
-        accepted = policy.accept_policy_versions
+        self._strict = config.grouping == "strict"
+        self._config = config
+        self._target = config.target_group_size
+        self._cap = config.max_per_replica
+        accepted = config.accept_policy_versions
         self._accepted = None if accepted is None else frozenset(accepted)
-        self._records_max = policy.max_pending_rollouts
-        self._payload_max = policy.max_pending_bytes
+        self._records_max = config.max_pending_rollouts
+        self._payload_max = config.max_pending_bytes
         self._seen = seen
         self._groups: dict[PendingKey, PendingGroup] = {}
-        self._expire_after_us = round(policy.expire_after_s * 1e6)
-        self._ages = AgeOrder(round(policy.seal_timeout_s * 1e6), self._expire_after_us)
+        self._expire_after_us = round(config.expire_after_s * 1e6)
+        self._ages = AgeOrder(round(config.seal_timeout_s * 1e6), self._expire_after_us)
         # In the order in which they began, so of their ages, in whichever group they are now.
         self._chains: OrderedDict[str, Chain] = OrderedDict()
         self._uids: set[Ident] = set()
@@ -128,7 +128,7 @@ class Assembler:
         if timestamp_us > self.now_us:
             self._advance(timestamp_us)
         if not isinstance(event, Segment):
-            self._add_word(offset, event)
+            self._add_control_event(offset, event)
             return
         header = event.header
         uid = header.rollout_uid
@@ -144,7 +144,7 @@ class Assembler:
         chain = self._chains.get(uid) if self._chains else None
         group = self._group_for(header) if chain is None else chain.group
         if group.failed_uids and uid in group.failed_uids:
-            self._note(group, Settlement(SettleReason.FAILED, offset, uid, idx))
+            self._add_settlement(group, Settlement(SettleReason.FAILED, offset, uid, idx))
             return
         if self._cap is not None and chain is None:
             taken = group.replicas.get(header.replica_id, 0)
@@ -167,7 +167,7 @@ class Assembler:
         else:
             self._add_to_chain(group, chain, offset, event, size)
         if self.pending_records > self._records_max or self.pending_bytes > self._payload_max:
-            self._shed()
+            self._expire_over_limit()
 
     def unreadable(self, offset: int, timestamp_us: int) -> None:
         """The next record cannot be read."""
@@ -210,7 +210,7 @@ class Assembler:
     def flush(self) -> None:
         """Seals whatever has enough members; the rest stays pending."""
         for group in self._ages.all():
-            if group.members >= self._policy.min_group_size:
+            if group.members >= self._config.min_group_size:
                 self._seal(group, SealReason.FLUSH)
 
     def plan(self, records_max: int, size_max: int) -> Plan | None:
@@ -236,7 +236,7 @@ class Assembler:
         return Plan(self._plans, tuple(decisions), low, self.now_us, records, size)
 
     def commit(self, plan: Plan) -> None:
-        """The plan is in the seal log and heard; ``seen`` answers for it from now on."""
+        """The plan is in the seal log and confirmed; ``seen`` answers for it from now on."""
         assert plan.number == self._plans, "a plan is committed once, the newest only"
         self._plans += 1
         for decision in plan.decisions:
@@ -268,15 +268,15 @@ class Assembler:
         self.pending_records -= group.records
         self.pending_bytes -= group.payload
 
-    def _add_word(self, offset: int, event: Dispatched | Failed) -> None:
+    def _add_control_event(self, offset: int, event: Dispatched | Failed) -> None:
         """A dispatch or a failure."""
         if isinstance(event, Dispatched):
-            note = Settlement(SettleReason.DISPATCHED, offset)
+            settlement = Settlement(SettleReason.DISPATCHED, offset)
             failed = 0
         else:
-            note = Settlement(SettleReason.FAILED, offset, event.rollout_uid, NO_SEGMENT)
+            settlement = Settlement(SettleReason.FAILED, offset, event.rollout_uid, NO_SEGMENT)
             failed = event.count
-        chain = self._chains.get(note.rollout_uid) if failed else None
+        chain = self._chains.get(settlement.rollout_uid) if failed else None
         if chain is not None:
             group = chain.group
         elif event.group_uid:
@@ -285,28 +285,28 @@ class Assembler:
             group = found or self._begin(key, event.group_size or self._target)
         else:
             # Nobody can say which inferred group it belongs to.
-            self._settle_alone(note)
+            self._settle_alone(settlement)
             return
         group.size = max(group.size, event.group_size)
         if chain is not None:
-            self._drop_chain(note.rollout_uid, chain, SettleReason.FAILED)
+            self._drop_chain(settlement.rollout_uid, chain, SettleReason.FAILED)
         # A member fails once, however often and for whatever reasons it is said.
-        if failed and note.rollout_uid not in group.failed_uids:
+        if failed and settlement.rollout_uid not in group.failed_uids:
             group.failed += failed
-        if failed and note.rollout_uid:
-            group.failed_uids.add(note.rollout_uid)
-        self._note(group, note)
+        if failed and settlement.rollout_uid:
+            group.failed_uids.add(settlement.rollout_uid)
+        self._add_settlement(group, settlement)
 
-    def _note(self, group: PendingGroup, note: Settlement) -> None:
-        group.notes.append(note)
+    def _add_settlement(self, group: PendingGroup, settlement: Settlement) -> None:
+        group.settlements.append(settlement)
         group.records += 1
         self.pending_records += 1
         self._close_if_due(group)
         if self.pending_records > self._records_max:
-            self._shed()
+            self._expire_over_limit()
 
     def _reject(self, offset: int, header: RolloutHeader) -> None:
-        note = Settlement(
+        settlement = Settlement(
             SettleReason.VERSION_REJECTED, offset, header.rollout_uid, header.segment_idx
         )
         uid = header.rollout_uid
@@ -317,12 +317,12 @@ class Assembler:
         elif header.group_uid:
             group = self._group_for(header)
         else:
-            self._settle_alone(note)
+            self._settle_alone(settlement)
             return
         if uid not in group.failed_uids:
             group.failed += 1
             group.failed_uids.add(uid)
-        self._note(group, note)
+        self._add_settlement(group, settlement)
 
     def _add_to_chain(
         self, group: PendingGroup, chain: Chain | None, offset: int, segment: Segment, size: int
@@ -354,14 +354,14 @@ class Assembler:
 
     def _drop_chain(self, uid: str, chain: Chain, reason: SettleReason) -> None:
         del self._chains[uid], chain.group.chains[uid]
-        chain.group.notes += [
+        chain.group.settlements += [
             Settlement(reason, chain.offsets[idx], uid, idx) for idx in chain.segments
         ]
 
     def _advance(self, now_us: int) -> None:
         self.now_us = now_us
         while (group := self._ages.next_timed_out(now_us)) is not None:
-            if group.members >= self._policy.min_group_size:
+            if group.members >= self._config.min_group_size:
                 self._seal(group, SealReason.TIMEOUT)
         while (group := self._ages.next_expired(now_us)) is not None:
             self._expire(group)
@@ -376,7 +376,7 @@ class Assembler:
                 return
             self._expire_chain(uid, chain)
 
-    def _shed(self) -> None:
+    def _expire_over_limit(self) -> None:
         """Over a bound: the oldest groups expire. Reading goes on, for the members that would
         complete the others are still to come."""
         while self.pending_records > self._records_max or self.pending_bytes > self._payload_max:
@@ -390,12 +390,12 @@ class Assembler:
                 self._seal(group, SealReason.FULL)
             else:
                 self._settle_without_members(group)
-        elif group.overdue and group.members >= self._policy.min_group_size:
+        elif group.overdue and group.members >= self._config.min_group_size:
             self._seal(group, SealReason.TIMEOUT)
 
     def _settle_without_members(self, group: PendingGroup) -> None:
         self._forget(group)
-        self._decide(Decision(None, group.notes, (), len(group.notes), 0))
+        self._decide(Decision(None, group.settlements, (), len(group.settlements), 0))
         self._keep_rest(group)
 
     def _seal(self, group: PendingGroup, reason: SealReason) -> None:
@@ -411,8 +411,8 @@ class Assembler:
             group.first_ts,
         )
         payload = group.payload - sum(chain.size for chain in group.chains.values())
-        records = len(group.offsets) + len(group.notes)
-        self._decide(Decision(due, group.notes, (), records, payload))
+        records = len(group.offsets) + len(group.settlements)
+        self._decide(Decision(due, group.settlements, (), records, payload))
         self._keep_rest(group)
 
     def _keep_rest(self, group: PendingGroup) -> None:
@@ -439,7 +439,7 @@ class Assembler:
         for uid, chain in group.chains.items():
             del self._chains[uid]
             rows += chain.rows()
-        self._settle_expired(group.notes, rows, group.payload)
+        self._settle_expired(group.settlements, rows, group.payload)
 
     def _expire_chain(self, uid: str, chain: Chain) -> None:
         """The rest of its group stays."""
@@ -456,9 +456,9 @@ class Assembler:
         self._settle_expired((), rows, chain.size)
 
     def _settle_expired(
-        self, notes: Iterable[Settlement], rows: Sequence[tuple[int, Segment]], size: int
+        self, settlements: Iterable[Settlement], rows: Sequence[tuple[int, Segment]], size: int
     ) -> None:
-        settled = list(notes)
+        settled = list(settlements)
         settled += [
             Settlement(SettleReason.EXPIRED, offset, s.header.rollout_uid, s.header.segment_idx)
             for offset, s in rows

@@ -46,7 +46,7 @@ class PendingGroup:
         failed: how many will never come.
         failed_uids: those that said who they are.
         chains: trajectories that are not whole, by uid.
-        notes: dispatches, failures and the like, settled with the group.
+        settlements: dispatches, failures and the like, settled with the group.
         replicas: members by env replica; only where a cap is set.
         payload: bytes held, chains included.
         records: offsets held.
@@ -61,13 +61,13 @@ class PendingGroup:
         "first_ts",
         "key",
         "members",
-        "notes",
         "offsets",
         "overdue",
         "payload",
         "records",
         "replicas",
         "segments",
+        "settlements",
         "size",
         "split",
     )
@@ -83,7 +83,7 @@ class PendingGroup:
         self.failed = 0
         self.failed_uids: set[str] = set()
         self.chains: dict[str, Chain] = {}
-        self.notes: list[Settlement] = []
+        self.settlements: list[Settlement] = []
         self.replicas: dict[str, int] = {}
         self.payload = 0
         self.records = 0

@@ -77,7 +77,7 @@ class _Book:
 
     def __init__(self, name: str, uids: UidBook) -> None:
         self.ledger = Ledger(name, uids)
-        self.manifests: set[str] = set()  # Paths that heard events have.
+        self.manifests: set[str] = set()  # Paths that confirmed events have.
         self.missing: list[int] = []  # Offsets of events without a manifest.
         self.newest = -1  # Offset of the newest flush.
         self.read_to = 0  # The seal log was read up to here.
@@ -120,11 +120,13 @@ class _Auditor:
             ends = {where: reader.bounds(where, self._request_s())[1] for where in starts}
             while any(follower.next_offsets()[where] < end for where, end in ends.items()):
                 self._expect_time(f"the seal log of {name}")
-                for heard in follower.poll(POLL_RECORDS, self._deadline.slice_s(SLICE_S)):
-                    book = books[heard.where.partition]
-                    book.ledger.apply(heard.offset, heard.event)
-                    if isinstance(heard.event, Flushed):
-                        self._note(name, heard.where.partition, book, heard.offset, heard.event)
+                for confirmed in follower.poll(POLL_RECORDS, self._deadline.slice_s(SLICE_S)):
+                    book = books[confirmed.where.partition]
+                    book.ledger.apply(confirmed.offset, confirmed.event)
+                    if isinstance(confirmed.event, Flushed):
+                        self._note(
+                            name, confirmed.where.partition, book, confirmed.offset, confirmed.event
+                        )
             for where, read_to in follower.next_offsets().items():
                 books[where.partition].read_to = read_to
         finally:

@@ -90,7 +90,7 @@ class Ledger:
         self.flushes += 1
         self._settle(where, event)
         self._check_rows(where, event)
-        members = event.members
+        members = event.segments
         for uid, idx in zip(members.uids, members.segment_idxs.tolist(), strict=True):
             if not self._uids.enter(uid, idx):
                 self.problems.append(f"{where}: segment {idx} of {uid!r} is in two groups")
@@ -110,7 +110,7 @@ class Ledger:
             self.files[file.path] = file
 
     def _settle(self, where: str, event: Flushed) -> None:
-        parts = [event.members.offsets, *(part.offsets for part in event.settled)]
+        parts = [event.segments.offsets, *(part.offsets for part in event.settled)]
         new = np.concatenate(parts).astype(np.int64)
         again = new[(new < self.watermark) | np.isin(new, self._above)]
         once, counts = np.unique(new, return_counts=True)
@@ -149,9 +149,9 @@ class Ledger:
             if file.rows != rows:
                 self.problems.append(f"{where}: groups name {rows} of {file.rows} in {file.path}")
         rows = sum(group.rows for group in event.groups)
-        if rows != len(event.members.offsets):
+        if rows != len(event.segments.offsets):
             self.problems.append(
-                f"{where}: {rows} rows in groups, {len(event.members.offsets)} members"
+                f"{where}: {rows} rows in groups, {len(event.segments.offsets)} members"
             )
 
 

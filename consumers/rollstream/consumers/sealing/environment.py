@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from rollstream.consumers.sealing.partition import Partition, Shop
+from rollstream.consumers.sealing.partition import Partition, SealerContext
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.streams.broker import GroupReader, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, CorruptLog, OffsetLost
@@ -25,14 +25,14 @@ class EnvironmentSealer:
     def __init__(
         self, make_reader: Callable[[Callable[[TopicPartition], None]], GroupReader]
     ) -> None:
-        self.reader = make_reader(self._on_gone)
-        self._shop: Shop | None = None
+        self.reader = make_reader(self._on_revoked)
+        self._context: SealerContext | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
         self._ask_at_s: dict[TopicPartition, float] = {}
 
-    def open(self, shop: Shop) -> None:
+    def open(self, context: SealerContext) -> None:
         """Once, before the first step."""
-        self._shop = shop
+        self._context = context
 
     def step(self, timeout_s: float) -> int:
         """Reads once, then lets every partition go on; how many records were read."""
@@ -42,7 +42,7 @@ class EnvironmentSealer:
         except OffsetLost as error:
             self._unless_away(partial(self._find_losses, error))
         except BrokerUnavailable as error:
-            _log.warning("%s: %s", self._open_shop.environment, error)
+            _log.warning("%s: %s", self._open_context.environment, error)
         else:
             count = len(records)
             self._hand_out(records)
@@ -54,10 +54,10 @@ class EnvironmentSealer:
         """Lets every partition go on; reads nothing."""
         for where, partition in list(self._partitions.items()):
             partition.turn(draining=draining)
-            if partition.let_go:
+            if partition.relinquished:
                 self.reader.pause(where)
                 self._ask_at_s[where] = self._now_s() + ASK_EVERY_S
-            if (partition.gone or partition.let_go) and not partition.busy():
+            if (partition.revoked or partition.relinquished) and not partition.busy():
                 partition.release()
                 del self._partitions[where]
 
@@ -94,10 +94,10 @@ class EnvironmentSealer:
             if listed is None:
                 listed = by_number[record.partition] = []
             listed.append(record)
-        topic = self._open_shop.layout.rollouts(self._open_shop.environment)
+        topic = self._open_context.layout.rollouts(self._open_context.environment)
         for number, listed in by_number.items():
             partition = self._partitions.get(TopicPartition(topic, number))
-            if partition is not None and not partition.gone:
+            if partition is not None and not partition.revoked:
                 self._unless_away(partial(partition.take, listed))
 
     def _unless_away(self, ask: Callable[[], None]) -> None:
@@ -105,7 +105,7 @@ class EnvironmentSealer:
         try:
             ask()
         except BrokerUnavailable as error:
-            _log.warning("%s: %s", self._open_shop.environment, error)
+            _log.warning("%s: %s", self._open_context.environment, error)
 
     def _adopt(self) -> None:
         for where in sorted(self.reader.assigned()):
@@ -116,17 +116,17 @@ class EnvironmentSealer:
                 if self._now_s() < ask_at_s:
                     continue
                 # It was let go, and the group did not take it away: does it think it is ours?
-                if not self.reader.still_assigned(where, self._open_shop.timeout_s):
+                if not self.reader.still_assigned(where, self._open_context.timeout_s):
                     self._ask_at_s[where] = self._now_s() + ASK_EVERY_S
                     continue
                 del self._ask_at_s[where]
-            self._partitions[where] = Partition(self._open_shop, where.partition)
+            self._partitions[where] = Partition(self._open_context, where.partition)
 
-    def _on_gone(self, where: TopicPartition) -> None:
+    def _on_revoked(self, where: TopicPartition) -> None:
         self._ask_at_s.pop(where, None)
         partition = self._partitions.get(where)
         if partition is not None:
-            partition.gone = True
+            partition.revoked = True
 
     def _find_losses(self, error: OffsetLost) -> None:
         """Retention was faster than we: which partition, and up to where.
@@ -137,9 +137,9 @@ class EnvironmentSealer:
         found = False
         for where, partition in self._partitions.items():
             assembler = partition.assembler
-            if assembler is None or partition.gone:
+            if assembler is None or partition.revoked:
                 continue
-            first, _ = self.reader.bounds(where, self._open_shop.timeout_s)
+            first, _ = self.reader.bounds(where, self._open_context.timeout_s)
             if assembler.position < first:
                 partition.lost(first)
                 found = True
@@ -153,9 +153,9 @@ class EnvironmentSealer:
             ) from error
 
     def _now_s(self) -> float:
-        return self._open_shop.clock.monotonic_s()
+        return self._open_context.clock.monotonic_s()
 
     @property
-    def _open_shop(self) -> Shop:
-        assert self._shop is not None, "open first"
-        return self._shop
+    def _open_context(self) -> SealerContext:
+        assert self._context is not None, "open first"
+        return self._context

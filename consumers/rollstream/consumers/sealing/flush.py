@@ -1,8 +1,8 @@
 """A flush: named steps, in order. Between any two of them the process may be killed.
 
 The order is the guarantee: files before the event that names them, nothing acted upon before the
-event is heard, the committed offset last. A sealer that is to be broken on purpose is another tuple
-of steps.
+event is confirmed, the committed offset last. A sealer that is to be broken on purpose is another
+tuple of steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from rollstream.consumers.assembling import Plan
-from rollstream.consumers.sealing.rows import Draft, Place, draft_flush
+from rollstream.consumers.sealing.rows import Draft, FlushTarget, draft_flush
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Event, Flushed
@@ -21,7 +21,7 @@ from rollstream.store import BlobExists, Blobs, Bytes, CorruptFile, project
 from rollstream.streams.owned.log import Ticket
 
 
-class SealLog(Protocol):
+class EventAppender(Protocol):
     """What a flush needs of the owned log."""
 
     epoch: int
@@ -29,7 +29,7 @@ class SealLog(Protocol):
 
     def append(self, event: Event) -> Ticket: ...
 
-    def heard(self, ticket: Ticket, deadline: Deadline) -> int: ...
+    def wait_confirmed(self, ticket: Ticket, deadline: Deadline) -> int: ...
 
 
 @dataclass(slots=True)
@@ -42,14 +42,14 @@ class Flush:
         commit: commits the consumer group's offset.
         done: how many steps were done.
         event: once files are put.
-        offset: of the event in the seal log, once it was heard.
+        offset: of the event in the seal log, once it was confirmed.
     """
 
     plan: Plan
-    place: Place
+    target: FlushTarget
     blobs: Blobs
     writers: Executor
-    log: SealLog
+    log: EventAppender
     clock: Clock
     timeout_s: float
     commit: Callable[[int], None]
@@ -77,7 +77,7 @@ def put_files(flush: Flush) -> None:
         writes.append(write)
 
     try:
-        event = draft_flush(flush.plan, flush.place, put)
+        event = draft_flush(flush.plan, flush.target, put)
     finally:
         wait(writes)  # Nobody writes any more when the step is tried again.
     for write in writes:
@@ -86,22 +86,22 @@ def put_files(flush: Flush) -> None:
 
 
 def append_event(flush: Flush) -> None:
-    """Appends the event and waits until it is heard: the commit point."""
+    """Appends the event and waits until it is confirmed: the commit point."""
     assert flush.event is not None, "files first"
     ticket = flush.log.append(flush.event)
-    flush.offset = flush.log.heard(ticket, Deadline(flush.timeout_s, flush.clock))
+    flush.offset = flush.log.wait_confirmed(ticket, Deadline(flush.timeout_s, flush.clock))
 
 
 def project_manifests(flush: Flush) -> None:
-    """Writes the manifest of what was heard."""
+    """Writes the manifest of what was confirmed."""
     assert flush.event is not None, "files first"
-    assert flush.offset is not None, "nothing is projected before it was heard"
-    place = flush.place
+    assert flush.offset is not None, "nothing is projected before it was confirmed"
+    target = flush.target
     project(
         flush.blobs,
-        place.environment,
-        place.generation,
-        place.partition,
+        target.environment,
+        target.generation,
+        target.partition,
         flush.offset,
         flush.event,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rollstream.consumers.assembling import Assembler
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.readable import Reading
-from rollstream.consumers.sealing.stats import Tally
+from rollstream.consumers.sealing.stats import SealerCounters
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.runtime.deadline import Deadline
@@ -29,12 +29,12 @@ class Source:
 
     environment: str
     where: TopicPartition
-    policy: EnvironmentConfig
+    config: EnvironmentConfig
     reader: GroupReader
     clock: Clock
     timeout_s: float
     letters: DeadLetters
-    tally: Tally
+    counters: SealerCounters
 
 
 class Intake:
@@ -42,7 +42,7 @@ class Intake:
 
     def __init__(self, source: Source, fold: SealFold) -> None:
         self.assembler = Assembler(
-            source.environment, source.policy, fold.seen, watermark=fold.watermark
+            source.environment, source.config, fold.seen, watermark=fold.watermark
         )
         self._source = source
         self._fold = fold
@@ -93,7 +93,7 @@ class Intake:
                 self.assembler.unreadable(offset, timestamp_us)
             else:
                 add(offset, timestamp_us, event, len(value))
-        source.tally.read += count
+        source.counters.read += count
 
     def lost(self, first: int) -> None:
         """Retention deleted what lies between the position and ``first``, unread."""
@@ -120,7 +120,7 @@ class Intake:
             return
         if self._tick is None:
             now_s, now_us = source.clock.monotonic_s(), source.clock.now_us()
-            due_us = oldest_ts + round(source.policy.seal_timeout_s * 1e6)
+            due_us = oldest_ts + round(source.config.seal_timeout_s * 1e6)
             if now_s < self._tick_at_s or now_us < due_us:
                 return
             self._tick_at_s = now_s + TICK_EVERY_S
@@ -133,10 +133,10 @@ class Intake:
 
     def pause_or_resume(self) -> None:
         """Where flushes do not get through (a full disk), reading more would only fill memory."""
-        source, policy = self._source, self._source.policy
+        source, config = self._source, self._source.config
         backlog = max(
-            self.assembler.decided_records / policy.max_flush_rollouts,
-            self.assembler.decided_bytes / policy.max_flush_bytes,
+            self.assembler.decided_records / config.max_flush_rollouts,
+            self.assembler.decided_bytes / config.max_flush_bytes,
         )
         if not self._paused and backlog > BACKLOG_FLUSHES_MAX:
             self._paused = True

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from rollstream.consumers.assembling import Assembler, Plan
 from rollstream.consumers.assembling.decisions import offsets_of
+from rollstream.consumers.sealing.backoff import Backoff
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.flush import Flush, Step
 from rollstream.consumers.sealing.intake import Intake, Source
-from rollstream.consumers.sealing.patience import Patience
 from rollstream.consumers.sealing.projecting import project_missing
-from rollstream.consumers.sealing.rows import Place
-from rollstream.consumers.sealing.stats import PartitionStats, Tally
+from rollstream.consumers.sealing.rows import FlushTarget
+from rollstream.consumers.sealing.stats import PartitionStats, SealerCounters
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.runtime.deadline import Deadline
@@ -40,11 +40,11 @@ _log = logging.getLogger("rollstream.sealer")
 
 
 @dataclass(frozen=True, slots=True)
-class Shop:
+class SealerContext:
     """What all partitions of one environment share."""
 
     environment: str
-    policy: EnvironmentConfig
+    config: EnvironmentConfig
     layout: Layout
     broker: Broker
     reader: GroupReader
@@ -57,7 +57,7 @@ class Shop:
     workers: Executor
     writers: Executor
     letters: DeadLetters
-    tally: Tally
+    counters: SealerCounters
 
 
 class Partition:
@@ -72,18 +72,18 @@ class Partition:
         let_go: fenced, and the group says that the partition is somebody else's.
     """
 
-    def __init__(self, shop: Shop, number: int) -> None:
-        self.source = TopicPartition(shop.layout.rollouts(shop.environment), number)
-        self.gone = False
-        self.let_go = False
-        self._shop = shop
+    def __init__(self, context: SealerContext, number: int) -> None:
+        self.source = TopicPartition(context.layout.rollouts(context.environment), number)
+        self.revoked = False
+        self.relinquished = False
+        self._context = context
         self._log = OwnedLog(
-            shop.broker,
-            TopicPartition(shop.layout.groups(shop.environment), number),
-            owner=shop.owner,
-            make_fold=lambda: SealFold(dedupe_horizon=shop.policy.dedupe_horizon),
-            clock=shop.clock,
-            entropy=shop.entropy,
+            context.broker,
+            TopicPartition(context.layout.groups(context.environment), number),
+            owner=context.owner,
+            make_fold=lambda: SealFold(dedupe_horizon=context.config.dedupe_horizon),
+            clock=context.clock,
+            entropy=context.entropy,
         )
         self._fold: SealFold | None = None
         self._intake: Intake | None = None
@@ -94,7 +94,7 @@ class Partition:
         self._must_claim = True
         self._must_project = True
         self._must_ask = False
-        self._patience = Patience(shop.clock)
+        self._backoff = Backoff(context.clock)
         self._hint: int | None = None
         self._committed: int | None = None  # None: the group was not asked yet.
         self._to_commit = 0
@@ -124,17 +124,17 @@ class Partition:
         if self._job is not None and self._job.done():
             job, self._job = self._job, None
             self._finish(job)
-        if self.gone or self.let_go:
+        if self.revoked or self.relinquished:
             return
         if self._intake is not None:
             # Whatever is waited for below: records come all the while.
             self._intake.pause_or_resume()
-        if self._job is not None or self._patience.waiting():
+        if self._job is not None or self._backoff.active():
             return
         try:
             self._go_on(draining)
         except BrokerUnavailable as error:
-            self._patience.failed(str(self.source), error)
+            self._backoff.record_failure(str(self.source), error)
 
     def take(self, records: Iterable[Record]) -> None:
         """The next records of the source."""
@@ -161,9 +161,9 @@ class Partition:
         """Where it stands."""
         assembler = self.assembler
         if assembler is None:
-            return PartitionStats(self._shop.environment, self.source.partition)
+            return PartitionStats(self._context.environment, self.source.partition)
         return PartitionStats(
-            self._shop.environment,
+            self._context.environment,
             self.source.partition,
             position=assembler.position,
             watermark=assembler.watermark,
@@ -176,7 +176,7 @@ class Partition:
     def _go_on(self, draining: bool) -> None:
         if self._must_ask:
             self._ask_the_group()
-        if self.let_go:
+        if self.relinquished:
             return
         if self._must_claim or self._must_project:
             self._begin_claim()
@@ -192,10 +192,10 @@ class Partition:
 
     def _ask_the_group(self) -> None:
         """Overtaken: by a zombie, then we claim again, or by whoever owns the partition now."""
-        if self._shop.reader.still_assigned(self.source, self._shop.timeout_s):
+        if self._context.reader.still_assigned(self.source, self._context.timeout_s):
             self._must_claim = self._must_project = True
         else:
-            self.let_go = True
+            self.relinquished = True
         self._must_ask = False
 
     # --- jobs beside the loop ---
@@ -205,17 +205,17 @@ class Partition:
         self._commit_plan()
         error = job.exception()
         if error is None:
-            self._patience.succeeded()
-            if not self.gone:
+            self._backoff.reset()
+            if not self.revoked:
                 self._after_claim_or_steps()
         elif isinstance(error, StoreError):
-            self._patience.failed(f"{self.source}: the store", error)
+            self._backoff.record_failure(f"{self.source}: the store", error)
         elif isinstance(error, Fenced):
             _log.warning("%s: %s", self.source, error)
             self._must_ask = True
         elif isinstance(error, DeliveryUnknown | ClaimFailed | BrokerUnavailable):
             self._must_claim = self._must_project = True
-            self._patience.failed(f"{self.source}: the seal log", error)
+            self._backoff.record_failure(f"{self.source}: the seal log", error)
         else:
             raise error
 
@@ -233,7 +233,7 @@ class Partition:
                 self._flush = self._make_flush(self._plan)
 
     def _epoch_passed(self) -> bool:
-        return self._flush is not None and self._flush.place.epoch != self._log.epoch
+        return self._flush is not None and self._flush.target.epoch != self._log.epoch
 
     def _begin_reading(self, fold: SealFold) -> None:
         assert self._committed is not None, "asked before the claim"
@@ -243,43 +243,43 @@ class Partition:
                 f"only up to {fold.watermark}: the seal log lost its end. Restore it, or begin a "
                 "new generation"
             )
-        shop = self._shop
+        context = self._context
         self._fold = fold
         self._flush = self._plan = self._due_since_s = None
         source = Source(
-            shop.environment,
+            context.environment,
             self.source,
-            shop.policy,
-            shop.reader,
-            shop.clock,
-            shop.timeout_s,
-            shop.letters,
-            shop.tally,
+            context.config,
+            context.reader,
+            context.clock,
+            context.timeout_s,
+            context.letters,
+            context.counters,
         )
         self._intake = Intake(source, fold)
         _log.info("%s: reading from %d, epoch %d", self.source, fold.watermark, self._log.epoch)
 
     def _begin_claim(self) -> None:
         if self._committed is None:
-            committed = self._shop.reader.committed(self.source, self._shop.timeout_s)
+            committed = self._context.reader.committed(self.source, self._context.timeout_s)
             self._committed = 0 if committed is None else committed.offset
             if committed is not None and committed.metadata.isdigit():
                 self._hint = int(committed.metadata)
-        self._job = self._shop.workers.submit(self._claim_and_project)
+        self._job = self._context.workers.submit(self._claim_and_project)
 
     def _claim_and_project(self) -> None:
-        shop = self._shop
+        context = self._context
         if self._must_claim:
-            self._log.claim(Deadline(shop.timeout_s, shop.clock), hint=self._hint)
+            self._log.claim(Deadline(context.timeout_s, context.clock), hint=self._hint)
             self._must_claim = False
         project_missing(
-            shop.broker,
-            shop.blobs,
-            shop.environment,
-            shop.layout.generation,
+            context.broker,
+            context.blobs,
+            context.environment,
+            context.layout.generation,
             self._log.where,
             self._log.fold.flushes,
-            Deadline(shop.timeout_s, shop.clock),
+            Deadline(context.timeout_s, context.clock),
         )
         self._must_project = False
 
@@ -289,51 +289,51 @@ class Partition:
         if assembler.decided_records == 0:
             self._due_since_s = None
             return
-        policy, now_s = self._shop.policy, self._shop.clock.monotonic_s()
+        config, now_s = self._context.config, self._context.clock.monotonic_s()
         if self._due_since_s is None:
             self._due_since_s = now_s
         full = (
-            assembler.decided_records >= policy.max_flush_rollouts
-            or assembler.decided_bytes >= policy.max_flush_bytes
+            assembler.decided_records >= config.max_flush_rollouts
+            or assembler.decided_bytes >= config.max_flush_bytes
         )
-        if not (full or draining or now_s - self._due_since_s >= policy.flush_interval_s):
+        if not (full or draining or now_s - self._due_since_s >= config.flush_interval_s):
             return
-        plan = assembler.plan(policy.max_flush_rollouts, policy.max_flush_bytes)
+        plan = assembler.plan(config.max_flush_rollouts, config.max_flush_bytes)
         assert plan is not None, "something is decided"
         if _has_unreadable(plan):
-            self._shop.letters.deliver(Deadline(self._shop.timeout_s, self._shop.clock))
+            self._context.letters.deliver(Deadline(self._context.timeout_s, self._context.clock))
         self._due_since_s = now_s  # What is decided from now on may wait as long, flush or not.
         self._plan = plan
         self._flush = self._make_flush(plan)
         self._continue_flush()
 
     def _make_flush(self, plan: Plan) -> Flush:
-        shop = self._shop
+        context = self._context
         self._flushes += 1
-        generation, number = shop.layout.generation, self.source.partition
-        place = Place(
-            environment=shop.environment,
+        generation, number = context.layout.generation, self.source.partition
+        target = FlushTarget(
+            environment=context.environment,
             generation=generation,
             partition=number,
             epoch=self._log.epoch,
             nonce=self._log.nonce,
             name=f"g{generation}-p{number}-{self._flushes}",
-            compression=shop.policy.compression,
+            compression=context.config.compression,
         )
         return Flush(
             plan,
-            place,
-            shop.blobs,
-            shop.writers,
+            target,
+            context.blobs,
+            context.writers,
             self._log,
-            shop.clock,
-            shop.timeout_s,
+            context.clock,
+            context.timeout_s,
             self._note_commit,
         )
 
     def _continue_flush(self) -> None:
         """Steps in the loop are done here; those beside it go to a worker, up to the next."""
-        flush, steps = self._flush, self._shop.steps
+        flush, steps = self._flush, self._context.steps
         assert flush is not None, "a flush is on its way"
         while flush.done < len(steps) and steps[flush.done].in_loop:
             steps[flush.done].run(flush)
@@ -341,10 +341,10 @@ class Partition:
         if flush.done == len(steps):
             self._flush = None
         else:
-            self._job = self._shop.workers.submit(_run_beside, flush, steps)
+            self._job = self._context.workers.submit(_run_beside, flush, steps)
 
     def _commit_plan(self) -> None:
-        """Once heard, whatever comes of the steps behind it."""
+        """Once confirmed, whatever comes of the steps behind it."""
         if self._flush is not None and self._flush.offset is not None and self._plan is not None:
             self._commit_plan_of(self._plan)
 
@@ -352,7 +352,7 @@ class Partition:
         assert self._intake is not None, "what is planned was read"
         self._intake.assembler.commit(plan)
         self._plan = None
-        self._shop.tally.committed(plan, self._shop.clock.now_us())
+        self._context.counters.committed(plan, self._context.clock.now_us())
 
     # --- the consumer group's offset ---
 
@@ -361,15 +361,15 @@ class Partition:
         self._commit_if_due()
 
     def _commit_if_due(self) -> None:
-        now_s = self._shop.clock.monotonic_s()
+        now_s = self._context.clock.monotonic_s()
         behind = self._committed is not None and self._to_commit > self._committed
-        if self.gone or not behind or now_s < self._commit_at_s:
+        if self.revoked or not behind or now_s < self._commit_at_s:
             return
         self._commit_at_s = now_s + COMMIT_EVERY_S
         hint = str(self._log.epoch)
         try:
-            timeout_s = min(COMMIT_TIMEOUT_S, self._shop.timeout_s)
-            if self._shop.reader.commit(self.source, self._to_commit, hint, timeout_s):
+            timeout_s = min(COMMIT_TIMEOUT_S, self._context.timeout_s)
+            if self._context.reader.commit(self.source, self._to_commit, hint, timeout_s):
                 self._committed = self._to_commit
         except BrokerUnavailable as error:
             # Nothing depends on it: the next one says the same and more.

@@ -11,7 +11,7 @@ from rollstream.consumers.assembling import DueGroup, Plan, Settlement
 from rollstream.schemas import digest, ids
 from rollstream.schemas.codec import Segment
 from rollstream.schemas.columns import Columns
-from rollstream.schemas.events import Flushed, Members, SealedFile, SealedGroup, Settled
+from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, SealedSegments, Settled
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.store import Bytes, Provenance, encode_rows
 from rollstream.store.layout import GROUPS, INCOMPLETE, rows_path
@@ -19,7 +19,7 @@ from rollstream.store.layout import GROUPS, INCOMPLETE, rows_path
 _TRAJECTORY = 0  # Groups hold whole trajectories: they lie where their first segments would.
 
 
-class Place(NamedTuple):
+class FlushTarget(NamedTuple):
     """Whose rows these are, and how files are written.
 
     Attributes:
@@ -47,7 +47,7 @@ class _File(NamedTuple):
     columns: Columns
 
 
-def draft_flush(plan: Plan, place: Place, put: Callable[[Draft], object]) -> Flushed:
+def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[Draft], object]) -> Flushed:
     """Hands each file of a flush to ``put``, as soon as it is encoded, and returns the event that
     names them. One file a policy version."""
     by_version: dict[str, list[DueGroup]] = {}
@@ -57,16 +57,18 @@ def draft_flush(plan: Plan, place: Place, put: Callable[[Draft], object]) -> Flu
     files: list[_File] = []
     groups: list[SealedGroup] = []
     for version, due in by_version.items():
-        files.append(_groups_file(version, due, place, len(files), groups, put))
-    incomplete = _incomplete_files(plan, place, put)
+        files.append(_groups_file(version, due, target, len(files), groups, put))
+    incomplete = _incomplete_files(plan, target, put)
     return Flushed(
-        epoch=place.epoch,
-        nonce=place.nonce,
+        epoch=target.epoch,
+        nonce=target.nonce,
         now_ts=plan.now_us,
         watermark=plan.watermark,
         files=tuple(file.sealed for file in files),
         groups=tuple(groups),
-        members=_members(files, [o for due in by_version.values() for g in due for o in g.offsets]),
+        segments=_sealed_segments(
+            files, [o for due in by_version.values() for g in due for o in g.offsets]
+        ),
         settled=_settled(s for decision in plan.decisions for s in decision.settled),
         incomplete=tuple(file.sealed for file in incomplete),
     )
@@ -80,7 +82,7 @@ def _version_of(group: DueGroup) -> str:
 def _groups_file(
     version: str,
     due: Sequence[DueGroup],
-    place: Place,
+    target: FlushTarget,
     index: int,
     groups: list[SealedGroup],
     put: Callable[[Draft], object],
@@ -97,7 +99,7 @@ def _groups_file(
         sealed = _sealed_group(group, version, index, start, rows_digest)
         groups.append(sealed)
         group_ids += [sealed.group_id] * sealed.rows
-    return _encoded(GROUPS, version, columns, group_ids, offsets, place, put)
+    return _encoded(GROUPS, version, columns, group_ids, offsets, target, put)
 
 
 def _sealed_group(
@@ -124,7 +126,9 @@ def _sealed_group(
     )
 
 
-def _incomplete_files(plan: Plan, place: Place, put: Callable[[Draft], object]) -> list[_File]:
+def _incomplete_files(
+    plan: Plan, target: FlushTarget, put: Callable[[Draft], object]
+) -> list[_File]:
     by_version: dict[str, list[tuple[int, Segment]]] = {}
     for decision in plan.decisions:
         for offset, segment in decision.incomplete:
@@ -136,7 +140,7 @@ def _incomplete_files(plan: Plan, place: Place, put: Callable[[Draft], object]) 
             Columns.from_segments([segment for _, segment in rows]),
             [""] * len(rows),
             [offset for offset, _ in rows],
-            place,
+            target,
             put,
         )
         for version, rows in by_version.items()
@@ -149,32 +153,32 @@ def _encoded(
     columns: Columns,
     group_ids: Sequence[str],
     offsets: Sequence[int],
-    place: Place,
+    target: FlushTarget,
     put: Callable[[Draft], object],
 ) -> _File:
     provenance = Provenance(
         group_ids=group_ids,
-        generation=place.generation,
-        partition=place.partition,
-        epoch=place.epoch,
+        generation=target.generation,
+        partition=target.partition,
+        epoch=target.epoch,
         offsets=np.array(offsets, np.int64),
     )
-    data = encode_rows(columns, provenance, compression=place.compression)
-    path = rows_path(kind, place.environment, version, _TRAJECTORY, place.epoch, place.name)
+    data = encode_rows(columns, provenance, compression=target.compression)
+    path = rows_path(kind, target.environment, version, _TRAJECTORY, target.epoch, target.name)
     checksum = digest.checksum(data)
     sealed = SealedFile(path=path, size=len(data), rows=columns.rows, checksum=checksum)
     put(Draft(path, data))
     return _File(sealed, columns)
 
 
-def _members(files: Sequence[_File], offsets: Sequence[int]) -> Members:
+def _sealed_segments(files: Sequence[_File], offsets: Sequence[int]) -> SealedSegments:
     def scalars(name: str) -> list[Any]:
         return [value for file in files for value in file.columns.scalars[name]]
 
     replicas, replica_idxs = _coded(scalars("replica_id"))
     stop_reasons, stop_reason_idxs = _coded(scalars("stop_reason"))
     rewards = [np.nan if reward is None else reward for reward in scalars("reward")]
-    return Members(
+    return SealedSegments(
         offsets=np.array(offsets, np.int64),
         uids=tuple(scalars("rollout_uid")),
         segment_idxs=np.array(scalars("segment_idx"), np.int32),
@@ -193,9 +197,9 @@ def _members(files: Sequence[_File], offsets: Sequence[int]) -> Members:
 
 def _coded(words: Sequence[str]) -> tuple[tuple[str, ...], Any]:
     """Distinct words in the order of their first use, and which of them each one is."""
-    places: dict[str, int] = {}
-    idxs = [places.setdefault(word, len(places)) for word in words]
-    return tuple(places), np.array(idxs, np.int32)
+    indexes: dict[str, int] = {}
+    idxs = [indexes.setdefault(word, len(indexes)) for word in words]
+    return tuple(indexes), np.array(idxs, np.int32)
 
 
 def _settled(settlements: Iterable[Settlement]) -> tuple[Settled, ...]:

@@ -11,8 +11,8 @@ from typing import Self
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.environment import EnvironmentSealer
 from rollstream.consumers.sealing.flush import STEPS, Step
-from rollstream.consumers.sealing.partition import Shop
-from rollstream.consumers.sealing.stats import SealerStats, Tally
+from rollstream.consumers.sealing.partition import SealerContext
+from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
 from rollstream.consumers.sealing.workers import make_workers
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -38,7 +38,7 @@ class Sealer:
     """Turns ingest logs into sealed groups: every rollout is settled exactly once, whenever this
     process is killed, and however many others share the work.
 
-    A group can be read once its flush is heard in the seal log. What is pending is kept nowhere
+    A group can be read once its flush is confirmed in the seal log. What is pending is kept nowhere
     else: a successor reads it again.
 
     Args:
@@ -79,17 +79,17 @@ class Sealer:
         self._workers = make_workers(threads, "rollstream-flush")
         self._writers = make_workers(WRITERS if threads else 0, "rollstream-write")
         self._letters = DeadLetters(broker, layout.dead_letters())
-        self._tally = Tally()
+        self._counters = SealerCounters()
         self._environments: dict[str, EnvironmentSealer] = {}
         self._closed = False
         blobs = store or open_store(config.store.root)
         owner = owner or f"sealer-{entropy.token(4)}"
-        for name, policy in config.environments.items():
+        for name, section in config.environments.items():
             environment = EnvironmentSealer(_joining(broker, layout, name))
             environment.open(
-                Shop(
+                SealerContext(
                     environment=name,
-                    policy=policy,
+                    config=section,
                     layout=layout,
                     broker=broker,
                     reader=environment.reader,
@@ -102,7 +102,7 @@ class Sealer:
                     workers=self._workers,
                     writers=self._writers,
                     letters=self._letters,
-                    tally=self._tally,
+                    counters=self._counters,
                 )
             )
             self._environments[name] = environment
@@ -162,16 +162,16 @@ class Sealer:
 
     def stats(self) -> SealerStats:
         """What it did so far, and where it stands."""
-        tally = self._tally
+        counters = self._counters
         return SealerStats(
-            read=tally.read,
-            sealed=tally.sealed,
-            groups=tally.groups,
-            flushes=tally.flushes,
-            settled=dict(tally.settled),
+            read=counters.read,
+            sealed=counters.sealed,
+            groups=counters.groups,
+            flushes=counters.flushes,
+            settled=dict(counters.settled),
             dead_letters=self._letters.written,
-            seal_time_ms_p50=tally.seal_time_ms(50),
-            seal_time_ms_p99=tally.seal_time_ms(99),
+            seal_time_ms_p50=counters.seal_time_ms(50),
+            seal_time_ms_p99=counters.seal_time_ms(99),
             partitions=tuple(
                 stats
                 for environment in self._environments.values()
@@ -219,8 +219,8 @@ class Sealer:
 def _joining(
     broker: Broker, layout: Layout, environment: str
 ) -> Callable[[Callable[[TopicPartition], None]], GroupReader]:
-    def join(on_gone: Callable[[TopicPartition], None]) -> GroupReader:
+    def join(on_revoked: Callable[[TopicPartition], None]) -> GroupReader:
         topic = layout.rollouts(environment)
-        return broker.group_reader(layout.sealer_group(environment), [topic], on_gone=on_gone)
+        return broker.group_reader(layout.sealer_group(environment), [topic], on_revoked=on_revoked)
 
     return join

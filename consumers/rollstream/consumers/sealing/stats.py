@@ -68,7 +68,7 @@ class SealerStats:
         return sum(partition.pending for partition in self.partitions)
 
 
-class Tally:
+class SealerCounters:
     """Counts what was committed."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Tally:
         self._seal_times_ms: deque[float] = deque(maxlen=SEAL_TIMES_MAX)
 
     def committed(self, plan: Plan, now_us: int) -> None:
-        """A flush was heard."""
+        """A flush was confirmed."""
         self.flushes += 1
         for decision in plan.decisions:
             if decision.group is not None:

@@ -52,7 +52,7 @@ class EnvironmentConfig(Section):
     grouping: Literal["strict", "mixed"] = "strict"
     """For rollouts without group_uid: does the policy version belong to the group's key?"""
     target_group_size: int = Field(default=8, ge=1)
-    """Members at which a group is sealed, where the producer names no group_size."""
+    """SealedSegments at which a group is sealed, where the producer names no group_size."""
     min_group_size: int = Field(default=2, ge=1)
     """With fewer members a group is not sealed by time-out."""
     seal_timeout_s: float = Field(default=300.0, gt=0)

@@ -9,5 +9,5 @@
 - ``state``      ``SamplerState``: the fold over seal logs and decision log
 - ``decide``     a command and a state to events
 - ``remedies``   why groups are not served, and what to do about it
-- ``answer``     what is replied once the events are heard
+- ``answer``     what is replied once the events are confirmed
 """

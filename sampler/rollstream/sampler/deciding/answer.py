@@ -1,4 +1,4 @@
-"""What is replied once the events of a command are heard. Pure."""
+"""What is replied once the events of a command are confirmed. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from rollstream.sampler.deciding.commands import (
     AskProgress,
     Command,
     NextBatch,
-    Policy,
     Progress,
     PublishPolicy,
     Replace,
     Resume,
 )
-from rollstream.sampler.deciding.known import Key
 from rollstream.sampler.deciding.remedies import why_dropped, why_waiting
-from rollstream.sampler.deciding.served import DROPPED, ServedBatch
-from rollstream.sampler.deciding.state import NOTHING, SamplerState
 from rollstream.sampler.errors import NotEnoughGroups
+from rollstream.schemas.order import Policy
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.sampler.known import Key
+from rollstream.streams.folds.sampler.served import DROPPED, ServedBatch
+from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 
 Answer = ServedBatch | Policy | Progress | int | bool
 
@@ -69,7 +69,7 @@ def progress(state: SamplerState) -> Progress:
 def not_enough(command: NextBatch | Replace, state: SamplerState) -> NotEnoughGroups:
     """Why the groups for a command are not there."""
     if isinstance(command, Replace):
-        wanted, asked = len(command.places), f"{len(command.places)} others"
+        wanted, asked = len(command.slots), f"{len(command.slots)} others"
     else:
         wanted = command.num_groups
         shares = quotas(state.config.environments, wanted, command.mix)

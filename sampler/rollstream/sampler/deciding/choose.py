@@ -8,9 +8,9 @@ from itertools import accumulate
 import xxhash
 
 from rollstream.runtime.config.sections import Recency
-from rollstream.sampler.deciding.known import Key, KnownGroup
-from rollstream.sampler.deciding.ready import ReadyIndex
-from rollstream.streams.folds.refs import Ref
+from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.known import Key, KnownGroup
+from rollstream.streams.folds.sampler.ready import ReadyIndex
 
 _HASH_RANGE = 2.0**64
 
@@ -25,7 +25,7 @@ def sample_groups(
     start_offset: int = 0,
     recency: Recency = "uniform",
     mix: Mapping[str, float] | None = None,
-    without: Set[Ref] = frozenset(),
+    without: Set[GroupRef] = frozenset(),
 ) -> list[KnownGroup] | None:
     """``num_groups`` distinct groups, or None while there are too few.
 
@@ -68,7 +68,7 @@ def quotas(
 
 
 def _buckets(
-    ready: ReadyIndex, environments: list[str], without: Set[Ref]
+    ready: ReadyIndex, environments: list[str], without: Set[GroupRef]
 ) -> Iterator[tuple[Key, Sequence[KnownGroup]]]:
     buckets = ready.keys_in_turn(environments)
     if not without:

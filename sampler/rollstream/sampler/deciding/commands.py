@@ -10,10 +10,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from rollstream.sampler.deciding.eligible import Accept
 from rollstream.sampler.errors import InvalidRequest
+from rollstream.streams.folds.sampler.eligible import Accept
 
 AckStatus = Literal["trained", "failed"]
 Later = Literal["replay", "release"]
@@ -64,7 +64,7 @@ class NextBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replace:
-    """Other groups in these places of a served batch.
+    """Other groups in these slots of a served batch.
 
     Attributes:
         digest: of the batch as the caller has it; so a repetition is told from a second wish.
@@ -73,7 +73,7 @@ class Replace:
     trainer_epoch: int | None = None
     step: int
     digest: bytes
-    places: tuple[int, ...]
+    slots: tuple[int, ...]
     reason: str
     dp_rank: int = 0
     dp_size: int = 1
@@ -90,7 +90,7 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class MarkCheckpointed:
     """Batches up to this step are final."""
 
     trainer_epoch: int | None = None
@@ -140,11 +140,11 @@ class ReadRows:
     trainer_epoch: int | None = None
     step: int
     digest: bytes
-    place: int
+    slot: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tidy:
+class EvictOverCapacity:
     """The sampler's own wish: drop what is beyond the capacity."""
 
     trainer_epoch: int | None = None
@@ -154,28 +154,14 @@ Command = (
     NextBatch
     | Replace
     | Ack
-    | Checkpoint
+    | MarkCheckpointed
     | Resume
     | PublishPolicy
     | AskProgress
     | AskStats
     | ReadRows
-    | Tidy
+    | EvictOverCapacity
 )
-
-
-class Policy(NamedTuple):
-    """A published policy: workers sample with it and stamp what they publish with its numbers.
-
-    Attributes:
-        version: never used for other weights; differs from what was asked for where that name was
-            already taken in an earlier epoch.
-    """
-
-    lineage: str
-    epoch: int
-    step: int
-    version: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,14 @@ import numpy as np
 from rollstream.sampler.deciding.choose import sample_groups
 from rollstream.sampler.deciding.commands import (
     Ack,
-    Checkpoint,
     Command,
+    EvictOverCapacity,
+    MarkCheckpointed,
     NextBatch,
     PublishPolicy,
     Replace,
     Resume,
-    Tidy,
 )
-from rollstream.sampler.deciding.eligible import dropped_for
-from rollstream.sampler.deciding.known import KnownGroup
 from rollstream.sampler.deciding.refusals import (
     check_acked,
     check_new_step,
@@ -35,8 +33,6 @@ from rollstream.sampler.deciding.refusals import (
     check_served,
     check_trainer,
 )
-from rollstream.sampler.deciding.served import batch_digest
-from rollstream.sampler.deciding.state import NOTHING, SamplerState
 from rollstream.schemas.events import (
     Acked,
     BatchServed,
@@ -50,7 +46,11 @@ from rollstream.schemas.events import (
 )
 from rollstream.schemas.order import PolicyRef
 from rollstream.schemas.reasons import DropReason
-from rollstream.streams.folds.refs import Ref
+from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.eligible import dropped_for
+from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.served import batch_digest
+from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 
 DROPPED_PER_EVENT_MAX = 8_192  # So that an event stays far below a message's limit.
 
@@ -79,13 +79,13 @@ def decide(command: Command, state: SamplerState, now: Now) -> list[SamplerEvent
             return _replace(command, state, now)
         case Ack():
             return _ack(command, state, now)
-        case Checkpoint():
+        case MarkCheckpointed():
             return _checkpoint(command, state, now)
         case Resume():
             return [_resume(command, state, now)]
         case PublishPolicy():
             return _publish(command, state, now)
-        case Tidy():
+        case EvictOverCapacity():
             return _drops({DropReason.CAPACITY: state.oldest(state.excess())}, now)
         case _:
             return []
@@ -143,12 +143,12 @@ def _replace(command: Replace, state: SamplerState, now: Now) -> list[SamplerEve
     events = _drops(drops, now)
     without = {ref for refs in drops.values() for ref in refs}
     chosen: list[KnownGroup] = []
-    for place in command.places:
+    for slot in command.slots:
         # An environment's share of the batch stays what it was.
         found = sample_groups(
             state.ready,
             1,
-            environments=(batch.groups[place].environment,),
+            environments=(batch.groups[slot].environment,),
             seed=state.config.seed,
             step=command.step,
             start_offset=1 + batch.replacements,
@@ -160,8 +160,8 @@ def _replace(command: Replace, state: SamplerState, now: Now) -> list[SamplerEve
         chosen.extend(found)
         without.add(found[0].ref)
     groups = list(batch.groups)
-    for place, group in zip(command.places, chosen, strict=True):
-        groups[place] = _chosen(group)
+    for slot, group in zip(command.slots, chosen, strict=True):
+        groups[slot] = _chosen(group)
     events.append(
         Replaced(
             epoch=now.epoch,
@@ -171,7 +171,7 @@ def _replace(command: Replace, state: SamplerState, now: Now) -> list[SamplerEve
             step=command.step,
             batch_id=batch.event.batch_id,
             reason=command.reason,
-            places=np.array(command.places, np.int32),
+            slots=np.array(command.slots, np.int32),
             groups=tuple(map(_chosen, chosen)),
             cursor=state.cursor(),
             digest=batch_digest(groups),
@@ -196,7 +196,7 @@ def _ack(command: Ack, state: SamplerState, now: Now) -> list[SamplerEvent]:
     ]
 
 
-def _checkpoint(command: Checkpoint, state: SamplerState, now: Now) -> list[SamplerEvent]:
+def _checkpoint(command: MarkCheckpointed, state: SamplerState, now: Now) -> list[SamplerEvent]:
     if not any(at <= command.step for at, batch in state.batches.items() if not batch.final):
         if command.step > state.final_step:
             check_served(command.step, state)
@@ -249,9 +249,9 @@ def _publish(command: PublishPolicy, state: SamplerState, now: Now) -> list[Samp
 
 def _useless(
     state: SamplerState, reference: PolicyRef, *, all_equal: bool
-) -> dict[DropReason, list[Ref]]:
+) -> dict[DropReason, list[GroupRef]]:
     """Ready groups that will never be served, by the first reason that applies."""
-    found: dict[DropReason, list[Ref]] = {}
+    found: dict[DropReason, list[GroupRef]] = {}
     branches = tuple(state.branches.values())
     for policies, refs in state.ready.by_policies().items():
         reason = dropped_for(policies, reference, branches, state.config.max_policy_lag)
@@ -269,7 +269,7 @@ def _useless(
     return found
 
 
-def _drops(drops: dict[DropReason, list[Ref]], now: Now) -> list[SamplerEvent]:
+def _drops(drops: dict[DropReason, list[GroupRef]], now: Now) -> list[SamplerEvent]:
     events: list[SamplerEvent] = []
     for reason, refs in sorted(drops.items()):
         ordered = sorted(refs)
@@ -278,7 +278,7 @@ def _drops(drops: dict[DropReason, list[Ref]], now: Now) -> list[SamplerEvent]:
     return events
 
 
-def _dropped(refs: Sequence[Ref], reason: DropReason, now: Now) -> Dropped:
+def _dropped(refs: Sequence[GroupRef], reason: DropReason, now: Now) -> Dropped:
     return Dropped(
         epoch=now.epoch,
         nonce=now.nonce,
@@ -294,7 +294,7 @@ def _chosen(group: KnownGroup) -> ChosenGroup:
         generation=group.ref.generation,
         partition=group.ref.partition,
         offset=group.ref.offset,
-        index=group.ref.nth,
+        index=group.ref.index_in_flush,
         group_id=group.group.group_id,
         digest=group.group.digest,
     )

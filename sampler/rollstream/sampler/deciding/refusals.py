@@ -9,8 +9,6 @@ from rollstream.sampler.deciding.commands import (
     Replace,
     Resume,
 )
-from rollstream.sampler.deciding.served import ServedBatch
-from rollstream.sampler.deciding.state import SamplerState
 from rollstream.sampler.errors import (
     InvalidRequest,
     RequestDiffers,
@@ -18,6 +16,8 @@ from rollstream.sampler.errors import (
     UnknownStep,
 )
 from rollstream.streams.errors import Fenced
+from rollstream.streams.folds.sampler.served import ServedBatch
+from rollstream.streams.folds.sampler.state import SamplerState
 
 
 def check_trainer(trainer_epoch: int | None, state: SamplerState) -> None:
@@ -120,7 +120,7 @@ def check_replaced(command: Replace, batch: ServedBatch) -> bool:
     if (
         done is not None
         and done.before == command.digest
-        and (done.places, done.reason) == (command.places, command.reason)
+        and (done.slots, done.reason) == (command.slots, command.reason)
     ):
         return True
     if command.digest != batch.digest:
@@ -129,10 +129,10 @@ def check_replaced(command: Replace, batch: ServedBatch) -> bool:
         )
     if batch.final:
         raise RequestDiffers(f"the batch of step {command.step} is final; it was trained on")
-    places = set(command.places)
-    if not places or len(places) != len(command.places) or max(places) >= len(batch.groups):
+    slots = set(command.slots)
+    if not slots or len(slots) != len(command.slots) or max(slots) >= len(batch.groups):
         raise InvalidRequest(
-            f"groups {command.places} are not distinct places of a batch of {len(batch.groups)}"
+            f"groups {command.slots} are not distinct slots of a batch of {len(batch.groups)}"
         )
     return False
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from rollstream.sampler.deciding.state import SamplerState
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.folds.waiting import Waits
 
 

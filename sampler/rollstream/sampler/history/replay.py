@@ -14,20 +14,20 @@ from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.deciding.commands import Command, NextBatch, Replace
 from rollstream.sampler.deciding.decide import Now, decide
-from rollstream.sampler.deciding.state import SamplerState, position_of
 from rollstream.sampler.errors import UnknownStep
 from rollstream.sampler.serving.owner import sampler_section
 from rollstream.schemas.digest import combined, row_digests
 from rollstream.schemas.events import BatchServed, Replaced
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import read_rows
 from rollstream.store.errors import BlobMissing
 from rollstream.store.layout import batch_path
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker, TopicPartition
-from rollstream.streams.folds.refs import LogId
+from rollstream.streams.folds.sampler.state import SamplerState, position_of
 from rollstream.streams.kafka import KafkaBroker
-from rollstream.streams.owned.follow import Follower, Heard
+from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.topics.layout import Layout
 
 TIMEOUT_S = 600.0  # A long log takes a while.
@@ -168,7 +168,7 @@ def _replay(
         or (isinstance(h.event, Replaced) and h.event.step == step and h.offset > first)
     ]
     logs = {
-        TopicPartition(layout.groups(environment), partition): LogId(
+        TopicPartition(layout.groups(environment), partition): PartitionAddress(
             environment, layout.generation, partition
         )
         for environment in section.environments
@@ -182,12 +182,12 @@ def _replay(
         seed = served[-1].event.seed if isinstance(served[-1].event, BatchServed) else section.seed
         state = SamplerState(name, section.model_copy(update={"seed": seed}), list(logs.values()))
         ends = position_of(event.cursor)
-        for heard in sealed:
-            if heard.offset < ends[logs[heard.where]]:
-                state.apply_groups(logs[heard.where], heard.offset, heard.event)
-        for heard in decisions:
-            if heard.offset < target.offset:
-                state.apply(heard.offset, heard.timestamp_us, heard.event)
+        for confirmed in sealed:
+            if confirmed.offset < ends[logs[confirmed.where]]:
+                state.apply_groups(logs[confirmed.where], confirmed.offset, confirmed.event)
+        for confirmed in decisions:
+            if confirmed.offset < target.offset:
+                state.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
         found.append(_again(target.offset, event, state))
     return found
 
@@ -216,9 +216,9 @@ def _again(offset: int, event: Choice, state: SamplerState) -> Replayed:
         asked = json.loads(event.request)
         command = NextBatch(step=event.step, **asked)
     else:
-        places = tuple(event.places.tolist())
+        slots = tuple(event.slots.tolist())
         digest = state.batches[event.step].digest
-        command = Replace(step=event.step, digest=digest, places=places, reason=event.reason)
+        command = Replace(step=event.step, digest=digest, slots=slots, reason=event.reason)
     again = decide(command, state, Now(event.epoch, event.nonce, event.now_ts))
     chosen = next((e for e in again if isinstance(e, BatchServed | Replaced)), None)
     if chosen is None:
@@ -228,7 +228,7 @@ def _again(offset: int, event: Choice, state: SamplerState) -> Replayed:
 
 def _read(
     broker: Broker, logs: Sequence[TopicPartition], timeout_s: float, clock: Clock | None
-) -> list[Heard]:
+) -> list[ConfirmedEvent]:
     follower = Follower(broker, dict.fromkeys(logs, 0), clock=clock)
     try:
         return follower.catch_up(timeout_s)

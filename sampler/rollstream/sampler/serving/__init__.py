@@ -1,6 +1,6 @@
 """Who executes what was decided.
 
-- ``door``        ``SamplerDoor``: public methods to commands
+- ``door``        ``SamplerApi``: public methods to commands
 - ``local``       ``Sampler``: in the trainer's own process
 - ``owner``       the engine behind every door: decide, append, hear, apply, reply
 - ``seal_logs``   what was sealed, from all partitions

@@ -12,13 +12,14 @@ from typing import ParamSpec, Self, TypeVar
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.sampler.deciding.commands import AckStatus, Later, Policy, Progress
-from rollstream.sampler.deciding.eligible import Accept
+from rollstream.sampler.deciding.commands import AckStatus, Later, Progress
 from rollstream.sampler.serving.client import SamplerClient
 from rollstream.sampler.serving.owner import SamplerStats
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.schemas.order import Policy
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
+from rollstream.streams.folds.sampler.eligible import Accept
 
 CALLS_MAX = 4  # At once; further ones wait for a thread.
 P = ParamSpec("P")
@@ -70,7 +71,7 @@ class AsyncSamplerClient:
         await self.close()
 
     async def resume(self, checkpointed_step: int | None, *, later: Later = "replay") -> int:
-        """See ``SamplerDoor.resume``."""
+        """See ``SamplerApi.resume``."""
         return await self._in_thread(self._client.resume, checkpointed_step, later=later)
 
     async def next_batch(
@@ -84,7 +85,7 @@ class AsyncSamplerClient:
         accept: Accept | None = None,
         mix: Mapping[str, float] | None = None,
     ) -> Batch:
-        """See ``SamplerDoor.next_batch``."""
+        """See ``SamplerApi.next_batch``."""
         return await self._in_thread(
             self._client.next_batch,
             step,
@@ -99,31 +100,31 @@ class AsyncSamplerClient:
     async def replace(
         self, batch: Batch, groups: Sequence[int], reason: str, *, timeout_s: float | None = None
     ) -> Batch:
-        """See ``SamplerDoor.replace``."""
+        """See ``SamplerApi.replace``."""
         return await self._in_thread(
             self._client.replace, batch, groups, reason, timeout_s=timeout_s
         )
 
     async def ack(self, batch: Batch, status: AckStatus = "trained") -> None:
-        """See ``SamplerDoor.ack``."""
+        """See ``SamplerApi.ack``."""
         await self._in_thread(self._client.ack, batch, status)
 
     async def checkpointed(self, step: int) -> None:
-        """See ``SamplerDoor.checkpointed``."""
+        """See ``SamplerApi.checkpointed``."""
         await self._in_thread(self._client.checkpointed, step)
 
     async def publish_policy(self, step: int, *, policy_version: str) -> Policy:
-        """See ``SamplerDoor.publish_policy``."""
+        """See ``SamplerApi.publish_policy``."""
         return await self._in_thread(
             self._client.publish_policy, step, policy_version=policy_version
         )
 
     async def progress(self) -> Progress:
-        """See ``SamplerDoor.progress``."""
+        """See ``SamplerApi.progress``."""
         return await self._in_thread(self._client.progress)
 
     async def stats(self) -> SamplerStats:
-        """See ``SamplerDoor.stats``."""
+        """See ``SamplerApi.stats``."""
         return await self._in_thread(self._client.stats)
 
     async def close(self) -> None:

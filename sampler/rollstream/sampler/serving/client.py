@@ -20,7 +20,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.commands import Command
 from rollstream.sampler.errors import SamplerUnavailable
 from rollstream.sampler.serving.actor import Leave, Refused, SamplerActor
-from rollstream.sampler.serving.door import SamplerDoor
+from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.owner import Reply, sampler_section
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
@@ -31,10 +31,10 @@ OBJECT_STORE_BYTES = 256 * 1024 * 1024  # Of a Ray that we start: batches on the
 START_TIMEOUT_S = 120.0  # A new worker process, and the logs read to their ends.
 LOOPBACK = "127.0.0.1"
 _CLUSTERS_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-_GONE_FOR_GOOD = "exit_actor"  # How Ray words the death of an actor that left by itself.
+_LEFT_FOR_GOOD = "exit_actor"  # How Ray words the death of an actor that left by itself.
 
 
-class SamplerClient(SamplerDoor):
+class SamplerClient(SamplerApi):
     """A trainer's side of a sampler that runs as a Ray actor, named and detached.
 
     Arrays of a batch arrive as read-only NumPy views of Ray's object store; nothing is copied here.
@@ -118,7 +118,7 @@ class SamplerClient(SamplerDoor):
                     f"{deadline.timeout_s:.0f} s; look at its log under /tmp/ray, then attach again"
                 ) from error
             except ActorDiedError as error:
-                raise self._gone(error) from error
+                raise self._actor_died(error) from error
             except RayActorError:
                 # Killed while it worked on this: Ray starts it anew, and the call is repeated.
                 deadline.say(lambda: f"the actor of sampler {self._name!r} to start again")
@@ -127,8 +127,8 @@ class SamplerClient(SamplerDoor):
                 continue
             return answer
 
-    def _gone(self, error: ActorDiedError) -> Fenced | SamplerUnavailable:
-        if _GONE_FOR_GOOD in str(error):
+    def _actor_died(self, error: ActorDiedError) -> Fenced | SamplerUnavailable:
+        if _LEFT_FOR_GOOD in str(error):
             return Fenced(
                 f"sampler {self._name!r} was taken over by another owner and its actor has left; "
                 "attach again to take it back"

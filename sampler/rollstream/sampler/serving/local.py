@@ -11,7 +11,7 @@ from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.sampler.deciding.commands import Command
-from rollstream.sampler.serving.door import SamplerDoor
+from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.owner import Owner, Reply, sampler_section
 from rollstream.sampler.shaping.scratch import Fresh
 from rollstream.store.blobs import Blobs
@@ -20,7 +20,7 @@ from rollstream.streams.broker import Broker
 from rollstream.streams.kafka import KafkaBroker
 
 
-class Sampler(SamplerDoor):
+class Sampler(SamplerApi):
     """The same as ``SamplerClient``, executed here. Making one takes the sampler's name over.
 
     Whoever served under that name before is fenced. May be shared between threads.

@@ -1,4 +1,4 @@
-"""The engine behind every door: decide, append, hear, apply, reply."""
+"""The engine behind every door: decide, append, confirm, apply, reply."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from rollstream.sampler.deciding.answer import answer, not_enough
 from rollstream.sampler.deciding.commands import (
     AskStats,
     Command,
+    EvictOverCapacity,
     NextBatch,
     ReadRows,
     Replace,
-    Tidy,
 )
 from rollstream.sampler.deciding.decide import Now, decide
-from rollstream.sampler.deciding.known import KnownGroup
 from rollstream.sampler.deciding.refusals import check_served
-from rollstream.sampler.deciding.served import ServedBatch
-from rollstream.sampler.deciding.state import SamplerState
 from rollstream.sampler.errors import (
     InvalidRequest,
     RequestDiffers,
@@ -44,6 +41,9 @@ from rollstream.schemas.events import SamplerEvent
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import DeliveryUnknown, Fenced
+from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.served import ServedBatch
+from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.check import require_topics
 from rollstream.streams.topics.layout import Layout
@@ -98,7 +98,7 @@ class SamplerStats:
 class Owner:
     """Owns the decision log of one sampler and executes commands, one at a time.
 
-    A batch is returned only after its event was heard. Once overtaken it raises ``Fenced`` for
+    A batch is returned only after its event was confirmed. Once overtaken it raises ``Fenced`` for
     good. May be shared between threads: one command is executed after the other.
 
     Args:
@@ -122,12 +122,12 @@ class Owner:
     ) -> None:
         self.name = name
         self._config = config
-        self._policy = sampler_section(name, config)
+        self._section = sampler_section(name, config)
         self._broker = broker
         self._clock = clock
         self._layout = Layout(config.kafka.namespace, config.kafka.generation)
-        self._seals = SealLogs(broker, self._policy, config, clock=clock)
-        self._payloads = Payloads(store, self._policy.cache_bytes)
+        self._seals = SealLogs(broker, self._section, config, clock=clock)
+        self._payloads = Payloads(store, self._section.cache_bytes)
         self._projector = Projector(store, name)
         self._log: OwnedLog[SamplerState] = OwnedLog(
             broker,
@@ -166,7 +166,7 @@ class Owner:
             self._own()
 
     def execute(self, command: Command, wait_s: float) -> Reply:
-        """Decides what the command calls for and replies once that is heard.
+        """Decides what the command calls for and replies once that is confirmed.
 
         Args:
             wait_s: how long groups that are not there yet are waited for.
@@ -180,7 +180,7 @@ class Owner:
             deadline = Deadline(wait_s, self._clock)
             self._follow(0.0)
             while True:
-                found = self._decided(command)
+                found = self._decide_and_commit(command)
                 if found is not None:
                     return Reply(self._state.trainer_epoch, self._finished(command, found))
                 assert isinstance(command, NextBatch | Replace), command
@@ -205,44 +205,44 @@ class Owner:
 
     # --- deciding ---
 
-    def _decided(self, command: Command) -> Any:
-        """The answer, once all that it stands on is heard; None: groups are missing."""
+    def _decide_and_commit(self, command: Command) -> Any:
+        """The answer, once all that it stands on is confirmed; None: groups are missing."""
         while True:
             now = Now(self._log.epoch, self._log.nonce, self._clock.now_us())
             try:
                 events = decide(command, self._state, now)
             except SamplerError:
-                if self._confirmed():  # Who was overtaken refuses nothing in a successor's name.
+                if self._still_owner():  # Who was overtaken refuses nothing in a successor's name.
                     raise
             else:
                 if not events:
                     found = answer(command, self._state)
-                    if found is None or isinstance(command, AskStats) or self._confirmed():
+                    if found is None or isinstance(command, AskStats) or self._still_owner():
                         return found
-                elif self._hear(events):
+                elif self._confirm(events):
                     self._project(command)
                     return answer(command, self._state)
             self._own()  # In doubt: the fold tells after the claim what was written.
 
-    def _confirmed(self) -> bool:
+    def _still_owner(self) -> bool:
         """Whether this owner may answer though it appends nothing; if not, it is in doubt.
 
         Raises:
             Fenced: somebody took over.
         """
-        return self._without_doubt(self._log.confirm)
+        return self._ask_log(self._log.check_still_owner)
 
-    def _hear(self, events: list[SamplerEvent]) -> bool:
+    def _confirm(self, events: list[SamplerEvent]) -> bool:
         """Whether the events count; if not, whether they do is in doubt."""
 
         def append_all(deadline: Deadline) -> None:
             for event in events:
                 ticket = self._log.append(event)
-            self._log.heard(ticket, deadline)
+            self._log.wait_confirmed(ticket, deadline)
 
-        return self._without_doubt(append_all)
+        return self._ask_log(append_all)
 
-    def _without_doubt(self, ask: Callable[[Deadline], None]) -> bool:
+    def _ask_log(self, ask: Callable[[Deadline], None]) -> bool:
         """Whether the log answered; if not, all is in doubt until it is claimed again."""
         try:
             ask(Deadline(self._config.kafka.timeout_s, self._clock))
@@ -283,24 +283,24 @@ class Owner:
         return Fenced(self._fenced)
 
     def _make_state(self) -> SamplerState:
-        return SamplerState(self.name, self._policy, self._seals.logs())
+        return SamplerState(self.name, self._section, self._seals.logs())
 
     # --- the seal logs ---
 
     def _follow(self, timeout_s: float) -> bool:
         """Folds what the seal logs hold next; whether there was anything."""
-        heard = self._seals.poll(timeout_s)
-        for log, offset, event in heard:
+        confirmed = self._seals.poll(timeout_s)
+        for log, offset, event in confirmed:
             self._state.apply_groups(log, offset, event)
-        if heard and self._claimed and self._state.excess():
+        if confirmed and self._claimed and self._state.excess():
             now = Now(self._log.epoch, self._log.nonce, self._clock.now_us())
-            if not self._hear(decide(Tidy(), self._state, now)):
+            if not self._confirm(decide(EvictOverCapacity(), self._state, now)):
                 self._own()
-        return bool(heard)
+        return bool(confirmed)
 
     def _topics(self) -> list[Any]:
         partitions = {
-            name: self._config.environments[name].partitions for name in self._policy.environments
+            name: self._config.environments[name].partitions for name in self._section.environments
         }
         wanted = self._seals.topics() | {self._log.where.topic}
         specs = specs_for(self._layout, partitions, [self.name])
@@ -325,8 +325,8 @@ class Owner:
                 return found
 
     def _batch(self, command: NextBatch | Replace, served: ServedBatch) -> Batch:
-        places = share(len(served.groups), command.dp_rank, command.dp_size)
-        groups = [(place, self._group(served, place)) for place in places]
+        slots = share(len(served.groups), command.dp_rank, command.dp_size)
+        groups = [(slot, self._group(served, slot)) for slot in slots]
         parts = self._payloads.parts(command.step, groups)
         return make_batch(
             served,
@@ -343,17 +343,17 @@ class Owner:
             raise RequestDiffers(
                 f"the batch of step {command.step} has changed since it was read; ask for it again"
             )
-        if not 0 <= command.place < len(served.groups):
+        if not 0 <= command.slot < len(served.groups):
             raise InvalidRequest(
-                f"place {command.place} is not one of the batch's {len(served.groups)}"
+                f"slot {command.slot} is not one of the batch's {len(served.groups)}"
             )
-        return self._payloads.all_fields(self._group(served, command.place))
+        return self._payloads.all_fields(self._group(served, command.slot))
 
-    def _group(self, served: ServedBatch, place: int) -> KnownGroup:
-        chosen = served.groups[place]
+    def _group(self, served: ServedBatch, slot: int) -> KnownGroup:
+        chosen = served.groups[slot]
         group = self._state.group(chosen)
         if group is None:
-            assert chosen.environment not in self._policy.environments, chosen
+            assert chosen.environment not in self._section.environments, chosen
             raise InvalidRequest(
                 f"the batch of step {served.event.step} holds groups of environment "
                 f"{chosen.environment!r}, which samplers.{self.name}.environments does not name "

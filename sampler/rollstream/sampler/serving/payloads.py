@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rollstream.sampler.deciding.known import KnownGroup
 from rollstream.sampler.shaping.assembled import FIELDS, GroupRows
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.digest import row_digests
@@ -15,6 +14,7 @@ from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import read_rows
 from rollstream.store.errors import CorruptFile
 from rollstream.store.page_cache import let_go
+from rollstream.streams.folds.sampler.known import KnownGroup
 
 SCALAR_BYTES_PER_ROW = 512  # What a row's reward components cost as Python objects, about.
 
@@ -53,7 +53,7 @@ class Payloads:
 
         Args:
             step: of the batch.
-            groups: (place in the batch, group).
+            groups: (slot in the batch, group).
 
         Raises:
             BlobMissing, CorruptFile: a file is not what its event names.
@@ -63,11 +63,11 @@ class Payloads:
             self._let_go_of_served()
         held: dict[str, Columns] = {}  # A batch's files stay until it is made, whatever the bound.
         parts = []
-        for place, group in groups:
+        for slot, group in groups:
             columns = held.get(group.file.path)
             if columns is None:
                 columns = held[group.file.path] = self._columns(group.file)
-            parts.append(GroupRows(place, group, columns, group.group.row_start))
+            parts.append(GroupRows(slot, group, columns, group.group.row_start))
             self._count(group)
         return parts
 

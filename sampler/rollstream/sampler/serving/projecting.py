@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from rollstream.sampler.deciding.known import KnownGroup
-from rollstream.sampler.deciding.served import ServedBatch
-from rollstream.sampler.deciding.state import SamplerState
 from rollstream.store.blobs import Blobs
 from rollstream.store.errors import BlobMissing, StoreError
 from rollstream.store.layout import batch_path
+from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.served import ServedBatch
+from rollstream.streams.folds.sampler.state import SamplerState
 
 PENDING_MAX = 64  # Decisions that wait for the disk; beyond, the caller waits for room.
 ROOM_WAIT_S = 10.0  # A disk that takes no decision for so long is not waited for.
@@ -46,7 +46,7 @@ class Projector:
         self._thread: threading.Thread | None = None
 
     def project(self, batch: ServedBatch, state: SamplerState) -> bool:
-        """Hands in a decision that was heard; whether there was room for it in time."""
+        """Hands in a decision that was confirmed; whether there was room for it in time."""
         decision = _Decision(batch, [state.group(chosen) for chosen in batch.groups])
         if self._thread is None:
             self._thread = threading.Thread(

@@ -11,9 +11,9 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Event
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
-from rollstream.streams.folds.refs import LogId
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout
 
@@ -25,7 +25,7 @@ ASK_AGAIN_S = 0.05  # After "not leader" and the like, as just after a topic was
 class Sealed(NamedTuple):
     """An event of a seal log that counts."""
 
-    log: LogId
+    log: PartitionAddress
     offset: int
     event: Event
 
@@ -38,14 +38,14 @@ class SealLogs:
     """
 
     def __init__(
-        self, broker: Broker, policy: SamplerConfig, config: RollstreamConfig, *, clock: Clock
+        self, broker: Broker, section: SamplerConfig, config: RollstreamConfig, *, clock: Clock
     ) -> None:
         layout = Layout(config.kafka.namespace, config.kafka.generation)
         self._logs = {
-            TopicPartition(layout.groups(name), partition): LogId(
+            TopicPartition(layout.groups(name), partition): PartitionAddress(
                 name, layout.generation, partition
             )
-            for name in sorted(policy.environments)
+            for name in sorted(section.environments)
             for partition in range(config.environments[name].partitions)
         }
         self._broker = broker
@@ -53,7 +53,7 @@ class SealLogs:
         self._follower: Follower | None = None
         self.begun = False
 
-    def logs(self) -> list[LogId]:
+    def logs(self) -> list[PartitionAddress]:
         """All of them."""
         return list(self._logs.values())
 
@@ -87,8 +87,8 @@ class SealLogs:
     def poll(self, timeout_s: float) -> list[Sealed]:
         """What comes next; waits up to ``timeout_s`` for the first."""
         assert self._follower is not None, "begin first"
-        heard = self._follower.poll(POLL_RECORDS_MAX, timeout_s)
-        return [Sealed(self._logs[where], offset, event) for where, offset, _, event in heard]
+        confirmed = self._follower.poll(POLL_RECORDS_MAX, timeout_s)
+        return [Sealed(self._logs[where], offset, event) for where, offset, _, event in confirmed]
 
     def close(self) -> None:
         """Idempotent."""

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.deciding.known import KnownGroup
-from rollstream.sampler.deciding.served import ServedBatch
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.scratch import Fresh, Scratch
 from rollstream.schemas.columns import Columns, Ragged
 from rollstream.schemas.records import SampledBatch, token_array
+from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.served import ServedBatch
 
 FIELDS = ("prompt_tokens", "output_tokens", "logprobs", "loss_mask", "rewards", "token_arrays")
 """What is read from the store; everything else stands in the seal log."""
@@ -23,7 +23,7 @@ FIELDS = ("prompt_tokens", "output_tokens", "logprobs", "loss_mask", "rewards", 
 class GroupRows(NamedTuple):
     """A group and its rows: those of ``columns`` that begin at ``first``."""
 
-    place: int
+    slot: int
     group: KnownGroup
     columns: Columns
     first: int
@@ -43,7 +43,7 @@ def make_batch(
     event = served.event
     lengths = _Lengths.of(parts)
     tokens, loss_mask, logprobs = _per_token(parts, lengths, memory)
-    uids = tuple(uid for p in parts for uid in p.group.members.uids[_members(p)])
+    uids = tuple(uid for p in parts for uid in p.group.segments.uids[_rows_of(p)])
     rows = [p.group.group.rows for p in parts]
     return Batch(
         step=event.step,
@@ -54,12 +54,12 @@ def make_batch(
         prompt_lengths=lengths.prompts.astype(np.int32),
         loss_mask=loss_mask,
         logprobs=logprobs,
-        rewards=_joined([p.group.members.rewards[_members(p)] for p in parts], np.float32),
+        rewards=_joined([p.group.segments.rewards[_rows_of(p)] for p in parts], np.float32),
         reward_components=_components(parts, len(uids)),
         group_index=np.repeat(np.arange(len(parts), dtype=np.int32), rows),
         trajectory_index=_trajectories(uids),
         uids=uids,
-        weight_steps=_joined([p.group.members.weight_steps[_members(p)] for p in parts], np.int64),
+        weight_steps=_joined([p.group.segments.weight_steps[_rows_of(p)] for p in parts], np.int64),
         environments=tuple(
             name for p in parts for name in (p.group.key.environment,) * p.group.group.rows
         ),
@@ -68,7 +68,7 @@ def make_batch(
         sampled=SampledBatch(
             event.batch_id, tuple(group.group_id for group in served.groups), event.now_ts
         ),
-        places=tuple(p.place for p in parts),
+        slots=tuple(p.slot for p in parts),
         dp_rank=dp_rank,
         dp_size=dp_size,
         policy_step=event.policy_step,
@@ -148,7 +148,7 @@ def _row_lengths(part: GroupRows, name: str) -> NDArray[np.int64]:
     return np.diff(part.columns.arrays[name].offsets[part.first : end + 1])
 
 
-def _members(part: GroupRows) -> slice:
+def _rows_of(part: GroupRows) -> slice:
     return slice(part.group.first, part.group.first + part.group.group.rows)
 
 
@@ -159,8 +159,8 @@ def _joined(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
 
 
 def _stop_reasons(part: GroupRows) -> list[str]:
-    words = part.group.members.stop_reasons
-    return [words[i] for i in part.group.members.stop_reason_idxs[_members(part)].tolist()]
+    words = part.group.segments.stop_reasons
+    return [words[i] for i in part.group.segments.stop_reason_idxs[_rows_of(part)].tolist()]
 
 
 def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:

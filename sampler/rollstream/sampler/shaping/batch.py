@@ -45,7 +45,7 @@ class Batch:
         stop_reasons: [n].
         token_arrays: name to [total, …]; 0 at prompts and where a rollout has none of that name.
         sampled: the whole recorded batch: its id, its groups, when it was decided.
-        places: of this batch's groups in the recorded batch.
+        slots: of this batch's groups in the recorded batch.
         dp_rank, dp_size: whose share this is.
         policy_step: the newest policy when the batch was decided; -1: none was published.
         groups_ready: groups that could be served when the batch was decided.
@@ -70,7 +70,7 @@ class Batch:
     stop_reasons: tuple[str, ...]
     token_arrays: Mapping[str, NDArray[Any]]
     sampled: SampledBatch
-    places: tuple[int, ...]
+    slots: tuple[int, ...]
     dp_rank: int
     dp_size: int
     policy_step: int
@@ -85,7 +85,7 @@ class Batch:
     @property
     def num_groups(self) -> int:
         """Groups in this batch (a rank's share)."""
-        return len(self.places)
+        return len(self.slots)
 
     def padded(self, length: int, pad_id: int, *, layout: PaddedLayout = "sequence") -> Padded:
         """Rectangles; a rollout that does not fit is an error, never cut off."""
@@ -143,14 +143,14 @@ class Batch:
             InvalidRequest: there is no such group in this batch.
             RowsOutOfReach: the batch has left the process of its sampler.
         """
-        if not 0 <= group < len(self.places):
-            raise InvalidRequest(f"group {group} is not one of this batch's {len(self.places)}")
+        if not 0 <= group < len(self.slots):
+            raise InvalidRequest(f"group {group} is not one of this batch's {len(self.slots)}")
         if self.read_rows is None:
             raise RowsOutOfReach(
                 "this batch was copied out of the process that asked the sampler for it; ask for "
                 f"next_batch({self.step}) here and read the group from that"
             )
-        return records_from(self.read_rows(self.places[group]))
+        return records_from(self.read_rows(self.slots[group]))
 
     def metrics(self) -> dict[str, float]:
         """A flat dict for any logger.
@@ -160,7 +160,7 @@ class Batch:
         rollouts; ``lag/mean`` and ``lag/max`` in optimizer steps; ``groups_ready``; ``wait_s``.
         """
         found: dict[str, float] = {
-            "groups": float(len(self.places)),
+            "groups": float(len(self.slots)),
             "rollouts": float(len(self)),
             "tokens": float(len(self.tokens)),
             "output_tokens": float(len(self.tokens) - int(self.prompt_lengths.sum())),

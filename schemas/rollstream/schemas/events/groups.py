@@ -28,7 +28,7 @@ class SealedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedGroup:
-    """Rows [row_start, row_start + rows) of files[file], in the same order as in ``members``.
+    """Rows [row_start, row_start + rows) of files[file], in the same order as in ``segments``.
 
     Attributes:
         group_uid: as the producer gave it; empty: inferred.
@@ -56,7 +56,7 @@ class SealedGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Members:
+class SealedSegments:
     """Columns over the members of all groups, in the order of groups, then rows.
 
     Attributes:
@@ -97,7 +97,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed:
-    """What one flush settled: there whole or not at all. Heard is the commit point.
+    """What one flush settled: there whole or not at all. Confirmed is the commit point.
 
     Attributes:
         epoch: offset of the claim under which this was written.
@@ -112,7 +112,7 @@ class Flushed:
     watermark: int
     files: tuple[SealedFile, ...]
     groups: tuple[SealedGroup, ...]
-    members: Members
+    segments: SealedSegments
     settled: tuple[Settled, ...]
     incomplete: tuple[SealedFile, ...]
 

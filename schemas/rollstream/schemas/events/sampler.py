@@ -43,7 +43,7 @@ class ChosenGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchServed:
-    """A decision: which groups make the batch of a step. Heard before the batch is returned.
+    """A decision: which groups make the batch of a step. Confirmed before the batch is returned.
 
     Attributes:
         epoch: offset of the claim under which this was written.
@@ -152,7 +152,7 @@ class Replaced:
     Attributes:
         epoch: offset of the claim under which this was written.
         nonce: the claim's nonce.
-        places: which places of the batch.
+        slots: which slots of the batch.
         digest: of the whole batch, as it is now.
     """
 
@@ -163,15 +163,15 @@ class Replaced:
     step: int
     batch_id: str
     reason: str
-    places: NDArray[np.int32]
+    slots: NDArray[np.int32]
     groups: tuple[ChosenGroup, ...]
     cursor: tuple[LogPosition, ...]
     digest: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRef:
-    """GroupRef."""
+class DroppedGroup:
+    """DroppedGroup."""
 
     environment: str
     generation: int
@@ -194,7 +194,7 @@ class Dropped:
     nonce: str
     now_ts: int
     reason: str
-    groups: tuple[GroupRef, ...]
+    groups: tuple[DroppedGroup, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

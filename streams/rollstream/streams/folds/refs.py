@@ -4,42 +4,37 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rollstream.schemas.events import ChosenGroup, GroupRef
+from rollstream.schemas.events import ChosenGroup, DroppedGroup
+from rollstream.schemas.ids import PartitionAddress
 
 
-class LogId(NamedTuple):
-    """One partition of a seal log."""
-
-    environment: str
-    generation: int
-    partition: int
-
-
-class Ref(NamedTuple):
+class GroupRef(NamedTuple):
     """Names a group by where it stands; sorts by environment, generation, partition, offset."""
 
     environment: str
     generation: int
     partition: int
     offset: int
-    nth: int
+    index_in_flush: int
 
-    def event_ref(self) -> GroupRef:
+    def event_ref(self) -> DroppedGroup:
         """As it stands in events."""
-        return GroupRef(
+        return DroppedGroup(
             environment=self.environment,
             generation=self.generation,
             partition=self.partition,
             offset=self.offset,
-            index=self.nth,
+            index=self.index_in_flush,
         )
 
     @property
-    def log(self) -> LogId:
+    def log(self) -> PartitionAddress:
         """The seal log that tells of it."""
-        return LogId(self.environment, self.generation, self.partition)
+        return PartitionAddress(self.environment, self.generation, self.partition)
 
 
-def ref_of(chosen: ChosenGroup | GroupRef) -> Ref:
+def ref_of(chosen: ChosenGroup | DroppedGroup) -> GroupRef:
     """Where a group stands that an event names."""
-    return Ref(chosen.environment, chosen.generation, chosen.partition, chosen.offset, chosen.index)
+    return GroupRef(
+        chosen.environment, chosen.generation, chosen.partition, chosen.offset, chosen.index
+    )

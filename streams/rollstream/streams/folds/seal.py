@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rollstream.schemas.events import Adopted, Event, Flushed
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.errors import CorruptLog
-from rollstream.streams.owned.fold import Checkpoint
+from rollstream.streams.owned.fold import FoldCheckpoint
 
 FLUSHES_KEPT_MIN = (
     16  # The newest always matter: their log time, and files that may lack manifests.
@@ -106,12 +106,12 @@ class SealFold:
         """Whether the segment was settled before, within the dedupe horizon."""
         return (rollout_uid if segment_idx == 0 else (rollout_uid, segment_idx)) in self._seen
 
-    def checkpoint(self, claims: Sequence[int]) -> Checkpoint:
+    def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
         """The newest claim before every flush that still matters."""
         oldest = self._flushes[0].offset if self._flushes else claims[-1]
         before = [claim for claim in claims if claim <= oldest]
         fold_from = before[-1] if before else claims[0]
-        return Checkpoint(fold_from, self.watermark, dict(self._counts))
+        return FoldCheckpoint(fold_from, self.watermark, dict(self._counts))
 
     def digest(self) -> bytes:
         """Equal for equal states, wherever the folds began."""
@@ -124,14 +124,14 @@ class SealFold:
         return state.digest()
 
     def _flush(self, offset: int, event: Flushed) -> None:
-        settled = [event.members.offsets, *(s.offsets for s in event.settled)]
+        settled = [event.segments.offsets, *(s.offsets for s in event.settled)]
         new = np.concatenate(settled).astype(np.int64, copy=False)
         self._settle(offset, new, event.watermark)
         if event.now_ts >= self.now_ts:
             self.now_ts, self._clock_flush = event.now_ts, offset
-        self._counts["sealed"] += len(event.members.offsets)
+        self._counts["sealed"] += len(event.segments.offsets)
         self._counts["groups"] += len(event.groups)
-        keys = _keys(event.members.uids, event.members.segment_idxs)
+        keys = _keys(event.segments.uids, event.segments.segment_idxs)
         for part in event.settled:
             self._counts[part.reason] += len(part.offsets)
             # A duplicate says nothing of its original, which may be pending still.

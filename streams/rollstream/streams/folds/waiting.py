@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from rollstream.schemas.events import Members, SealedGroup
+from rollstream.schemas.events import SealedGroup, SealedSegments
 from rollstream.schemas.order import UNKNOWN_STEP
 
 TRAIN = "train"
@@ -39,14 +39,14 @@ def waits_for(
     return None
 
 
-def with_trajectories_rewarded(members: Members) -> Members:
+def with_trajectories_rewarded(segments: SealedSegments) -> SealedSegments:
     """What a trajectory earned is often known at its last segment only; the earlier ones have it
     too. A last segment without a reward waits for its score."""
-    missing = np.flatnonzero(np.isnan(members.rewards))
-    if not missing.size or not members.segment_idxs.any():
-        return members
-    rewards, uids = members.rewards.copy(), members.uids
+    missing = np.flatnonzero(np.isnan(segments.rewards))
+    if not missing.size or not segments.segment_idxs.any():
+        return segments
+    rewards, uids = segments.rewards.copy(), segments.uids
     for row in missing[::-1].tolist():  # A member's rows lie together, in the order of segments.
         if row + 1 < len(uids) and uids[row + 1] == uids[row]:
             rewards[row] = rewards[row + 1]
-    return replace(members, rewards=rewards)
+    return replace(segments, rewards=rewards)

@@ -34,14 +34,14 @@ class KafkaBroker:
         self._writers: weakref.WeakSet[KafkaWriter] = weakref.WeakSet()
 
     def writer(
-        self, *, linger_ms: float = 5.0, report_success: bool = True, once: bool = False
+        self, *, linger_ms: float = 5.0, report_success: bool = True, retries: bool = True
     ) -> KafkaWriter:
         wanted = properties.writer_properties(
             self._bootstrap,
             self._client,
             linger_ms=linger_ms,
             report_success=report_success,
-            once=once,
+            retries=retries,
         )
         writer = KafkaWriter(lambda: Producer(wanted))
         self._writers.add(writer)
@@ -60,11 +60,11 @@ class KafkaBroker:
         group: str,
         topics: Sequence[str],
         *,
-        on_gone: Callable[[TopicPartition], None],
+        on_revoked: Callable[[TopicPartition], None],
     ) -> KafkaGroupReader:
         wanted = properties.member_properties(self._bootstrap, self._client, group=group)
         reader = KafkaGroupReader(
-            lambda: Consumer(wanted), self._make_admin, group, topics, on_gone
+            lambda: Consumer(wanted), self._make_admin, group, topics, on_revoked
         )
         self._readers.add(reader)
         return reader

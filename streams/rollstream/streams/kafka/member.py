@@ -29,14 +29,14 @@ class KafkaGroupReader(KafkaReader):
         make_admin: Callable[[], AdminClient],
         group: str,
         topics: Sequence[str],
-        on_gone: Callable[[TopicPartition], None],
+        on_revoked: Callable[[TopicPartition], None],
     ) -> None:
         super().__init__(make, {})
         self._make_admin = make_admin
         self._admin: AdminClient | None = None
         self._group = group
         self._topics = list(topics)
-        self._on_gone = on_gone
+        self._on_revoked = on_revoked
         self._assigned: set[TopicPartition] = set()
         self._moved = False
         # librdkafka's commit takes no deadline; one thread waits for it in our stead.
@@ -146,6 +146,6 @@ class KafkaGroupReader(KafkaReader):
         for where in gone:
             self._forget_loss(where)
             if where in self._assigned:
-                self._on_gone(where)
+                self._on_revoked(where)
                 self._assigned.discard(where)
         consumer.incremental_unassign(begun)

@@ -30,18 +30,18 @@ def writer_properties(
     *,
     linger_ms: float,
     report_success: bool,
-    once: bool,
+    retries: bool,
 ) -> dict[str, Any]:
     # A record that is sent once cannot be doubled by a retry. Without retries no producer id is
     # asked for either, which librdkafka does half a second after it connected.
-    retries = (
-        {"enable.idempotence": False, "message.send.max.retries": 0}
-        if once
-        else {"enable.idempotence": True}
+    resending: dict[str, Any] = (
+        {"enable.idempotence": True}
+        if retries
+        else {"enable.idempotence": False, "message.send.max.retries": 0}
     )
     return {
         "bootstrap.servers": bootstrap,
-        **retries,
+        **resending,
         # With more, an idempotent librdkafka spins while it waits for answers: ten times the
         # processor time a rollout, which a broker on the same cores then lacks. Big batches keep
         # one request at a time fast.

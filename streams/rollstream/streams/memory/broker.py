@@ -32,7 +32,7 @@ class MemoryBroker:
         self._writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
 
     def writer(
-        self, *, linger_ms: float = 5.0, report_success: bool = True, once: bool = False
+        self, *, linger_ms: float = 5.0, report_success: bool = True, retries: bool = True
     ) -> MemoryWriter:
         writer = MemoryWriter(self.logs, report_success=report_success)
         self._writers.add(writer)
@@ -48,9 +48,9 @@ class MemoryBroker:
         group: str,
         topics: Sequence[str],
         *,
-        on_gone: Callable[[TopicPartition], None],
+        on_revoked: Callable[[TopicPartition], None],
     ) -> MemoryGroupReader:
-        reader = MemoryGroupReader(self.logs, group, topics, on_gone)
+        reader = MemoryGroupReader(self.logs, group, topics, on_revoked)
         self._readers.add(reader)
         return reader
 

@@ -18,12 +18,12 @@ class MemoryGroupReader(MemoryReader):
         logs: MemoryLogs,
         group: str,
         topics: Sequence[str],
-        on_gone: Callable[[TopicPartition], None],
+        on_revoked: Callable[[TopicPartition], None],
     ) -> None:
         super().__init__(logs, {})
         self._group = logs.group(group)
         self._topics = tuple(topics)
-        self._on_gone = on_gone
+        self._on_revoked = on_revoked
         self._member: int | None = None
         self._assigned: set[TopicPartition] = set()
 
@@ -83,7 +83,7 @@ class MemoryGroupReader(MemoryReader):
         # Without the lock: what the owner does on losing a partition may take the broker's time.
         for where in losing:
             self.pause(where)
-            self._on_gone(where)
+            self._on_revoked(where)
             self._assigned.discard(where)
         with self._logs.lock:
             if self._member is None or gone:

@@ -3,7 +3,7 @@
 - ``fence``      pure: which events of a partition count
 - ``fold``       what a log folds into: the interface
 - ``sending``    an owner's appends, one on its way at a time
-- ``log``        ``OwnedLog``: claim, append, heard, for the owner
+- ``log``        ``OwnedLog``: claim, append, confirmed, for the owner
 - ``adoption``   where a fold may start, so that start-up stays short
 - ``follow``     ``Follower``: the events that count, for everybody else
 """

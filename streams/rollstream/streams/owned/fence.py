@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rollstream.schemas.events import Claimed, Event, Requested
 
 
-class Reign(NamedTuple):
+class CurrentClaim(NamedTuple):
     """The claim in effect: its offset is the epoch."""
 
     epoch: int
@@ -24,14 +24,17 @@ class Fence:
     """
 
     def __init__(self) -> None:
-        self.reign: Reign | None = None
+        self.current_claim: CurrentClaim | None = None
 
     def admits(self, offset: int, event: Event) -> bool:
         """Feeds the next event of the partition; whether it counts."""
         if isinstance(event, Claimed):
-            self.reign = Reign(offset, event.nonce, event.owner)
+            self.current_claim = CurrentClaim(offset, event.nonce, event.owner)
             return True
         if isinstance(event, Requested):
             return True
         mark = (getattr(event, "epoch", None), getattr(event, "nonce", None))
-        return self.reign is not None and mark == (self.reign.epoch, self.reign.nonce)
+        return self.current_claim is not None and mark == (
+            self.current_claim.epoch,
+            self.current_claim.nonce,
+        )

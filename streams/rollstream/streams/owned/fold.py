@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from rollstream.schemas.events import Event
 
 
-class Checkpoint(NamedTuple):
+class FoldCheckpoint(NamedTuple):
     """What a fold tells ``Adopted``.
 
     Attributes:
@@ -29,7 +29,7 @@ class LogFold(Protocol):
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
         """The next event that counts (claims and adoptions among them), in the order of offsets."""
 
-    def checkpoint(self, claims: Sequence[int]) -> Checkpoint:
+    def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
         """Which of ``claims`` (offsets, rising, the newest last) a later fold may start from."""
 
     def digest(self) -> bytes:

@@ -19,7 +19,7 @@ CATCH_UP_RECORDS = 1000
 CATCH_UP_SLICE_S = 0.2
 
 
-class Heard(NamedTuple):
+class ConfirmedEvent(NamedTuple):
     """An event that counts, and where it stands."""
 
     where: TopicPartition
@@ -45,7 +45,7 @@ class Follower:
         self._next: dict[TopicPartition, int] = {}
         self._records: deque[Record] = deque()
 
-    def poll(self, records_max: int, timeout_s: float) -> list[Heard]:
+    def poll(self, records_max: int, timeout_s: float) -> list[ConfirmedEvent]:
         """The next events that count; events that do not are consumed and left out.
 
         Raises:
@@ -54,21 +54,21 @@ class Follower:
         """
         if not self._records:
             self._records.extend(self._reader.poll(records_max, timeout_s))
-        heard: list[Heard] = []
+        confirmed: list[ConfirmedEvent] = []
         while self._records:
             record = self._records[0]
             where = TopicPartition(record.topic, record.partition)
             try:
                 event = self._decode(where, record)
             except (UnreadableEvent, CorruptLog):
-                if heard:
-                    return heard  # What stands before the defect first; the defect next time.
+                if confirmed:
+                    return confirmed  # What stands before the defect first; the defect next time.
                 raise
             if self._fences[where].admits(record.offset, event):
-                heard.append(Heard(where, record.offset, record.timestamp_us, event))
+                confirmed.append(ConfirmedEvent(where, record.offset, record.timestamp_us, event))
             self._next[where] = record.offset + 1
             self._records.popleft()
-        return heard
+        return confirmed
 
     def next_offsets(self) -> dict[TopicPartition, int]:
         """Per partition the offset behind the newest record seen, admitted or not; where none was
@@ -78,12 +78,12 @@ class Follower:
     def epochs(self) -> dict[TopicPartition, int]:
         """Per partition the claim in effect: from there a new follower may start."""
         return {
-            where: fence.reign.epoch
+            where: fence.current_claim.epoch
             for where, fence in self._fences.items()
-            if fence.reign is not None
+            if fence.current_claim is not None
         }
 
-    def catch_up(self, timeout_s: float) -> list[Heard]:
+    def catch_up(self, timeout_s: float) -> list[ConfirmedEvent]:
         """Everything up to the ends as they stand at the call.
 
         Raises:
@@ -95,17 +95,17 @@ class Follower:
             where: self._reader.bounds(where, max(0.001, deadline.left_s()))
             for where in self._starts
         }
-        heard: list[Heard] = []
+        confirmed: list[ConfirmedEvent] = []
         while behind := [
             where
             for where, (first, end) in ends.items()
             if self._next.get(where, max(first, self._starts[where])) < end
         ]:
-            heard += self.poll(CATCH_UP_RECORDS, deadline.slice_s(CATCH_UP_SLICE_S))
+            confirmed += self.poll(CATCH_UP_RECORDS, deadline.slice_s(CATCH_UP_SLICE_S))
             deadline.say(lambda: f"{len(behind)} logs to be read to their ends")
             if deadline.passed():
                 raise BrokerUnavailable(f"{behind[0]} not read to its end within {timeout_s} s")
-        return heard
+        return confirmed
 
     def close(self) -> None:
         """Idempotent."""

@@ -1,4 +1,4 @@
-"""The owner's side of an owned log: claim, append, heard."""
+"""The owner's side of an owned log: claim, append, confirmed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.owned.adoption import POLL_RECORDS_MAX, find_start, read_between
 from rollstream.streams.owned.fence import Fence
-from rollstream.streams.owned.fold import Checkpoint, LogFold
+from rollstream.streams.owned.fold import FoldCheckpoint, LogFold
 from rollstream.streams.owned.sending import Append, Sending
 
 RECLAIM_EVERY_RECORDS = 1000  # So often an owner claims again, to keep its log short to adopt.
-HEARD_KEPT_MAX = 10_000  # Tickets whose offset `heard` still knows.
+CONFIRMED_KEPT_MAX = 10_000  # Tickets whose offset `confirmed` still knows.
 CLAIMS_KEPT_MAX = 4096  # Offered to `checkpoint`; beyond, every other older one is forgotten.
 NONCES_KEPT_MAX = 256  # Claims of ours that may still land late; older ones count as foreign.
 CLAIM_ATTEMPT_S = 10.0  # A claim that was neither reported nor read back by then is made anew.
@@ -34,14 +34,14 @@ CLAIM_ATTEMPTS_MIN = 3  # So many silent attempts fit into one deadline, however
 REPORT_SLICE_S = 0.5
 READ_SLICE_S = 0.05
 
-__all__ = ["Checkpoint", "LogFold", "OwnedLog", "Ticket"]
+__all__ = ["FoldCheckpoint", "LogFold", "OwnedLog", "Ticket"]
 
 
 F = TypeVar("F", bound=LogFold)
 
 
 class Ticket(NamedTuple):
-    """An append that is on its way; ``OwnedLog.heard`` tells what became of it."""
+    """An append that is on its way; ``OwnedLog.confirmed`` tells what became of it."""
 
     number: int
 
@@ -53,9 +53,9 @@ class _ClaimAgain(Exception):
 class OwnedLog(Generic[F]):
     """One owner's hold on one partition.
 
-    Guarantees: after ``claim`` returned, ``fold`` holds everything that counts up to the claim, and
-    what ``heard`` confirms is in the partition and counts for ever, with nothing of a newer owner
-    before it. Whoever acts on an event acts only after ``heard``.
+    Guarantees: after ``claim`` returned, ``fold`` holds everything that counts up to the claim. An
+    event for which ``wait_confirmed`` returned is in the partition and counts for ever, with
+    nothing of a newer owner before it. Whoever acts on an event does so only after that.
 
     One event is on its way at a time: the next is sent once the one before is known to be in the
     log. So of what an owner appended the log always holds a beginning, never a later event without
@@ -64,7 +64,7 @@ class OwnedLog(Generic[F]):
     Not shared between threads.
 
     Attributes:
-        fold: what the events that count say, up to the newest that was heard.
+        fold: what the events that count say, up to the newest that was confirmed.
         epoch: offset of this owner's claim; also the hint to leave for the next owner.
         nonce: the claim's nonce; every event that is appended carries both.
     """
@@ -97,12 +97,14 @@ class OwnedLog(Generic[F]):
         self._fence = make_fence()
         self._claims: list[int] = []  # Offsets that `checkpoint` may choose from.
         self._next: int | None = None  # Everything below is folded; None: nothing was read yet.
-        self._proven: int | None = None  # Our newest claim whose `Adopted` was heard: our own hint.
+        self._proven: int | None = (
+            None  # Our newest claim whose `Adopted` was confirmed: our own hint.
+        )
         self._successor: str | None = None  # Who claimed behind all that is ours, if seen.
         self._sending = Sending(broker, where)
         self._reader: LogReader | None = None
         self._watch: LogReader | None = None  # Of an owner that confirms; it asks often.
-        self._heard: OrderedDict[int, int] = OrderedDict()
+        self._confirmed_offsets: OrderedDict[int, int] = OrderedDict()
         self._number_at_claim = 0
         self._nonces: deque[str] = deque(maxlen=NONCES_KEPT_MAX)
         self._trouble: Fenced | DeliveryUnknown | None = DeliveryUnknown(
@@ -162,15 +164,15 @@ class OwnedLog(Generic[F]):
 
         Raises:
             Fenced: already known to be overtaken. DeliveryUnknown: in doubt; claim again first.
-            BufferFull: too many are not heard yet. RecordTooLarge: nothing was queued.
+            BufferFull: too many are not confirmed yet. RecordTooLarge: nothing was queued.
         """
         self._expect_no_trouble()
         return self._append(event)
 
-    def heard(self, ticket: Ticket, deadline: Deadline) -> int:
+    def wait_confirmed(self, ticket: Ticket, deadline: Deadline) -> int:
         """Waits until every offset between the claim and this event is known and ours; its offset.
 
-        Applies each event to ``fold`` in order as it is heard, this one last.
+        Applies each event to ``fold`` in order as it is confirmed, this one last.
 
         Raises:
             Fenced: a newer claim stands before it. DeliveryUnknown: time-out or lost report: claim
@@ -178,7 +180,7 @@ class OwnedLog(Generic[F]):
             not there, and what was appended behind it is in doubt. BrokerError: any other; it is in
             doubt too.
         """
-        known = self._heard.get(ticket.number)
+        known = self._confirmed_offsets.get(ticket.number)
         if known is not None:
             return known
         self._expect_no_trouble()
@@ -188,7 +190,7 @@ class OwnedLog(Generic[F]):
                 "became of it"
             )
         try:
-            return self._hear(ticket, deadline)
+            return self._confirm(ticket, deadline)
         except (Fenced, DeliveryUnknown) as error:
             self._trouble = error
             raise
@@ -202,7 +204,7 @@ class OwnedLog(Generic[F]):
         """Serves reports and sends what is next, without waiting; call it where a loop turns."""
         self._sending.poll()
 
-    def confirm(self, deadline: Deadline) -> None:
+    def check_still_owner(self, deadline: Deadline) -> None:
         """Asks the log itself whether somebody took over: for an answer that appends nothing.
 
         Raises:
@@ -244,8 +246,8 @@ class OwnedLog(Generic[F]):
             # Somebody else owned it meanwhile: what we remember decides nothing any more.
             start = self._begin_anew(self._proven if self._proven is not None else hint, deadline)
             self._fold_until(start, nonce, attempt, silence, deadline, stop_at_foreign=False)
-        assert self._fence.reign is not None
-        self.epoch, self.nonce = self._fence.reign.epoch, nonce
+        assert self._fence.current_claim is not None
+        self.epoch, self.nonce = self._fence.current_claim.epoch, nonce
         self._adopt(Deadline(min(attempt_s, deadline.left_s()), self._clock))
         self._proven = self.epoch
         self._successor = None
@@ -296,7 +298,7 @@ class OwnedLog(Generic[F]):
             self._expect_no_refusal(attempt)
             records = reader.poll(POLL_RECORDS_MAX, deadline.slice_s(READ_SLICE_S))
             for record in records:
-                event = self._take_in(record)
+                event = self._apply_record(record)
                 if isinstance(event, Claimed):
                     if event.nonce == nonce:
                         return True
@@ -326,17 +328,17 @@ class OwnedLog(Generic[F]):
             watermark=checkpoint.watermark,
             counts=checkpoint.counts,
         )
-        self._hear(self._append(adopted), deadline)
+        self._confirm(self._append(adopted), deadline)
 
-    # --- append and heard ---
+    # --- append and confirmed ---
 
     def _append(self, event: Event) -> Ticket:
         mark = (getattr(event, "epoch", None), getattr(event, "nonce", None))
         assert mark == (self.epoch, self.nonce), f"{type(event).__name__} of another claim: {mark}"
         return Ticket(self._sending.add(event))
 
-    def _hear(self, ticket: Ticket, deadline: Deadline) -> int:
-        while ticket.number not in self._heard:
+    def _confirm(self, ticket: Ticket, deadline: Deadline) -> int:
+        while ticket.number not in self._confirmed_offsets:
             append = self._sending.first()
             assert append is not None, f"{ticket} is not one of this log's"
             if append.delivery is None:
@@ -349,15 +351,15 @@ class OwnedLog(Generic[F]):
                 continue
             if append.delivery.error is not None:
                 raise append.delivery.error
-            self._take_gap(append.delivery.offset, deadline)
+            self._read_gap(append.delivery.offset, deadline)
             self._sending.pop_first()
-            self._take_own(append.event, append.delivery)
-            self._heard[append.number] = append.delivery.offset
-            if len(self._heard) > HEARD_KEPT_MAX:
-                self._heard.popitem(last=False)
-        return self._heard[ticket.number]
+            self._apply_own(append.event, append.delivery)
+            self._confirmed_offsets[append.number] = append.delivery.offset
+            if len(self._confirmed_offsets) > CONFIRMED_KEPT_MAX:
+                self._confirmed_offsets.popitem(last=False)
+        return self._confirmed_offsets[ticket.number]
 
-    def _take_gap(self, offset: int, deadline: Deadline) -> None:
+    def _read_gap(self, offset: int, deadline: Deadline) -> None:
         """Reads what others wrote before ``offset``, if anything."""
         assert self._next is not None
         if self._next > offset:
@@ -369,7 +371,7 @@ class OwnedLog(Generic[F]):
         reader = self._open_reader()
         try:
             for record in read_between(reader, self.where, self._next, offset, deadline):
-                event = self._take_in(record)
+                event = self._apply_record(record)
                 if isinstance(event, Claimed):
                     self._overtaken(record.offset, event)
         except BrokerUnavailable as error:
@@ -390,13 +392,13 @@ class OwnedLog(Generic[F]):
         )
         return self._successor
 
-    def _take_own(self, event: Event, delivery: Delivery) -> None:
+    def _apply_own(self, event: Event, delivery: Delivery) -> None:
         counts = self._fence.admits(delivery.offset, event)
         assert counts, f"{self.where}: our own event at {delivery.offset} does not count"
         self.fold.apply(delivery.offset, delivery.timestamp_us, event)
         self._next = delivery.offset + 1
 
-    def _take_in(self, record: Record) -> Event:
+    def _apply_record(self, record: Record) -> Event:
         """Folds a record that was read; the event, whether it counts or not."""
         event = codec.decode(record.value)
         assert not isinstance(event, codec.Segment), f"{self.where}: a rollout in an owned log"

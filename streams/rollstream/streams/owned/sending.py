@@ -10,7 +10,7 @@ from rollstream.streams.broker import Broker, Delivery, TopicPartition, Writer
 from rollstream.streams.errors import BrokerError, BufferFull, RecordTooLarge
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
-APPENDS_MAX = 10_000  # Appended and not heard yet; BufferFull beyond.
+APPENDS_MAX = 10_000  # Appended and not confirmed yet; BufferFull beyond.
 
 
 class Append:
@@ -43,7 +43,7 @@ class Sending:
         self._broker = broker
         self._where = where
         self._writer: Writer | None = None
-        self._appends: deque[Append] = deque()  # Not heard yet, in order.
+        self._appends: deque[Append] = deque()  # Not confirmed yet, in order.
         self._unsent: deque[Append] = deque()  # The end of them that was not handed on yet.
         self._sent: Append | None = None
         self.number = 0  # Of the newest append; numbers rise and are never used again.
@@ -55,7 +55,9 @@ class Sending:
             BufferFull, RecordTooLarge: nothing was queued.
         """
         if len(self._appends) >= APPENDS_MAX:
-            raise BufferFull(f"{self._where}: {APPENDS_MAX} events were not heard yet; hear them")
+            raise BufferFull(
+                f"{self._where}: {APPENDS_MAX} events were not confirmed yet; hear them"
+            )
         append = Append(self.number + 1, event)
         if len(append.value) > RECORD_BYTES_MAX:
             raise RecordTooLarge(
@@ -70,17 +72,17 @@ class Sending:
 
     def add_claim(self, event: Event) -> Append:
         """Sends a claim at once; it is not among the appends."""
-        assert not self._appends, "what was not heard is thrown away before a claim"
+        assert not self._appends, "what was not confirmed is thrown away before a claim"
         claim = Append(-1, event)
         self._send(claim)
         return claim
 
     def first(self) -> Append | None:
-        """The oldest append that was not heard yet."""
+        """The oldest append that was not confirmed yet."""
         return self._appends[0] if self._appends else None
 
     def pop_first(self) -> None:
-        """It was heard."""
+        """It was confirmed."""
         self._appends.popleft()
         self._send_next()
 
@@ -91,7 +93,7 @@ class Sending:
             self._send_next()
 
     def throw_away(self) -> None:
-        """The writer and all that was not heard: what is on its way is in doubt."""
+        """The writer and all that was not confirmed: what is on its way is in doubt."""
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
@@ -106,7 +108,7 @@ class Sending:
 
     def _send(self, append: Append) -> None:
         if self._writer is None:
-            self._writer = self._broker.writer(linger_ms=0.0, once=True)
+            self._writer = self._broker.writer(linger_ms=0.0, retries=False)
         topic, partition = self._where
         try:
             self._writer.append(topic, append.value, partition=partition, on_delivery=append.report)

@@ -8,17 +8,17 @@
 """
 
 from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
-from rollstream.streams.status.groups import Draws
+from rollstream.streams.status.groups import SamplerSources
 from rollstream.streams.status.measure import measure
 from rollstream.streams.status.verdict import WAITING, Limits, Verdict, first_stuck
 
 __all__ = [
     "WAITING",
-    "Draws",
     "Figures",
     "Limits",
     "PartitionFigures",
     "SamplerFigures",
+    "SamplerSources",
     "Verdict",
     "first_stuck",
     "measure",

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from rollstream.schemas.events import Flushed, SealedGroup
-from rollstream.streams.folds.refs import LogId, Ref
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.waiting import Waits, waits_for, with_trajectories_rewarded
 
 
-class Draws(NamedTuple):
+class SamplerSources(NamedTuple):
     """What a sampler is configured to draw.
 
     Attributes:
@@ -51,7 +52,7 @@ class SealLog(NamedTuple):
 
     start: int
     older: int
-    groups: Mapping[Ref, Sealed]
+    groups: Mapping[GroupRef, Sealed]
 
 
 class Standing(NamedTuple):
@@ -71,20 +72,23 @@ class Standing(NamedTuple):
 
 
 def sealed_groups(
-    log: LogId, offset: int, sealed_ts: int, event: Flushed
-) -> Iterable[tuple[Ref, Sealed]]:
+    log: PartitionAddress, offset: int, sealed_ts: int, event: Flushed
+) -> Iterable[tuple[GroupRef, Sealed]]:
     """The groups of the flush at ``offset``."""
     if not event.groups:
         return
     starts = np.cumsum([0, *(group.rows for group in event.groups[:-1])])
-    rewards = with_trajectories_rewarded(event.members).rewards
+    rewards = with_trajectories_rewarded(event.segments).rewards
     has_rewards = (~np.isnan(np.minimum.reduceat(rewards, starts))).tolist()
-    for nth, (group, rewarded) in enumerate(zip(event.groups, has_rewards, strict=True)):
-        yield Ref(*log, offset, nth), Sealed(sealed_ts, group, rewarded)
+    for index, (group, rewarded) in enumerate(zip(event.groups, has_rewards, strict=True)):
+        yield GroupRef(*log, offset, index), Sealed(sealed_ts, group, rewarded)
 
 
 def standing(
-    logs: Mapping[LogId, SealLog], draws: Draws, taken: set[Ref], since_ts: int | None
+    logs: Mapping[PartitionAddress, SealLog],
+    draws: SamplerSources,
+    taken: set[GroupRef],
+    since_ts: int | None,
 ) -> Standing:
     """How the groups stand that were neither served nor dropped.
 

@@ -10,14 +10,15 @@ from typing import NamedTuple
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Claimed, Flushed
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
-from rollstream.streams.folds.refs import LogId, Ref
+from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.adoption import find_start, read_between
-from rollstream.streams.owned.follow import Follower, Heard
+from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
 from rollstream.streams.status.groups import (
-    Draws,
+    SamplerSources,
     Sealed,
     SealLog,
     sealed_groups,
@@ -39,7 +40,7 @@ def measure(
     broker: Broker,
     layout: Layout,
     environments: Mapping[str, int],
-    samplers: Mapping[str, Draws],
+    samplers: Mapping[str, SamplerSources],
     *,
     clock: Clock,
     deadline: Deadline,
@@ -65,10 +66,10 @@ def measure(
         return Figures(missing_topics=missing)
     now_us = clock.now_us()
     partitions: list[PartitionFigures] = []
-    logs: dict[LogId, SealLog] = {}
+    logs: dict[PartitionAddress, SealLog] = {}
     for environment, count in sorted(environments.items()):
         for partition in range(count):
-            log = LogId(environment, layout.generation, partition)
+            log = PartitionAddress(environment, layout.generation, partition)
             figures, logs[log] = _partition(broker, layout, log, now_us, deadline)
             partitions.append(figures)
     return Figures(
@@ -89,15 +90,15 @@ def measure(
 
 
 def _partition(
-    broker: Broker, layout: Layout, log: LogId, now_us: int, deadline: Deadline
+    broker: Broker, layout: Layout, log: PartitionAddress, now_us: int, deadline: Deadline
 ) -> tuple[PartitionFigures, SealLog]:
     environment, _, partition = log
     ingest = _ingest(broker, TopicPartition(layout.rollouts(environment), partition), deadline)
     fold = SealFold(dedupe_horizon=0)
     owner, flushed_ts = "", None
-    groups: dict[Ref, Sealed] = {}
-    heard = _events(broker, TopicPartition(layout.groups(environment), partition), deadline)
-    for _, offset, timestamp_us, event in heard:
+    groups: dict[GroupRef, Sealed] = {}
+    confirmed = _events(broker, TopicPartition(layout.groups(environment), partition), deadline)
+    for _, offset, timestamp_us, event in confirmed:
         fold.apply(offset, timestamp_us, event)
         if isinstance(event, Claimed):
             owner = event.owner
@@ -117,21 +118,21 @@ def _partition(
         rollouts=fold.counts.get("sealed", 0),
         flush_age_s=_age_s(now_us, flushed_ts),
     )
-    return figures, SealLog(heard[0].offset if heard else 0, count - len(groups), groups)
+    return figures, SealLog(confirmed[0].offset if confirmed else 0, count - len(groups), groups)
 
 
 def _sampler(
     broker: Broker,
     where: TopicPartition,
     name: str,
-    draws: Draws,
-    logs: Mapping[LogId, SealLog],
+    draws: SamplerSources,
+    logs: Mapping[PartitionAddress, SealLog],
     now_us: int,
     deadline: Deadline,
 ) -> SamplerFigures:
     progress = SamplerProgress()
-    for heard in _events(broker, where, deadline, from_claim=False):
-        progress.apply(heard.timestamp_us, heard.event)
+    for confirmed in _events(broker, where, deadline, from_claim=False):
+        progress.apply(confirmed.timestamp_us, confirmed.event)
     stand = standing(logs, draws, progress.taken, progress.decided_ts)
     return SamplerFigures(
         name=name,
@@ -163,7 +164,7 @@ def _ingest(broker: Broker, where: TopicPartition, deadline: Deadline) -> _Inges
 
 def _events(
     broker: Broker, where: TopicPartition, deadline: Deadline, *, from_claim: bool = True
-) -> list[Heard]:
+) -> list[ConfirmedEvent]:
     """The events that count, from the claim at which a fold is whole, or from the beginning."""
     start = 0
     if from_claim:

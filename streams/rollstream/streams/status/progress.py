@@ -15,7 +15,7 @@ from rollstream.schemas.events import (
     Replaced,
     Resumed,
 )
-from rollstream.streams.folds.refs import Ref, ref_of
+from rollstream.streams.folds.refs import GroupRef, ref_of
 
 
 class SamplerProgress:
@@ -35,9 +35,9 @@ class SamplerProgress:
 
     def __init__(self) -> None:
         self.owner = ""
-        self.taken: set[Ref] = set()
+        self.taken: set[GroupRef] = set()
         self.batches = 0
-        self.open: dict[int, list[Ref]] = {}
+        self.open: dict[int, list[GroupRef]] = {}
         self.next_step = 0
         self.policy_step = -1
         self.decided_ts: int | None = None
@@ -85,8 +85,8 @@ class SamplerProgress:
 
     def _replace(self, event: Replaced) -> None:
         groups = self.open[event.step]
-        for nth, chosen in zip(event.places.tolist(), event.groups, strict=True):
-            groups[nth] = ref_of(chosen)  # What stood there stays taken, whatever is released.
+        for index, chosen in zip(event.slots.tolist(), event.groups, strict=True):
+            groups[index] = ref_of(chosen)  # What stood there stays taken, whatever is released.
         self.taken.update(map(ref_of, event.groups))
 
     def _finish(self, step: int) -> None:

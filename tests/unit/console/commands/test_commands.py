@@ -10,7 +10,7 @@ import pytest
 from harness.command_line import CommandLine
 from harness.rollouts import encode_segment, members
 from harness.sealed_files import seal
-from rollstream.console.outside import specs_of
+from rollstream.console.services import specs_of
 from rollstream.consumers import Sealer
 from rollstream.runtime.deadline import Deadline
 from rollstream.store import visible_files

@@ -12,7 +12,7 @@ LONGEST_WAIT_S = 5.0
 _log = logging.getLogger("rollstream.sealer")
 
 
-class Patience:
+class Backoff:
     """Attempts at growing intervals: never a hot loop, never an end, never silent."""
 
     def __init__(self, clock: Clock) -> None:
@@ -22,7 +22,7 @@ class Patience:
         self._since_s: float | None = None
         self._said_s = 0.0
 
-    def failed(self, what: str, error: Exception) -> None:
+    def record_failure(self, what: str, error: Exception) -> None:
         """An attempt failed: the next one waits."""
         now_s = self._clock.monotonic_s()
         if self._since_s is None:
@@ -34,12 +34,12 @@ class Patience:
         self._until_s = now_s + self._wait_s
         self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
 
-    def succeeded(self) -> None:
+    def reset(self) -> None:
         """The next failure is a first one again."""
         self._since_s = None
         self._wait_s = FIRST_WAIT_S
         self._until_s = 0.0
 
-    def waiting(self) -> bool:
+    def active(self) -> bool:
         """Whether it is too early for the next attempt."""
         return self._clock.monotonic_s() < self._until_s

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rollstream.sampler.deciding.known import Key
 from rollstream.schemas.digest import combined
 from rollstream.schemas.events import BatchServed, ChosenGroup, LogPosition
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.sampler.known import Key
 
 Outcome = Literal["trained", "failed", "stale", "off_branch", "capacity", "filtered"]
 
@@ -20,7 +20,7 @@ class Replacement:
     """The newest replacement in a batch: a repetition of it changes nothing."""
 
     before: bytes
-    places: tuple[int, ...]
+    slots: tuple[int, ...]
     reason: str
 
 
@@ -31,7 +31,7 @@ class ServedBatch:
     Attributes:
         event: as it was written.
         offset: of the event in the decision log.
-        groups: in the places of the batch, replacements among them.
+        groups: in the slots of the batch, replacements among them.
         cursor: of the newest choice.
         digest: of ``groups``.
         replacements: how many there were.

@@ -10,5 +10,5 @@ from rollstream.streams.owned.log import OwnedLog
 class DurableForHeard(OwnedLog[SealFold]):
     """The report is taken for the proof."""
 
-    def _take_gap(self, offset: int, deadline: Deadline) -> None:
+    def _read_gap(self, offset: int, deadline: Deadline) -> None:
         self._next = offset

@@ -13,15 +13,6 @@ from dataclasses import replace
 import xxhash
 
 from rollstream.runtime.config.sections import SamplerConfig
-from rollstream.sampler.deciding.commands import Policy
-from rollstream.sampler.deciding.known import KnownGroup, known_groups
-from rollstream.sampler.deciding.ready import ReadyIndex
-from rollstream.sampler.deciding.served import (
-    ExampleCounts,
-    Outcome,
-    Replacement,
-    ServedBatch,
-)
 from rollstream.schemas.events import (
     Acked,
     BatchServed,
@@ -35,11 +26,20 @@ from rollstream.schemas.events import (
     Replaced,
     Resumed,
 )
-from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.order import UNKNOWN_STEP, Branch, Policy, PolicyRef
 from rollstream.schemas.reasons import DropReason
-from rollstream.streams.folds.refs import LogId, Ref, ref_of
+from rollstream.streams.folds.refs import GroupRef, ref_of
+from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
+from rollstream.streams.folds.sampler.ready import ReadyIndex
+from rollstream.streams.folds.sampler.served import (
+    ExampleCounts,
+    Outcome,
+    Replacement,
+    ServedBatch,
+)
 from rollstream.streams.folds.waiting import Waits, waits_for
-from rollstream.streams.owned.log import Checkpoint
+from rollstream.streams.owned.log import FoldCheckpoint
 
 FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
 NOTHING = -1
@@ -59,7 +59,7 @@ class SamplerState:
         versions: version to (epoch, step).
     """
 
-    def __init__(self, name: str, config: SamplerConfig, logs: Sequence[LogId]) -> None:
+    def __init__(self, name: str, config: SamplerConfig, logs: Sequence[PartitionAddress]) -> None:
         self.name = name
         self.config = config
         self.trainer_epoch = 0
@@ -71,19 +71,19 @@ class SamplerState:
         self.policies: dict[tuple[int, int], str] = {}
         self.versions: dict[str, tuple[int, int]] = {}
         self.ready = ReadyIndex(config.seed)
-        self.waiting: dict[Ref, Waits] = {}
+        self.waiting: dict[GroupRef, Waits] = {}
         self.eval_groups = 0
         self.outcomes = ExampleCounts()
         self._newest_step: dict[int, int] = {}  # By policy epoch.
         self._epoch_used = False
         self._turn = 0
-        self._applied: dict[LogId, int] = dict.fromkeys(sorted(logs), 0)
-        self._known: dict[Ref, KnownGroup] = {}
-        self._in_batch: dict[Ref, int] = {}
+        self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
+        self._known: dict[GroupRef, KnownGroup] = {}
+        self._in_batch: dict[GroupRef, int] = {}
         # Also of logs that are not configured any more: what was decided stays decided.
-        self._taken: defaultdict[LogId, dict[int, int]] = defaultdict(dict)
-        self._turn_of_unknown: dict[Ref, int] = {}
-        self._outcome_of_unknown: dict[Ref, Outcome] = {}
+        self._taken: defaultdict[PartitionAddress, dict[int, int]] = defaultdict(dict)
+        self._turn_of_unknown: dict[GroupRef, int] = {}
+        self._outcome_of_unknown: dict[GroupRef, Outcome] = {}
 
     # Questions.
 
@@ -99,7 +99,7 @@ class SamplerState:
             for log, offset in self._applied.items()
         )
 
-    def applied(self, log: LogId) -> int:
+    def applied(self, log: PartitionAddress) -> int:
         """The offset behind the newest event of this seal log that was applied."""
         return self._applied[log]
 
@@ -133,7 +133,7 @@ class SamplerState:
         """Groups beyond the capacity."""
         return max(0, len(self.ready) + len(self.waiting) - self.config.capacity_groups)
 
-    def oldest(self, count: int) -> list[Ref]:
+    def oldest(self, count: int) -> list[GroupRef]:
         """Of those that are in no batch: the ones sealed longest ago."""
         refs = [*self.ready.oldest(count), *self.waiting]
         ages = sorted((self._known[ref].sealed_ts, ref) for ref in refs)
@@ -141,7 +141,7 @@ class SamplerState:
 
     # The fold.
 
-    def apply_groups(self, log: LogId, offset: int, event: Event) -> None:
+    def apply_groups(self, log: PartitionAddress, offset: int, event: Event) -> None:
         """The next event of a seal log that counts, in the order of its offsets."""
         assert offset >= self._applied[log], (log, offset, self._applied[log])
         self._applied[log] = offset + 1
@@ -158,7 +158,7 @@ class SamplerState:
                 self.outcomes.add(outcome, group.key)
             if ref in self._in_batch:
                 self._known[ref] = group
-            elif not taken >> ref.nth & 1:
+            elif not taken >> ref.index_in_flush & 1:
                 self._index(group)
 
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
@@ -188,10 +188,10 @@ class SamplerState:
             case _:
                 pass  # Claims and adoptions say who decides, not what.
 
-    def checkpoint(self, claims: Sequence[int]) -> Checkpoint:
+    def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
         """Every decision matters for ever: a fold begins with the oldest claim."""
         counts = {"served": self._turn, "open": len(self.open_batches())}
-        return Checkpoint(claims[0], NOTHING, counts)
+        return FoldCheckpoint(claims[0], NOTHING, counts)
 
     def digest(self) -> bytes:
         """Equal for equal states, whatever the interleaving of the logs."""
@@ -240,11 +240,11 @@ class SamplerState:
 
     def _replace(self, event: Replaced) -> None:
         batch = self.batches[event.step]
-        places = tuple(event.places.tolist())
+        slots = tuple(event.slots.tolist())
         groups = list(batch.groups)
-        for place, chosen in zip(places, event.groups, strict=True):
-            self._end(ref_of(groups[place]), "filtered")
-            groups[place] = chosen
+        for slot, chosen in zip(slots, event.groups, strict=True):
+            self._end(ref_of(groups[slot]), "filtered")
+            groups[slot] = chosen
         self._hand_out(event.groups, event.step)
         self.batches[event.step] = replace(
             batch,
@@ -252,7 +252,7 @@ class SamplerState:
             cursor=event.cursor,
             digest=event.digest,
             replacements=batch.replacements + 1,
-            replaced=Replacement(batch.digest, places, event.reason),
+            replaced=Replacement(batch.digest, slots, event.reason),
         )
 
     def _finish(self, step: int) -> None:
@@ -292,9 +292,9 @@ class SamplerState:
                     self._give_back(ref_of(chosen))
         self.next_step = max((event.first_step, *(at + 1 for at in self.batches)))
 
-    def _give_back(self, ref: Ref) -> None:
+    def _give_back(self, ref: GroupRef) -> None:
         log = ref.log
-        self._taken[log][ref.offset] &= ~(1 << ref.nth)
+        self._taken[log][ref.offset] &= ~(1 << ref.index_in_flush)
         if not self._taken[log][ref.offset]:
             del self._taken[log][ref.offset]
         del self._in_batch[ref]
@@ -309,21 +309,21 @@ class SamplerState:
             del self._in_batch[ref]
             self._known.pop(ref, None)
 
-    def _end(self, ref: Ref, outcome: Outcome) -> None:
+    def _end(self, ref: GroupRef, outcome: Outcome) -> None:
         """The group will never be served (again)."""
         self._take(ref)
         self._in_batch.pop(ref, None)
         self._count(ref, outcome)
         self._known.pop(ref, None)
 
-    def _take(self, ref: Ref) -> None:
+    def _take(self, ref: GroupRef) -> None:
         masks = self._taken[ref.log]
-        masks[ref.offset] = masks.get(ref.offset, 0) | 1 << ref.nth
+        masks[ref.offset] = masks.get(ref.offset, 0) | 1 << ref.index_in_flush
         if ref in self.ready:
             self.ready.remove(ref)
         self.waiting.pop(ref, None)
 
-    def _count(self, ref: Ref, outcome: Outcome) -> None:
+    def _count(self, ref: GroupRef, outcome: Outcome) -> None:
         known = self._known.get(ref)
         if known is None:
             self._outcome_of_unknown[ref] = outcome
@@ -347,8 +347,9 @@ class SamplerState:
             self.waiting[group.ref] = waits
 
 
-def position_of(cursor: Sequence[LogPosition]) -> dict[LogId, int]:
+def position_of(cursor: Sequence[LogPosition]) -> dict[PartitionAddress, int]:
     """A recorded cursor by seal log."""
     return {
-        LogId(at.environment, at.generation, at.partition): at.groups_next_offset for at in cursor
+        PartitionAddress(at.environment, at.generation, at.partition): at.groups_next_offset
+        for at in cursor
     }

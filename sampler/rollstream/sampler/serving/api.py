@@ -16,27 +16,27 @@ from rollstream.sampler.deciding.commands import (
     AckStatus,
     AskProgress,
     AskStats,
-    Checkpoint,
     Command,
     Later,
+    MarkCheckpointed,
     NextBatch,
-    Policy,
     Progress,
     PublishPolicy,
     ReadRows,
     Replace,
     Resume,
 )
-from rollstream.sampler.deciding.eligible import Accept
 from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
 from rollstream.sampler.serving.owner import Reply, SamplerStats
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.schemas.columns import Columns
+from rollstream.schemas.order import Policy
+from rollstream.streams.folds.sampler.eligible import Accept
 
-WAIT_SLICE_S = 0.05  # So that one who waits for groups does not keep others from being heard.
+WAIT_SLICE_S = 0.05  # So that one who waits for groups does not keep others from being confirmed.
 
 
-class SamplerDoor(ABC):
+class SamplerApi(ABC):
     """The sampler as a trainer sees it.
 
     One rule for numbers: weights *n* are those after *n* optimizer steps; batch *n* turns weights
@@ -123,7 +123,7 @@ class SamplerDoor(ABC):
             step: the next one, or one that was served. ``step + 1`` may be asked ahead.
             num_groups: in the whole batch, over all ranks.
             timeout_s: how long to wait for groups; None: as configured.
-            dp_rank, dp_size: this rank's share: place ``p`` of the batch goes to rank
+            dp_rank, dp_size: this rank's share: slot ``p`` of the batch goes to rank
                 ``p mod dp_size``. No part of the request: the recorded batch is the same.
             accept: ``nonzero_std`` leaves out (for ever) groups whose rewards are all equal.
             mix: shares by environment; None: examples of all environments take turns.
@@ -153,7 +153,7 @@ class SamplerDoor(ABC):
         *,
         timeout_s: float | None = None,
     ) -> Batch:
-        """The same batch with other groups in those places; recorded like any other decision.
+        """The same batch with other groups in those slots; recorded like any other decision.
 
         Args:
             batch: as it was returned last.
@@ -169,7 +169,7 @@ class SamplerDoor(ABC):
         command = Replace(
             step=batch.step,
             digest=batch.digest,
-            places=tuple(batch.places[group] for group in groups),
+            slots=tuple(batch.slots[group] for group in groups),
             reason=reason,
             dp_rank=batch.dp_rank,
             dp_size=batch.dp_size,
@@ -185,7 +185,7 @@ class SamplerDoor(ABC):
 
     def checkpointed(self, step: int) -> None:
         """The weights after ``step`` are saved: batches up to it are final. May come late."""
-        self._ask(Checkpoint(step=step))
+        self._ask(MarkCheckpointed(step=step))
 
     def publish_policy(self, step: int, *, policy_version: str) -> Policy:
         """Weights ``step`` are there under this version; lag is measured against the newest.
@@ -221,8 +221,8 @@ class SamplerDoor(ABC):
             read_rows=partial(self._read_rows, batch.step, batch.digest),
         )
 
-    def _read_rows(self, step: int, digest: bytes, place: int) -> Columns:
-        rows: Columns = self._ask(ReadRows(step=step, digest=digest, place=place))
+    def _read_rows(self, step: int, digest: bytes, slot: int) -> Columns:
+        rows: Columns = self._ask(ReadRows(step=step, digest=digest, slot=slot))
         return rows
 
     def _ask(self, command: Command, timeout_s: float = 0.0) -> Any:

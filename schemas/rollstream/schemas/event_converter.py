@@ -29,7 +29,7 @@ _SAME_SHAPE = {
 }
 
 
-class Shape:
+class EventConverter:
     """How a dataclass travels as a record; it holds every field of the record, by its name."""
 
     def __init__(self, kind: type, record: Mapping[str, Any]) -> None:
@@ -65,10 +65,10 @@ class Shape:
 
 
 @cache
-def shape_of(prefix: bytes) -> Shape:
+def converter_of(prefix: bytes) -> EventConverter:
     """Of the events that a schema's prefix stands in front of."""
     schema = wire_schemas.by_prefix()[prefix]
-    return Shape(_event_class(schema.name), schema.source)
+    return EventConverter(_event_class(schema.name), schema.source)
 
 
 @cache
@@ -95,10 +95,10 @@ def _converters(avro_type: Any) -> tuple[_Convert, _Convert] | None:
         )
     match avro_type:
         case {"type": "record", "name": name}:
-            shape = Shape(_nested_class(name), avro_type)
+            shape = EventConverter(_nested_class(name), avro_type)
             return shape.to_wire, shape.from_wire
         case {"type": "array", "items": {"name": name} as items}:
-            item = Shape(_nested_class(name), items)
+            item = EventConverter(_nested_class(name), items)
             return (
                 lambda values: [item.to_wire(value) for value in values],
                 lambda values: tuple([item.from_wire(value) for value in values]),

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollstream.schemas.events import Flushed, Members, SealedFile, SealedGroup
-from rollstream.schemas.ids import MIXED_POLICY
+from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, SealedSegments
+from rollstream.schemas.ids import MIXED_POLICY, PartitionAddress
 from rollstream.schemas.order import PolicyRef
-from rollstream.streams.folds.refs import LogId, Ref
+from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.waiting import with_trajectories_rewarded
 
 
@@ -25,19 +25,19 @@ class KnownGroup(NamedTuple):
     """A sealed group.
 
     Attributes:
-        members: columns over the members of the whole flush; ours begin at ``first``. A segment
+        segments: columns over the segments of the whole flush; ours begin at ``first``. A segment
             without a reward of its own has that of the next one of its trajectory.
         sealed_ts: log time of the flush, microseconds.
-        policies: the distinct policies of the members, sorted.
+        policies: the distinct policies of the segments, sorted.
         has_rewards: no member's reward is awaited.
         all_equal: every member has the same reward, so that no advantage is left.
     """
 
-    ref: Ref
+    ref: GroupRef
     key: Key
     group: SealedGroup
     file: SealedFile
-    members: Members
+    segments: SealedSegments
     first: int
     sealed_ts: int
     policies: tuple[PolicyRef, ...]
@@ -45,16 +45,16 @@ class KnownGroup(NamedTuple):
     all_equal: bool
 
 
-def known_groups(log: LogId, offset: int, event: Flushed) -> list[KnownGroup]:
+def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[KnownGroup]:
     """The groups that a flush at ``offset`` sealed, in its order."""
     if not event.groups:
         return []
-    members = with_trajectories_rewarded(event.members)
+    segments = with_trajectories_rewarded(event.segments)
     bounds = np.cumsum([0, *(group.rows for group in event.groups)])
-    assert bounds[-1] == len(members.rewards), (log, offset)
+    assert bounds[-1] == len(segments.rewards), (log, offset)
     starts = bounds[:-1]
-    lowest = np.minimum.reduceat(members.rewards, starts)
-    highest = np.maximum.reduceat(members.rewards, starts)
+    lowest = np.minimum.reduceat(segments.rewards, starts)
+    highest = np.maximum.reduceat(segments.rewards, starts)
     has_rewards = (~np.isnan(lowest)).tolist()
     all_equal = (lowest == highest).tolist()
     found = []
@@ -63,14 +63,14 @@ def known_groups(log: LogId, offset: int, event: Flushed) -> list[KnownGroup]:
     ):
         found.append(
             KnownGroup(
-                Ref(*log, offset, index),
+                GroupRef(*log, offset, index),
                 Key(log.environment, group.example_id),
                 group,
                 event.files[group.file],
-                members,
+                segments,
                 first,
                 event.now_ts,
-                _policies(group, members, first, end),
+                _policies(group, segments, first, end),
                 has_rewards[index],
                 all_equal[index],
             )
@@ -78,10 +78,12 @@ def known_groups(log: LogId, offset: int, event: Flushed) -> list[KnownGroup]:
     return found
 
 
-def _policies(group: SealedGroup, members: Members, first: int, end: int) -> tuple[PolicyRef, ...]:
+def _policies(
+    group: SealedGroup, segments: SealedSegments, first: int, end: int
+) -> tuple[PolicyRef, ...]:
     if group.policy_version != MIXED_POLICY:
         return (PolicyRef(group.lineage, group.policy_epoch, group.weight_step),)
-    epochs = members.policy_epochs[first:end].tolist()
-    steps = members.weight_steps[first:end].tolist()
+    epochs = segments.policy_epochs[first:end].tolist()
+    steps = segments.weight_steps[first:end].tolist()
     distinct = {PolicyRef(group.lineage, *pair) for pair in zip(epochs, steps, strict=True)}
     return tuple(sorted(distinct))

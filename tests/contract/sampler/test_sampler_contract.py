@@ -96,7 +96,7 @@ def test_ranks_share_the_one_recorded_batch_remainder_included(world: SamplerWor
     door = world.open()
     whole = door.next_batch(0, 5, timeout_s=WAIT_S)
     shares = [door.next_batch(0, 5, timeout_s=WAIT_S, dp_rank=r, dp_size=2) for r in (0, 1)]
-    assert [s.places for s in shares] == [(0, 2, 4), (1, 3)]
+    assert [s.slots for s in shares] == [(0, 2, 4), (1, 3)]
     assert sorted(uid for s in shares for uid in s.uids) == sorted(whole.uids)
     for part in shares:
         assert part.batch_id == whole.batch_id

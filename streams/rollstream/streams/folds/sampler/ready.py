@@ -9,9 +9,9 @@ from operator import attrgetter
 
 import xxhash
 
-from rollstream.sampler.deciding.known import Key, KnownGroup
 from rollstream.schemas.order import PolicyRef
-from rollstream.streams.folds.refs import Ref
+from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.known import Key, KnownGroup
 
 _Place = tuple[int, int, Key]
 _by_ref = attrgetter("ref")
@@ -30,23 +30,23 @@ class ReadyIndex:
         self._places: dict[Key, _Place] = {}
         self._order: dict[str, list[_Place]] = {}
         self._turns: dict[Key, int] = {}
-        self._policies: dict[tuple[PolicyRef, ...], dict[Ref, KnownGroup]] = {}
-        self._all_equal: dict[Ref, KnownGroup] = {}
-        self._ages: list[tuple[int, Ref]] = []
-        self._groups: dict[Ref, KnownGroup] = {}
+        self._policies: dict[tuple[PolicyRef, ...], dict[GroupRef, KnownGroup]] = {}
+        self._all_equal: dict[GroupRef, KnownGroup] = {}
+        self._ages: list[tuple[int, GroupRef]] = []
+        self._groups: dict[GroupRef, KnownGroup] = {}
         self._counts: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def __contains__(self, ref: Ref) -> bool:
+    def __contains__(self, ref: GroupRef) -> bool:
         return ref in self._groups
 
     def counts(self) -> dict[str, int]:
         """Groups by environment."""
         return dict(self._counts)
 
-    def refs(self) -> list[Ref]:
+    def refs(self) -> list[GroupRef]:
         """Sorted."""
         return sorted(self._groups)
 
@@ -66,7 +66,7 @@ class ReadyIndex:
             self._all_equal[group.ref] = group
         heapq.heappush(self._ages, (group.sealed_ts, group.ref))
 
-    def remove(self, ref: Ref) -> None:
+    def remove(self, ref: GroupRef) -> None:
         """A group is ready no more."""
         group = self._groups.pop(ref)
         self._counts[group.key.environment] -= 1
@@ -103,7 +103,7 @@ class ReadyIndex:
         for _, _, key in heapq.merge(*orders):
             yield key, self._buckets[key]
 
-    def by_policies(self) -> Mapping[tuple[PolicyRef, ...], Mapping[Ref, KnownGroup]]:
+    def by_policies(self) -> Mapping[tuple[PolicyRef, ...], Mapping[GroupRef, KnownGroup]]:
         """The distinct policies among the ready groups, and whose they are."""
         return self._policies
 
@@ -111,9 +111,9 @@ class ReadyIndex:
         """Groups whose rewards are all the same."""
         return list(self._all_equal.values())
 
-    def oldest(self, count: int) -> list[Ref]:
+    def oldest(self, count: int) -> list[GroupRef]:
         """The groups sealed longest ago."""
-        found: list[tuple[int, Ref]] = []
+        found: list[tuple[int, GroupRef]] = []
         while self._ages and len(found) < count:
             age = heapq.heappop(self._ages)
             if age[1] in self._groups and age not in found[-1:]:

@@ -27,7 +27,7 @@ def _store(config: RollstreamConfig) -> Blobs:
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class Services:
     """The world that a command sees."""
 
     broker: Callable[[RollstreamConfig], Broker] = _kafka
@@ -36,9 +36,9 @@ class Outside:
     stopping: Callable[[], threading.Event] = stop_on_signals
 
 
-def outside(context: typer.Context) -> Outside:
+def outside(context: typer.Context) -> Services:
     """The world that was handed in, else the real one."""
-    return context.obj if isinstance(context.obj, Outside) else Outside()
+    return context.obj if isinstance(context.obj, Services) else Services()
 
 
 def layout_of(config: RollstreamConfig) -> Layout:

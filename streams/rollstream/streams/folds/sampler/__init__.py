@@ -1,0 +1,8 @@
+"""What a sampler's logs mean: one fold, shared by the sampler that decides and by ``status``. Pure.
+
+- ``state``     ``SamplerState``: the fold over the seal logs and the decision log
+- ``known``     a sealed group as the seal log describes it
+- ``ready``     the groups that may be served, in the order in which they take turns
+- ``eligible``  which groups will never be served: stale, or off the branch
+- ``served``    a served batch, and what became of examples
+"""
