@@ -116,7 +116,7 @@ class KafkaContainer:
                 if admin.list_topics(timeout=deadline.slice_s(2.0)).brokers:
                     return
             except KafkaException:
-                deadline.say(lambda: f"the container at {self.bootstrap} to answer")
+                deadline.log_waiting(lambda: f"the container at {self.bootstrap} to answer")
         output, errors = self._container.get_logs()
         raise TimeoutError(
             f"{KAFKA_IMAGE} did not answer on {self.bootstrap} within {START_TIMEOUT_S} s:\n"

@@ -53,7 +53,7 @@ def _unconfirmed(confirmed: list[ConfirmedEvent], blobs: Blobs) -> list[str]:
     wanted = {
         (item.where.partition, item.offset) for item in confirmed if isinstance(item.event, Flushed)
     }
-    projected = {(m.partition, m.offset) for m in list_manifests(blobs)}
+    projected = {(m.address.partition, m.offset) for m in list_manifests(blobs)}
     problems = [f"manifest {place} of an unconfirmed flush" for place in sorted(projected - wanted)]
     named = {
         f.path for item in confirmed if isinstance(item.event, Flushed) for f in item.event.files

@@ -10,6 +10,7 @@ from rollstream.schemas.codec import Segment
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.digest import checksum, row_digests
 from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, SealedSegments
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, Provenance, encode_rows, project
 from rollstream.store.layout import GROUPS, rows_path
 
@@ -85,5 +86,5 @@ def seal(blobs: Blobs, segments: Sequence[Segment], *, name: str = "a", offset: 
     data = encode_rows(Columns.from_segments(segments), provenance(len(segments)))
     blobs.create(path, data)
     event = flushed(path, segments, len(data), checksum(data))
-    project(blobs, header.environment, 1, 0, offset, event)
+    project(blobs, PartitionAddress(header.environment, 1, 0), offset, event)
     return path

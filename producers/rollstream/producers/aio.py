@@ -136,7 +136,7 @@ class AsyncRolloutProducer(ProducerShell):
             self._writer.poll(0.0)
             if not self._writer.outstanding() or deadline.passed():
                 return self._writer.outstanding()
-            deadline.say(lambda: f"{self._outbox.broker} to take what was published")
+            deadline.log_waiting(lambda: f"{self._outbox.broker} to take what was published")
             await asyncio.sleep(_POLL_S)
 
     def _tell(self, outstanding: int = 0) -> None:

@@ -186,7 +186,7 @@ class RolloutProducer(ProducerShell):
     def _wait_for_room(self, record: Outgoing, full: BufferFull) -> None:
         deadline = Deadline(self._timeout_s, self._clock)
         while not deadline.passed():
-            deadline.say(lambda: f"room in the buffer for {self._outbox.broker}")
+            deadline.log_waiting(lambda: f"room in the buffer for {self._outbox.broker}")
             with self._lock:
                 self._refuse()
                 self._writer.poll(deadline.slice_s(_ROOM_POLL_S))

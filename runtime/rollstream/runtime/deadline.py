@@ -1,4 +1,4 @@
-"""How long a wait may still last."""
+"""Deadlines of waits, which log what they wait for."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Callable
 
 from rollstream.runtime.clock import Clock, SystemClock
 
-SAY_EVERY_S = 30.0  # Every wait says this often what it waits for.
+LOG_WAITING_EVERY_S = 30.0  # How often a wait logs what it waits for.
 _log = logging.getLogger("rollstream.wait")
 
 
 class Deadline:
-    """A point in monotonic time; made once at the door and handed down, so waits never add up."""
+    """A point in monotonic time. A public call makes one and hands it to all that it calls, so that
+    their waits share the time-out instead of adding up."""
 
     def __init__(self, timeout_s: float, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._begun_s = self._clock.monotonic_s()
-        self._said_s = self._begun_s
+        self._logged_s = self._begun_s
         self.timeout_s = timeout_s
 
     def left_s(self) -> float:
@@ -28,12 +29,15 @@ class Deadline:
         return self.left_s() == 0.0
 
     def slice_s(self, longest_s: float) -> float:
-        """How long one step of a polling wait may take."""
+        """The time left, or ``longest_s`` where that is less: the time-out of one poll."""
         return min(longest_s, self.left_s())
 
-    def say(self, what: Callable[[], str]) -> None:
-        """Logs what is waited for, each 30 s; call it in every turn of a waiting loop."""
+    def log_waiting(self, what: Callable[[], str]) -> None:
+        """Logs a warning that names what is waited for, at most every 30 s.
+
+        Waiting loops call it in every iteration; ``what`` is called only when a line is due.
+        """
         now_s = self._clock.monotonic_s()
-        if now_s - self._said_s >= SAY_EVERY_S:
-            self._said_s = now_s
+        if now_s - self._logged_s >= LOG_WAITING_EVERY_S:
+            self._logged_s = now_s
             _log.warning("waiting since %.0f s for %s", now_s - self._begun_s, what())

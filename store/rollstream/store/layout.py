@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+from rollstream.schemas.ids import PartitionAddress
+
 GROUPS = "groups"
 INCOMPLETE = "incomplete"
 MANIFESTS = "manifests"
@@ -25,15 +27,16 @@ def rows_path(
     )
 
 
-def manifest_path(environment: str, generation: int, partition: int, offset: int) -> str:
-    """The manifest of the flush at this offset of the seal log."""
-    return f"{manifests_prefix(environment, generation, partition)}{offset:020d}.json"
+def manifest_path(address: PartitionAddress, offset: int) -> str:
+    """The manifest of the flush at this offset of the partition's seal log."""
+    return f"{manifests_prefix(address)}{offset:020d}.json"
 
 
-def manifests_prefix(environment: str, generation: int, partition: int) -> str:
+def manifests_prefix(address: PartitionAddress) -> str:
+    """What the paths of all manifests of a partition begin with."""
     return (
-        f"{MANIFESTS}/environment={_value(environment)}/generation={generation}"
-        f"/partition={partition}/"
+        f"{MANIFESTS}/environment={_value(address.environment)}/generation={address.generation}"
+        f"/partition={address.partition}/"
     )
 
 

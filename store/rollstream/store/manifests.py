@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rollstream.schemas import events, wire_schemas
 from rollstream.schemas.events import Flushed
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.wire_schemas import packed_dtype
 from rollstream.store.blobs import Blobs
 from rollstream.store.errors import BlobExists, CorruptFile
@@ -25,26 +26,22 @@ _SCHEMA = "flushed.v1"
 
 
 class Manifest(NamedTuple):
-    """One seal event and where it stands in the seal log."""
+    """One seal event with its partition and its offset in that partition's seal log."""
 
-    environment: str
-    generation: int
-    partition: int
+    address: PartitionAddress
     offset: int
     event: Flushed
 
 
-def project(
-    blobs: Blobs, environment: str, generation: int, partition: int, offset: int, event: Flushed
-) -> str:
+def project(blobs: Blobs, address: PartitionAddress, offset: int, event: Flushed) -> str:
     """Writes the manifest of a confirmed event and returns its path. Repeating it changes nothing.
 
     Raises:
         CorruptFile: other bytes lie there: compared, not believed.
         StoreFull, StoreError.
     """
-    path = manifest_path(environment, generation, partition, offset)
-    data = encode_manifest(Manifest(environment, generation, partition, offset, event))
+    path = manifest_path(address, offset)
+    data = encode_manifest(Manifest(address, offset, event))
     try:
         blobs.create(path, data)
     except BlobExists:
@@ -58,7 +55,12 @@ def project(
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """JSON with fields in the order of the schema: equal manifests give equal bytes."""
-    content = {"schema": _SCHEMA, **manifest._asdict()}
+    content = {
+        "schema": _SCHEMA,
+        **manifest.address._asdict(),
+        "offset": manifest.offset,
+        "event": manifest.event,
+    }
     # A digest is the only thing in it that JSON does not have.
     return orjson.dumps(content, default=bytes.hex, option=orjson.OPT_SERIALIZE_NUMPY)
 
@@ -76,8 +78,10 @@ def read_manifest(data: bytes) -> Manifest:
                 f"a manifest of schema {content['schema']!r}; this version reads {_SCHEMA}"
             )
         event = _record(Flushed, content["event"], wire_schemas.newest("flushed").source)
-        place = (content["environment"], content["generation"], content["partition"])
-        return Manifest(*place, content["offset"], event)
+        address = PartitionAddress(
+            content["environment"], content["generation"], content["partition"]
+        )
+        return Manifest(address, content["offset"], event)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptFile(f"no manifest: {error!r} in {data[:80]!r}") from error
 

@@ -7,7 +7,7 @@ import os
 from rollstream.store.blobs import Blobs
 
 
-def let_go(blobs: Blobs, path: str) -> None:
+def drop_cached_pages(blobs: Blobs, path: str) -> None:
     """Says that a blob's pages are not needed soon; it stays readable, then from the disk.
 
     Without it a data set that is read once pushes everything else out of memory, and a virtual

@@ -12,6 +12,7 @@ from harness.rollouts import members
 from harness.sealed_files import flushed, seal
 from rollstream.schemas.codec import encode
 from rollstream.schemas.events import Flushed, SealedFile, Settled
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import (
     CorruptFile,
     LocalBlobs,
@@ -26,6 +27,8 @@ from rollstream.store import (
 )
 from rollstream.store.layout import manifest_path
 from rollstream.store.manifests import Manifest, encode_manifest
+
+ADDRESS = PartitionAddress("math", 1, 3)
 
 
 @pytest.fixture
@@ -49,9 +52,9 @@ def event() -> Flushed:
 
 @pytest.mark.proves("A10")
 def test_manifest_holds_the_whole_event(event: Flushed) -> None:
-    manifest = Manifest("math", 1, 3, 99, event)
+    manifest = Manifest(ADDRESS, 99, event)
     found = read_manifest(encode_manifest(manifest))
-    assert found[:4] == ("math", 1, 3, 99)
+    assert found[:2] == (ADDRESS, 99)
     assert encode(found.event) == encode(event)
     assert np.isnan(found.event.segments.rewards).all()
 
@@ -59,8 +62,8 @@ def test_manifest_holds_the_whole_event(event: Flushed) -> None:
 @pytest.mark.proves("A10")
 def test_manifest_is_json_that_any_reader_opens(event: Flushed) -> None:
     blobs = MemoryBlobs()
-    path = project(blobs, "math", 1, 3, 99, event)
-    assert path == manifest_path("math", 1, 3, 99)
+    path = project(blobs, ADDRESS, 99, event)
+    assert path == manifest_path(ADDRESS, 99)
     content = json.loads(blobs.read(path))
     assert content["event"]["files"][0]["path"] == "groups/x.parquet"
     assert content["event"]["groups"][0]["group_id"] == "group-0"
@@ -70,17 +73,17 @@ def test_manifest_is_json_that_any_reader_opens(event: Flushed) -> None:
 
 def test_projecting_again_changes_nothing(event: Flushed) -> None:
     blobs = MemoryBlobs()
-    path = project(blobs, "math", 1, 3, 99, event)
+    path = project(blobs, ADDRESS, 99, event)
     before = blobs.read(path)
-    assert project(blobs, "math", 1, 3, 99, event) == path
+    assert project(blobs, ADDRESS, 99, event) == path
     assert blobs.read(path) == before
 
 
 def test_other_bytes_under_the_name_are_compared_not_believed(event: Flushed) -> None:
     blobs = MemoryBlobs()
-    blobs.create(manifest_path("math", 1, 3, 99), b"{}")
+    blobs.create(manifest_path(ADDRESS, 99), b"{}")
     with pytest.raises(CorruptFile, match="holds another event"):
-        project(blobs, "math", 1, 3, 99, event)
+        project(blobs, ADDRESS, 99, event)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"schema": "flushed.v1"}', b"\xff"])
@@ -90,7 +93,7 @@ def test_bytes_that_are_no_manifest_are_typed(data: bytes) -> None:
 
 
 def test_manifest_of_a_later_schema_names_it(event: Flushed) -> None:
-    data = encode_manifest(Manifest("math", 1, 0, 0, event)).replace(b"flushed.v1", b"flushed.v9")
+    data = encode_manifest(Manifest(ADDRESS, 0, event)).replace(b"flushed.v1", b"flushed.v9")
     with pytest.raises(CorruptFile, match=r"flushed\.v9"):
         read_manifest(data)
 
@@ -98,13 +101,13 @@ def test_manifest_of_a_later_schema_names_it(event: Flushed) -> None:
 def test_manifest_is_listed_in_the_order_of_the_log(event: Flushed) -> None:
     blobs = MemoryBlobs()
     for offset in (100, 9, 20):
-        project(blobs, "math", 1, 0, offset, event)
+        project(blobs, ADDRESS, offset, event)
     assert [manifest.offset for manifest in list_manifests(blobs)] == [9, 20, 100]
 
 
 def test_corrupt_manifest_in_a_list_is_named() -> None:
     blobs = MemoryBlobs()
-    blobs.create(manifest_path("math", 1, 0, 4), b"torn")
+    blobs.create(manifest_path(ADDRESS, 4), b"torn")
     with pytest.raises(CorruptFile, match=r"0004\.json: no manifest"):
         list(list_manifests(blobs))
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from rollstream.store import Blobs, LocalBlobs, MemoryBlobs
-from rollstream.store.page_cache import let_go
+from rollstream.store.page_cache import drop_cached_pages
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
-def test_what_was_let_go_can_be_read_again_and_what_is_gone_is_no_error(
+def test_blob_stays_readable_without_its_pages_and_a_missing_one_is_no_error(
     kind: str, tmp_path: Path
 ) -> None:
     blobs: Blobs = MemoryBlobs() if kind == "memory" else LocalBlobs(tmp_path)
     blobs.create("groups/a", b"rows" * 5_000)
-    let_go(blobs, "groups/a")
+    drop_cached_pages(blobs, "groups/a")
     assert blobs.read("groups/a") == b"rows" * 5_000
     blobs.delete("groups/a")
-    let_go(blobs, "groups/a")
+    drop_cached_pages(blobs, "groups/a")
     assert blobs.info("groups/a") is None

@@ -231,7 +231,7 @@ class EmbeddedKafka:
     def _wait_until_it_answers(self, child: BoundChild, timeout_s: float) -> None:
         deadline = Deadline(timeout_s)
         while not deadline.passed():
-            deadline.say(lambda: f"the Kafka over {self._data} to answer on {self.bootstrap}")
+            deadline.log_waiting(lambda: f"Kafka over {self._data} to answer on {self.bootstrap}")
             code = child.wait(PROBE_EVERY_S)
             if code is not None:
                 raise BrokerDidNotStart(self._with_logs(f"Kafka ended at its start ({code})"))

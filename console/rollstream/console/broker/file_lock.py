@@ -27,7 +27,7 @@ def lock_file(path: Path, deadline: Deadline) -> int | None:
             if deadline.passed():
                 os.close(held)
                 return None
-            deadline.say(lambda: f"the lock {path}, held by process {holder_of(path)}")
+            deadline.log_waiting(lambda: f"the lock {path}, held by process {holder_of(path)}")
             SystemClock().wait(threading.Event(), deadline.slice_s(TRY_EVERY_S))
         else:
             os.ftruncate(held, 0)

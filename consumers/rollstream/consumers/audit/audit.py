@@ -14,6 +14,7 @@ from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Flushed, SealedGroup
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, open_store
 from rollstream.store.layout import manifest_path, manifests_prefix
 from rollstream.streams.broker import Broker, LogReader, TopicPartition
@@ -134,10 +135,10 @@ class _Auditor:
             reader.close()
 
     def _note(self, name: str, number: int, book: _Book, offset: int, event: Flushed) -> None:
-        generation = self._layout.generation
+        address = PartitionAddress(name, self._layout.generation, number)
         book.newest = offset
-        book.manifests.add(manifest_path(name, generation, number, offset))
-        problem = manifest_problem(self._blobs, name, generation, number, offset, event)
+        book.manifests.add(manifest_path(address, offset))
+        problem = manifest_problem(self._blobs, address, offset, event)
         if problem == "":
             book.missing.append(offset)
         elif problem is not None:
@@ -225,7 +226,7 @@ class _Auditor:
             # An owner projects one flush before it appends the next.
             if offset != book.newest:
                 problems.append(f"{name}[{number}]: flush {offset} has no manifest")
-        prefix = manifests_prefix(name, self._layout.generation, number)
+        prefix = manifests_prefix(PartitionAddress(name, self._layout.generation, number))
         for blob in self._blobs.list(prefix):
             if blob.path not in book.manifests and not self._appended_since(blob.path, book):
                 problems.append(f"{blob.path} is the manifest of a flush that does not count")
@@ -240,6 +241,6 @@ class _Auditor:
         return max(0.001, self._deadline.slice_s(self._request_timeout_s))
 
     def _expect_time(self, what: str) -> None:
-        self._deadline.say(lambda: f"{what} to be read")
+        self._deadline.log_waiting(lambda: f"{what} to be read")
         if self._deadline.passed():
             raise BrokerUnavailable(f"audit: {what} was not read within its time")

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 
 from rollstream.schemas.digest import checksum, row_digests
 from rollstream.schemas.events import Flushed, SealedFile, SealedGroup
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobMissing, Blobs, CorruptFile, read_rows
 from rollstream.store.layout import manifest_path
 from rollstream.store.manifests import Manifest, encode_manifest
@@ -48,13 +49,13 @@ def digest_problems(blobs: Blobs, file: SealedFile, groups: list[SealedGroup]) -
 
 
 def manifest_problem(
-    blobs: Blobs, environment: str, generation: int, partition: int, offset: int, event: Flushed
+    blobs: Blobs, address: PartitionAddress, offset: int, event: Flushed
 ) -> str | None:
     """What is wrong with the manifest of an event; an empty string where it is missing."""
-    path = manifest_path(environment, generation, partition, offset)
+    path = manifest_path(address, offset)
     try:
         data = blobs.read(path)
     except BlobMissing:
         return ""
-    wanted = encode_manifest(Manifest(environment, generation, partition, offset, event))
+    wanted = encode_manifest(Manifest(address, offset, event))
     return None if data == wanted else f"{path} says something else than the seal log"

@@ -76,7 +76,9 @@ class DeadLetters:
                     f"{len(self._letters)} dead letters not delivered to {self._topic} within "
                     f"{deadline.timeout_s} s; what they settle waits for them"
                 )
-            deadline.say(lambda: f"{len(self._letters)} dead letters to reach {self._topic}")
+            deadline.log_waiting(
+                lambda: f"{len(self._letters)} dead letters to reach {self._topic}"
+            )
 
     def close(self) -> None:
         """Idempotent; letters that were not delivered are written again by the next reader."""

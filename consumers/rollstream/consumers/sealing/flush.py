@@ -17,6 +17,7 @@ from rollstream.consumers.sealing.rows import Draft, FlushTarget, draft_flush
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Event, Flushed
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobExists, Blobs, Bytes, CorruptFile, project
 from rollstream.streams.owned.log import Ticket
 
@@ -97,14 +98,8 @@ def project_manifests(flush: Flush) -> None:
     assert flush.event is not None, "files first"
     assert flush.offset is not None, "nothing is projected before it was confirmed"
     target = flush.target
-    project(
-        flush.blobs,
-        target.environment,
-        target.generation,
-        target.partition,
-        flush.offset,
-        flush.event,
-    )
+    address = PartitionAddress(target.environment, target.generation, target.partition)
+    project(flush.blobs, address, flush.offset, flush.event)
 
 
 def commit_watermark(flush: Flush) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import Flushed
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, project
 from rollstream.store.layout import manifest_path
 from rollstream.streams.broker import Broker, TopicPartition
@@ -32,15 +33,15 @@ def project_missing(
     Raises:
         BrokerUnavailable: an event could not be read in time. StoreError.
     """
+    address = PartitionAddress(environment, generation, where.partition)
     missing: list[int] = []
     for offset in reversed(flushes):
-        path = manifest_path(environment, generation, where.partition, offset)
-        if blobs.info(path) is not None:
+        if blobs.info(manifest_path(address, offset)) is not None:
             break
         missing.append(offset)
     for offset in reversed(missing):
         event = _read(broker, where, offset, deadline)
-        project(blobs, environment, generation, where.partition, offset, event)
+        project(blobs, address, offset, event)
     return missing
 
 
@@ -51,7 +52,7 @@ def _read(broker: Broker, where: TopicPartition, offset: int, deadline: Deadline
             for record in reader.poll(1, deadline.slice_s(_SLICE_S)):
                 assert record.offset == offset, (record.offset, offset)
                 return codec.decode_as(Flushed, record.value)
-            deadline.say(lambda: f"{where} at {offset} to be read")
+            deadline.log_waiting(lambda: f"{where} at {offset} to be read")
     finally:
         reader.close()
     raise BrokerUnavailable(f"{where}: offset {offset} not read within {deadline.timeout_s} s")

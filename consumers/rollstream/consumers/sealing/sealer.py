@@ -209,7 +209,7 @@ class Sealer:
             drained = all(environment.drained() for environment in self._environments.values())
             if drained or deadline.passed():
                 return drained and not self._busy()
-            deadline.say(lambda: "what is decided to be committed")
+            deadline.log_waiting(lambda: "what is decided to be committed")
             self._clock.wait(never, deadline.slice_s(BUSY_WAIT_S))
 
     def _busy(self) -> bool:

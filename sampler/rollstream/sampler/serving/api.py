@@ -234,7 +234,7 @@ class SamplerApi(ABC):
             except NotEnoughGroups as error:
                 if deadline.passed():
                     raise
-                deadline.say(partial(str, error))
+                deadline.log_waiting(partial(str, error))
                 continue
             if self._trainer_epoch is None or isinstance(command, Resume):
                 self._trainer_epoch = reply.trainer_epoch

@@ -121,7 +121,7 @@ class SamplerClient(SamplerApi):
                 raise self._actor_died(error) from error
             except RayActorError:
                 # Killed while it worked on this: Ray starts it anew, and the call is repeated.
-                deadline.say(lambda: f"the actor of sampler {self._name!r} to start again")
+                deadline.log_waiting(lambda: f"the actor of sampler {self._name!r} to start again")
                 if deadline.passed():
                     raise
                 continue

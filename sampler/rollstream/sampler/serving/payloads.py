@@ -13,7 +13,7 @@ from rollstream.schemas.events import SealedFile
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import read_rows
 from rollstream.store.errors import CorruptFile
-from rollstream.store.page_cache import let_go
+from rollstream.store.page_cache import drop_cached_pages
 from rollstream.streams.folds.sampler.known import KnownGroup
 
 SCALAR_BYTES_PER_ROW = 512  # What a row's reward components cost as Python objects, about.
@@ -60,7 +60,7 @@ class Payloads:
         """
         if step != self._step:
             self._step = step
-            self._let_go_of_served()
+            self._drop_served()
         held: dict[str, Columns] = {}  # A batch's files stay until it is made, whatever the bound.
         parts = []
         for slot, group in groups:
@@ -99,11 +99,11 @@ class Payloads:
             file.served.add(first)
             file.rows_left -= group.group.rows
 
-    def _let_go_of_served(self) -> None:
+    def _drop_served(self) -> None:
         for path in [path for path, file in self._files.items() if not file.rows_left]:
             self._drop(path)
         while self._left:
-            let_go(self._blobs, self._left.pop())
+            drop_cached_pages(self._blobs, self._left.pop())
 
     def _drop(self, path: str) -> None:
         self.cached_bytes -= self._files.pop(path).size

@@ -82,7 +82,7 @@ class SealLogs:
                     f"{ends[behind[0]]}, within {deadline.timeout_s} s; raise kafka.timeout_s"
                 )
             yield from self.poll(deadline.slice_s(CATCH_UP_SLICE_S))
-            deadline.say(partial("{} to be read to its end".format, behind[0]))
+            deadline.log_waiting(partial("{} to be read to its end".format, behind[0]))
 
     def poll(self, timeout_s: float) -> list[Sealed]:
         """What comes next; waits up to ``timeout_s`` for the first."""
@@ -110,7 +110,7 @@ class SealLogs:
                     except BrokerUnavailable as error:
                         if deadline.passed():
                             raise
-                        deadline.say(partial(str, error))
+                        deadline.log_waiting(partial(str, error))
                         self._clock.wait(never, deadline.slice_s(ASK_AGAIN_S))
         finally:
             reader.close()

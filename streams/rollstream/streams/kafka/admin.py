@@ -61,7 +61,7 @@ class KafkaAdmin:
             self._ask(future, deadline, f"creation of {name}", {KafkaError.TOPIC_ALREADY_EXISTS})
         never = threading.Event()
         while missing := {spec.name for spec in specs} - set(self._partitions(deadline)):
-            deadline.say(lambda: f"topics {sorted(missing)} to be usable")
+            deadline.log_waiting(lambda: f"topics {sorted(missing)} to be usable")
             if deadline.passed():
                 raise BrokerUnavailable(f"{sorted(missing)} not usable within {timeout_s} s")
             self._clock.wait(never, _ASK_AGAIN_S)

@@ -78,7 +78,7 @@ def read_between(
             raise BrokerUnavailable(
                 f"{where}: read up to {position} of {stop} within {deadline.timeout_s} s"
             )
-        deadline.say(lambda: f"{where} to be read up to {stop}")
+        deadline.log_waiting(lambda: f"{where} to be read up to {stop}")
 
 
 def _newest_proof(

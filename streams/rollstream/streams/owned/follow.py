@@ -102,7 +102,7 @@ class Follower:
             if self._next.get(where, max(first, self._starts[where])) < end
         ]:
             confirmed += self.poll(CATCH_UP_RECORDS, deadline.slice_s(CATCH_UP_SLICE_S))
-            deadline.say(lambda: f"{len(behind)} logs to be read to their ends")
+            deadline.log_waiting(lambda: f"{len(behind)} logs to be read to their ends")
             if deadline.passed():
                 raise BrokerUnavailable(f"{behind[0]} not read to its end within {timeout_s} s")
         return confirmed

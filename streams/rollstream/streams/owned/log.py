@@ -410,7 +410,7 @@ class OwnedLog(Generic[F]):
         return event
 
     def _say(self, deadline: Deadline, what: str) -> None:
-        deadline.say(lambda: f"{self.where}: {what}")
+        deadline.log_waiting(lambda: f"{self.where}: {what}")
 
     def _note_claim(self, offset: int) -> None:
         self._claims.append(offset)
