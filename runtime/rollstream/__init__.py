@@ -5,11 +5,12 @@ joins. ``__version__`` is the installed version.
 """
 
 from importlib import import_module
-from pkgutil import extend_path
 
 __version__: str
-# In the order of sys.path, as if this file were not there.
-__path__ = extend_path([], __name__)
+# Emptied first, so that the roots come in the order of sys.path, as if this file were not there.
+__path__ = []
+# In the words by which tools that read sources know that a package goes on elsewhere.
+__path__ = __import__("pkgutil").extend_path(__path__, __name__)
 
 
 def __getattr__(name: str) -> str:

@@ -1,0 +1,36 @@
+"""The documentation's site holds every page and every package."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.source_tree import ROOT, packages
+
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+# Read as text: the file has tags that only the site's own loader knows.
+SITE = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+COMMAND_LINE = "console"  # It has no interface for programs.
+
+
+def test_navigation_names_every_page_once_and_no_other() -> None:
+    named = re.findall(r"^ +- .*?: (\S+\.md)$", SITE, re.MULTILINE)
+    assert sorted(named) == [path.relative_to(DOCS).as_posix() for path in PAGES]
+
+
+def test_reference_has_a_page_for_every_package_and_finds_its_sources() -> None:
+    assert {path.stem for path in DOCS.glob("reference/*.md")} == set(packages()) - {COMMAND_LINE}
+    (paths,) = re.findall(r"^ +paths: \[(.*)\]$", SITE, re.MULTILINE)
+    assert tuple(paths.split(", ")) == packages()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_links_of_a_page_lead_to_files_of_the_site(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        linked = (page.parent / target).resolve()
+        assert linked.is_file(), target
+        assert DOCS in linked.parents, f"{target} is no part of the site; name the file instead"
