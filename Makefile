@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast lint types architecture wheel bench clean
+.PHONY: help install demo test test-fast lint types architecture docs wheel bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -41,6 +41,11 @@ types: install ## mypy, strict, over sources and tests
 # Without tests/conftest.py, which needs what starts a Kafka.
 architecture: install ## the code about itself: who imports whom, purity, features that are proved
 	$(BIN)/python -m pytest --confcutdir=tests/architecture tests/architecture
+
+# Complaints about docstrings end the build too; it does not count them itself.
+docs: install ## the site with guides and reference, in site/
+	@log=$$($(BIN)/zensical build --strict --clean 2>&1); status=$$?; echo "$$log"; \
+		! echo "$$log" | grep -q '^griffe: ' && exit $$status
 
 wheel: install ## the wheel, in dist/
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .

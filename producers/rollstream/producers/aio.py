@@ -27,7 +27,7 @@ class AsyncRolloutProducer(ProducerShell):
     Belongs to one event loop; all its coroutines may share it. The arguments are those of
     ``RolloutProducer``; ``timeout_s`` bounds a whole publish, the broker's answer included.
 
-    Example:
+    Examples:
         >>> async with AsyncRolloutProducer("kafka:9092", environment="math") as producer:
         ...     async with producer.dispatch(example_id="aime-17", group_size=8) as group:
         ...         await asyncio.gather(*(play(group) for _ in range(8)))

@@ -42,7 +42,7 @@ class RolloutProducer(ProducerShell):
         broker: for tests, ``MemoryBroker``; or a ``KafkaBroker`` with properties of your own.
         clock: for tests.
 
-    Example:
+    Examples:
         >>> with RolloutProducer("kafka:9092", environment="math") as producer:
         ...     producer.publish(
         ...         example_id="aime-17", policy_version="step-120", weight_step=120,

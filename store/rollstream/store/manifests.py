@@ -38,7 +38,7 @@ def project(blobs: Blobs, address: PartitionAddress, offset: int, event: Flushed
 
     Raises:
         CorruptFile: other bytes lie there: compared, not believed.
-        StoreFull, StoreError.
+        StoreFull, StoreError: it could not be written.
     """
     path = manifest_path(address, offset)
     data = encode_manifest(Manifest(address, offset, event))

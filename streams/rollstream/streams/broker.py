@@ -94,7 +94,7 @@ class Writer(Protocol):
         """How many partitions the topic has; who may write to it may ask.
 
         Raises:
-            UnknownTopic, NotAuthorised, BrokerUnavailable.
+            UnknownTopic, NotAuthorised, BrokerUnavailable: the broker's answer, or none in time.
         """
 
     def abandon(self) -> None:
@@ -116,7 +116,7 @@ class LogReader(Protocol):
         Raises:
             OffsetLost: a wanted offset is not in the log any more; again at each call until the
                 partition is sought elsewhere.
-            BrokerUnavailable, NotAuthorised, UnknownTopic.
+            BrokerUnavailable, NotAuthorised, UnknownTopic: the broker's answer, or none in time.
         """
 
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:

@@ -55,7 +55,7 @@ class EmbeddedKafka:
     process, on the same port, for whoever starts one over the same folder (not after a power loss:
     Kafka leaves syncing to the operating system). Topics are not made by themselves.
 
-    Example:
+    Examples:
         >>> with EmbeddedKafka(Path("runs/kafka")) as kafka:
         ...     producer = RolloutProducer(kafka.bootstrap, environment="math", replica_id="w-1")
 

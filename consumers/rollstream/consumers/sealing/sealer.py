@@ -43,14 +43,15 @@ class Sealer:
 
     Args:
         config: all of its environments are sealed.
-        broker, store, clock, entropy: from ``config`` and the system unless given.
+        broker: instead of the configured one, and so ``store``.
+        clock: instead of the system's, and so ``entropy``.
         owner: named in claims, for people.
         steps: of a flush.
         threads: beside the loop; 0 does everything in the caller's, for simulations.
 
     Raises:
         TopicMismatch: topics are missing or not as they must be; the message says what to do.
-        BrokerUnavailable.
+        BrokerUnavailable: the broker did not answer in time.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class SamplerApi(ABC):
     A door belongs to one trainer. From its first call on it is of the trainer epoch then in effect
     (``resume`` begins a new one), and once a successor has resumed every call raises ``Fenced``.
 
-    Example:
+    Examples:
         >>> step = sampler.resume(None)                                     # doctest: +SKIP
         >>> batch = sampler.next_batch(step, num_groups=64, timeout_s=300)  # doctest: +SKIP
         >>> sampler.ack(batch)                                              # doctest: +SKIP
@@ -123,8 +123,9 @@ class SamplerApi(ABC):
             step: the next one, or one that was served. ``step + 1`` may be asked ahead.
             num_groups: in the whole batch, over all ranks.
             timeout_s: how long to wait for groups; None: as configured.
-            dp_rank, dp_size: this rank's share: slot ``p`` of the batch goes to rank
+            dp_rank: this rank, whose share it is: slot ``p`` of the batch goes to rank
                 ``p mod dp_size``. No part of the request: the recorded batch is the same.
+            dp_size: how many ranks share the batch.
             accept: ``nonzero_std`` leaves out (for ever) groups whose rewards are all equal.
             mix: shares by environment; None: examples of all environments take turns.
 
@@ -161,7 +162,10 @@ class SamplerApi(ABC):
             reason: in a word or two, for the record.
 
         Raises:
-            NotEnoughGroups, RequestDiffers, InvalidRequest, Fenced.
+            NotEnoughGroups: there are no others in time.
+            RequestDiffers: the batch is not as it was returned last.
+            InvalidRequest: a group is none of the batch's.
+            Fenced: a successor has resumed.
         """
         wrong = [group for group in groups if not 0 <= group < batch.num_groups]
         if wrong:

@@ -58,15 +58,17 @@ class SamplerClient(SamplerApi):
         Args:
             name: which ``[samplers.<name>]``.
             config: the configuration, or where it lies.
-            broker, store: for the actor, instead of those that the configuration names; they
-                travel there, so they must be picklable.
+            broker: for the actor, instead of the configured one, and so ``store``; they travel
+                there, so they must be picklable.
             clock: for waits on this side.
             address: of a running Ray, where this process is not connected to one; None: one is
                 started on this machine, listening on 127.0.0.1 only.
 
         Raises:
-            ConfigError, UnknownSampler. SamplerUnavailable: the actor did not start in time. What
-            its start refuses (``TopicMismatch``, …).
+            ConfigError: the configuration is wrong.
+            UnknownSampler: it has no sampler of this name.
+            SamplerUnavailable: the actor did not start in time.
+            TopicMismatch: topics are missing or not as configured.
         """
         loaded = configured(config)
         section = sampler_section(name, loaded)

@@ -28,11 +28,13 @@ class Sampler(SamplerApi):
     Args:
         name: which ``[samplers.<name>]``.
         config: the configuration, or where it lies.
-        broker, store, clock, entropy: instead of those that the configuration names; they are the
-            caller's to close.
+        broker: instead of the configured one, and so ``store``; the caller closes them.
+        clock: instead of the system's, and so ``entropy``.
 
     Raises:
-        ConfigError, UnknownSampler. TopicMismatch: topics are missing or not as configured.
+        ConfigError: the configuration is wrong.
+        UnknownSampler: it has no sampler of this name.
+        TopicMismatch: topics are missing or not as configured.
         ClaimFailed, BrokerUnavailable: the broker did not answer in time.
     """
 

@@ -72,7 +72,8 @@ class MemoryLogs:
         """Appends under the clock's time.
 
         Raises:
-            UnknownTopic, RecordTooLarge.
+            UnknownTopic: there is no such topic or partition.
+            RecordTooLarge: the topic takes no record of this size.
         """
         with self.lock:
             partition = self._partition(where)
@@ -89,7 +90,8 @@ class MemoryLogs:
         """Records from ``offset`` on.
 
         Raises:
-            OffsetLost, UnknownTopic.
+            OffsetLost: the log begins later or ends earlier.
+            UnknownTopic: there is no such topic or partition.
         """
         with self.lock:
             partition = self._partition(where)

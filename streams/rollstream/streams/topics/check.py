@@ -36,7 +36,7 @@ def check_topics(admin: Admin, specs: Sequence[TopicSpec], timeout_s: float) -> 
     """Every difference, in the order of ``specs``; empty when all is as it must be.
 
     Raises:
-        BrokerUnavailable, NotAuthorised.
+        BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
     """
     present = admin.describe([spec.name for spec in specs], timeout_s)
     return [

@@ -17,7 +17,7 @@ def create_topics(
     A topic that exists with another layout is not changed: ``check_topics`` says what differs.
 
     Raises:
-        BrokerUnavailable, NotAuthorised.
+        BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
     """
     deadline = Deadline(timeout_s, clock)
     present = admin.describe([spec.name for spec in specs], deadline.left_s())
