@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 from harness.brokers import TIMEOUT_S, World
@@ -12,7 +11,6 @@ from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas import codec
-from rollstream.schemas.events import Requested
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.follow import Follower
@@ -46,17 +44,6 @@ def settle(log: OwnedLog[SealFold], count: int = 10) -> Ticket:
 
 def settle_confirmed(log: OwnedLog[SealFold], count: int = 10) -> int:
     return log.wait_confirmed(settle(log, count), in_time())
-
-
-def requested(number: int) -> Requested:
-    arguments = json.dumps({"number": number})
-    return Requested(
-        request_id=str(number),
-        command="compact",
-        arguments=arguments,
-        requested_by="somebody",
-        created_ts=1,
-    )
 
 
 def only(kind: type, fate: Fate, times: int = 1) -> Callable[[Append], Fate]:

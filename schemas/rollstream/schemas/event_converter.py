@@ -21,11 +21,9 @@ from rollstream.schemas.wire_schemas import packed_dtype
 _Convert = Callable[[Any], Any]
 # A nested record's dataclass, where several schemas give one shape several Avro names.
 _SAME_SHAPE = {
-    "CompactedFile": "SealedFile",
     "IncompleteFile": "SealedFile",
     "ReplacingGroup": "ChosenGroup",
     "ReplacedPosition": "LogPosition",
-    "MovedPosition": "LogPosition",
 }
 
 

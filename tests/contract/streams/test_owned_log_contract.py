@@ -11,7 +11,6 @@ from harness.owned_logs import (
     in_time,
     only,
     owner_of,
-    requested,
     settle,
     settle_confirmed,
     whole_fold,
@@ -19,7 +18,7 @@ from harness.owned_logs import (
 from harness.seal_events import flushed
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
-from rollstream.schemas.events import Adopted, Claimed, Flushed, Requested
+from rollstream.schemas.events import Adopted, Claimed, Flushed
 from rollstream.streams.broker import EARLIEST, TopicPartition
 from rollstream.streams.errors import (
     BrokerError,
@@ -218,18 +217,6 @@ def test_an_event_with_the_right_epoch_and_another_nonce_does_not_count(
     write(world.broker(), where, [codec.encode(flushed(log.epoch, "other", range(10), 10))])
     settle_confirmed(log)
     assert whole_fold(world, where).digest() == log.fold.digest()
-
-
-def test_requests_of_others_are_folded_where_they_stand(
-    world: World, where: TopicPartition
-) -> None:
-    log = owner_of(world.broker(), where)
-    log.claim(in_time())
-    for number in range(3):
-        write(world.broker(), where, [codec.encode(requested(number))])
-    assert settle_confirmed(log) == 5
-    confirmed = Follower(world.broker(), {where: 0}).catch_up(TIMEOUT_S)
-    assert [type(entry.event) for entry in confirmed[2:]] == [Requested] * 3 + [Flushed]
 
 
 # --- doubt ---

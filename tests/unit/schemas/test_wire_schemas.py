@@ -20,11 +20,9 @@ from rollstream.schemas.records import RolloutRecord
 from rollstream.schemas.wire_schemas import WireSchema, packed_dtype
 
 SAME_SHAPE = {
-    "CompactedFile": "SealedFile",
     "IncompleteFile": "SealedFile",
     "ReplacingGroup": "ChosenGroup",
     "ReplacedPosition": "LogPosition",
-    "MovedPosition": "LogPosition",
 }
 PLAIN: Mapping[str, Any] = {
     "string": str,

@@ -5,18 +5,12 @@ from __future__ import annotations
 import pytest
 
 from harness.seal_events import flushed
-from rollstream.schemas.events import Claimed, Event, Requested
+from rollstream.schemas.events import Claimed, Event
 from rollstream.streams.owned.fence import CurrentClaim, Fence
 
 
 def claim(nonce: str) -> Claimed:
     return Claimed(owner=f"owner of {nonce}", nonce=nonce)
-
-
-def request() -> Requested:
-    return Requested(
-        request_id="1", command="compact", arguments="{}", requested_by="x", created_ts=0
-    )
 
 
 def admitted(*events: Event) -> list[bool]:
@@ -52,12 +46,8 @@ def test_a_claim_that_lands_twice_reigns_under_its_second_offset() -> None:
     ]
 
 
-def test_before_the_first_claim_only_requests_count() -> None:
-    assert admitted(flushed(0, "a", [0], 1), request(), claim("a")) == [False, True, True]
-
-
-def test_requests_count_under_any_claim() -> None:
-    assert admitted(claim("a"), request(), claim("b"), request()) == [True] * 4
+def test_before_the_first_claim_nothing_counts() -> None:
+    assert admitted(flushed(0, "a", [0], 1), claim("a")) == [False, True]
 
 
 def test_the_fence_says_who_reigns() -> None:

@@ -14,11 +14,7 @@ from harness.seal_events import flushed
 from rollstream.schemas.events import (
     Adopted,
     Claimed,
-    Compacted,
     Event,
-    LossAccepted,
-    Requested,
-    Retired,
 )
 from rollstream.streams.errors import CorruptLog
 from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN, SealFold
@@ -153,12 +149,6 @@ def test_events_that_settle_nothing_change_nothing() -> None:
     before = fold.digest()
     others: list[Event] = [
         Claimed(owner="b", nonce="m"),
-        Requested(request_id="1", command="x", arguments="{}", requested_by="y", created_ts=0),
-        Retired(epoch=2, nonce="m", paths=("p",), group_ids=("g",), reason="age"),
-        Compacted(epoch=2, nonce="m", old_paths=(), files=(), moves=()),
-        LossAccepted(
-            epoch=2, nonce="m", first_offset=0, last_offset=1, reason="r", accepted_by="x"
-        ),
     ]
     for offset, event in enumerate(others, start=2):
         fold.apply(offset, 0, event)

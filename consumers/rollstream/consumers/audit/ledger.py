@@ -9,7 +9,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from rollstream.schemas.events import Compacted, Event, Flushed, LossAccepted, Retired, SealedFile
+from rollstream.schemas.events import Event, Flushed, SealedFile
 from rollstream.schemas.reasons import SettleReason
 
 NAMED_MAX = 5  # Offsets that a problem names; the rest are counted.
@@ -34,7 +34,7 @@ class Ledger:
     """Every event that counts, in order; ``problems`` collects what may not be.
 
     Attributes:
-        files: that events name and nothing retired, with the offset of the event.
+        files: that events name, by path.
     """
 
     def __init__(self, name: str, uids: UidBook) -> None:
@@ -49,23 +49,12 @@ class Ledger:
         self._uids = uids
         self._above: NDArray[np.int64] = np.empty(0, np.int64)
         self._lost: list[NDArray[np.int64]] = []
-        self._accepted: list[tuple[int, int]] = []
         self._group_ids: set[str] = set()
 
     def apply(self, offset: int, event: Event) -> None:
         """The next event that counts."""
-        match event:
-            case Flushed():
-                self._flush(f"{self._name} event {offset}", event)
-            case LossAccepted():
-                self._accepted.append((event.first_offset, event.last_offset))
-            case Retired():
-                for path in event.paths:
-                    self.files.pop(path, None)
-            case Compacted():
-                for path in event.old_paths:
-                    self.files.pop(path, None)
-                self.files |= {file.path: file for file in event.files}
+        if isinstance(event, Flushed):
+            self._flush(f"{self._name} event {offset}", event)
 
     def unsettled(self, end: int) -> NDArray[np.int64]:
         """Offsets below ``end`` that nothing settled; int64 [n], rising."""
@@ -78,10 +67,8 @@ class Ledger:
         if len(beyond) or self.watermark > end:
             self._problem(f"settles offsets beyond the end of the ingest log, {end}")
         lost = np.concatenate(self._lost) if self._lost else np.empty(0, np.int64)
-        for first, last in self._accepted:
-            lost = lost[(lost < first) | (lost > last)]
         if len(lost):
-            self._problem(f"lost {len(lost)} offsets, {_some(lost)}; nobody accepted it")
+            self._problem(f"lost {len(lost)} offsets, {_some(lost)}")
 
     def _problem(self, what: str) -> None:
         self.problems.append(f"{self._name}: {what}")

@@ -1,19 +1,13 @@
 """One frozen dataclass an event, by the log that it stands in.
 
 ``rollouts`` (ingest), ``owned`` (claims, in every owned log), ``groups`` (seal log), ``sampler``
-(decision log), ``scores``, ``admission``, ``dead_letters``. Rollouts themselves are not here: they
+(decision log), ``dead_letters``. Rollouts themselves are not here: they
 travel as header and columns (``rollstream.schemas.header``, ``rollstream.schemas.columns``).
 """
 
-from rollstream.schemas.events.admission import Admission
 from rollstream.schemas.events.dead_letters import DeadLetter
 from rollstream.schemas.events.groups import (
-    Compacted,
     Flushed,
-    LossAccepted,
-    Move,
-    Requested,
-    Retired,
     SealedFile,
     SealedGroup,
     SealedSegments,
@@ -26,18 +20,15 @@ from rollstream.schemas.events.sampler import (
     BatchServed,
     Checkpointed,
     ChosenGroup,
-    CursorMoved,
     Dropped,
     DroppedGroup,
     LogPosition,
     PolicyPublished,
     Replaced,
     Resumed,
-    Snapshotted,
 )
-from rollstream.schemas.events.scores import Scored
 
-GroupsEvent = Claimed | Adopted | Flushed | Requested | Retired | Compacted | LossAccepted
+GroupsEvent = Claimed | Adopted | Flushed
 SamplerEvent = (
     Claimed
     | Adopted
@@ -48,21 +39,16 @@ SamplerEvent = (
     | PolicyPublished
     | Replaced
     | Dropped
-    | CursorMoved
-    | Snapshotted
 )
-Event = GroupsEvent | SamplerEvent | Dispatched | Failed | Scored | Admission | DeadLetter
+Event = GroupsEvent | SamplerEvent | Dispatched | Failed | DeadLetter
 
 __all__ = [
     "Acked",
-    "Admission",
     "Adopted",
     "BatchServed",
     "Checkpointed",
     "ChosenGroup",
     "Claimed",
-    "Compacted",
-    "CursorMoved",
     "DeadLetter",
     "Dispatched",
     "Dropped",
@@ -72,18 +58,12 @@ __all__ = [
     "Flushed",
     "GroupsEvent",
     "LogPosition",
-    "LossAccepted",
-    "Move",
     "PolicyPublished",
     "Replaced",
-    "Requested",
     "Resumed",
-    "Retired",
     "SamplerEvent",
-    "Scored",
     "SealedFile",
     "SealedGroup",
     "SealedSegments",
     "Settled",
-    "Snapshotted",
 ]

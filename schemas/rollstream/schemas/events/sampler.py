@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPosition:
-    """LogPosition."""
+    """How far one partition of a seal log had been applied when a decision was made.
+
+    Attributes:
+        groups_next_offset: the first offset of the seal log that was not applied yet.
+    """
 
     environment: str
     generation: int
     partition: int
     groups_next_offset: int
-    scores_next_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,6 @@ class ChosenGroup:
     group_id: str
     digest: bytes
     row_mask: NDArray[np.bool_] | None = None
-    score_version: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +173,11 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedGroup:
-    """DroppedGroup."""
+    """A group of the ``Flushed`` event at (environment, generation, partition, offset).
+
+    Attributes:
+        index: which group of that event, from 0.
+    """
 
     environment: str
     generation: int
@@ -195,35 +201,3 @@ class Dropped:
     now_ts: int
     reason: str
     groups: tuple[DroppedGroup, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CursorMoved:
-    """How far an idle sampler has read.
-
-    Attributes:
-        epoch: offset of the claim under which this was written.
-        nonce: the claim's nonce.
-    """
-
-    epoch: int
-    nonce: str
-    now_ts: int
-    cursor: tuple[LogPosition, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshotted:
-    """A snapshot of the state up to this claim lies in the store.
-
-    Attributes:
-        epoch: offset of the claim under which this was written.
-        nonce: the claim's nonce.
-        next_offset: the fold goes on here.
-    """
-
-    epoch: int
-    nonce: str
-    path: str
-    next_offset: int
-    state_digest: bytes

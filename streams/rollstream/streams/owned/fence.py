@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rollstream.schemas.events import Claimed, Event, Requested
+from rollstream.schemas.events import Claimed, Event
 
 
 class CurrentClaim(NamedTuple):
@@ -18,9 +18,9 @@ class CurrentClaim(NamedTuple):
 class Fence:
     """An event counts if and only if its epoch and nonce equal those of the newest claim before it.
 
-    Claims always count, and so do ``Requested`` events, which anyone may append. A zombie may write
-    for as long as it likes: nothing of it counts. A fence must be fed from a claim on, since only a
-    claim tells which epoch is in effect; events before the first claim do not count.
+    Claims always count. A zombie may write for as long as it likes: nothing of it counts. A fence
+    must be fed from a claim on, since only a claim tells which epoch is in effect; events before
+    the first claim do not count.
     """
 
     def __init__(self) -> None:
@@ -30,8 +30,6 @@ class Fence:
         """Feeds the next event of the partition; whether it counts."""
         if isinstance(event, Claimed):
             self.current_claim = CurrentClaim(offset, event.nonce, event.owner)
-            return True
-        if isinstance(event, Requested):
             return True
         mark = (getattr(event, "epoch", None), getattr(event, "nonce", None))
         return self.current_claim is not None and mark == (
