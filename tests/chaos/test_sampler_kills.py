@@ -16,6 +16,7 @@ import ray
 from harness.groups import GroupSpec
 from harness.killing_broker import KillingBroker
 from harness.ray_world import RayWorld
+from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import SamplerClient
 from rollstream.sampler.history import replay_step
 from rollstream.schemas.events import BatchServed, Resumed
@@ -39,7 +40,7 @@ def decisions(world: RayWorld) -> list[ConfirmedEvent]:
     """What counts in the decision log."""
     topic = Layout(world.config.kafka.namespace).sampler(world.name)
     follower = Follower(world.broker(), {TopicPartition(topic, 0): 0})
-    confirmed = follower.catch_up(WAIT_S)
+    confirmed = list(follower.read_to_end(Deadline(WAIT_S)))
     follower.close()
     return confirmed
 

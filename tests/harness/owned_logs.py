@@ -64,7 +64,7 @@ def whole_fold(world: World, where: TopicPartition) -> SealFold:
     """What a reader who begins at the beginning makes of the log."""
     fold = SealFold(dedupe_horizon=HORIZON)
     follower = Follower(world.broker(), {where: EARLIEST})
-    for confirmed in follower.catch_up(TIMEOUT_S):
+    for confirmed in follower.read_to_end(in_time()):
         fold.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
     follower.close()
     return fold

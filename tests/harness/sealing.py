@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
@@ -183,18 +184,10 @@ class SealWorld:
 
     def confirmed_events(self) -> list[ConfirmedEvent]:
         """Every event of the seal log that counts."""
-        follower = Follower(
-            self.broker,
-            {
-                TopicPartition(self.layout.groups("math"), partition): 0
-                for partition in range(self.environment.partitions)
-            },
-            clock=self.clock,
-        )
-        try:
-            return follower.catch_up(TIMEOUT_S)
-        finally:
-            follower.close()
+        addresses = self.layout.addresses({"math": self.environment.partitions})
+        starts = {self.layout.groups_log(address): 0 for address in addresses}
+        with closing(Follower(self.broker, starts)) as follower:
+            return list(follower.read_to_end(Deadline(TIMEOUT_S, self.clock)))
 
     def flushes(self) -> list[Flushed]:
         return [

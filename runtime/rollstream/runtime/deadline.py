@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 
 from rollstream.runtime.clock import Clock, SystemClock
@@ -16,14 +17,14 @@ class Deadline:
     their waits share the time-out instead of adding up."""
 
     def __init__(self, timeout_s: float, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
-        self._begun_s = self._clock.monotonic_s()
+        self.clock = clock or SystemClock()
+        self._begun_s = self.clock.monotonic_s()
         self._logged_s = self._begun_s
         self.timeout_s = timeout_s
 
     def left_s(self) -> float:
         """Seconds left, never negative."""
-        return max(0.0, self._begun_s + self.timeout_s - self._clock.monotonic_s())
+        return max(0.0, self._begun_s + self.timeout_s - self.clock.monotonic_s())
 
     def passed(self) -> bool:
         return self.left_s() == 0.0
@@ -32,12 +33,16 @@ class Deadline:
         """The time left, or ``longest_s`` where that is less: the time-out of one poll."""
         return min(longest_s, self.left_s())
 
+    def wait(self, longest_s: float) -> None:
+        """Waits ``longest_s``, or the time left where that is less."""
+        self.clock.wait(threading.Event(), self.slice_s(longest_s))
+
     def log_waiting(self, what: Callable[[], str]) -> None:
         """Logs a warning that names what is waited for, at most every 30 s.
 
         Waiting loops call it in every iteration; ``what`` is called only when a line is due.
         """
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         if now_s - self._logged_s >= LOG_WAITING_EVERY_S:
             self._logged_s = now_s
             _log.warning("waiting since %.0f s for %s", now_s - self._begun_s, what())

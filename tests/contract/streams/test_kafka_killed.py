@@ -78,7 +78,7 @@ def test_an_owner_goes_on_after_its_broker_was_killed(own_kafka: KafkaFactory) -
         log.append(flushed(log.epoch, log.nonce, range(10, 20), 20)), Deadline(TIMEOUT_S)
     )
     read = SealFold(dedupe_horizon=100)
-    for confirmed in Follower(broker, {where: 0}).catch_up(TIMEOUT_S):
+    for confirmed in Follower(broker, {where: 0}).read_to_end(Deadline(TIMEOUT_S)):
         read.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
     assert read.digest() == fold.digest()
     broker.close()

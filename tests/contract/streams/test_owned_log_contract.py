@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.brokers import LOG_CONFIG, TIMEOUT_S, World, write
+from harness.brokers import LOG_CONFIG, World, write
 from harness.faults import Append, Fate, FaultyBroker
 from harness.owned_logs import (
     SOON_S,
@@ -48,7 +48,7 @@ def test_an_owner_hears_what_it_appends_in_order(world: World, where: TopicParti
     assert log.wait_confirmed(first, in_time()) == 2
     assert log.fold.watermark == 30
     follower = Follower(world.broker(), {where: 0})
-    kinds = [type(confirmed.event) for confirmed in follower.catch_up(TIMEOUT_S)]
+    kinds = [type(confirmed.event) for confirmed in follower.read_to_end(in_time())]
     assert kinds == [Claimed, Adopted, Flushed, Flushed, Flushed]
     assert follower.next_offsets() == {where: 5}
     assert follower.epochs() == {where: 0}
@@ -203,7 +203,7 @@ def test_a_zombie_that_goes_on_writing_is_heard_by_nobody(
         settle_confirmed(owner)
     assert owner.fold.watermark == 40
     follower = Follower(world.broker(), {where: EARLIEST})
-    confirmed = follower.catch_up(TIMEOUT_S)
+    confirmed = list(follower.read_to_end(in_time()))
     flushes = [entry.offset for entry in confirmed if isinstance(entry.event, Flushed)]
     assert flushes == [2, 6, 8, 10]
     assert whole_fold(world, where).digest() == owner.fold.digest()

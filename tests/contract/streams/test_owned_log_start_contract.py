@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.brokers import TIMEOUT_S, World, until, write
+from harness.brokers import World, until, write
 from harness.faults import Fate, FaultyBroker
 from harness.owned_logs import (
     SOON_S,
@@ -133,10 +133,10 @@ def test_a_follower_starts_at_a_claim_and_reads_on(world: World, where: TopicPar
     settle_confirmed(log)
     follower = Follower(world.broker(), {where: log.epoch})
     assert follower.next_offsets() == {where: 3}
-    assert [entry.offset for entry in follower.catch_up(TIMEOUT_S)] == [3, 4, 5]
+    assert [entry.offset for entry in follower.read_to_end(in_time())] == [3, 4, 5]
     settle_confirmed(log)
-    assert [entry.offset for entry in follower.catch_up(TIMEOUT_S)] == [6]
-    assert follower.catch_up(TIMEOUT_S) == []
+    assert [entry.offset for entry in follower.read_to_end(in_time())] == [6]
+    assert list(follower.read_to_end(in_time())) == []
     follower.close()
     follower.close()
 
@@ -148,7 +148,7 @@ def test_a_follower_refuses_to_start_where_no_claim_stands(
     log.claim(in_time())
     settle_confirmed(log)
     with pytest.raises(CorruptLog, match="start at a claim"):
-        Follower(world.broker(), {where: 2}).catch_up(TIMEOUT_S)
+        list(Follower(world.broker(), {where: 2}).read_to_end(in_time()))
 
 
 def test_bytes_that_are_no_event_are_never_skipped(world: World, where: TopicPartition) -> None:
@@ -178,7 +178,7 @@ def test_a_follower_of_many_partitions_keeps_each_ones_order(world: World) -> No
         for log in logs:
             settle_confirmed(log)
     follower = Follower(broker, dict.fromkeys(partitions, EARLIEST))
-    confirmed = follower.catch_up(TIMEOUT_S)
+    confirmed = list(follower.read_to_end(in_time()))
     for where in partitions:
         assert [entry.offset for entry in confirmed if entry.where == where] == list(range(7))
     assert follower.next_offsets() == dict.fromkeys(partitions, 7)

@@ -15,6 +15,7 @@ from harness.faults import Append, Fate, FaultyBroker
 from harness.groups import GroupSpec, GroupWriter
 from harness.sampler_worlds import ENVIRONMENTS, config_of
 from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SeededEntropy
 from rollstream.sampler import Batch, Fenced, NotEnoughGroups, Sampler
 from rollstream.sampler.deciding.commands import Later
@@ -170,7 +171,7 @@ class Simulation:
 
     def confirmed_events(self) -> list[ConfirmedEvent]:
         follower = Follower(self.plain, {TopicPartition(self.layout.sampler(NAME), 0): 0})
-        return follower.catch_up(WAIT_S)
+        return list(follower.read_to_end(Deadline(WAIT_S)))
 
 
 def assert_same(left: Batch, right: Batch) -> None:
@@ -192,7 +193,7 @@ def refolded(simulation: Simulation) -> SamplerState:
     for confirmed in simulation.confirmed_events():
         state.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
     follower = Follower(simulation.plain, dict.fromkeys(logs, 0))
-    for confirmed in follower.catch_up(WAIT_S):
+    for confirmed in follower.read_to_end(Deadline(WAIT_S)):
         state.apply_groups(logs[confirmed.where], confirmed.offset, confirmed.event)
     return state
 

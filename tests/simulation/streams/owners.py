@@ -177,8 +177,8 @@ class Owners:
     def _check(self) -> None:
         fold = SealFold(dedupe_horizon=HORIZON)
         there: dict[int, tuple[int, ...]] = {}
-        follower = Follower(self._memory, {WHERE: EARLIEST}, clock=self.clock)
-        for confirmed in follower.catch_up(30.0):
+        follower = Follower(self._memory, {WHERE: EARLIEST})
+        for confirmed in follower.read_to_end(Deadline(30.0, self.clock)):
             fold.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
             if isinstance(confirmed.event, Flushed):
                 there[confirmed.offset] = tuple(confirmed.event.segments.offsets.tolist())

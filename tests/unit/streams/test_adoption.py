@@ -12,7 +12,8 @@ from rollstream.schemas.events import Adopted, Claimed, Event
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.owned.adoption import TAIL_WINDOW_RECORDS, find_start, read_between
+from rollstream.streams.owned.adoption import TAIL_WINDOW_RECORDS, find_start
+from rollstream.streams.reading import read_between
 
 TAIL: list[Event] = [Claimed(owner="x", nonce="never adopted")] * (3 * TAIL_WINDOW_RECORDS)
 

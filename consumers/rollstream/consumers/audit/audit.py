@@ -115,7 +115,7 @@ class _Auditor:
     def _read_seal_log(self, name: str, books: list[_Book]) -> None:
         topic = self._layout.groups(name)
         starts = {TopicPartition(topic, number): 0 for number in range(len(books))}
-        follower = Follower(self._broker, starts, clock=self._clock)
+        follower = Follower(self._broker, starts)
         reader = self._broker.reader(starts)
         try:
             ends = {where: reader.bounds(where, self._request_s())[1] for where in starts}

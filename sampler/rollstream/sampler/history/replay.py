@@ -12,6 +12,7 @@ from typing import Any
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.commands import Command, NextBatch, Replace
 from rollstream.sampler.deciding.decide import Now, decide
 from rollstream.sampler.errors import UnknownStep
@@ -229,8 +230,8 @@ def _again(offset: int, event: Choice, state: SamplerState) -> Replayed:
 def _read(
     broker: Broker, logs: Sequence[TopicPartition], timeout_s: float, clock: Clock | None
 ) -> list[ConfirmedEvent]:
-    follower = Follower(broker, dict.fromkeys(logs, 0), clock=clock)
+    follower = Follower(broker, dict.fromkeys(logs, 0))
     try:
-        return follower.catch_up(timeout_s)
+        return list(follower.read_to_end(Deadline(timeout_s, clock)))
     finally:
         follower.close()

@@ -68,7 +68,7 @@ class SealLogs:
             BrokerUnavailable: not reached by the deadline.
         """
         self.close()
-        self._follower = Follower(self._broker, dict.fromkeys(self._logs, 0), clock=self._clock)
+        self._follower = Follower(self._broker, dict.fromkeys(self._logs, 0))
         ends = self._ends(deadline)
         while True:
             seen = self._follower.next_offsets()

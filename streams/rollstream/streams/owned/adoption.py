@@ -6,21 +6,19 @@ between. What it says was true at its claim, and stays true whatever has been cl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec, wire_schemas
 from rollstream.schemas.events import Adopted, Claimed
-from rollstream.streams.broker import LogReader, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, OffsetLost
+from rollstream.streams.broker import LogReader, TopicPartition
+from rollstream.streams.errors import OffsetLost
 from rollstream.streams.owned.fence import Fence
+from rollstream.streams.reading import read_between
 
 HINT_RECORDS_MAX = 64  # How far behind a hinted claim its `Adopted` is looked for; then the tail.
 TAIL_WINDOW_RECORDS = 256  # The first window of the search from the end backwards.
 TAIL_WINDOW_GROWTH = 4
-POLL_RECORDS_MAX = 1000
-POLL_SLICE_S = 0.5
 
 
 def find_start(
@@ -53,32 +51,6 @@ def find_start(
     if first > 0:
         raise OffsetLost(str(where), 0, first, end)
     return 0
-
-
-def read_between(
-    reader: LogReader, where: TopicPartition, start: int, stop: int, deadline: Deadline
-) -> Iterator[Record]:
-    """The records of [start, stop), which are known to be there.
-
-    Raises:
-        BrokerUnavailable: not read in time.
-    """
-    if start >= stop:
-        return
-    reader.seek(where, start)
-    position = start
-    while position < stop:
-        records = reader.poll(POLL_RECORDS_MAX, deadline.slice_s(POLL_SLICE_S))
-        for record in records:
-            if record.offset >= stop:
-                return
-            position = record.offset + 1
-            yield record
-        if not records and deadline.passed():
-            raise BrokerUnavailable(
-                f"{where}: read up to {position} of {stop} within {deadline.timeout_s} s"
-            )
-        deadline.log_waiting(lambda: f"{where} to be read up to {stop}")
 
 
 def _newest_proof(

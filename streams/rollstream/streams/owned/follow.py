@@ -1,12 +1,13 @@
-"""Everybody else's side of owned logs: the events that count, in order."""
+"""Reads owned logs without owning them: yields only events of the claim in effect, in order."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
-from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
@@ -15,12 +16,13 @@ from rollstream.streams.broker import Broker, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, CorruptLog
 from rollstream.streams.owned.fence import Fence
 
-CATCH_UP_RECORDS = 1000
-CATCH_UP_SLICE_S = 0.2
+READ_RECORDS_MAX = 256  # A flush event may have megabytes.
+READ_SLICE_S = 0.2
+ASK_AGAIN_S = 0.05  # After "not leader" and the like.
 
 
 class ConfirmedEvent(NamedTuple):
-    """An event that counts, and where it stands."""
+    """An event that counts, with its log, offset and log time."""
 
     where: TopicPartition
     offset: int
@@ -29,16 +31,13 @@ class ConfirmedEvent(NamedTuple):
 
 
 class Follower:
-    """Reads owned partitions and hands out only what the fence admits.
+    """Reads owned partitions and returns only the events that the fence admits.
 
     Within a partition in the order of offsets; between partitions in the order of arrival. Starts
     must be 0 (or EARLIEST) or the offset of a claim.
     """
 
-    def __init__(
-        self, broker: Broker, starts: Mapping[TopicPartition, int], *, clock: Clock | None = None
-    ) -> None:
-        self._clock = clock or SystemClock()
+    def __init__(self, broker: Broker, starts: Mapping[TopicPartition, int]) -> None:
         self._reader = broker.reader(starts)
         self._starts = dict(starts)
         self._fences = {where: Fence() for where in starts}
@@ -83,33 +82,58 @@ class Follower:
             if fence.current_claim is not None
         }
 
-    def catch_up(self, timeout_s: float) -> list[ConfirmedEvent]:
-        """Everything up to the ends as they stand at the call.
+    def read_to_end(
+        self, deadline: Deadline, *, ends_within_s: float = math.inf
+    ) -> Iterator[ConfirmedEvent]:
+        """Yields the events that count until every log was read to its end, as the ends stand when
+        the iteration begins; newer events may be among them. At most ``READ_RECORDS_MAX`` records
+        are in memory at a time. ``poll`` continues where it ended.
+
+        While a broker that has just started, or whose topic is new, answers "not leader", it is
+        asked again.
+
+        Args:
+            deadline: for all of it, the caller's work between two events included.
+            ends_within_s: for the ends alone, so that a long deadline does not hide for as long
+                that no broker answers.
 
         Raises:
-            BrokerUnavailable: not reached within ``timeout_s``; what was read by then is lost to
-                the caller, so make a new follower. UnreadableEvent, CorruptLog.
+            BrokerUnavailable: not read in time. UnreadableEvent, CorruptLog: as ``poll``.
         """
-        deadline = Deadline(timeout_s, self._clock)
-        ends = {
-            where: self._reader.bounds(where, max(0.001, deadline.left_s()))
-            for where in self._starts
-        }
-        confirmed: list[ConfirmedEvent] = []
-        while behind := [
-            where
-            for where, (first, end) in ends.items()
-            if self._next.get(where, max(first, self._starts[where])) < end
-        ]:
-            confirmed += self.poll(CATCH_UP_RECORDS, deadline.slice_s(CATCH_UP_SLICE_S))
-            deadline.log_waiting(lambda: f"{len(behind)} logs to be read to their ends")
-            if deadline.passed():
-                raise BrokerUnavailable(f"{behind[0]} not read to its end within {timeout_s} s")
-        return confirmed
+        ends = self._ends(Deadline(deadline.slice_s(ends_within_s), deadline.clock))
+        for where, end in ends.items():
+            while self._position(where) < end:
+                if deadline.passed():
+                    raise BrokerUnavailable(
+                        f"{where} was read up to {self._position(where)}, not to its end at {end}, "
+                        f"within {deadline.timeout_s} s; allow more time"
+                    )
+                deadline.log_waiting(partial("{} to be read to its end at {}".format, where, end))
+                yield from self.poll(READ_RECORDS_MAX, deadline.slice_s(READ_SLICE_S))
 
     def close(self) -> None:
         """Idempotent."""
         self._reader.close()
+
+    def _ends(self, deadline: Deadline) -> dict[TopicPartition, int]:
+        """The next offset to be written, of each log that has records to be read."""
+        ends: dict[TopicPartition, int] = {}
+        for where in self._starts:
+            while where not in ends:
+                try:
+                    first, end = self._reader.bounds(where, max(0.001, deadline.left_s()))
+                except BrokerUnavailable as error:
+                    if deadline.passed():
+                        raise
+                    deadline.log_waiting(partial(str, error))
+                    deadline.wait(ASK_AGAIN_S)
+                else:
+                    # A log that holds nothing has no record that would move the position.
+                    ends[where] = end if end > first else self._position(where)
+        return ends
+
+    def _position(self, where: TopicPartition) -> int:
+        return self._next.get(where, self._starts[where])
 
     def _decode(self, where: TopicPartition, record: Record) -> Event:
         event = codec.decode(record.value)

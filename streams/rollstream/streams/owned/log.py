@@ -20,10 +20,11 @@ from rollstream.streams.errors import (
     DeliveryUnknown,
     Fenced,
 )
-from rollstream.streams.owned.adoption import POLL_RECORDS_MAX, find_start, read_between
+from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.fold import FoldCheckpoint, LogFold
 from rollstream.streams.owned.sending import Append, Sending
+from rollstream.streams.reading import POLL_RECORDS_MAX, read_between
 
 RECLAIM_EVERY_RECORDS = 1000  # So often an owner claims again, to keep its log short to adopt.
 CONFIRMED_KEPT_MAX = 10_000  # Tickets whose offset `confirmed` still knows.

@@ -14,8 +14,9 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.seal import SealFold
-from rollstream.streams.owned.adoption import find_start, read_between
+from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
+from rollstream.streams.reading import read_between
 from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
 from rollstream.streams.status.groups import (
     SamplerSources,
@@ -175,7 +176,7 @@ def _events(
             reader.close()
     follower = Follower(broker, {where: start})
     try:
-        return follower.catch_up(deadline.left_s())
+        return list(follower.read_to_end(deadline))
     finally:
         follower.close()
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.broker import TopicPartition
 
 DEFAULT_NAMESPACE = "rollstream"
 RECORD_BYTES_MAX = 16 * 1024 * 1024  # The largest rollout or flush event that a topic takes.
@@ -40,12 +43,36 @@ class Layout(NamedTuple):
     def admission(self, environment: str) -> str:
         return self._name("admission", environment)
 
+    def addresses(self, environments: Mapping[str, int]) -> list[PartitionAddress]:
+        """Every partition of these environments (name to number of partitions), sorted."""
+        return [
+            PartitionAddress(environment, self.generation, number)
+            for environment, partitions in sorted(environments.items())
+            for number in range(partitions)
+        ]
+
+    def rollouts_log(self, address: PartitionAddress) -> TopicPartition:
+        """The ingest log of one partition of an environment."""
+        return self._log(self.rollouts(address.environment), address)
+
+    def groups_log(self, address: PartitionAddress) -> TopicPartition:
+        """The seal log of one partition of an environment."""
+        return self._log(self.groups(address.environment), address)
+
+    def sampler_log(self, name: str) -> TopicPartition:
+        """The decision log of one sampler, which has a single partition."""
+        return TopicPartition(self.sampler(name), 0)
+
     def dead_letters(self) -> str:
         return self._name("deadletters", "all")
 
     def sealer_group(self, environment: str) -> str:
         """The consumer group of the environment's sealers."""
         return self._name("sealers", environment)
+
+    def _log(self, topic: str, address: PartitionAddress) -> TopicPartition:
+        assert address.generation == self.generation, (address, self)
+        return TopicPartition(topic, address.partition)
 
     def _name(self, log: str, name: str) -> str:
         for part in (self.namespace, name):

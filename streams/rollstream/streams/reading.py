@@ -1,0 +1,44 @@
+"""Reads a stretch of one log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rollstream.runtime.deadline import Deadline
+from rollstream.streams.broker import LogReader, Record, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
+
+POLL_RECORDS_MAX = 1000
+POLL_SLICE_S = 0.5
+
+
+def read_between(
+    reader: LogReader, where: TopicPartition, start: int, stop: int, deadline: Deadline
+) -> Iterator[Record]:
+    """Yields the records of [start, stop), which must be below the log's end, whatever they hold.
+
+    Ends at the first record at or above ``stop``, so it passes over offsets that hold no record.
+
+    Args:
+        reader: reads ``where``; its position is changed.
+        deadline: for all of it, the caller's work between two records included.
+
+    Raises:
+        BrokerUnavailable: not read in time. OffsetLost: ``start`` is no longer in the log.
+    """
+    if start >= stop:
+        return
+    reader.seek(where, start)
+    position = start
+    while position < stop:
+        records = reader.poll(POLL_RECORDS_MAX, deadline.slice_s(POLL_SLICE_S))
+        for record in records:
+            if record.offset >= stop:
+                return
+            position = record.offset + 1
+            yield record
+        if not records and deadline.passed():
+            raise BrokerUnavailable(
+                f"{where}: read up to {position} of {stop} within {deadline.timeout_s} s"
+            )
+        deadline.log_waiting(lambda: f"{where} to be read up to {stop}")
