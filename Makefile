@@ -48,7 +48,7 @@ docs: install ## the site with guides and reference, in site/
 		! echo "$$log" | grep -q '^griffe: ' && exit $$status
 
 wheel: install ## the wheel, in dist/
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 bench: install ## end-to-end speed and memory, in ratios to raw Kafka
 	$(BIN)/python -m benchmarks.end_to_end
