@@ -1,4 +1,4 @@
-"""The documentation's site holds every page and every package."""
+"""The documentation's site holds every page and every package; paths that are named exist."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 # Read as text: the file has tags that only the site's own loader knows.
 SITE = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+PATH = re.compile(r"`([\w.-]+/[\w./-]*)`")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 COMMAND_LINE = "console"  # It has no interface for programs.
 
@@ -34,3 +35,10 @@ def test_links_of_a_page_lead_to_files_of_the_site(page: Path) -> None:
         linked = (page.parent / target).resolve()
         assert linked.is_file(), target
         assert DOCS in linked.parents, f"{target} is no part of the site; name the file instead"
+
+
+def test_paths_that_contributors_are_sent_to_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = [path for path in PATH.findall(text) if (ROOT / path.split("/")[0]).exists()]
+    assert len(named) > 20, "what looks like a path is not found"
+    assert [path for path in named + LINK.findall(text) if not (ROOT / path).exists()] == []
