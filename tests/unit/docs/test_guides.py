@@ -7,11 +7,13 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 from harness.documented_run import RELEASED_FROM, STEPS, TURNS, DocumentedRun
 from harness.pages import snippets
 from rollstream.sampler import Policy
+from rollstream.store import open_dataset
 
 MULTI_TURN = "guides/multi_turn.md"
 READING = "guides/reading_the_data.md"
@@ -40,6 +42,51 @@ def test_advantages_are_averaged_by_trajectory(run: DocumentedRun) -> None:
     weights = executed(MULTI_TURN, "of_token", **found)["weights"]
     sums = np.bincount(np.repeat(batch.trajectory_index, np.diff(batch.offsets)), weights)
     assert sums == pytest.approx(1 / len(expected))
+
+
+CONVERSATION = {
+    "policy": Policy("", 0, 0, "step-0"),
+    "prompt": [1, 2],
+    "context": [1, 2],
+    "turns": 3,
+    "reward": 1.0,
+    "sample": lambda context: ([8, 9], [-0.1, -0.2]),
+    "respond": lambda sampled: [5],
+    "next_context": lambda context, sampled: [*context, *sampled, 5],
+}
+
+
+def rows_of(run: DocumentedRun, example_id: str) -> list[dict[str, Any]]:
+    """In the order of turns; of one rollout."""
+    run.seal(1)
+    table = open_dataset(run.root).to_table(filter=pc.field("example_id") == example_id)
+    rows: list[dict[str, Any]] = table.sort_by("log_offset").to_pylist()
+    return [row for row in rows if row["rollout_uid"] == rows[0]["rollout_uid"]]
+
+
+def test_a_conversation_is_one_sequence_with_a_mask(tmp_path: Path) -> None:
+    run = DocumentedRun(tmp_path)
+    with run.producer() as producer, producer.dispatch(example_id="chat", group_size=1) as group:
+        executed(MULTI_TURN, "seen = respond", group=group, **CONVERSATION)
+    (row,) = rows_of(run, "chat")
+    assert row["prompt_tokens"] == [1, 2]
+    assert row["output_tokens"] == [8, 9, 5] * 3
+    assert row["loss_mask"] == [True, True, False] * 3
+
+
+def test_a_trajectory_has_a_row_a_turn_each_with_its_whole_context(tmp_path: Path) -> None:
+    run = DocumentedRun(tmp_path)
+    with run.producer() as producer:
+        for _ in range(2):  # The snippet names a group of two.
+            executed(MULTI_TURN, "trajectory.turn(", producer=producer, **CONVERSATION)
+    found = [
+        (row["prompt_tokens"], row["output_tokens"], row["reward"]) for row in rows_of(run, "web-3")
+    ]
+    assert found == [
+        ([1, 2], [8, 9], None),
+        ([1, 2, 8, 9, 5], [8, 9], None),
+        ([1, 2, 8, 9, 5, 8, 9, 5], [8, 9], 1.0),
+    ]
 
 
 def test_a_policy_reaches_workers_by_a_file(tmp_path: Path, run: DocumentedRun) -> None:
