@@ -15,7 +15,7 @@ from rollstream.streams.errors import (
     RecordTooLarge,
     UnknownTopic,
 )
-from rollstream.streams.kafka.answers import of_delivery, of_request
+from rollstream.streams.kafka.answers import as_delivery_error, as_request_error
 
 PERMANENT = [
     (KafkaError.UNKNOWN_TOPIC_OR_PART, UnknownTopic),
@@ -39,24 +39,27 @@ PASSING = [
 
 @pytest.mark.parametrize(("code", "kind"), PERMANENT)
 def test_what_cannot_pass_is_permanent_in_both_places(code: int, kind: type[BrokerError]) -> None:
-    assert type(of_request(code, "text", "what")) is kind
-    assert type(of_delivery(code, "text", "where")) is kind
+    assert type(as_request_error(KafkaError(code, "text"), "what")) is kind
+    assert type(as_delivery_error(KafkaError(code, "text"), "where")) is kind
 
 
 @pytest.mark.parametrize("code", PASSING)
 def test_what_may_pass_is_unavailable_for_a_request_and_doubt_for_a_delivery(code: int) -> None:
-    assert type(of_request(code, "text", "what")) is BrokerUnavailable
-    assert type(of_delivery(code, "text", "where")) is DeliveryUnknown
+    assert type(as_request_error(KafkaError(code, "text"), "what")) is BrokerUnavailable
+    assert type(as_delivery_error(KafkaError(code, "text"), "where")) is DeliveryUnknown
 
 
 def test_a_full_queue_is_said_as_such_and_is_doubt_in_a_report() -> None:
-    assert type(of_request(KafkaError._QUEUE_FULL, "text", "what")) is BufferFull
-    assert type(of_delivery(KafkaError._QUEUE_FULL, "text", "where")) is DeliveryUnknown
+    error = KafkaError(KafkaError._QUEUE_FULL, "text")
+    assert type(as_request_error(error, "what")) is BufferFull
+    assert type(as_delivery_error(error, "where")) is DeliveryUnknown
 
 
 def test_messages_name_what_was_asked_and_what_to_do() -> None:
-    error = of_request(KafkaError.UNKNOWN_TOPIC_OR_PART, "Unknown topic", "bounds of t[1]")
-    assert str(error) == "bounds of t[1]: Unknown topic; `rollstream topics create` makes topics"
+    unknown = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "Unknown topic")
+    assert str(as_request_error(unknown, "bounds of t[1]")) == (
+        "bounds of t[1]: Unknown topic; `rollstream topics create` makes topics"
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,5 +72,5 @@ def test_messages_name_what_was_asked_and_what_to_do() -> None:
     ],
 )
 def test_who_may_not_and_who_is_not_known_have_different_remedies(code: int, remedy: str) -> None:
-    assert remedy in str(of_request(code, "refused", "bounds of t[1]"))
-    assert remedy in str(of_delivery(code, "refused", "t[1]"))
+    assert remedy in str(as_request_error(KafkaError(code, "refused"), "bounds of t[1]"))
+    assert remedy in str(as_delivery_error(KafkaError(code, "refused"), "t[1]"))

@@ -22,12 +22,8 @@ def test_every_log_of_the_deployment_has_its_topic() -> None:
     assert list(specs(math=4, code=2)) == [
         "rollstream.rollouts.code.1",
         "rollstream.groups.code.1",
-        "rollstream.scores.code.1",
-        "rollstream.admission.code.1",
         "rollstream.rollouts.math.1",
         "rollstream.groups.math.1",
-        "rollstream.scores.math.1",
-        "rollstream.admission.math.1",
         "rollstream.sampler.trainer-a.1",
         "rollstream.deadletters.all.1",
     ]
@@ -35,7 +31,7 @@ def test_every_log_of_the_deployment_has_its_topic() -> None:
 
 def test_logs_that_belong_together_have_the_same_partitions() -> None:
     made = specs(math=6)
-    for log in ("rollouts", "groups", "scores"):
+    for log in ("rollouts", "groups"):
         assert made[f"rollstream.{log}.math.1"].partitions == 6
     assert made["rollstream.sampler.trainer-a.1"].partitions == 1
 
@@ -48,10 +44,9 @@ def test_all_topics_take_the_brokers_time_and_the_largest_record() -> None:
 
 def test_truth_is_kept_for_ever_and_the_ingest_log_for_days() -> None:
     made = specs()
-    for name in ("groups.math", "scores.math", "sampler.trainer-a"):
+    for name in ("groups.math", "sampler.trainer-a"):
         assert made[f"rollstream.{name}.1"].config["retention.ms"] == "-1"
         assert made[f"rollstream.{name}.1"].config["cleanup.policy"] == "delete"
-    assert made["rollstream.admission.math.1"].config["cleanup.policy"] == "compact"
     assert made["rollstream.rollouts.math.1"].config["retention.ms"] == str(168 * 3_600_000)
     weeks = int(made["rollstream.deadletters.all.1"].config["retention.ms"]) / (7 * 24 * 3_600_000)
     assert weeks == 4
@@ -85,16 +80,16 @@ def test_topics_as_they_must_be_have_no_differences() -> None:
 
 def test_each_difference_says_what_to_do() -> None:
     admin = MemoryBroker().admin()
-    wanted = specs_for(Layout(), {"math": 4})
-    rollouts, groups, _, admission, letters = wanted
+    wanted = specs_for(Layout(), {"math": 4}, ["a"])
+    rollouts, groups, _, dead_letters = wanted
     wrong_time = {**groups.config, "message.timestamp.type": "CreateTime"}
-    present = [rollouts._replace(partitions=3), groups._replace(config=wrong_time), admission]
-    admin.create([*present, letters], 1.0)
+    present = [rollouts._replace(partitions=3), groups._replace(config=wrong_time), dead_letters]
+    admin.create(present, 1.0)
     found = check_topics(admin, wanted, 1.0)
     assert [(d.topic, d.what, d.wanted, d.found) for d in found] == [
         ("rollstream.rollouts.math.1", "partitions", "4", "3"),
         ("rollstream.groups.math.1", "message.timestamp.type", "LogAppendTime", "CreateTime"),
-        ("rollstream.scores.math.1", "missing", "4", ""),
+        ("rollstream.sampler.a.1", "missing", "1", ""),
     ]
     assert "configure 3 partitions, or set a new kafka.generation" in found[0].remedy
     assert "`rollstream topics create`" in found[0].remedy

@@ -1,8 +1,11 @@
-"""librdkafka's errors as our types. Pure."""
+"""Converts librdkafka's errors to the types of ``streams.errors``. Pure."""
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaError, KafkaException
 
 from rollstream.streams.errors import (
     BrokerError,
@@ -65,9 +68,7 @@ _REMEDIES: dict[int, tuple[type[BrokerError], str]] = {
     ),
 }
 
-_NOBODY_THERE = frozenset(
-    (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)
-)
+_NO_BROKER = frozenset((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE))
 
 NOT_A_MEMBER = frozenset(
     (
@@ -79,24 +80,35 @@ NOT_A_MEMBER = frozenset(
 )
 
 
-def of_request(code: int, text: str, what: str) -> BrokerError:
-    """An answer to a question, or to an append that was never queued.
+def as_request_error(error: KafkaError, what: str) -> BrokerError:
+    """The failure of a request, or of an append that was never queued.
 
     Args:
-        code: librdkafka's or Kafka's error code.
-        text: its description.
-        what: what was asked.
+        error: from librdkafka or the broker.
+        what: was asked for.
     """
     later = "asking again later may help"
-    if code in _NOBODY_THERE:
+    if error.code() in _NO_BROKER:
         later = "does Kafka run where `kafka.bootstrap` says?"
-    kind, remedy = _REMEDIES.get(code, (BrokerUnavailable, later))
-    return kind(f"{what}: {text}; {remedy}")
+    kind, remedy = _REMEDIES.get(error.code(), (BrokerUnavailable, later))
+    return kind(f"{what}: {error.str()}; {remedy}")
 
 
-def of_delivery(code: int, text: str, where: str) -> BrokerError:
-    """What a failed delivery report says: certainly not there, or nobody knows."""
-    kind, remedy = _REMEDIES.get(code, (DeliveryUnknown, "it may or may not be in the log"))
-    if issubclass(kind, PermanentBrokerError):
-        return kind(f"{where}: {text}; {remedy}")
-    return DeliveryUnknown(f"{where}: {text}; it may or may not be in the log")
+def as_delivery_error(error: KafkaError, where: str) -> BrokerError:
+    """The failure that a delivery report names: permanent where the record is certainly not in the
+    log, else ``DeliveryUnknown``."""
+    kind, remedy = _REMEDIES.get(error.code(), (DeliveryUnknown, ""))
+    if not issubclass(kind, PermanentBrokerError):
+        kind, remedy = DeliveryUnknown, "it may or may not be in the log"
+    return kind(f"{where}: {error.str()}; {remedy}")
+
+
+@contextmanager
+def request(what: str, timeout_s: float) -> Iterator[None]:
+    """Raises the failures of one request of confluent-kafka as types of ours."""
+    try:
+        yield
+    except KafkaException as error:
+        raise as_request_error(error.args[0], what) from error
+    except TimeoutError as error:
+        raise BrokerUnavailable(f"{what}: no answer within {timeout_s} s") from error

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from rollstream.streams.broker import END, Committed, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable
-from rollstream.streams.kafka.answers import NOT_A_MEMBER, of_request
+from rollstream.streams.kafka.answers import NOT_A_MEMBER, as_request_error, request
 from rollstream.streams.kafka.reader import KafkaReader, at_offset
 
 
@@ -74,28 +73,21 @@ class KafkaGroupReader(KafkaReader):
         if self._commits is None:
             self._commits = concurrent.futures.ThreadPoolExecutor(1, "rollstream-commit")
         future = self._commits.submit(self._client().commit, offsets=[position], asynchronous=False)
-        try:
-            future.result(timeout_s)
-        except concurrent.futures.TimeoutError as error:
-            raise BrokerUnavailable(
-                f"commit of {where} at {offset}: no answer within {timeout_s} s"
-            ) from error
-        except KafkaException as error:
-            answer: KafkaError = error.args[0]
-            if answer.code() in NOT_A_MEMBER:
-                return False
-            raise of_request(answer.code(), answer.str(), f"commit of {where}") from error
+        with request(f"commit of {where} at {offset}", timeout_s):
+            try:
+                future.result(timeout_s)
+            except KafkaException as error:
+                if error.args[0].code() in NOT_A_MEMBER:
+                    return False
+                raise
         return True
 
     def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
-        try:
+        what = f"committed of {where}"
+        with request(what, timeout_s):
             (found,) = self._client().committed([at_offset(where, END)], timeout_s)
-        except KafkaException as error:
-            answer: KafkaError = error.args[0]
-            raise of_request(answer.code(), answer.str(), f"committed of {where}") from error
         if found.error is not None:
-            code, text = found.error.code(), found.error.str()
-            raise of_request(code, text, f"committed of {where}")
+            raise as_request_error(found.error, what)
         return None if found.offset < 0 else Committed(found.offset, found.metadata or "")
 
     def still_assigned(self, where: TopicPartition, timeout_s: float) -> bool:
@@ -105,13 +97,8 @@ class KafkaGroupReader(KafkaReader):
             self._admin = self._make_admin()
         member_id = self._client().memberid()
         future = self._admin.describe_consumer_groups([self._group], request_timeout=timeout_s)
-        try:
+        with request(f"group {self._group}", timeout_s):
             group = future[self._group].result(timeout_s)
-        except concurrent.futures.TimeoutError as error:
-            raise BrokerUnavailable(f"group {self._group}: no answer in {timeout_s} s") from error
-        except KafkaException as error:
-            answer: KafkaError = error.args[0]
-            raise of_request(answer.code(), answer.str(), f"group {self._group}") from error
         mine = [member for member in group.members if member.member_id == member_id]
         if not mine or group.state != ConsumerGroupState.STABLE:
             # In a cooperative rebalance a member that is still known keeps what it has until it

@@ -15,7 +15,7 @@ from rollstream.streams.errors import (
     OffsetLost,
     PermanentBrokerError,
 )
-from rollstream.streams.kafka.answers import of_request
+from rollstream.streams.kafka.answers import as_request_error
 
 _ANSWER_TIMEOUT_S = 10.0  # For the bounds that an OffsetLost names.
 _PROOF_TIMEOUT_S_MIN = 0.1
@@ -77,10 +77,9 @@ class KafkaReader:
         try:
             low, high = consumer.get_watermark_offsets(at_offset(where, END), timeout_s)
         except KafkaException as error:
-            answer: KafkaError = error.args[0]
-            if answer.code() == KafkaError._UNKNOWN_PARTITION:
+            if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
                 self._prove_topic(consumer, where.topic, timeout_s)
-            raise _of_reading(answer, f"bounds of {where}") from error
+            raise _as_read_error(error.args[0], f"bounds of {where}") from error
         return low, high
 
     def seek(self, where: TopicPartition, offset: int) -> None:
@@ -136,7 +135,7 @@ class KafkaReader:
             return False
         error = found.topics[topic].error
         if error is not None:
-            raise of_request(error.code(), error.str(), topic)
+            raise as_request_error(error, topic)
         return True
 
     def _without_failures(self, messages: list[Any]) -> list[Any]:
@@ -150,14 +149,14 @@ class KafkaReader:
                 # What was on its way when the partition was sought elsewhere says nothing any more.
                 if message.offset() >= self._starts.get(where, message.offset() + 1):
                     self._wanted[where] = message.offset()
-            elif isinstance(_of_reading(error, "poll"), PermanentBrokerError):
+            elif isinstance(_as_read_error(error, "poll"), PermanentBrokerError):
                 self._failures.append(error)
             # Else the client tries again by itself, and its caller sees its own deadline pass.
         return good
 
     def _raise_first(self) -> None:
         if self._failures:
-            raise _of_reading(self._failures.pop(0), "poll")
+            raise _as_read_error(self._failures.pop(0), "poll")
         for where, wanted in list(self._wanted.items()):
             # librdkafka says it once: forgotten here, the partition would stand still for ever.
             low, high = self.bounds(where, _ANSWER_TIMEOUT_S)
@@ -171,8 +170,8 @@ class KafkaReader:
         self._lost.pop(where, None)
 
 
-def _of_reading(error: KafkaError, what: str) -> BrokerError:
+def _as_read_error(error: KafkaError, what: str) -> BrokerError:
     if error.code() == KafkaError._UNKNOWN_PARTITION:
         # librdkafka says so of every partition while the broker is away.
         return BrokerUnavailable(f"{what}: {error.str()}; asking again later may help")
-    return of_request(error.code(), error.str(), what)
+    return as_request_error(error, what)

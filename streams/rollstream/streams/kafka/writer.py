@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from rollstream.streams.broker import Delivery, OnDelivery
 from rollstream.streams.errors import BufferFull
-from rollstream.streams.kafka.answers import of_delivery, of_request
+from rollstream.streams.kafka.answers import as_delivery_error, as_request_error, request
 from rollstream.streams.kafka.properties import QUEUED_KIB_MAX, QUEUED_RECORDS_MAX
 
 
@@ -43,8 +43,7 @@ class KafkaWriter:
                 "poll makes room"
             ) from error
         except KafkaException as error:
-            answer: KafkaError = error.args[0]
-            raise of_request(answer.code(), answer.str(), f"append to {topic}") from error
+            raise as_request_error(error.args[0], f"append to {topic}") from error
 
     def poll(self, timeout_s: float = 0.0) -> None:
         if self._producer is not None:
@@ -60,13 +59,10 @@ class KafkaWriter:
         if self._producer is None:
             self._open()
         assert self._producer is not None, "opened above"
-        try:
+        with request(topic, timeout_s):
             found = self._producer.list_topics(topic, timeout_s).topics[topic]
-        except KafkaException as error:
-            unreachable: KafkaError = error.args[0]
-            raise of_request(unreachable.code(), unreachable.str(), topic) from error
         if found.error is not None:
-            raise of_request(found.error.code(), found.error.str(), topic)
+            raise as_request_error(found.error, topic)
         return len(found.partitions)
 
     def abandon(self) -> None:
@@ -93,5 +89,5 @@ def _report(topic: str, on_delivery: OnDelivery, error: KafkaError | None, messa
         stamp_us = message.timestamp()[1] * 1000
         on_delivery(Delivery(topic, partition, message.offset(), None, stamp_us))
     else:
-        answer = of_delivery(error.code(), error.str(), f"{topic}[{partition}]")
-        on_delivery(Delivery(topic, partition, -1, answer))
+        failure = as_delivery_error(error, f"{topic}[{partition}]")
+        on_delivery(Delivery(topic, partition, -1, failure))

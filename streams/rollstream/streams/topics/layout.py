@@ -37,12 +37,6 @@ class Layout(NamedTuple):
         """The decision log of one sampler."""
         return self._name("sampler", name)
 
-    def scores(self, environment: str) -> str:
-        return self._name("scores", environment)
-
-    def admission(self, environment: str) -> str:
-        return self._name("admission", environment)
-
     def addresses(self, environments: Mapping[str, int]) -> list[PartitionAddress]:
         """Every partition of these environments (name to number of partitions), sorted."""
         return [
@@ -64,6 +58,7 @@ class Layout(NamedTuple):
         return TopicPartition(self.sampler(name), 0)
 
     def dead_letters(self) -> str:
+        """The records that no sealer could read, of all environments."""
         return self._name("deadletters", "all")
 
     def sealer_group(self, environment: str) -> str:

@@ -23,8 +23,8 @@ def specs_for(
 ) -> list[TopicSpec]:
     """The topics of ``environments`` and ``samplers``, each once, in a fixed order.
 
-    Rollouts, groups and scores of one environment have the same number of partitions, since
-    partition p of one decides what becomes of partition p of the other.
+    The ingest log and the seal log of an environment have the same number of partitions, since
+    partition p of the one says what became of partition p of the other.
 
     Args:
         environments: name to number of partitions.
@@ -37,12 +37,10 @@ def specs_for(
         specs += [
             TopicSpec(layout.rollouts(environment), partitions, _kept(rollouts_ms)),
             TopicSpec(layout.groups(environment), partitions, _kept(FOR_EVER_MS)),
-            TopicSpec(layout.scores(environment), partitions, _kept(FOR_EVER_MS)),
-            TopicSpec(layout.admission(environment), 1, _newest_per_key()),
         ]
     specs += [TopicSpec(layout.sampler(name), 1, _kept(FOR_EVER_MS)) for name in sorted(samplers)]
-    letters = _kept(round(DEAD_LETTERS_RETENTION_HOURS * HOUR_MS))
-    return [*specs, TopicSpec(layout.dead_letters(), DEAD_LETTERS_PARTITIONS, letters)]
+    dead_letters = _kept(round(DEAD_LETTERS_RETENTION_HOURS * HOUR_MS))
+    return [*specs, TopicSpec(layout.dead_letters(), DEAD_LETTERS_PARTITIONS, dead_letters)]
 
 
 def _kept(retention_ms: int) -> dict[str, str]:
@@ -51,16 +49,6 @@ def _kept(retention_ms: int) -> dict[str, str]:
         "retention.ms": str(retention_ms),
         # Never by size: a burst may not push out what nobody has sealed.
         "retention.bytes": "-1",
-        **_always(),
-    }
-
-
-def _newest_per_key() -> dict[str, str]:
-    return {"cleanup.policy": "compact", **_always()}
-
-
-def _always() -> dict[str, str]:
-    return {
         # The broker's clock, not a worker's, decides retention and time-outs.
         "message.timestamp.type": "LogAppendTime",
         "max.message.bytes": str(RECORD_BYTES_MAX),
