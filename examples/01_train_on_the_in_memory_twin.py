@@ -60,7 +60,10 @@ def sample(
 
 
 def learn(logits: NDArray[np.float64], batch: Batch) -> None:
-    """One policy gradient step; a rollout's advantage is its reward less its group's mean."""
+    """One policy gradient step; a rollout's advantage is its reward less its group's mean.
+
+    Each rollout is one row here; docs/guides/multi_turn.md does the same for several turns.
+    """
     means = np.bincount(batch.group_index, batch.rewards) / np.bincount(batch.group_index)
     advantages = batch.rewards - means[batch.group_index]
     prompts = batch.tokens[batch.offsets[:-1]]
