@@ -26,15 +26,15 @@ class Chaos:
 
     def before_step(self, step: int) -> None:
         if step == SEALER_AT:
-            self._note(step, "sealer-0", self._fleet.kill("sealer-0"))
+            self._record(step, "sealer-0", self._fleet.kill("sealer-0"))
         elif step == ACTOR_AT:
             pid = self._actor_pid()
             os.kill(pid, signal.SIGKILL)
-            self._note(step, "sampler actor", pid)
+            self._record(step, "sampler actor", pid)
         elif step == REPLICA_AT:
             name = f"{TASK_NAMES[0]}-0"
-            self._note(step, name, self._fleet.kill(name))
+            self._record(step, name, self._fleet.kill(name))
 
-    def _note(self, step: int, name: str, pid: int) -> None:
+    def _record(self, step: int, name: str, pid: int) -> None:
         self.killed.append(f"{name} (process {pid}) before step {step}")
         self._mark(step, f"kill -9 {name}")

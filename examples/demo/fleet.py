@@ -31,7 +31,7 @@ class Member:
 
     name: str
     arguments: Sequence[str]
-    lives: int = 0
+    starts: int = 0
     child: BoundChild | None = None
     pids: list[int] = field(default_factory=list)
 
@@ -40,11 +40,16 @@ class Fleet:
     """Keeps the processes alive until told to stop; none outlives this one."""
 
     def __init__(
-        self, folder: Path, members: Sequence[Member], *, tell: Callable[[str], None], clock: Clock
+        self,
+        folder: Path,
+        members: Sequence[Member],
+        *,
+        report: Callable[[str], None],
+        clock: Clock,
     ) -> None:
         self._folder = folder
         self._members = {member.name: member for member in members}
-        self._tell = tell
+        self._report = report
         self._clock = clock
         path = [_CLONE, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         self._import_path = f"PYTHONPATH={os.pathsep.join(filter(None, path))}"
@@ -81,8 +86,8 @@ class Fleet:
                 child.signal(signal.SIGKILL)
 
     def _begin(self, member: Member) -> None:
-        member.lives += 1
-        log = self._folder / f"{member.name}.{member.lives}.log"
+        member.starts += 1
+        log = self._folder / f"{member.name}.{member.starts}.log"
         command = [
             "/usr/bin/env",
             *_ONE_THREAD,
@@ -100,11 +105,11 @@ class Fleet:
                 code = member.child.wait(0)
                 if code is None:
                     continue
-                log = self._folder / f"{member.name}.{member.lives}.log"
-                if member.lives > _RESTARTS_MAX:
-                    self.broken = f"{member.name} ended {member.lives} times; its last words: {log}"
+                log = self._folder / f"{member.name}.{member.starts}.log"
+                if member.starts > _RESTARTS_MAX:
+                    self.broken = f"{member.name} ended {member.starts} times; see {log}"
                     return
-                self._tell(f"{member.name} ended ({code}); another one takes its place")
+                self._report(f"{member.name} ended ({code}); another one takes its place")
                 self._begin(member)
 
 

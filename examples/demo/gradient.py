@@ -62,7 +62,7 @@ def group_advantages(
 ) -> NDArray[np.float32]:
     """Rewards less their group's mean, over their group's standard deviation.
 
-    A group whose rewards are all equal gets zeros: it says nothing (GRPO, arXiv:2402.03300).
+    A group whose rewards are all equal gets zeros, as it teaches nothing (GRPO, arXiv:2402.03300).
 
     Args:
         rewards: float32 [n].
@@ -101,18 +101,18 @@ def choices_of(
     lengths = np.diff(offsets)
     rollout = np.repeat(np.arange(lengths.size), lengths)
     output_starts = offsets[:-1] + prompt_lengths
-    places = np.arange(tokens.size) - output_starts[rollout]
-    in_output = places >= 0
-    _refuse_foreign(tokens, places, in_output, loss_mask)
+    positions = np.arange(tokens.size) - output_starts[rollout]
+    in_output = positions >= 0
+    _refuse_foreign(tokens, positions, in_output, loss_mask)
     chosen = np.flatnonzero(loss_mask)
-    place, prompt_of = places[chosen], rollout[chosen]
+    position, prompt_of = positions[chosen], rollout[chosen]
     written = no_answer_yet(chosen.size)
     for earlier in range(MAX_ANSWER_TOKENS - 1):
-        later = np.flatnonzero(place > earlier)
+        later = np.flatnonzero(position > earlier)
         write_token(written, later, earlier, tokens[output_starts[prompt_of[later]] + earlier])
     prompts = prompt_features(tokens[~in_output], prompt_lengths.astype(np.int64))
     return Choices(
-        contexts=Contexts(prompts, prompt_of, written, place),
+        contexts=Contexts(prompts, prompt_of, written, position),
         tokens=tokens[chosen],
         behaviour=logprobs[chosen],
         advantages=advantages[prompt_of],
@@ -174,8 +174,8 @@ def _backward(
     parts["mixing_bias"][...] = d_second.sum(axis=0)
     d_first: NDArray[np.float32] = (d_second @ params["mixing"].T) * (activations.first > 0)
     parts["written_embedding"][...] = contexts.written.T @ d_first
-    for place in range(MAX_ANSWER_TOKENS):
-        parts["place_embedding"][place] = d_first[contexts.place == place].sum(axis=0)
+    for position in range(MAX_ANSWER_TOKENS):
+        parts["position_embedding"][position] = d_first[contexts.position == position].sum(axis=0)
     parts["prompt_embedding"][...] = contexts.prompts.T @ _sum_by_prompt(contexts, d_first)
     return gradient
 
@@ -190,7 +190,7 @@ def _sum_by_prompt(contexts: Contexts, d_first: NDArray[np.float32]) -> NDArray[
 
 def _refuse_foreign(
     tokens: NDArray[np.int32],
-    places: NDArray[np.int64],
+    positions: NDArray[np.int64],
     in_output: NDArray[np.bool_],
     loss_mask: NDArray[np.bool_],
 ) -> None:
@@ -201,7 +201,7 @@ def _refuse_foreign(
         raise BatchDoesNotFit(
             f"{int((loss_mask & ~in_output).sum())} trained tokens stand in a prompt: {remedy}"
         )
-    longest = int(places.max()) + 1
+    longest = int(positions.max()) + 1
     if longest > MAX_ANSWER_TOKENS:
         raise BatchDoesNotFit(
             f"an answer has {longest} tokens, the policy writes {MAX_ANSWER_TOKENS}: {remedy}"

@@ -1,8 +1,8 @@
 """A small real policy: it reads a prompt's tokens and writes an answer token by token.
 
 The network is a perceptron with two hidden layers over three sums of embeddings: each prompt
-token at its distance from the prompt's end, each answer token already written at its place, and
-the place that is written next. It sees nothing else of a problem.
+token at its distance from the prompt's end, each answer token already written at its position, and
+the position that is written next. It sees nothing else of a problem.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WRITTEN_FEATURES = MAX_ANSWER_TOKENS * ANSWER_SIZE
 SHAPES: dict[str, tuple[int, ...]] = {
     "prompt_embedding": (_PROMPT_FEATURES, HIDDEN),
     "written_embedding": (_WRITTEN_FEATURES, HIDDEN),
-    "place_embedding": (MAX_ANSWER_TOKENS, HIDDEN),
+    "position_embedding": (MAX_ANSWER_TOKENS, HIDDEN),
     "mixing": (HIDDEN, HIDDEN),
     "mixing_bias": (HIDDEN,),
     "readout": (HIDDEN, ANSWER_SIZE),
@@ -45,7 +45,7 @@ _WIRE = np.dtype("<f4")
 _INITIAL_SCALES = {
     "prompt_embedding": 2 / np.sqrt(6),
     "written_embedding": 2 / np.sqrt(2),
-    "place_embedding": 0.5,
+    "position_embedding": 0.5,
     "mixing": np.sqrt(2 / HIDDEN),
     "readout": 0.01,
 }
@@ -75,14 +75,14 @@ class Contexts:
     Attributes:
         prompts: float32 [n, prompt features], see :func:`prompt_features`.
         prompt_of: which prompt a choice belongs to, int64 [m].
-        written: one-hot of the tokens written so far by place, float32 [m, written features].
-        place: the place that is written next, int64 [m].
+        written: one-hot of the tokens written so far by position, float32 [m, written features].
+        position: the position that is written next, int64 [m].
     """
 
     prompts: NDArray[np.float32]
     prompt_of: NDArray[np.int64]
     written: NDArray[np.float32]
-    place: NDArray[np.int64]
+    position: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,11 @@ def no_answer_yet(rows: int) -> NDArray[np.float32]:
 def write_token(
     written: NDArray[np.float32],
     rows: NDArray[np.int64],
-    place: int,
+    position: int,
     tokens: NDArray[np.int64] | NDArray[np.int32],
 ) -> None:
-    """Notes in ``written`` that the answers ``rows`` have ``tokens`` at ``place``."""
-    written[rows, place * ANSWER_SIZE + tokens] = 1
+    """Marks in ``written`` that the answers ``rows`` have ``tokens`` at ``position``."""
+    written[rows, position * ANSWER_SIZE + tokens] = 1
 
 
 class Policy:
@@ -185,7 +185,7 @@ class Policy:
             contexts.prompt_of
         ]
         first += contexts.written @ params["written_embedding"]
-        first += params["place_embedding"][contexts.place]
+        first += params["position_embedding"][contexts.position]
         np.maximum(first, 0, out=first)
         second: NDArray[np.float32] = first @ params["mixing"] + params["mixing_bias"]
         np.maximum(second, 0, out=second)
@@ -225,20 +225,20 @@ class Policy:
         logprobs = np.zeros((rows, MAX_ANSWER_TOKENS), np.float32)
         sizes = np.full(rows, MAX_ANSWER_TOKENS)
         open_rows = np.arange(rows)
-        for place in range(MAX_ANSWER_TOKENS):
+        for position in range(MAX_ANSWER_TOKENS):
             contexts = Contexts(
                 features,
                 prompt_of[open_rows],
                 written[open_rows],
-                np.full(open_rows.size, place),
+                np.full(open_rows.size, position),
             )
             log_probs = self.forward(contexts).log_probs
             # The largest of log-probability plus Gumbel noise is a draw from the distribution.
             drawn = (log_probs + rng.gumbel(size=log_probs.shape)).argmax(axis=1)
-            tokens[open_rows, place] = drawn
-            logprobs[open_rows, place] = log_probs[np.arange(open_rows.size), drawn]
-            write_token(written, open_rows, place, drawn)
-            sizes[open_rows[drawn == END]] = place + 1
+            tokens[open_rows, position] = drawn
+            logprobs[open_rows, position] = log_probs[np.arange(open_rows.size), drawn]
+            write_token(written, open_rows, position, drawn)
+            sizes[open_rows[drawn == END]] = position + 1
             open_rows = open_rows[drawn != END]
             if open_rows.size == 0:
                 break

@@ -58,7 +58,7 @@ def run_demo(folder: Path, *, chaos: bool, console: Console | None = None) -> bo
         fleet = Fleet(
             folder / "logs",
             members(kafka.bootstrap, path, folder / "weights.bin"),
-            tell=console.print,
+            report=console.print,
             clock=clock,
         )
         with SamplerClient.attach(settings.SAMPLER, config=path) as sampler:

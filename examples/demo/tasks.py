@@ -46,7 +46,7 @@ class Problem:
 
 
 class Task:
-    """A fixed set of distinct problems, and the package's own word on an answer.
+    """A fixed set of distinct problems, and the package's own scorer of answers.
 
     Attributes:
         name: the environment's name.

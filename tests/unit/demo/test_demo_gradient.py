@@ -102,7 +102,7 @@ def test_a_token_masked_out_pulls_nothing_yet_is_seen_by_the_later_ones() -> Non
         )
         for mask in (batch.loss_mask, kept)
     )
-    later = full.contexts.place > 0
+    later = full.contexts.position > 0
     np.testing.assert_array_equal(part.tokens, full.tokens[later])
     np.testing.assert_array_equal(part.contexts.written, full.contexts.written[later])
 
