@@ -1,9 +1,8 @@
-"""Where the ``rollstream`` script starts. Imports nothing that an extra brings."""
+"""The entry point of the ``rollstream`` script. Imports nothing that only an extra installs."""
 
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from importlib.util import find_spec
 
@@ -13,7 +12,8 @@ NEEDS = ("typer", "rich", "pyarrow", "pydantic")
 
 
 def main() -> None:
-    """Runs the command line; without the ``console`` extra it says what to install, exit code 1."""
+    """Runs the command line. Without the ``console`` extra it prints what to install and exits with
+    code 1."""
     missing = [name for name in NEEDS if find_spec(name) is None]
     if missing:
         sys.stderr.write(
@@ -21,8 +21,6 @@ def main() -> None:
             f"{how_to_install('console')}\n"
         )
         raise SystemExit(1)
-    # Arrow's own pool gives memory back within moments; it is read when pyarrow is loaded.
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     importlib.import_module("rollstream.console.app").build()()
 
 

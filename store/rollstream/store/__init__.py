@@ -1,23 +1,23 @@
-"""Files: the Parquet data set, its manifests, and the bytes below both.
+"""The Parquet data set, its manifests, and the blobs that hold both.
 
 Map, a line a file:
 
-- ``blobs``       the interface: atomic durable creates, reads, lists, deletes
-- ``local``       the interface on a local disk
-- ``memory``      the interface in memory, for tests (public)
-- ``open``        from a root to blobs, and to a pyarrow data set of the visible files
+- ``blobs``       the interface of blob stores: atomic durable creates, reads, lists, deletes
+- ``local``       blobs on a local disk
+- ``memory``      blobs in memory, for tests (public)
+- ``open``        opens a root as blobs, or as a pyarrow data set of the visible rows
 - ``layout``      every path below the root
+- ``dataset``     encodes rows as Parquet files and reads them back
 - ``arrow``       columns to Arrow tables and back; the schema, derived from the ``.avsc``
-- ``dataset``     rows to Parquet bytes, Parquet bytes to rows
-- ``plain/``      files whose arrays are plain: written without a look at a token, used in place
-- ``page_cache``  leaves the system's page cache to what is still to be read
-- ``warm_memory`` how a process that moves large buffers all its life keeps its memory
-- ``manifests``   a seal event as a JSON file, named by generation, partition and offset
-- ``errors``      what a store may answer
+- ``plain/``      writes and reads uncompressed files without pyarrow's work per token
+- ``manifests``   seal events as JSON files
+- ``page_cache``  drops cached pages of files that are not read again soon
+- ``warm_memory`` keeps freed memory mapped, for processes that move large buffers
+- ``errors``      the errors of the store
 """
 
 from rollstream.store.blobs import BlobInfo, Blobs, Bytes
-from rollstream.store.dataset import Provenance, RowFile, encode_rows, read_rows
+from rollstream.store.dataset import Provenance, encode_rows, read_rows
 from rollstream.store.errors import BlobExists, BlobMissing, CorruptFile, StoreError, StoreFull
 from rollstream.store.local import LocalBlobs
 from rollstream.store.manifests import (
@@ -41,7 +41,6 @@ __all__ = [
     "Manifest",
     "MemoryBlobs",
     "Provenance",
-    "RowFile",
     "StoreError",
     "StoreFull",
     "UnsupportedRoot",

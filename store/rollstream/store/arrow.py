@@ -1,7 +1,6 @@
-"""Columns to Arrow tables and back. The schema is derived from ``rollout.v1.avsc``.
+"""Converts columns to Arrow tables and back. The schema is derived from ``rollout.v1.avsc``.
 
-A payload is never touched token by token: Arrow's lists are views over the columns' buffers, and
-columns are views over Arrow's.
+Token arrays are not copied: Arrow's lists are views of the columns' buffers, and the reverse.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from rollstream.schemas.columns import (
     scalar_fields,
 )
 
-# The path of a file names its environment and its groups' policy version, as hive partitions. A
-# column of either name in the file would clash with the one that readers make of the path, so the
-# row's own version goes by another name and the environment stands in the file's metadata.
+# A file's path names its environment and its groups' policy version, as hive partitions. A column
+# of either name in the file would clash with the one that readers derive from the path, so the
+# row's own version has another name, and the environment is in the file's metadata.
 ENVIRONMENT = "environment"
 RENAMED = {"policy_version": "rollout_policy_version"}
 LIST_VALUES_MAX = 2**31 - 1  # Arrow's list offsets are int32, so that every reader opens them.
@@ -61,7 +60,7 @@ def rows_schema() -> pa.Schema:
 
 @cache
 def leaf_index(name: str) -> int:
-    """Where a column of numbers, or of lists of them, stands among a file's leaf columns."""
+    """Index of a numeric (or list-of-numeric) column among the file's leaf columns."""
     schema = rows_schema()
     before = [schema.field(i).type for i in range(schema.get_field_index(name))]
     return sum(map(_leaves, before))
@@ -96,7 +95,7 @@ def _type(avro_type: Any) -> pa.DataType:
 
 
 def list_column(ragged: Ragged | None, kind: pa.DataType, rows: int) -> pa.Array:
-    """An Arrow list over the buffers of ``ragged``; None: null in each row."""
+    """An Arrow list column over the buffers of ``ragged``; None gives a null in each row."""
     if ragged is None:
         return pa.nulls(rows, kind)
     assert len(ragged.values) <= LIST_VALUES_MAX, len(ragged.values)
@@ -108,7 +107,7 @@ def list_column(ragged: Ragged | None, kind: pa.DataType, rows: int) -> pa.Array
 
 
 def ragged_of(column: pa.ListArray) -> Ragged:
-    """The column's rows; ``values`` is a view of Arrow's buffer (booleans are unpacked)."""
+    """The column's rows; ``values`` is a view of Arrow's buffer (booleans are copied)."""
     ends = column.offsets.to_numpy().astype(np.int64)
     values = column.values.slice(ends[0], ends[-1] - ends[0])
     present = None
@@ -119,14 +118,14 @@ def ragged_of(column: pa.ListArray) -> Ragged:
 
 
 def scalar_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """An Arrow array over one value a row."""
+    """An Arrow array of one value a row."""
     if pa.types.is_map(kind):
         values = [list(value.items()) for value in values]
     return pa.array(values, kind)
 
 
 def scalars_of(column: pa.Array) -> list[Any]:
-    """One Python value a row, as ``Columns.from_segments`` has them."""
+    """One Python value a row, of the types in ``Columns.scalars``."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.int64())
@@ -139,12 +138,12 @@ def scalars_of(column: pa.Array) -> list[Any]:
 
 
 def stored_name(field: str) -> str:
-    """The column of a field of the ``rollout`` schema."""
+    """The name of the column for a field of the ``rollout`` schema."""
     return RENAMED.get(field, field)
 
 
 def to_table(columns: Columns, provenance: Mapping[str, Sequence[Any]]) -> pa.Table:
-    """The rows, with where each came from."""
+    """The rows as an Arrow table, with the provenance columns."""
     schema = rows_schema()
     stored: dict[str, pa.Array] = {}
     for name in scalar_fields():
@@ -160,7 +159,8 @@ def to_table(columns: Columns, provenance: Mapping[str, Sequence[Any]]) -> pa.Ta
 
 
 def rows_of(ragged: Ragged, ranges: Sequence[tuple[int, int]]) -> Ragged:
-    """The rows of (first row, rows) pairs, in that order; a view for one pair, else one copy."""
+    """The rows of the (first row, number of rows) ranges, in that order: a view for one range, else
+    a copy."""
     return rows_taken(
         ragged.offsets, lambda first, stop: ragged.values[first:stop], ranges, ragged.present
     )
@@ -172,7 +172,7 @@ def rows_taken(
     ranges: Sequence[tuple[int, int]],
     present: NDArray[np.bool_] | None = None,
 ) -> Ragged:
-    """``rows_of``, where ``take(first value, end)`` hands out the values."""
+    """As ``rows_of``, with the values from ``take(first value, end of values)``."""
     parts = [(first, first + rows) for first, rows in ranges] or [(0, 0)]
     ends = np.zeros(sum(rows for _, rows in ranges) + 1, np.int64)
     np.cumsum(_joined([np.diff(offsets[first : stop + 1]) for first, stop in parts]), out=ends[1:])

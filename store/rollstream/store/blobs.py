@@ -1,4 +1,4 @@
-"""Bytes under paths: the interface that local disk, memory and object stores implement.
+"""Bytes under paths: the interface that a local disk, memory and object stores implement.
 
 Paths are relative to the store's root, with ``/`` between names. One contract suite tests every
 implementation (``tests/contract/store/test_blobs_contract.py``).
@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from rollstream.store.errors import StoreError
+
 Bytes = bytes | bytearray | memoryview
 
 
 class BlobInfo(NamedTuple):
-    """One blob: where and how large, in bytes."""
+    """A blob's path and its size in bytes."""
 
     path: str
     size: int
@@ -24,27 +26,42 @@ class Blobs(Protocol):
     """Immutable blobs. Thread-safe."""
 
     def create(self, path: str, data: Bytes) -> None:
-        """Creates the blob whole or not at all; durable when it returns (local disk: synced, the
-        folder too).
+        """Creates the blob whole or not at all. It is durable once this returns (on a local disk:
+        the file and its folders are synced).
 
         Raises:
-            BlobExists: something is there already; it is left as it is. StoreFull, StoreError.
+            BlobExists: the path has a blob already, which stays as it is.
+            StoreFull: no space is left. StoreError: anything else.
         """
 
     def replace(self, path: str, data: Bytes) -> None:
-        """Like ``create``, but what is there gives way; a reader sees the old or the new."""
+        """Like ``create``, but replaces a blob that exists; readers see the old or the new one."""
 
     def read(self, path: str) -> bytes:
-        """The whole blob. Raises BlobMissing."""
+        """Returns the blob's bytes. Raises BlobMissing."""
 
     def info(self, path: str) -> BlobInfo | None:
-        """None where nothing lies there."""
+        """Returns the blob's size; None where there is no such blob."""
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """Every blob whose path begins with ``prefix``, in the order of paths."""
+        """Yields every blob whose path begins with ``prefix``, in the order of paths."""
 
     def delete(self, path: str) -> None:
-        """Deletes; nothing there is no error."""
+        """Deletes the blob; does nothing where there is none."""
 
     def local_path(self, path: str) -> Path | None:
-        """Where the blob lies as a local file (to map it into memory); None where it does not."""
+        """Returns the blob's local file, to be mapped into memory; None where it has none."""
+
+
+def names_of(path: str) -> list[str]:
+    """The names in a blob's path.
+
+    Raises:
+        StoreError: a name is empty or begins with a dot.
+    """
+    names = path.split("/")
+    if any(name == "" or name.startswith(".") for name in names):
+        raise StoreError(
+            f"{path!r} is no path of a blob; use names without a leading dot, joined by '/'"
+        )
+    return names

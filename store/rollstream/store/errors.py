@@ -1,4 +1,4 @@
-"""What a store may answer."""
+"""Errors of the store."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from rollstream.schemas.errors import RollstreamError
 
 
 class StoreError(RollstreamError):
-    """The store refused, or could not be asked."""
+    """The store refused a request, or failed to carry it out."""
 
 
 class BlobExists(StoreError):
-    """A create found something under that path; nothing was changed."""
+    """The path to create has a blob already, which stays as it is."""
 
 
 class BlobMissing(StoreError):
-    """Nothing lies under that path."""
+    """There is no blob under that path."""
 
 
 class StoreFull(StoreError):
@@ -22,4 +22,4 @@ class StoreFull(StoreError):
 
 
 class CorruptFile(StoreError):
-    """A file's bytes are not those that its event names."""
+    """A file or manifest is damaged, or is not the one that its event names."""

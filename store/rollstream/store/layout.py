@@ -13,7 +13,7 @@ BATCHES = "batches"
 
 
 def _value(text: str) -> str:
-    """A hive partition value that is safe in a path, as Spark and Arrow escape it."""
+    """A hive partition value, escaped for paths as Spark and Arrow do."""
     return quote(text, safe=" _-.+@,") or "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -41,5 +41,5 @@ def manifests_prefix(address: PartitionAddress) -> str:
 
 
 def batch_path(sampler: str, trainer_epoch: int, step: int) -> str:
-    """A decision of a sampler, projected."""
+    """The JSON file of a batch that a sampler served."""
     return f"{BATCHES}/sampler={_value(sampler)}/trainer_epoch={trainer_epoch}/{step:012d}.json"

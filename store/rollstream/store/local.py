@@ -11,32 +11,32 @@ from io import FileIO
 from pathlib import Path
 
 from rollstream.runtime.entropy import Entropy, SystemEntropy
-from rollstream.store.blobs import BlobInfo, Bytes
+from rollstream.store.blobs import BlobInfo, Bytes, names_of
 from rollstream.store.errors import BlobExists, BlobMissing, StoreError, StoreFull
 
 STAGING = ".staging"  # Names that begin with a dot are never blobs.
-DURABLE_FOLDERS_MAX = 4096  # Folders remembered as synced; beyond it all are synced once again.
+DURABLE_FOLDERS_MAX = 4096  # Folders remembered as synced; above it all are forgotten once.
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LocalBlobs:
-    """Blobs as files below a folder: what a create or replace wrote survives a power failure once
-    it returned, and until then nobody sees any of it.
+    """Blobs as files below a folder. Once ``create`` or ``replace`` returns, the blob survives a
+    power failure; before, no reader sees any of it.
 
-    A process that is killed in the middle of a create leaves at most one file under ``.staging``,
-    which no list shows. Safe between threads and between processes.
+    A process that is killed during ``create`` leaves at most one file under ``.staging``, which
+    ``list`` does not show. Safe between threads and between processes.
 
-    Nothing is written but below the folder that the root was when this object was made (or, where
-    there was none, when it first wrote and made it): a mount that is lost in the middle of a run
-    shows the disk below, and files written there would vanish once the mount is back.
+    The root must stay the folder that it was when this object was made, or first wrote where there
+    was none. Otherwise writes are refused: a mount that is lost shows the disk below it, and files
+    written there would vanish once the mount is back.
     """
 
-    # An atomic create alone is not enough: after a power failure the name could stand over missing
-    # bytes, and every later attempt would find "exists". So the bytes are synced first, then they
+    # A link alone is atomic but not durable: after a power failure the name could refer to missing
+    # bytes, and every later attempt would see "exists". So the bytes are synced first, then they
     # get their name, then the folders are synced.
     #
-    # A mount may be lost at any moment, so the root is compared once the staged file is open: a
-    # staged file that lay elsewhere, or whose root is lost later, has nothing to link or rename.
+    # A mount may be lost at any moment, so the root is compared once the staged file is open. If
+    # the root is lost after that, there is no staged file to link or rename.
 
     def __init__(self, root: Path, *, entropy: Entropy | None = None) -> None:
         self.root = Path(os.path.abspath(root))
@@ -54,7 +54,7 @@ class LocalBlobs:
             try:
                 os.link(staged, target)
             except FileExistsError:
-                # Whoever linked it may have been killed before its name was synced.
+                # The process that linked it may have been killed before it synced the name.
                 _sync_folder(target.parent)
                 raise BlobExists(f"{path} exists below {self.root}; it was left as it is") from None
             _sync_folder(target.parent)
@@ -96,16 +96,12 @@ class LocalBlobs:
         return self._target(path)
 
     def _target(self, path: str) -> Path:
-        names = path.split("/")
-        if any(name == "" or name.startswith(".") for name in names):
-            raise StoreError(
-                f"{path!r} is no path of a blob; use names without a leading dot, joined by '/'"
-            )
-        return self.root.joinpath(*names)
+        return self.root.joinpath(*names_of(path))
 
     @contextmanager
     def _writing(self, path: str, folder: Path) -> Iterator[None]:
-        """Where a folder was removed meanwhile, the next attempt makes it again."""
+        """Turns FileNotFoundError during a write into StoreError and forgets that the folders are
+        durable, so that the next attempt makes them again."""
         with _as_store_errors(path):
             self._make_first_root()
             try:
@@ -121,7 +117,7 @@ class LocalBlobs:
 
     @contextmanager
     def _staged(self, data: Bytes) -> Iterator[Path]:
-        """A synced file with these bytes that has no name in the store yet."""
+        """Yields a synced file under ``.staging`` with these bytes, which is removed in the end."""
         staged = self.root / STAGING / self._entropy.token()
         try:
             with self._opened(staged) as file:
@@ -141,7 +137,7 @@ class LocalBlobs:
             return staged.open("xb", buffering=0)
 
     def _make_first_root(self) -> None:
-        """Makes the root of a new store; one that this process knew is never made anew."""
+        """Makes the root of a new store; never one that existed when this object was made."""
         if self._root_identity is not None:
             return
         with self._lock:
@@ -162,10 +158,10 @@ class LocalBlobs:
         return tuple(self.root.joinpath(*names[:depth]) for depth in range(len(names), 0, -1))
 
     def _ensure_folder(self, folder: Path) -> None:
-        """Makes the folder and syncs the names of it and its parents, up to the root's own name.
+        """Makes the folder and syncs its name and those of its parents, up to the root's own.
 
-        Parents are synced even where they exist, once: whoever made them may have been killed
-        before.
+        Parents that exist are synced too, once: the process that made them may have been killed
+        before it synced them.
         """
         with self._lock:
             if folder in self._durable_folders:
@@ -188,8 +184,8 @@ class LocalBlobs:
             self._durable_folders.update(named)
 
     def _make_folders(self, folder: Path) -> None:
-        # Not with parents=True, which would make a lost root anew. A folder that was removed and
-        # is made here has a new name to sync, and no other thread may believe the old one.
+        # Not with parents=True, which would make a lost root again. The name of a folder that is
+        # made here is not synced yet, whatever this object remembers of an earlier one.
         with self._lock:
             for missing in reversed(self._up_to_root(folder)):
                 try:
@@ -200,7 +196,7 @@ class LocalBlobs:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Device and inode; None where nothing lies."""
+    """The folder's device and inode; None where there is none."""
     try:
         found = folder.stat()
     except FileNotFoundError:
@@ -244,7 +240,7 @@ def _as_store_errors(path: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, IsADirectoryError) as error:
-        raise BlobMissing(f"nothing lies under {path}") from error
+        raise BlobMissing(f"there is no blob {path}") from error
     except OSError as error:
         if error.errno in _NO_SPACE:
             raise StoreFull(

@@ -1,8 +1,8 @@
-"""Seal events as JSON files: what the seal log says, for readers without Kafka.
+"""Manifests: ``Flushed`` events as JSON files, for readers without Kafka.
 
-A manifest is a projection of one ``Flushed`` event, named by generation, partition and offset, so
-whoever writes it again writes the same bytes. ``group_id``, ``sealed_ts`` (the event's ``now_ts``),
-counts and paths of each group are in it. NaN, a reward that is still awaited, is null.
+A manifest is named by its event's generation, partition and offset, so a second write of it gives
+the same bytes. The event's ``now_ts`` is the time at which its groups were sealed. NaN, the reward
+of a rollout that has none yet, is null.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def project(blobs: Blobs, address: PartitionAddress, offset: int, event: Flushed
     """Writes the manifest of a confirmed event and returns its path. Repeating it changes nothing.
 
     Raises:
-        CorruptFile: other bytes lie there: compared, not believed.
+        CorruptFile: the path has a manifest with other bytes.
         StoreFull, StoreError: it could not be written.
     """
     path = manifest_path(address, offset)
@@ -48,28 +48,28 @@ def project(blobs: Blobs, address: PartitionAddress, offset: int, event: Flushed
         if blobs.read(path) != data:
             raise CorruptFile(
                 f"{path} holds another event than offset {offset} of the seal log; move it away, "
-                "then it is written anew"
+                "then it is written again"
             ) from None
     return path
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """JSON with fields in the order of the schema: equal manifests give equal bytes."""
+    """The manifest as JSON, fields in the order of the schema. Equal ones give equal bytes."""
     content = {
         "schema": _SCHEMA,
         **manifest.address._asdict(),
         "offset": manifest.offset,
         "event": manifest.event,
     }
-    # A digest is the only thing in it that JSON does not have.
+    # Digests are bytes, the only type here that JSON does not have.
     return orjson.dumps(content, default=bytes.hex, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """The event and its place, exactly as projected.
+    """Decodes a manifest, exactly as it was projected.
 
     Raises:
-        CorruptFile: no manifest of a schema that this version knows.
+        CorruptFile: the bytes are no manifest, or one of a schema that this version cannot read.
     """
     try:
         content = orjson.loads(data)
@@ -87,7 +87,7 @@ def read_manifest(data: bytes) -> Manifest:
 
 
 def list_manifests(blobs: Blobs, under: str = f"{MANIFESTS}/") -> Iterator[Manifest]:
-    """Every manifest whose path begins with ``under``, in the order of paths.
+    """Yields every manifest whose path begins with ``under``, in the order of paths.
 
     Raises:
         CorruptFile: a manifest that cannot be read.
@@ -101,7 +101,7 @@ def list_manifests(blobs: Blobs, under: str = f"{MANIFESTS}/") -> Iterator[Manif
 
 
 def visible_files(blobs: Blobs) -> list[str]:
-    """Paths of the files under ``groups/`` that manifests name: what readers may see."""
+    """Paths of the files under ``groups/`` that manifests name: those that are part of the data."""
     return [file.path for manifest in list_manifests(blobs) for file in manifest.event.files]
 
 

@@ -1,4 +1,4 @@
-"""Blobs in memory: the twin of every other store, for tests."""
+"""Blobs in memory, for tests."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollstream.store.blobs import BlobInfo, Bytes
-from rollstream.store.errors import BlobExists, BlobMissing, StoreError
+from rollstream.store.blobs import BlobInfo, Bytes, names_of
+from rollstream.store.errors import BlobExists, BlobMissing
 
 
 class MemoryBlobs:
-    """Blobs that live as long as the object. Thread-safe."""
+    """Blobs that last as long as the object. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -19,7 +19,7 @@ class MemoryBlobs:
 
     def create(self, path: str, data: Bytes) -> None:
         """See ``Blobs.create``."""
-        _check(path)
+        names_of(path)
         with self._lock:
             if path in self._blobs:
                 raise BlobExists(f"{path} exists; it was left as it is")
@@ -27,7 +27,7 @@ class MemoryBlobs:
 
     def replace(self, path: str, data: Bytes) -> None:
         """See ``Blobs.replace``."""
-        _check(path)
+        names_of(path)
         with self._lock:
             self._blobs[path] = bytes(data)
 
@@ -35,7 +35,7 @@ class MemoryBlobs:
         """See ``Blobs.read``."""
         with self._lock:
             if path not in self._blobs:
-                raise BlobMissing(f"nothing lies under {path}")
+                raise BlobMissing(f"there is no blob {path}")
             return self._blobs[path]
 
     def info(self, path: str) -> BlobInfo | None:
@@ -60,12 +60,5 @@ class MemoryBlobs:
             self._blobs.pop(path, None)
 
     def local_path(self, path: str) -> Path | None:
-        """None: nothing here lies on a disk."""
+        """See ``Blobs.local_path``; None."""
         return None
-
-
-def _check(path: str) -> None:
-    if any(name == "" or name.startswith(".") for name in path.split("/")):
-        raise StoreError(
-            f"{path!r} is no path of a blob; use names without a leading dot, joined by '/'"
-        )

@@ -1,4 +1,4 @@
-"""From the ``store.root`` of the configuration to blobs, and to a data set for any Arrow tool."""
+"""Opens a store's root as blobs, or as a pyarrow data set of the visible rows."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from rollstream.store.manifests import visible_files
 
 
 class UnsupportedRoot(StoreError, ValueError):
-    """The root is in a place that this version cannot write to."""
+    """The root is not a local folder, the only kind that this version supports."""
 
 
 def open_store(root_url: str) -> Blobs:
-    """The blobs below a root; nothing is made yet, only which folder it is, if any, is looked at.
+    """The blobs below a root. Nothing is created before the first write.
 
     Args:
         root_url: ``file:///an/absolute/folder``.
 
     Raises:
-        UnsupportedRoot: another scheme, or no absolute path. StoreError: it cannot be looked at.
+        UnsupportedRoot: another scheme, or no absolute path. StoreError: the folder cannot be read.
     """
     return LocalBlobs(_local_folder(root_url))
 
 
 def open_dataset(root: str | Path) -> pads.Dataset:
-    """The visible rows as a pyarrow data set: only files that manifests name.
+    """The rows of the files that manifests name, as a pyarrow data set.
 
     Args:
         root: the store's root, as a folder or as ``file:///…``.
 
     Returns:
-        Columns of the files, and ``environment``, ``policy_version`` (of the group) and ``segment``
-        from their paths. No rows, where nothing was sealed yet.
+        The files' columns, and ``environment``, ``policy_version`` (of the group) and ``segment``
+        from their paths. It has no rows where nothing was sealed yet.
 
     Raises:
         BlobMissing: there is no such folder. UnsupportedRoot, CorruptFile.
@@ -50,7 +50,7 @@ def open_dataset(root: str | Path) -> pads.Dataset:
     if not folder.is_dir():
         raise BlobMissing(
             f"{folder} is no folder: nothing was ever written under that root; name the store.root "
-            "that sealers have, or wait until they have written a first file"
+            "of the sealers' configuration, or wait until they have written a first file"
         )
     partitions = pa.schema(
         [("environment", pa.string()), ("policy_version", pa.string()), ("segment", pa.int32())]

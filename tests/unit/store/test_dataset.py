@@ -25,7 +25,6 @@ from rollstream.store import (
     CorruptFile,
     LocalBlobs,
     MemoryBlobs,
-    RowFile,
     encode_rows,
     open_dataset,
     read_rows,
@@ -109,19 +108,18 @@ def test_rows_of_a_local_file_outlive_its_deletion(tmp_path: Path) -> None:
     assert_same(found, columns)
 
 
-def test_open_file_gives_views_of_any_of_its_rows(tmp_path: Path) -> None:
+def test_ranges_of_a_local_file_are_views_of_it(tmp_path: Path) -> None:
     drawn = [
         make_segment(rollout_uid=f"u{i}", output_tokens=range(i), loss_mask=[i % 2 == 0] * i)
         for i in range(20)
     ]
-    file = RowFile(written(Columns.from_segments(drawn), LocalBlobs(tmp_path)), PATH)
-    assert (file.rows, file.environment) == (20, "math")
+    blobs = written(Columns.from_segments(drawn), LocalBlobs(tmp_path))
     for ranges in ([(3, 4)], [(19, 1), (0, 2), (5, 0)], [(0, 20)]):
         rows = [row for first, count in ranges for row in range(first, first + count)]
         expected = Columns.from_segments([drawn[row] for row in rows])
-        assert_same(file.read(ranges=ranges), expected)
-    tokens = file.read(ranges=[(3, 4)], fields=["output_tokens"]).arrays["output_tokens"].values
-    assert not tokens.flags.owndata
+        assert_same(read_rows(blobs, PATH, ranges=ranges), expected)
+    part = read_rows(blobs, PATH, ranges=[(3, 4)], fields=["output_tokens"])
+    assert not part.arrays["output_tokens"].values.flags.owndata
 
 
 @pytest.mark.parametrize("byte", [0, 2, 3])
@@ -139,7 +137,7 @@ def test_array_whose_page_is_not_what_the_footer_says_is_corrupt(byte: int) -> N
 
 @given(st.data())
 @settings(max_examples=300)
-def test_damage_is_told_as_such_or_does_no_harm(data: st.DataObject) -> None:
+def test_damage_is_refused_or_changes_a_digest_or_changes_no_row(data: st.DataObject) -> None:
     columns = Columns.from_segments([make_segment(rewards={"é": 0.5}), *members(2)])
     blobs = written(columns)
     raw = bytearray(blobs.read(PATH))
@@ -149,21 +147,52 @@ def test_damage_is_told_as_such_or_does_no_harm(data: st.DataObject) -> None:
         raw[place] ^= bits
     blobs.replace(PATH, bytes(raw))
     with suppress(CorruptFile):
-        read_rows(blobs, PATH)
+        found = read_rows(blobs, PATH)
+        if row_digests(found, range(found.rows)) == row_digests(columns, range(columns.rows)):
+            assert_same(found, columns)
     with pytest.raises(CorruptFile, match="checksum"):
         read_rows(blobs, PATH, checksum=checksum(encode_rows(columns, provenance(3))))
 
 
-@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
-def test_file_that_another_tool_rewrote_has_the_same_rows_or_none(compression: str) -> None:
-    columns = Columns.from_segments(members(3))
+def rewritten(columns: Columns, **options: Any) -> tuple[Blobs, str]:
+    """The file as pyarrow writes it anew, and the checksum that it had before."""
     blobs = written(columns)
-    rewritten = pa.BufferOutputStream()
-    table = pq.read_table(pa.BufferReader(blobs.read(PATH)))
-    pq.write_table(table, rewritten, compression=compression)
-    blobs.replace(PATH, rewritten.getvalue().to_pybytes())
+    before = blobs.read(PATH)
+    sink = pa.BufferOutputStream()
+    pq.write_table(pq.read_table(pa.BufferReader(before)), sink, **options)
+    blobs.replace(PATH, sink.getvalue().to_pybytes())
+    return blobs, checksum(before)
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+def test_file_that_another_tool_rewrote_with_dictionaries_or_compressed_is_refused(
+    compression: str,
+) -> None:
+    blobs, _ = rewritten(Columns.from_segments(members(3)), compression=compression)
     with pytest.raises(CorruptFile, match="no plain page"):
         read_rows(blobs, PATH)
+
+
+def test_file_that_another_tool_rewrote_with_plain_pages_has_the_same_rows() -> None:
+    columns = Columns.from_segments(members(3))
+    blobs, before = rewritten(
+        columns, compression="none", use_dictionary=False, write_statistics=False
+    )
+    assert_same(read_rows(blobs, PATH), columns)
+    with pytest.raises(CorruptFile, match="checksum"):
+        read_rows(blobs, PATH, checksum=before)
+
+
+def test_column_of_another_type_is_corrupt() -> None:
+    blobs = written(Columns.from_segments(members(3)))
+    table = pq.read_table(pa.BufferReader(blobs.read(PATH)))
+    index = table.schema.get_field_index("worker_id")
+    table = table.set_column(index, "worker_id", table.column(index).cast(pa.binary()))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    blobs.replace(PATH, sink.getvalue().to_pybytes())
+    with pytest.raises(CorruptFile, match="worker_id is binary instead of string"):
+        read_rows(blobs, PATH, fields=["worker_id"])
 
 
 def test_large_rows_come_back(tmp_path: Path) -> None:
@@ -188,7 +217,7 @@ def test_parquet_of_somebody_else_is_corrupt() -> None:
     pq.write_table(pa.table({"x": [1]}), sink)
     blobs = MemoryBlobs()
     blobs.create(PATH, sink.getvalue().to_pybytes())
-    with pytest.raises(CorruptFile, match="no file of a sealer's"):
+    with pytest.raises(CorruptFile, match="a sealer did not write it"):
         read_rows(blobs, PATH)
 
 

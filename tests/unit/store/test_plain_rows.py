@@ -22,9 +22,9 @@ from rollstream.schemas.columns import Columns, Ragged
 from rollstream.store import arrow, encode_rows
 from rollstream.store.dataset import HINTS
 from rollstream.store.plain import rows as plain_rows
+from rollstream.store.plain.encoding import DISTINCT_MAX
 from rollstream.store.plain.file import CREATED_BY, FileShape, around_counts
 from rollstream.store.plain.rows import plain_file
-from rollstream.store.plain.values import DISTINCT_MAX
 
 METADATA = {"rollstream.environment": "math", "empty": ""}
 

@@ -1,12 +1,8 @@
-"""Parquet files whose arrays are plain: written without a look at a token, used where they lie.
+"""Parquet files whose arrays are stored as they are, without compression.
 
 Map, a line a file:
 
-- ``rows``     columns as such a file
-- ``file``     a file around its column chunks: the footer
-- ``chunks``   a column as pages with their headers and statistics
-- ``values``   values, plain or as distinct ones
-- ``levels``   which row a value belongs to, as runs
-- ``thrift``   how headers and footers are encoded
-- ``in_place`` values of such a file used where they lie
+- ``rows``     columns as such a file, and the arrays of such a file as views
+- ``file``     column chunks (pages with their statistics) and the footer around them
+- ``encoding`` Thrift's compact protocol, repetition and definition levels, plain values
 """

@@ -1,43 +1,173 @@
-"""A Parquet file around column chunks: one row group, and the footer that says where they lie.
+"""A Parquet file: column chunks, and the footer that names their offsets.
 
-Which columns there are is said in pyarrow's own words: the schema's bytes are those of an empty
-file that pyarrow wrote.
+There is one row group, and a chunk is one data page, preceded by a dictionary page where values
+repeat. The schema's bytes in the footer are pyarrow's, from an empty file that it wrote.
 
-Source: Apache Parquet format, ``parquet.thrift``, ``FileMetaData``, ``RowGroup``, ``ColumnChunk``,
+Source: Apache Parquet format, "Data pages", "Dictionary encoding", "Statistics", and
+``parquet.thrift``: ``PageHeader``, ``Statistics``, ``FileMetaData``, ``RowGroup``, ``ColumnChunk``,
 ``ColumnMetaData``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from rollstream.schemas.varint import varint
-from rollstream.store.plain import thrift
-from rollstream.store.plain.chunks import PLAIN, RLE, RLE_DICTIONARY, Chunk
+from rollstream.store.plain.encoding import (
+    BINARY,
+    I32,
+    STOP,
+    STRUCT,
+    Levels,
+    absent_levels,
+    binary,
+    dictionary_of,
+    field,
+    i32,
+    i64,
+    list_of,
+    optional_levels,
+    plain_values,
+    sized,
+    struct,
+)
+
+PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8  # Parquet's encodings.
+_PAGE_BYTES_MAX = 2**31 - 1  # A page's size is an int32; the configuration keeps a flush smaller.
+_BOUND_BYTES_MAX = 4_096  # Longer texts are left out of the statistics, as pyarrow does.
+_ABSENT_KEPT = 64
+# PageHeader: 1 type, 2 and 3 the size before and after compression, 5 DataPageHeader (1 values, 2
+# encoding, 3 and 4 how levels are encoded) or 7 DictionaryPageHeader (1 values, 2 encoding).
+_DATA_PAGE, _DICTIONARY_PAGE = i32(1, 0), i32(1, 2)
+_LEVELS_AS_RUNS = i32(1, RLE) * 2
+
+
+class Chunk(NamedTuple):
+    """A column chunk.
+
+    Attributes:
+        pages: its bytes, in order.
+        size: bytes in all pages.
+        slots: number of values, nulls and empty lists.
+        dictionary_size: bytes of the dictionary page, which is the first; 0 where there is none.
+        statistics: the fields of ``Statistics``; empty where there are none.
+    """
+
+    pages: tuple[bytes | memoryview, ...]
+    size: int
+    slots: int
+    dictionary_size: int = 0
+    statistics: bytes = b""
+
+
+@lru_cache(_ABSENT_KEPT)
+def absent_chunk(rows: int) -> Chunk:
+    """A chunk of lists or maps that are null or empty in each row."""
+    levels = absent_levels(rows)
+    return _chunk(levels.slots, PLAIN, levels.encoded)
+
+
+def scalar_chunk(values: Sequence[Any], physical: str, *, statistics: bool = False) -> Chunk:
+    """A chunk of one value a row."""
+    stated = _statistics(values, 0, physical) if statistics else b""
+    return _chunk(len(values), PLAIN, *plain_values(values, physical), statistics=stated)
+
+
+def dictionary_chunk(texts: Sequence[str], *, statistics: bool = False) -> Chunk:
+    """A chunk of one text a row, dictionary-encoded unless too many differ."""
+    dictionary = dictionary_of(texts)
+    if dictionary is None:
+        return scalar_chunk(texts, "BYTE_ARRAY", statistics=statistics)
+    assert len(dictionary.plain) <= _PAGE_BYTES_MAX, len(dictionary.plain)
+    of_page = struct(4, i32(1, dictionary.distinct), i32(1, PLAIN))
+    head = b"".join((_DICTIONARY_PAGE, i32(1, len(dictionary.plain)) * 2, of_page, STOP))
+    stated = _statistics(texts, 0, "BYTE_ARRAY") if statistics else b""
+    data = _chunk(len(texts), RLE_DICTIONARY, dictionary.indices, statistics=stated)
+    size = len(head) + len(dictionary.plain)
+    pages = (head, dictionary.plain, *data.pages)
+    return Chunk(pages, size + data.size, data.slots, size, stated)
+
+
+def optional_chunk(values: Sequence[Any], physical: str, *, statistics: bool = False) -> Chunk:
+    """A chunk of one value or None a row."""
+    non_null = [value for value in values if value is not None]
+    present = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    levels = optional_levels(present)
+    stated = _statistics(non_null, len(values) - len(non_null), physical) if statistics else b""
+    body = (levels.encoded, *plain_values(non_null, physical))
+    return _chunk(levels.slots, PLAIN, *body, statistics=stated)
+
+
+def list_chunk(levels: Levels, values: NDArray[Any]) -> Chunk:
+    """A chunk of a list a row; the values are not copied (booleans are packed)."""
+    stored = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
+    return _chunk(levels.slots, PLAIN, levels.encoded, stored.view(np.uint8).data)
+
+
+def map_chunk(levels: Levels, values: Sequence[Any], physical: str) -> Chunk:
+    """A chunk of the keys, or of the values, of a map a row."""
+    return _chunk(levels.slots, PLAIN, levels.encoded, *plain_values(values, physical))
+
+
+def _chunk(slots: int, encoding: int, *body: bytes | memoryview, statistics: bytes = b"") -> Chunk:
+    size = sum(map(len, body))
+    assert size <= _PAGE_BYTES_MAX, size
+    of_page = struct(2, i32(1, slots), i32(1, encoding), _LEVELS_AS_RUNS)
+    head = b"".join((_DATA_PAGE, i32(1, size) * 2, of_page, STOP))
+    return Chunk((head, *body), len(head) + size, slots, 0, statistics)
+
+
+def _statistics(values: Sequence[Any], nulls: int, physical: str) -> bytes:
+    """``Statistics``: 3 null count, 5 largest value, 6 smallest value.
+
+    The values are texts or finite numbers: ``codec.decode`` refuses other rewards.
+    """
+    stated = i64(3, nulls)
+    if not values:
+        return stated
+    high, low = _bound(max(values), physical, 0.0), _bound(min(values), physical, -0.0)
+    with_high = len(high) <= _BOUND_BYTES_MAX
+    if with_high:
+        stated += binary(2, high)
+    if len(low) <= _BOUND_BYTES_MAX:
+        stated += binary(1 if with_high else 3, low)
+    return stated
+
+
+def _bound(value: Any, physical: str, zero: float) -> bytes:
+    if physical == "BYTE_ARRAY":
+        return str(value).encode()
+    # -0.0 equals 0.0, so a bound of zero must include both: the low one is -0.0.
+    bound = (value or zero) if physical == "DOUBLE" else value
+    return b"".join(plain_values([bound], physical))
+
 
 CREATED_BY = b"rollstream version 1 (build plain)"
 _MAGIC = b"PAR1"
 _FOOTER_SIZE_BYTES = 4
 _TYPES = {"BOOLEAN": 0, "INT32": 1, "INT64": 2, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6}
-_UNCOMPRESSED = 0
+_UNCOMPRESSED = 0  # A codec.
 _SHORT_TEXT_MAX = 127  # Its length is one byte.
-# FileMetaData: 1 version, 2 schema, 3 rows, 4 row groups, 5 pairs, 6 created by, 7 column orders.
-_NO_ROWS = thrift.i64(1, 0) + thrift.list_of(1, thrift.STRUCT, ())
-_CREATED_BY_BEHIND_GROUPS = thrift.field(2, thrift.BINARY)
+# FileMetaData: 1 version, 2 schema, 3 rows, 4 row groups, 5 metadata, 6 created_by, 7 orders.
+_NO_ROWS = i64(1, 0) + list_of(1, STRUCT, ())
+_CREATED_BY_AFTER_GROUPS = field(2, BINARY)
 
 
 class Leaf(NamedTuple):
-    """A column of the file: what holds values, not the lists and records around it.
+    """A leaf column: one that holds values itself, not lists or records of them.
 
     Attributes:
         path: names from the field down, joined by dots.
         physical: Parquet's type.
-        text: whether it is UTF-8.
-        definition: the level of a value; 0: there is always one.
+        text: True for UTF-8 text.
+        definition: the definition level of a value; 0 where every row has one.
     """
 
     path: str
@@ -47,13 +177,14 @@ class Leaf(NamedTuple):
 
 
 class FileShape(NamedTuple):
-    """What all files of one schema share.
+    """The parts of a file that depend only on its schema.
 
     Attributes:
         leaves: in the order of the file.
-        head: the footer up to the number of rows.
-        tail: its last field, and its end.
-        fixed: of each leaf's metadata, up to the counts: without and with a dictionary.
+        head: the footer's bytes up to the number of rows.
+        tail: the footer's bytes from its last field on.
+        fixed: for each leaf, the bytes of its metadata up to the counts, without and with a
+            dictionary.
     """
 
     leaves: tuple[Leaf, ...]
@@ -63,8 +194,8 @@ class FileShape(NamedTuple):
 
     @classmethod
     def of(cls, schema: pa.Schema) -> FileShape | None:
-        """None: pyarrow's footers look otherwise than they did up to now, or a column has a type
-        that has no place here."""
+        """The shape of files with this schema; None where a column has a type that is not written
+        here, or pyarrow lays out its footers in an unknown way."""
         sink = pa.BufferOutputStream()
         pq.ParquetWriter(sink, schema, store_schema=False).close()
         empty = sink.getvalue()
@@ -79,7 +210,7 @@ class FileShape(NamedTuple):
         return cls(leaves, *around, tuple(fixed))
 
     def file_bytes(self, chunks: Sequence[Chunk], rows: int, metadata: Mapping[str, str]) -> bytes:
-        """The whole file.
+        """The file's bytes.
 
         Args:
             chunks: one for each leaf.
@@ -93,24 +224,24 @@ class FileShape(NamedTuple):
             pieces += chunk.pages
             columns.append(_column(chunk, with_dictionary if chunk.dictionary_size else plain, at))
             at += chunk.size
-        # RowGroup: 1 columns, 2 bytes in all, 3 rows.
+        # RowGroup: 1 columns, 2 total bytes, 3 rows.
         group = (
-            thrift.list_of(1, thrift.STRUCT, columns),
-            thrift.i64(1, at - len(_MAGIC)),
-            thrift.i64(1, rows),
-            thrift.STOP,
+            list_of(1, STRUCT, columns),
+            i64(1, at - len(_MAGIC)),
+            i64(1, rows),
+            STOP,
         )
         pairs = [
-            thrift.binary(1, key.encode()) + thrift.binary(1, value.encode()) + thrift.STOP
+            binary(1, key.encode()) + binary(1, value.encode()) + STOP
             for key, value in metadata.items()
         ]
         footer = b"".join(
             (
                 self.head,
-                thrift.i64(1, rows),
-                thrift.list_of(1, thrift.STRUCT, (b"".join(group),)),
-                thrift.list_of(1, thrift.STRUCT, pairs),
-                thrift.binary(1, CREATED_BY),
+                i64(1, rows),
+                list_of(1, STRUCT, (b"".join(group),)),
+                list_of(1, STRUCT, pairs),
+                binary(1, CREATED_BY),
                 self.tail,
             )
         )
@@ -128,40 +259,40 @@ def _leaf(column: pq.ColumnSchema) -> Leaf:
 
 
 def _fixed(leaf: Leaf, *encodings: int) -> bytes:
-    """ColumnChunk up to the counts: 2 an offset that nobody uses, 3 ColumnMetaData (1 type, 2
-    encodings, 3 path, 4 codec)."""
-    names = [thrift.sized(name.encode()) for name in leaf.path.split(".")]
+    """``ColumnChunk`` up to the counts: 2 an offset that readers ignore, 3 ``ColumnMetaData``
+    (1 type, 2 encodings, 3 path, 4 codec)."""
+    names = [sized(name.encode()) for name in leaf.path.split(".")]
     return b"".join(
         (
-            thrift.i64(2, 0),
-            thrift.field(1, thrift.STRUCT),
-            thrift.i32(1, _TYPES[leaf.physical]),
-            thrift.list_of(1, thrift.I32, [varint(encoding << 1) for encoding in encodings]),
-            thrift.list_of(1, thrift.BINARY, names),
-            thrift.i32(1, _UNCOMPRESSED),
+            i64(2, 0),
+            field(1, STRUCT),
+            i32(1, _TYPES[leaf.physical]),
+            list_of(1, I32, [varint(encoding << 1) for encoding in encodings]),
+            list_of(1, BINARY, names),
+            i32(1, _UNCOMPRESSED),
         )
     )
 
 
 def _column(chunk: Chunk, fixed: bytes, at: int) -> bytes:
-    """ColumnMetaData from the counts on: 5 values, 6 and 7 the size before and after compression, 9
-    where data begin, 11 where the dictionary does, 12 statistics."""
-    counts = thrift.i64(1, chunk.slots) + thrift.i64(1, chunk.size) * 2
-    places = thrift.i64(2, at + chunk.dictionary_size)
+    """``ColumnMetaData`` with its counts: 5 values, 6 and 7 size before and after compression,
+    9 offset of the data page, 11 offset of the dictionary page, 12 statistics."""
+    counts = i64(1, chunk.slots) + i64(1, chunk.size) * 2
+    offsets = i64(2, at + chunk.dictionary_size)
     if chunk.dictionary_size:
-        places += thrift.i64(2, at)
+        offsets += i64(2, at)
     if chunk.statistics:
-        places += thrift.struct(1 if chunk.dictionary_size else 3, chunk.statistics)
-    return b"".join((fixed, counts, places, thrift.STOP, thrift.STOP))
+        offsets += struct(1 if chunk.dictionary_size else 3, chunk.statistics)
+    return b"".join((fixed, counts, offsets, STOP, STOP))
 
 
 def around_counts(empty: bytes) -> tuple[bytes, bytes] | None:
-    """The footer of a file without rows that pyarrow wrote: what stands before the number of rows,
-    and what behind the name of who wrote it. None: it is not laid out like that."""
+    """Splits the footer of a file without rows that pyarrow wrote: the bytes before the number of
+    rows and those after ``created_by``. None where the footer is laid out in another way."""
     end = len(empty) - len(_MAGIC) - _FOOTER_SIZE_BYTES
     size = int.from_bytes(empty[end : end + _FOOTER_SIZE_BYTES], "little")
     head, *tails = empty[end - size : end].split(_NO_ROWS)
-    if len(tails) != 1 or not tails[0].startswith(_CREATED_BY_BEHIND_GROUPS):
+    if len(tails) != 1 or not tails[0].startswith(_CREATED_BY_AFTER_GROUPS):
         return None
     name_size = tails[0][1]
     return None if name_size > _SHORT_TEXT_MAX else (head, tails[0][2 + name_size :])

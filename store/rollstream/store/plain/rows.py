@@ -1,6 +1,12 @@
-"""Columns as a Parquet file that holds their arrays as they are.
+"""Writes columns as a Parquet file with plain arrays, and returns such arrays as views.
 
-The same table as pyarrow writes (``arrow.to_table``), for rows without nested rare fields.
+The file holds the same table as pyarrow writes (``arrow.to_table``), for rows without attachments
+and token arrays. An array that every row has is one plain, uncompressed page, which ends with its
+values one after the other. So a reader uses them in place: reading a row of a mapped file costs
+what touching its bytes costs.
+
+Source: Apache Parquet format, "Data pages", "Plain encoding"; ``PageHeader`` in Thrift's compact
+protocol.
 """
 
 from __future__ import annotations
@@ -11,14 +17,17 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from rollstream.schemas.columns import Columns, Ragged, array_fields, collection_fields
+from rollstream.schemas.varint import read_number
 from rollstream.store import arrow
-from rollstream.store.plain import chunks, levels
-from rollstream.store.plain.chunks import Chunk
-from rollstream.store.plain.file import FileShape, Leaf
-from rollstream.store.plain.levels import Levels
-from rollstream.store.plain.values import TYPECODES
+from rollstream.store.errors import CorruptFile
+from rollstream.store.plain import file
+from rollstream.store.plain.encoding import TYPECODES, Levels, list_levels
+from rollstream.store.plain.file import Chunk, FileShape, Leaf
 
 _ARRAY_TYPES = {"|b1": "BOOLEAN", "<i4": "INT32", "<i8": "INT64", "<f4": "FLOAT", "<f8": "DOUBLE"}
 _SIDES: Mapping[str, Callable[[Any], Any]] = {
@@ -29,11 +38,11 @@ _MAP_DEPTH = 1  # The definition level of a value in a map that is never null.
 
 
 class Hints(NamedTuple):
-    """What a file does for its readers; names are those of its columns.
+    """How columns, by their names, are stored for readers.
 
     Attributes:
-        repetitive: texts of few distinct values, each of which is stored once.
-        filtered: columns whose range the footer says.
+        repetitive: text columns with few distinct values, which are dictionary-encoded.
+        filtered: columns with their minimum and maximum in the footer.
     """
 
     repetitive: Collection[str]
@@ -46,13 +55,15 @@ def plain_file(
     metadata: Mapping[str, str],
     hints: Hints,
 ) -> bytes | None:
-    """The file; None: a row has a nested rare field. Equal arguments give equal bytes.
+    """The file's bytes; None where a row has attachments or token arrays, which pyarrow writes.
+
+    Equal arguments give equal bytes.
 
     Args:
         columns: one row or more.
-        provenance: the columns behind those of the ``rollout`` schema, one value a row.
-        metadata: of the footer.
-        hints: for readers.
+        provenance: the columns that follow those of the ``rollout`` schema, one value a row.
+        metadata: key-value pairs of the footer.
+        hints: how columns are stored.
     """
     layout = _layout()
     if layout is None or any(any(columns.scalars[name]) for name in _nested()):
@@ -65,7 +76,7 @@ def plain_file(
 
 
 class _Rows:
-    """What is to be written. Arrays of equal lengths have equal levels."""
+    """The rows to write. Levels are computed once for arrays of equal lengths."""
 
     def __init__(
         self, columns: Columns, provenance: Mapping[str, Sequence[Any]], hints: Hints
@@ -82,7 +93,7 @@ class _Rows:
         key = (ragged.offsets.tobytes(), present, depth)
         if key not in self._levels:
             lengths = np.diff(ragged.offsets)
-            self._levels[key] = levels.of_lists(lengths, ragged.present, depth)
+            self._levels[key] = list_levels(lengths, ragged.present, depth)
         return self._levels[key]
 
 
@@ -90,7 +101,7 @@ _Writer = Callable[[_Rows], Chunk]
 
 
 class _Layout(NamedTuple):
-    """The shape of every file, and what writes each of its columns."""
+    """The shape of every file, and a writer for each of its leaf columns."""
 
     shape: FileShape
     writers: tuple[_Writer, ...]
@@ -98,7 +109,7 @@ class _Layout(NamedTuple):
 
 @cache
 def _layout() -> _Layout | None:
-    """None: the schema has a column that nothing here writes; then pyarrow writes all files."""
+    """None where the schema has a column without a writer here; then pyarrow writes all files."""
     shape = FileShape.of(arrow.rows_schema())
     if shape is None:
         return None
@@ -108,7 +119,7 @@ def _layout() -> _Layout | None:
 
 @cache
 def _nested() -> tuple[str, ...]:
-    """The fields that may only be empty here."""
+    """Fields with lists of records, which must be empty in rows that are written here."""
     return tuple(name for name, empty in collection_fields().items() if empty is list)
 
 
@@ -131,7 +142,7 @@ def _writer_of(leaf: Leaf) -> _Writer | None:
 
 
 def _absent(rows: _Rows) -> Chunk:
-    return chunks.absent(rows.rows)
+    return file.absent_chunk(rows.rows)
 
 
 def _list(name: str, depth: int, rows: _Rows) -> Chunk:
@@ -140,29 +151,82 @@ def _list(name: str, depth: int, rows: _Rows) -> Chunk:
         return _absent(rows)
     assert len(ragged.offsets) == rows.rows + 1, (name, len(ragged.offsets))
     assert ragged.values.dtype == array_fields()[name], (name, ragged.values.dtype)
-    return chunks.lists(rows.levels_of(ragged, depth), ragged.values)
+    return file.list_chunk(rows.levels_of(ragged, depth), ragged.values)
 
 
 def _map(name: str, physical: str, side: Callable[[Any], Any], rows: _Rows) -> Chunk:
-    """One side of a map's pairs."""
+    """The keys, or the values, of a map."""
     values = rows.stored[name]
     if not any(values):
         return _absent(rows)
     sizes = np.fromiter(map(len, values), np.int64, len(values))
     inside = list(chain.from_iterable(map(side, values)))
-    return chunks.pairs(levels.of_lists(sizes, None, _MAP_DEPTH), inside, physical)
+    return file.map_chunk(list_levels(sizes, None, _MAP_DEPTH), inside, physical)
 
 
 def _optional(name: str, physical: str, rows: _Rows) -> Chunk:
-    return chunks.optional(rows.stored[name], physical, statistics=name in rows.hints.filtered)
+    return file.optional_chunk(rows.stored[name], physical, statistics=name in rows.hints.filtered)
 
 
 def _number(name: str, physical: str, rows: _Rows) -> Chunk:
-    return chunks.scalars(rows.stored[name], physical, statistics=name in rows.hints.filtered)
+    return file.scalar_chunk(rows.stored[name], physical, statistics=name in rows.hints.filtered)
 
 
 def _text(name: str, rows: _Rows) -> Chunk:
     statistics = name in rows.hints.filtered
     if name in rows.hints.repetitive:
-        return chunks.repetitive(rows.stored[name], statistics=statistics)
-    return chunks.scalars(rows.stored[name], "BYTE_ARRAY", statistics=statistics)
+        return file.dictionary_chunk(rows.stored[name], statistics=statistics)
+    return file.scalar_chunk(rows.stored[name], "BYTE_ARRAY", statistics=statistics)
+
+
+# PageHeader: 1 type (data page), 2 and 3 the size before and after compression, 5 DataPageHeader (1
+# values, 2 encoding).
+_DATA_PAGE, _OF_PAGE, _IS_PLAIN = b"\x15\x00\x15", b"\x2c\x15", b"\x15\x00"
+_HEADER_BYTES_MAX = 64  # Of a page without statistics.
+
+
+def plain_bytes(
+    path: str, data: pa.Buffer, chunk: pq.ColumnChunkMetaData, size: int
+) -> NDArray[np.uint8]:
+    """The values of a chunk that is one plain page: its last ``size`` bytes, as a view of ``data``.
+
+    Args:
+        path: of the file, for the error.
+        data: the file.
+        chunk: the chunk's metadata in the footer.
+        size: bytes of the values.
+
+    Raises:
+        CorruptFile: the chunk is not such a page, or the file ends before it does.
+    """
+    start = chunk.data_page_offset
+    end = start + chunk.total_compressed_size
+    if not 0 <= start <= end <= data.size:
+        raise CorruptFile(f"{path}: a column from byte {start} to {end} of {data.size}")
+    head = data.slice(start, min(_HEADER_BYTES_MAX, end - start)).to_pybytes()
+    page = _plain_page_bytes(head.ljust(_HEADER_BYTES_MAX, b"\x00"))
+    if page is not None and size <= page and 0 < end - start - page <= _HEADER_BYTES_MAX:
+        return np.frombuffer(data.slice(end - size, size), np.uint8)
+    raise CorruptFile(f"{path}: column {chunk.path_in_schema} is no plain page with {size} bytes")
+
+
+def unpacked_bits(packed: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.bool_]:
+    """Booleans ``start`` to ``stop`` of a plain page of bits; a copy."""
+    bits = np.unpackbits(packed[start // 8 : -(-stop // 8)], bitorder="little")
+    return bits[start % 8 :][: stop - start].view(np.bool_)
+
+
+def _plain_page_bytes(head: bytes) -> int | None:
+    """Bytes after the header of a plain, uncompressed page; None where it is another kind of page.
+
+    Equal sizes show that it is uncompressed: to ask pyarrow for the codec ends the process where
+    a damaged footer names one that it does not know.
+    """
+    if not head.startswith(_DATA_PAGE):
+        return None
+    before, at = read_number(head, len(_DATA_PAGE))
+    after, at = read_number(head, at + 1)
+    if before != after or not head.startswith(_OF_PAGE, at):
+        return None
+    _, at = read_number(head, at + len(_OF_PAGE))
+    return after if head.startswith(_IS_PLAIN, at) else None

@@ -1,0 +1,210 @@
+"""How a Parquet file encodes its structures (Thrift), its levels (RLE runs) and its values (plain).
+
+Sources: Apache Thrift, "Thrift compact protocol encoding"; Apache Parquet format, "Nested
+encoding", "Run length encoding / bit-packing hybrid", "Plain encoding", "Dictionary encoding".
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Sequence
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.schemas.varint import varint
+
+# --- Thrift's compact protocol, as far as page headers and footers need it. A struct is its fields
+# in rising order of their ids, then a stop. A field begins with a byte that holds the difference of
+# its id to that of the field before (``step``) and its type. Integers are zigzag varints, as in
+# Avro.
+
+I32, BINARY, STRUCT = 5, 8, 12  # Types of fields and of a list's items.
+STOP = b"\x00"
+_I64, _LIST = 6, 9
+_SHORT_LIST_MAX = 14
+
+
+@cache
+def field(step: int, kind: int) -> bytes:
+    """The byte that a field begins with."""
+    return bytes((step << 4 | kind,))
+
+
+def i32(step: int, value: int) -> bytes:
+    """A field with a number that is not negative."""
+    return field(step, I32) + varint(value << 1)
+
+
+def i64(step: int, value: int) -> bytes:
+    """A field with a number that is not negative."""
+    return field(step, _I64) + varint(value << 1)
+
+
+def binary(step: int, value: bytes) -> bytes:
+    """A field of text or bytes."""
+    return field(step, BINARY) + sized(value)
+
+
+def struct(step: int, *fields: bytes) -> bytes:
+    """A field of a struct."""
+    return b"".join((field(step, STRUCT), *fields, STOP))
+
+
+def list_of(step: int, kind: int, items: Sequence[bytes]) -> bytes:
+    """A field of a list; structs among the items end with ``STOP``."""
+    count = len(items)
+    if count <= _SHORT_LIST_MAX:
+        size = bytes((count << 4 | kind,))
+    else:
+        size = bytes((0xF0 | kind,)) + varint(count)
+    return b"".join((field(step, _LIST), size, *items))
+
+
+def sized(value: bytes) -> bytes:
+    """Text or bytes behind their length, as an item of a list."""
+    return varint(len(value)) + value
+
+
+# --- Parquet repetition and definition levels, as RLE runs: an array costs a few bytes whatever its
+# length, where pyarrow encodes a level for each value, which is most of the time that it takes. No
+# level is above 2, so the level of a run is one byte.
+
+_VARINT_BYTES_MAX = 5  # Of a run below 2**34 values; a chunk has fewer than 2**31.
+
+
+class Levels(NamedTuple):
+    """The levels of a data page, which stand before its values.
+
+    Attributes:
+        encoded: repetition levels where the column has any, then definition levels.
+        slots: number of levels of each kind: one for each value, null and empty list.
+    """
+
+    encoded: bytes
+    slots: int
+
+
+def absent_levels(rows: int) -> Levels:
+    """Levels of lists that are null or empty in each row."""
+    return Levels(_framed(_run(rows, 0)) * 2, rows)
+
+
+def optional_levels(present: NDArray[np.bool_]) -> Levels:
+    """Levels of one value or null a row; ``present`` is bool [rows]."""
+    packed = np.packbits(present, bitorder="little").tobytes()
+    return Levels(_framed(varint(len(packed) << 1 | 1) + packed), len(present))
+
+
+def list_levels(
+    lengths: NDArray[np.int64], present: NDArray[np.bool_] | None, depth: int
+) -> Levels:
+    """Levels of a list a row.
+
+    Args:
+        lengths: int64 [rows]; 0 where the list is absent.
+        present: bool [rows]; None: each row has a list.
+        depth: the definition level of a value: 2 where a list may be null, else 1.
+    """
+    rows = len(lengths)
+    slots = np.maximum(lengths, 1)
+    total = int(slots.sum())
+    # The first value of a row has repetition level 0, the others have 1.
+    counts = np.ones(2 * rows, np.int64)
+    counts[1::2] = slots - 1
+    repeated = counts > 0
+    repetition = _runs(counts[repeated], np.tile(np.array([0, 1], np.uint8), rows)[repeated])
+    defined = np.where(lengths > 0, depth, depth - 1).astype(np.uint8)
+    if present is not None:
+        defined[~present] = 0
+    definition = _run(total, depth) if (defined == depth).all() else _runs(slots, defined)
+    return Levels(_framed(repetition) + _framed(definition), total)
+
+
+def _framed(runs: bytes) -> bytes:
+    return len(runs).to_bytes(4, "little") + runs
+
+
+def _run(count: int, level: int) -> bytes:
+    return varint(count << 1) + bytes((level,))
+
+
+def _runs(counts: NDArray[np.int64], levels: NDArray[np.uint8]) -> bytes:
+    """``_run`` of each pair, joined."""
+    bits = counts << 1
+    encoded = np.empty((len(counts), _VARINT_BYTES_MAX + 1), np.uint8)
+    used = np.ones(encoded.shape, np.bool_)
+    for index in range(_VARINT_BYTES_MAX):
+        rest = bits >> 7 * index
+        encoded[:, index] = rest & 127 | (rest > 127) << 7
+        used[:, index] = rest > 0
+    encoded[:, -1] = levels
+    return encoded[used].tobytes()
+
+
+# --- Values: plain, or as indices into a dictionary.
+
+TYPECODES = {"INT32": "i", "INT64": "q", "DOUBLE": "d"}  # array.array's names of Parquet's types.
+DISTINCT_MAX = 65_536  # Entries of a dictionary: fastparquet fails on files with more.
+_LENGTH_BYTES = 4
+_LENGTHS_KEPT = 4_096
+_ONE_BYTE_INDICES_MAX = 256
+
+
+class Dictionary(NamedTuple):
+    """A column's distinct values, and the index of each row's value among them.
+
+    Attributes:
+        distinct: number of distinct values.
+        plain: the distinct values, in the order of their first use.
+        indices: one a row, encoded.
+    """
+
+    distinct: int
+    plain: bytes
+    indices: bytes
+
+
+def plain_values(values: Sequence[Any], physical: str) -> list[bytes]:
+    """The values in Parquet's plain encoding, in pieces to be joined.
+
+    Args:
+        values: without nulls.
+        physical: Parquet's type of the column.
+    """
+    if physical == "BYTE_ARRAY":
+        return _texts(values)
+    if physical == "BOOLEAN":
+        return [np.packbits(np.array(values, np.bool_), bitorder="little").tobytes()]
+    return [array(TYPECODES[physical], values).tobytes()]
+
+
+def dictionary_of(texts: Sequence[str]) -> Dictionary | None:
+    """The dictionary encoding of texts; None where more than ``DISTINCT_MAX`` differ."""
+    rows = len(texts)
+    if texts.count(texts[0]) == rows:
+        return Dictionary(1, b"".join(_texts(texts[:1])), b"\x01" + varint(rows << 1) + b"\x00")
+    entries: dict[str, int] = {}
+    indices = [entries.setdefault(text, len(entries)) for text in texts]
+    if len(entries) > DISTINCT_MAX:
+        return None
+    # 8- or 16-bit indices, so bit-packing is a plain copy; Parquet packs in groups of 8.
+    dtype = np.dtype("<u1" if len(entries) <= _ONE_BYTE_INDICES_MAX else "<u2")
+    groups = -(-rows // 8)
+    packed = np.array(indices, dtype).tobytes().ljust(groups * 8 * dtype.itemsize, b"\x00")
+    head = bytes((8 * dtype.itemsize,)) + varint(groups << 1 | 1)
+    return Dictionary(len(entries), b"".join(_texts(entries)), head + packed)
+
+
+def _texts(values: Collection[str]) -> list[bytes]:
+    if not any(values):
+        return [bytes(_LENGTH_BYTES * len(values))]
+    raws = [value.encode() for value in values]
+    return [part for raw in raws for part in (_length(len(raw)), raw)]
+
+
+@lru_cache(_LENGTHS_KEPT)
+def _length(size: int) -> bytes:
+    return size.to_bytes(_LENGTH_BYTES, "little")
