@@ -31,7 +31,8 @@ class Blobs(Protocol):
 
         Raises:
             BlobExists: the path has a blob already, which stays as it is.
-            StoreFull: no space is left. StoreError: anything else.
+            StoreFull: no space is left.
+            StoreError: the store failed otherwise.
         """
 
     def replace(self, path: str, data: Bytes) -> None:
