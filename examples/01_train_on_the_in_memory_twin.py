@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.consumers import Sealer
+from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.producers import RolloutProducer
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -92,7 +92,7 @@ def main() -> None:
     with (
         RolloutProducer(environment="digits", broker=broker, clock=clock) as producer,
         # Without threads everything that a sealer does happens within `step`.
-        Sealer(CONFIG, broker=broker, store=store, clock=clock, threads=0) as sealer,
+        Sealer(CONFIG, broker=broker, store=store, clock=clock, workers=InlineExecutor()) as sealer,
         Sampler("trainer-a", config=CONFIG, broker=broker, store=store, clock=clock) as sampler,
     ):
         step = sampler.resume(None)  # None: a new run.

@@ -9,7 +9,7 @@ sample from now on says so: it carries the new policy's epoch.
 
 from __future__ import annotations
 
-from rollstream.consumers import Sealer
+from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.producers import RolloutProducer
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -50,7 +50,9 @@ def publish_and_seal(
                         logprobs=[-0.5, -0.7],
                         reward=reward,
                     )
-    with Sealer(CONFIG, broker=broker, store=store, clock=clock, threads=0) as sealer:
+    with Sealer(
+        CONFIG, broker=broker, store=store, clock=clock, workers=InlineExecutor()
+    ) as sealer:
         while sealer.stats().groups < len(problems):
             sealer.step(Deadline(1.0, clock))
 

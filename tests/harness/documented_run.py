@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rollstream.consumers import Sealer
+from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.producers import RolloutProducer
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -73,7 +73,11 @@ class DocumentedRun:
     def seal(self, groups: int) -> None:
         """Seals that many more."""
         with Sealer(
-            self.config, broker=self.broker, store=self.store, clock=self.clock, threads=0
+            self.config,
+            broker=self.broker,
+            store=self.store,
+            clock=self.clock,
+            workers=InlineExecutor(),
         ) as sealer:
             while sealer.stats().groups < groups:
                 sealer.step(Deadline(1.0, self.clock))

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import ParamSpec, TypeVar
 
-from rollstream.consumers.sealing.workers import Inline
+from rollstream.consumers import InlineExecutor
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class HeldWorkers(Inline):
+class HeldWorkers(InlineExecutor):
     """Workers that stand still while ``holding``: a stalled fsync, a mount that hangs."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.rollouts import encode_segment
-from rollstream.consumers import Sealer, audit
+from rollstream.consumers import InlineExecutor, Sealer, audit
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.runtime.config.sections import (
     EnvironmentConfig,
@@ -116,7 +116,7 @@ class SealWorld:
         return TopicPartition(self.layout.rollouts("math"), partition)
 
     def sealer(self, *, broker: Broker | None = None, **arguments: Any) -> Sealer:
-        """A sealer of its own broker; nothing runs beside its loop unless ``threads`` says so."""
+        """A sealer of its own broker; nothing runs beside its loop unless ``workers`` do."""
         self._sealers += 1
         entropy = SeededEntropy(1000 * self._seed + self._sealers)
         wanted: dict[str, Any] = {
@@ -124,7 +124,7 @@ class SealWorld:
             "clock": self.clock,
             "entropy": entropy,
             "owner": f"sealer-{self._sealers}",
-            "threads": 0,
+            "workers": InlineExecutor(),
             **arguments,
         }
         return Sealer(self.config, broker=broker or self.new_broker(), **wanted)

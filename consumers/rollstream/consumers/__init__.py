@@ -8,10 +8,11 @@ Map:
 """
 
 from rollstream.consumers.audit import AuditReport, PartitionAudit, audit
-from rollstream.consumers.sealing import PartitionStats, Sealer, SealerStats
+from rollstream.consumers.sealing import InlineExecutor, PartitionStats, Sealer, SealerStats
 
 __all__ = [
     "AuditReport",
+    "InlineExecutor",
     "PartitionAudit",
     "PartitionStats",
     "Sealer",

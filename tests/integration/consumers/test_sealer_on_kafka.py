@@ -31,11 +31,11 @@ def test_groups_are_sealed_and_a_successor_goes_on(kafka_bootstrap: str, tmp_pat
     with SealWorld(kafka=kafka_bootstrap, root=tmp_path) as world:
         uids = publish_groups(world, 0, 20)
         world.publish("half", example_id="half")
-        with world.sealer(threads=2) as sealer:
-            until(lambda: sealer.stats().sealed == 40, lambda: world.run(sealer, seconds=0.1))
+        with world.sealer(workers=None) as sealer:
+            until(lambda: sealer.stats().segments == 40, lambda: world.run(sealer, seconds=0.1))
         world.publish("other-half", example_id="half")
         world.publish(uids[0], example_id="ex-0")
-        with world.sealer(threads=2) as successor:
+        with world.sealer(workers=None) as successor:
             world.until(successor)
         assert ("half", "other-half") in world.groups()
         assert world.settled() == {"duplicate": 1}
@@ -47,9 +47,9 @@ def test_sealers_share_partitions_while_one_joins_and_one_leaves(
 ) -> None:
     with SealWorld(kafka=kafka_bootstrap, root=tmp_path, partitions=4) as world:
         uids = publish_groups(world, 0, 10)
-        first = world.sealer(threads=1)
+        first = world.sealer(workers=None)
         world.until(first)
-        second = world.sealer(threads=1)
+        second = world.sealer(workers=None)
         while not (second.stats().partitions and len(first.stats().partitions) == 2):
             uids += publish_groups(world, len(uids) // 2, 2)
             world.run(first, second, seconds=0.2)
@@ -65,7 +65,7 @@ def test_bytes_that_are_no_event_do_not_stop_the_rest(kafka_bootstrap: str, tmp_
     with SealWorld(kafka=kafka_bootstrap, root=tmp_path, partitions=1) as world:
         world.put(b"no event", partition=0)
         uids = publish_groups(world, 0, 2)
-        with world.sealer(threads=2) as sealer:
+        with world.sealer(workers=None) as sealer:
             world.until(sealer)
             assert sealer.stats().dead_letters == 1
         assert world.settled() == {"unreadable": 1}
@@ -84,7 +84,7 @@ def test_foreign_transactions_stop_the_sealer_with_a_remedy(
             foreign.produce(topic, encode_segment(rollout_uid=f"u{number}"), partition=0)
             foreign.commit_transaction(TIMEOUT_S)
         with (
-            world.sealer(threads=1) as sealer,
+            world.sealer(workers=None) as sealer,
             pytest.raises(CorruptLog, match=r"no records at offsets 1 to 1: .*transactions"),
         ):
             until(lambda: False, lambda: world.run(sealer, seconds=0.1))

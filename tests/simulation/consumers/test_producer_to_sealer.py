@@ -30,5 +30,5 @@ def test_a_published_trajectory_is_a_member_of_its_group() -> None:
         sealer = world.sealer()
         world.run(sealer)
         stats = sealer.stats()
-        assert (stats.groups, stats.sealed) == (1, 6)
+        assert (stats.groups, stats.segments) == (1, 6)
         assert dict(stats.settled) == {"dispatched": 1}

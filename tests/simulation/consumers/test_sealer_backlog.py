@@ -21,8 +21,15 @@ FLUSH_ROLLOUTS = 8
 DECIDED_MAX = BACKLOG_FLUSHES_MAX * FLUSH_ROLLOUTS + POLL_RECORDS
 
 
+class SipReader(MemoryGroupReader):
+    """Reads a few records at a time."""
+
+    def poll(self, records_max: int, timeout_s: float) -> list[Record]:
+        return super().poll(min(records_max, POLL_RECORDS), timeout_s)
+
+
 class SipBroker(MemoryBroker):
-    """A broker that hands out a few records at a time."""
+    """A broker whose group readers read a few records at a time."""
 
     def group_reader(
         self,
@@ -31,23 +38,7 @@ class SipBroker(MemoryBroker):
         *,
         on_revoked: Callable[[TopicPartition], None],
     ) -> MemoryGroupReader:
-        reader = super().group_reader(group, topics, on_revoked=on_revoked)
-        poll = reader.poll
-
-        def sip(records_max: int, timeout_s: float) -> list[Record]:
-            return poll(min(records_max, POLL_RECORDS), timeout_s)
-
-        reader.poll = sip  # type: ignore[method-assign]
-        return reader
-
-
-@pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> HeldWorkers:
-    held = HeldWorkers()
-    monkeypatch.setattr(
-        "rollstream.consumers.sealing.sealer.make_workers", lambda threads, name: held
-    )
-    return held
+        return SipReader(self.logs, group, topics, on_revoked)
 
 
 def publish_pairs(world: SealWorld, count: int, partition: int = 0) -> list[str]:
@@ -66,9 +57,10 @@ def decided(sealer: Sealer, partition: int = 0) -> int:
 
 
 @pytest.mark.proves("I8")
-def test_reading_pauses_while_a_flush_stands_still(workers: HeldWorkers) -> None:
+def test_reading_pauses_while_a_flush_stands_still() -> None:
+    workers = HeldWorkers()
     world = SealWorld(partitions=1, max_flush_rollouts=FLUSH_ROLLOUTS)
-    sealer = world.sealer(broker=SipBroker(world.logs))
+    sealer = world.sealer(broker=SipBroker(world.logs), workers=workers)
     world.run(sealer)
     workers.holding = True
     uids = publish_pairs(world, 50)
@@ -95,9 +87,10 @@ def test_reading_pauses_between_two_attempts_at_a_flush() -> None:
 
 
 @pytest.mark.proves("I8")
-def test_a_loss_that_is_found_while_reading_pauses_ends_no_pause(workers: HeldWorkers) -> None:
+def test_a_loss_that_is_found_while_reading_pauses_ends_no_pause() -> None:
+    workers = HeldWorkers()
     world = SealWorld(partitions=2, max_flush_rollouts=FLUSH_ROLLOUTS)
-    sealer = world.sealer(broker=SipBroker(world.logs))
+    sealer = world.sealer(broker=SipBroker(world.logs), workers=workers)
     world.run(sealer)
     workers.holding = True
     publish_pairs(world, 50)

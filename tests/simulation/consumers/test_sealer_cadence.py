@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from harness.held_workers import HeldWorkers
 from harness.sealing import SealWorld
 
@@ -26,15 +24,10 @@ def test_a_complete_group_waits_for_the_interval_and_no_longer() -> None:
     assert world.groups() == [("a-0", "a-1")]
 
 
-def test_what_was_decided_during_a_long_flush_follows_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_was_decided_during_a_long_flush_follows_at_once() -> None:
     workers = HeldWorkers()
-    monkeypatch.setattr(
-        "rollstream.consumers.sealing.sealer.make_workers", lambda threads, name: workers
-    )
     world = SealWorld(partitions=1, flush_interval_s=INTERVAL_S)
-    sealer = world.sealer()
+    sealer = world.sealer(workers=workers)
     world.run(sealer)
     publish_pair(world, "a")
     world.run(sealer, seconds=INTERVAL_S - 1)

@@ -213,7 +213,7 @@ def test_a_zombie_projects_and_commits_nothing(step: str) -> None:
     commits = dict(world.logs.group(world.layout.sealer_group("math")).commits)
     world.run(zombie, *successors, seconds=5)
     assert successors, "the zombie came to the step"
-    assert zombie.stats().sealed == 0
+    assert zombie.stats().segments == 0
     assert commits == world.logs.group(world.layout.sealer_group("math")).commits
     uids += publish_groups(world, 2, 2)
     world.run(successors[0], seconds=2)

@@ -31,7 +31,7 @@ def test_rollouts_become_groups_files_and_manifests() -> None:
     named = {file.path for event in world.flushes() for file in event.files}
     assert named == set(visible_files(world.blobs))
     assert len(list(list_manifests(world.blobs))) == len(world.flushes())
-    assert sealer.stats().sealed == 8
+    assert sealer.stats().segments == 8
     assert sum(p.watermark for p in sealer.stats().partitions) == 8
 
 

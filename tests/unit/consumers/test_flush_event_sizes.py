@@ -14,10 +14,11 @@ from rollstream.consumers.assembling.assembler import EVENT_BYTES_MAX
 from rollstream.consumers.assembling.decisions import event_bytes
 from rollstream.consumers.sealing.rows import Draft, FlushTarget, draft_flush
 from rollstream.schemas import codec
-from rollstream.schemas.ids import NAME_CHARS_MAX
+from rollstream.schemas.ids import NAME_CHARS_MAX, PartitionAddress
 
 FIXED_BYTES = 1_024  # Of an event that settles nothing.
-PLACE = FlushTarget("e" * 200, 1, 0, 10**12, "0" * 32, "g1-p0-1000000", "zstd")
+ADDRESS = PartitionAddress("e" * 200, 1, 0)
+TARGET = FlushTarget(ADDRESS, 10**12, "0" * 32, "g1-p0-1000000", "zstd")
 NAMES = ("rollout_uid", "example_id", "group_uid", "lineage", "replica_id", "stop_reason", "split")
 FACE = "\N{GRINNING FACE}"
 LETTERS = ("n", "é", "字", FACE)  # Of one to four bytes.
@@ -25,7 +26,7 @@ LETTERS = ("n", "é", "字", FACE)  # Of one to four bytes.
 
 def encoded_size(plan: Plan) -> int:
     drafts: list[Draft] = []
-    return len(codec.encode(draft_flush(plan, PLACE, drafts.append)))
+    return len(codec.encode(draft_flush(plan, TARGET, drafts.append)))
 
 
 def planned(drive: Drive) -> Plan:

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 import pytest
 
 from harness.assembling import Drive
 from harness.failing_blobs import PassingBlobs
-from rollstream.consumers.sealing.flush import Flush, put_files
+from rollstream.consumers import InlineExecutor
+from rollstream.consumers.sealing.context import SealerContext
+from rollstream.consumers.sealing.dead_letters import DeadLetters
+from rollstream.consumers.sealing.flush import STEPS, Flush, put_files
 from rollstream.consumers.sealing.rows import FlushTarget
+from rollstream.consumers.sealing.stats import SealerCounters
 from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.config.sections import EnvironmentConfig
+from rollstream.runtime.entropy import SeededEntropy
 from rollstream.schemas.events import Event
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, Bytes, StoreFull
 from rollstream.store.memory import MemoryBlobs
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.owned.log import Ticket
+from rollstream.streams.topics.layout import Layout
 
 LASTS_S = 0.3
 P = ParamSpec("P")
@@ -26,9 +35,6 @@ T = TypeVar("T")
 
 class NoLog:
     """Nothing is appended before the files are there."""
-
-    epoch = 0
-    nonce = ""
 
     def append(self, event: Event) -> Ticket:
         raise AssertionError(event)
@@ -73,6 +79,27 @@ class FirstIsFull(PassingBlobs):
         self.created.append(path)
 
 
+def context(blobs: Blobs, writers: Executor) -> SealerContext:
+    clock = ManualClock()
+    broker = MemoryBroker(MemoryLogs(clock))
+    return SealerContext(
+        environment="math",
+        config=EnvironmentConfig(),
+        layout=Layout(),
+        broker=broker,
+        blobs=blobs,
+        clock=clock,
+        entropy=SeededEntropy(0),
+        owner="tests",
+        timeout_s=1.0,
+        steps=STEPS,
+        workers=InlineExecutor(),
+        writers=writers,
+        letters=DeadLetters(broker, Layout().dead_letters()),
+        counters=SealerCounters(),
+    )
+
+
 def test_a_failed_file_is_told_once_nobody_writes_any_more() -> None:
     drive = Drive(grouping="mixed")
     for version in ("one", "two"):
@@ -80,10 +107,10 @@ def test_a_failed_file_is_told_once_nobody_writes_any_more() -> None:
             drive.rollout(f"{version}-{member}", example_id=version, policy_version=version)
     plan = drive.assembler.plan(100, 1 << 30)
     assert plan is not None
-    target = FlushTarget("math", 0, 0, 1, "nonce", "name", "none")
+    target = FlushTarget(PartitionAddress("math", 0, 0), 1, "nonce", "name", "none")
     with Asked() as writers:
         blobs = FirstIsFull(MemoryBlobs(), writers.asked)
-        flush = Flush(plan, target, blobs, writers, NoLog(), ManualClock(), 1.0, lambda _: None)
+        flush = Flush(plan, target, context(blobs, writers), NoLog(), lambda _: None)
         with pytest.raises(StoreFull):
             put_files(flush)
         assert not blobs.asked_too_early

@@ -41,4 +41,4 @@ def seal(
         _log.info("sealing %s from %s", ", ".join(settings.environments), settings.kafka.bootstrap)
         sealer.run(stopping)
         stats = sealer.stats()
-    _log.info("left: %s rollouts in %s groups sealed", f"{stats.sealed:,}", f"{stats.groups:,}")
+    _log.info("left: %s segments in %s groups sealed", f"{stats.segments:,}", f"{stats.groups:,}")

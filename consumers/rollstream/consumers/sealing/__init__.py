@@ -1,21 +1,31 @@
-"""The thin loop around the assembler: it reads, flushes, claims, and lets go.
+"""The loop around the assembler: it reads, flushes, claims and relinquishes.
 
 - ``sealer``        ``Sealer``: environments, the loop, draining, statistics
-- ``environment``   one environment: the consumer group, who is assigned, what was lost
-- ``partition``     one partition's life: claim, flush, doubt, let go
+- ``context``       ``SealerContext``: what everything that seals one environment shares
+- ``environment``   one environment: its consumer group, adoption, losses
+- ``partition``     one partition: its states from the claim to its revocation, flushes, doubt
 - ``intake``        what it reads: records, log time, losses, the pause
 - ``flush``         the steps of a flush, in order
 - ``rows``          from a plan to files and the event that names them
 - ``projecting``    manifests that a killed predecessor left out
-- ``readable``      which records can be sealed
-- ``dead_letters``  those that cannot
-- ``patience``      how long to wait before the next attempt, and saying what for
-- ``workers``       threads beside the loop; none in simulations
+- ``readable``      rejects records that cannot be sealed
+- ``dead_letters``  keeps the rejected records for people
+- ``backoff``       growing intervals between attempts, and what is logged meanwhile
+- ``workers``       ``InlineExecutor``: no threads, for simulations
 - ``stats``         ``SealerStats``
 """
 
 from rollstream.consumers.sealing.flush import STEPS, Flush, Step
 from rollstream.consumers.sealing.sealer import Sealer
 from rollstream.consumers.sealing.stats import PartitionStats, SealerStats
+from rollstream.consumers.sealing.workers import InlineExecutor
 
-__all__ = ["STEPS", "Flush", "PartitionStats", "Sealer", "SealerStats", "Step"]
+__all__ = [
+    "STEPS",
+    "Flush",
+    "InlineExecutor",
+    "PartitionStats",
+    "Sealer",
+    "SealerStats",
+    "Step",
+]

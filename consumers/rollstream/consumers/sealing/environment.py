@@ -3,69 +3,62 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections import defaultdict
 
-from rollstream.consumers.sealing.partition import Partition, SealerContext
+from rollstream.consumers.sealing.context import SealerContext
+from rollstream.consumers.sealing.partition import FINAL_STATES, Partition, State
 from rollstream.consumers.sealing.stats import PartitionStats
-from rollstream.streams.broker import GroupReader, Record, TopicPartition
+from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, CorruptLog, OffsetLost
 
 POLL_RECORDS_MAX = 1_000
-ASK_EVERY_S = 1.0  # How often the group is asked about a partition that was let go.
+ASK_EVERY_S = 1.0  # How often the group is asked about a partition that was relinquished.
 _log = logging.getLogger("rollstream.sealer")
 
 
 class EnvironmentSealer:
-    """Reads one consumer group and hands its partitions their records.
+    """Joins one consumer group, reads, and hands its partitions their records.
 
-    Adoption runs outside the rebalance callback: there a partition is only noted.
+    Adoption runs outside the rebalance callback: there a partition is only marked as revoked.
     """
 
-    def __init__(
-        self, make_reader: Callable[[Callable[[TopicPartition], None]], GroupReader]
-    ) -> None:
-        self.reader = make_reader(self._on_revoked)
-        self._context: SealerContext | None = None
+    def __init__(self, context: SealerContext) -> None:
+        layout, environment = context.layout, context.environment
+        self._context = context
+        self._topic = layout.rollouts(environment)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._ask_at_s: dict[TopicPartition, float] = {}
-
-    def open(self, context: SealerContext) -> None:
-        """Once, before the first step."""
-        self._context = context
+        self._reader = context.broker.group_reader(
+            layout.sealer_group(environment), [self._topic], on_revoked=self._on_revoked
+        )
 
     def step(self, timeout_s: float) -> int:
-        """Reads once, then lets every partition go on; how many records were read."""
+        """Reads once, then advances every partition; returns how many records were read."""
         count = 0
         try:
-            records = self.reader.poll(POLL_RECORDS_MAX, timeout_s)
-        except OffsetLost as error:
-            self._unless_away(partial(self._find_losses, error))
+            count = self._read(timeout_s)
+            self._adopt()
         except BrokerUnavailable as error:
-            _log.warning("%s: %s", self._open_context.environment, error)
-        else:
-            count = len(records)
-            self._hand_out(records)
-        self._unless_away(self._adopt)
-        self.turn()
+            _log.warning("%s: %s; the next step asks again", self._context.environment, error)
+        self.advance()
         return count
 
-    def turn(self, *, draining: bool = False) -> None:
-        """Lets every partition go on; reads nothing."""
+    def advance(self, *, draining: bool = False) -> None:
+        """Advances every partition; reads nothing."""
         for where, partition in list(self._partitions.items()):
-            partition.turn(draining=draining)
-            if partition.relinquished:
-                self.reader.pause(where)
+            partition.advance(draining=draining)
+            if partition.state is State.RELINQUISHED:
+                self._reader.pause(where)
                 self._ask_at_s[where] = self._now_s() + ASK_EVERY_S
-            if (partition.revoked or partition.relinquished) and not partition.busy():
+            if partition.state in FINAL_STATES and not partition.busy():
                 partition.release()
                 del self._partitions[where]
 
     def force(self) -> None:
         """Seals every pending group that has enough members."""
         for partition in self._partitions.values():
-            if partition.assembler is not None:
-                partition.assembler.flush()
+            if partition.intake is not None:
+                partition.intake.assembler.flush()
 
     def busy(self) -> bool:
         """Whether any job runs beside the loop."""
@@ -81,71 +74,66 @@ class EnvironmentSealer:
             partition.commit_now()
             partition.release()
         self._partitions.clear()
-        self.reader.close()
+        self._reader.close()
 
     def stats(self) -> list[PartitionStats]:
+        """One a partition, by number."""
         return [partition.stats() for _, partition in sorted(self._partitions.items())]
 
-    def _hand_out(self, records: Iterable[Record]) -> None:
-        """Per partition all at once; within one they stay in order."""
-        by_number: dict[int, list[Record]] = {}
-        for record in records:
-            listed = by_number.get(record.partition)
-            if listed is None:
-                listed = by_number[record.partition] = []
-            listed.append(record)
-        topic = self._open_context.layout.rollouts(self._open_context.environment)
-        for number, listed in by_number.items():
-            partition = self._partitions.get(TopicPartition(topic, number))
-            if partition is not None and not partition.revoked:
-                self._unless_away(partial(partition.take, listed))
-
-    def _unless_away(self, ask: Callable[[], None]) -> None:
-        """Where the broker does not answer, the next step asks again."""
+    def _read(self, timeout_s: float) -> int:
         try:
-            ask()
-        except BrokerUnavailable as error:
-            _log.warning("%s: %s", self._open_context.environment, error)
+            records = self._reader.poll(POLL_RECORDS_MAX, timeout_s)
+        except OffsetLost as error:
+            self._settle_losses(error)
+            return 0
+        by_number: defaultdict[int, list[Record]] = defaultdict(list)
+        for record in records:
+            by_number[record.partition].append(record)
+        for number, listed in by_number.items():
+            partition = self._partitions.get(TopicPartition(self._topic, number))
+            if partition is not None and partition.state not in FINAL_STATES:
+                assert partition.intake is not None, f"{partition.source} was not begun"
+                partition.intake.take(listed)
+        return len(records)
 
     def _adopt(self) -> None:
-        for where in sorted(self.reader.assigned()):
+        for where in sorted(self._reader.assigned()):
             if where in self._partitions:
                 continue
             ask_at_s = self._ask_at_s.get(where)
             if ask_at_s is not None:
                 if self._now_s() < ask_at_s:
                     continue
-                # It was let go, and the group did not take it away: does it think it is ours?
-                if not self.reader.still_assigned(where, self._open_context.timeout_s):
+                # It was relinquished, but the group did not revoke it: does it still count as ours?
+                if not self._reader.still_assigned(where, self._context.timeout_s):
                     self._ask_at_s[where] = self._now_s() + ASK_EVERY_S
                     continue
                 del self._ask_at_s[where]
-            self._partitions[where] = Partition(self._open_context, where.partition)
+            self._partitions[where] = Partition(self._context, self._reader, where.partition)
 
     def _on_revoked(self, where: TopicPartition) -> None:
         self._ask_at_s.pop(where, None)
-        partition = self._partitions.get(where)
-        if partition is not None:
-            partition.revoked = True
+        if where in self._partitions:
+            self._partitions[where].revoke()
 
-    def _find_losses(self, error: OffsetLost) -> None:
-        """Retention was faster than we: which partition, and up to where.
+    def _settle_losses(self, error: OffsetLost) -> None:
+        """Retention was faster than the sealer: finds which partitions lost records, and settles
+        these.
 
         Raises:
-            CorruptLog: it was not retention. BrokerUnavailable.
+            CorruptLog: it was not retention. BrokerUnavailable: the bounds are not known.
         """
         found = False
         for where, partition in self._partitions.items():
-            assembler = partition.assembler
-            if assembler is None or partition.revoked:
+            if partition.intake is None or partition.state in FINAL_STATES:
                 continue
-            first, _ = self.reader.bounds(where, self._open_context.timeout_s)
-            if assembler.position < first:
-                partition.lost(first)
+            first, _ = self._reader.bounds(where, self._context.timeout_s)
+            if partition.intake.assembler.position < first:
+                partition.intake.lost(first)
                 found = True
         if not found:
-            # Also where the log was written to again and holds that offset by now. The reader says
-            # nothing of partitions that are revoked, so it is one of ours.
+            # Also where the log was written to again and holds that offset by now. The reader
+            # raises for no revoked partition, so it is one of ours.
             raise CorruptLog(
                 f"{error}, and retention did not take it: the log was cut back, so its offsets may "
                 "name other records than those that were sealed. Restore it, or begin a new "
@@ -153,9 +141,4 @@ class EnvironmentSealer:
             ) from error
 
     def _now_s(self) -> float:
-        return self._open_context.clock.monotonic_s()
-
-    @property
-    def _open_context(self) -> SealerContext:
-        assert self._context is not None, "open first"
-        return self._context
+        return self._context.clock.monotonic_s()

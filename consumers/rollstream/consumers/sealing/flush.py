@@ -8,25 +8,21 @@ tuple of steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from rollstream.consumers.assembling import Plan
+from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.rows import Draft, FlushTarget, draft_flush
-from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Event, Flushed
-from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobExists, Blobs, Bytes, CorruptFile, project
 from rollstream.streams.owned.log import Ticket
 
 
 class EventAppender(Protocol):
     """What a flush needs of the owned log."""
-
-    epoch: int
-    nonce: str
 
     def append(self, event: Event) -> Ticket: ...
 
@@ -38,25 +34,35 @@ class Flush:
     """One flush on its way.
 
     Attributes:
-        plan: what is settled.
-        name: of its files; an epoch uses each once.
-        commit: commits the consumer group's offset.
+        plan: what it settles.
+        log: the seal log.
+        commit: commits this watermark as the consumer group's offset.
         done: how many steps were done.
-        event: once files are put.
-        offset: of the event in the seal log, once it was confirmed.
+        event: set once the files are written.
+        offset: of the event in the seal log, set once it is confirmed.
+        committed: whether the assembler was told that the plan is confirmed.
     """
 
     plan: Plan
     target: FlushTarget
-    blobs: Blobs
-    writers: Executor
+    context: SealerContext
     log: EventAppender
-    clock: Clock
-    timeout_s: float
     commit: Callable[[int], None]
     done: int = 0
     event: Flushed | None = None
     offset: int | None = None
+    committed: bool = False
+
+    def run_steps(self, *, in_loop: bool) -> None:
+        """Runs the next steps, up to the first that has to run elsewhere."""
+        steps = self.context.steps
+        while self.done < len(steps) and steps[self.done].in_loop is in_loop:
+            steps[self.done].run(self)
+            self.done += 1
+
+    def finished(self) -> bool:
+        """Whether every step was done."""
+        return self.done == len(self.context.steps)
 
 
 class Step(NamedTuple):
@@ -69,18 +75,19 @@ class Step(NamedTuple):
 
 
 def put_files(flush: Flush) -> None:
-    """Creates the files, synced; nobody reads them yet. While they are written, those behind them
-    are encoded."""
+    """Creates the files, synced; nobody reads them yet. While some are written, the next ones are
+    encoded."""
+    context = flush.context
     writes: list[Future[None]] = []
 
     def put(draft: Draft) -> None:
-        write = flush.writers.submit(create_or_compare, flush.blobs, draft.path, draft.data)
+        write = context.writers.submit(create_or_compare, context.blobs, draft.path, draft.data)
         writes.append(write)
 
     try:
         event = draft_flush(flush.plan, flush.target, put)
     finally:
-        wait(writes)  # Nobody writes any more when the step is tried again.
+        wait(writes)  # No write may still run when the step is tried again.
     for write in writes:
         write.result()
     flush.event = event
@@ -90,16 +97,14 @@ def append_event(flush: Flush) -> None:
     """Appends the event and waits until it is confirmed: the commit point."""
     assert flush.event is not None, "files first"
     ticket = flush.log.append(flush.event)
-    flush.offset = flush.log.wait_confirmed(ticket, Deadline(flush.timeout_s, flush.clock))
+    flush.offset = flush.log.wait_confirmed(ticket, flush.context.deadline())
 
 
 def project_manifests(flush: Flush) -> None:
-    """Writes the manifest of what was confirmed."""
+    """Writes the manifest of the confirmed event."""
     assert flush.event is not None, "files first"
     assert flush.offset is not None, "nothing is projected before it was confirmed"
-    target = flush.target
-    address = PartitionAddress(target.environment, target.generation, target.partition)
-    project(flush.blobs, address, flush.offset, flush.event)
+    project(flush.context.blobs, flush.target.address, flush.offset, flush.event)
 
 
 def commit_watermark(flush: Flush) -> None:
@@ -119,7 +124,7 @@ def create_or_compare(blobs: Blobs, path: str, data: Bytes) -> None:
     """Creates the blob; one that exists already must hold the same bytes.
 
     Raises:
-        CorruptFile: it holds others. StoreFull, StoreError.
+        CorruptFile: it holds other bytes. StoreFull, StoreError: it was not written.
     """
     try:
         blobs.create(path, data)

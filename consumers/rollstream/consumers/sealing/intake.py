@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rollstream.consumers.assembling import Assembler
-from rollstream.consumers.sealing.dead_letters import DeadLetters
-from rollstream.consumers.sealing.readable import Reading
-from rollstream.consumers.sealing.stats import SealerCounters
-from rollstream.runtime.clock import Clock
-from rollstream.runtime.config.sections import EnvironmentConfig
-from rollstream.runtime.deadline import Deadline
+from rollstream.consumers.sealing.context import SealerContext
+from rollstream.consumers.sealing.readable import sealable
+from rollstream.schemas.codec import decode
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.streams.broker import GroupReader, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, CorruptLog
@@ -23,53 +19,41 @@ BACKLOG_FLUSHES_MAX = 2  # Decided and not committed, in full flushes; beyond, r
 _log = logging.getLogger("rollstream.sealer")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where records come from, and what they are turned into."""
-
-    environment: str
-    where: TopicPartition
-    config: EnvironmentConfig
-    reader: GroupReader
-    clock: Clock
-    timeout_s: float
-    letters: DeadLetters
-    counters: SealerCounters
-
-
 class Intake:
-    """Reads from the fold's watermark on; what the fold knows to be settled is passed over."""
+    """Reads from the fold's watermark on, and passes over what the fold knows to be settled.
 
-    def __init__(self, source: Source, fold: SealFold) -> None:
+    Args:
+        reader: of the consumer group.
+        source: the partition of the ingest log.
+        fold: of the seal log.
+    """
+
+    def __init__(
+        self, context: SealerContext, reader: GroupReader, source: TopicPartition, fold: SealFold
+    ) -> None:
         self.assembler = Assembler(
-            source.environment, source.config, fold.seen, watermark=fold.watermark
+            context.environment, context.config, fold.seen, watermark=fold.watermark
         )
+        self._context = context
+        self._reader = reader
         self._source = source
         self._fold = fold
         above = fold.settled_above()
         self._replay_until = int(above[-1]) + 1 if len(above) else fold.watermark
-        self._reading = Reading(source.environment)
         self._tick_at_s = 0.0
         self._tick: tuple[int, int] | None = None
         self._paused = False
-        source.reader.begin(source.where, fold.watermark)
+        reader.begin(source, fold.watermark)
 
     def take(self, records: Iterable[Record]) -> None:
-        """The next records.
+        """Assembles the next records. Where too many dead letters wait for the broker, the rest is
+        left, and read again.
 
         Raises:
-            BrokerUnavailable: too many dead letters wait; what was not taken is read again.
             CorruptLog: between two records there are offsets without one.
         """
-        try:
-            self._take(records)
-        except BrokerUnavailable:
-            self._read_on()
-            raise
-
-    def _take(self, records: Iterable[Record]) -> None:
-        source, fold = self._source, self._fold
-        decode, add = self._reading.decode, self.assembler.add
+        context, fold = self._context, self._fold
+        environment, add = context.environment, self.assembler.add
         replay_until = self._replay_until
         position = self.assembler.position
         count = 0
@@ -77,55 +61,56 @@ class Intake:
             offset, timestamp_us, value = record.offset, record.timestamp_us, record.value
             if offset != position:
                 raise CorruptLog(
-                    f"{source.where}: no records at offsets {position} to {offset - 1}: somebody "
+                    f"{self._source}: no records at offsets {position} to {offset - 1}: somebody "
                     "writes here with Kafka transactions, whose marks take offsets too, or the "
                     "topic is compacted. Have them write without, and begin a new generation"
                 )
             position += 1
-            count += 1
             if offset < replay_until and fold.settled(offset):
                 self.assembler.skip(offset, timestamp_us)
-                continue
-            try:
-                event = decode(value)
-            except UnreadableEvent as error:
-                source.letters.write(record, error, Deadline(source.timeout_s, source.clock))
-                self.assembler.unreadable(offset, timestamp_us)
             else:
-                add(offset, timestamp_us, event, len(value))
-        source.counters.read += count
+                try:
+                    event = sealable(decode(value), environment)
+                except UnreadableEvent as error:
+                    if not self._keep_letter(record, error):
+                        break
+                    self.assembler.unreadable(offset, timestamp_us)
+                else:
+                    add(offset, timestamp_us, event, len(value))
+            count += 1
+        context.counters.read += count
 
     def lost(self, first: int) -> None:
-        """Retention deleted what lies between the position and ``first``, unread."""
+        """Settles what retention deleted, unread, between the position and ``first``."""
         _log.error(
             "%s: retention deleted offsets %d to %d before they were sealed; they are settled as "
             "lost, and the audit fails from now on; raise retention_hours or run more sealers",
-            self._source.where,
+            self._source,
             self.assembler.position,
             first - 1,
         )
         self.assembler.lost(first, self._fold.settled)
-        self._read_on()
+        self._read_from_position()
 
     def tick_if_due(self) -> None:
         """Moves log time to the wall clock, once the position has reached the end that the log had
         at that time. The end is asked for only where a time-out may be due.
 
         Raises:
-            BrokerUnavailable.
+            BrokerUnavailable: the end is not known.
         """
-        source = self._source
+        context = self._context
         oldest_ts = self.assembler.oldest_ts()
         if oldest_ts is None:
             return
         if self._tick is None:
-            now_s, now_us = source.clock.monotonic_s(), source.clock.now_us()
-            due_us = oldest_ts + round(source.config.seal_timeout_s * 1e6)
+            now_s, now_us = context.clock.monotonic_s(), context.clock.now_us()
+            due_us = oldest_ts + round(context.config.seal_timeout_s * 1e6)
             if now_s < self._tick_at_s or now_us < due_us:
                 return
             self._tick_at_s = now_s + TICK_EVERY_S
-            # The time first: whatever is appended until then lies below the end.
-            self._tick = (now_us, source.reader.bounds(source.where, source.timeout_s)[1])
+            # The time first: whatever is appended until then has an offset below the end.
+            self._tick = (now_us, self._reader.bounds(self._source, context.timeout_s)[1])
         now_us, end = self._tick
         if self.assembler.position >= end:
             self._tick = None
@@ -133,18 +118,28 @@ class Intake:
 
     def pause_or_resume(self) -> None:
         """Where flushes do not get through (a full disk), reading more would only fill memory."""
-        source, config = self._source, self._source.config
+        config = self._context.config
         backlog = max(
             self.assembler.decided_records / config.max_flush_rollouts,
             self.assembler.decided_bytes / config.max_flush_bytes,
         )
         if not self._paused and backlog > BACKLOG_FLUSHES_MAX:
             self._paused = True
-            source.reader.pause(source.where)
+            self._reader.pause(self._source)
         elif self._paused and backlog <= BACKLOG_FLUSHES_MAX / 2:
-            self._read_on()
+            self._read_from_position()
 
-    def _read_on(self) -> None:
-        """From the position, paused or not until now."""
+    def _keep_letter(self, record: Record, error: UnreadableEvent) -> bool:
+        """Returns False where the broker took no letters in time; the record is then read again."""
+        try:
+            self._context.letters.write(record, error, self._context.deadline())
+        except BrokerUnavailable as unavailable:
+            _log.warning("%s: %s", self._source, unavailable)
+            self._read_from_position()
+            return False
+        return True
+
+    def _read_from_position(self) -> None:
+        """Reads on, paused or not until now."""
         self._paused = False
-        self._source.reader.begin(self._source.where, self.assembler.position)
+        self._reader.begin(self._source, self.assembler.position)

@@ -1,52 +1,46 @@
-"""Manifests that are missing: a predecessor was killed between its event and the manifest."""
+"""Manifests that are missing: a predecessor was killed after its event and before the manifest."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollstream.runtime.deadline import Deadline
+from rollstream.consumers.sealing.context import SealerContext
 from rollstream.schemas import codec
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import Blobs, project
+from rollstream.store import project
 from rollstream.store.layout import manifest_path
-from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 
 _SLICE_S = 0.5
 
 
 def project_missing(
-    broker: Broker,
-    blobs: Blobs,
-    environment: str,
-    generation: int,
-    where: TopicPartition,
-    flushes: Sequence[int],
-    deadline: Deadline,
-) -> list[int]:
-    """Projects those of ``flushes`` (offsets of events that count, rising) without a manifest.
+    context: SealerContext, address: PartitionAddress, flushes: Sequence[int]
+) -> None:
+    """Writes the manifests that are missing of ``flushes`` (offsets of events that count, rising).
 
     An owner projects one flush before it appends the next, and a new owner first of all calls this;
-    so those that are missing are the newest, and the search ends at the first that is there.
+    so those that are missing are the newest, and the search ends at the first that exists.
 
     Raises:
-        BrokerUnavailable: an event could not be read in time. StoreError.
+        BrokerUnavailable: an event could not be read in time. StoreError: a manifest was not
+            written.
     """
-    address = PartitionAddress(environment, generation, where.partition)
     missing: list[int] = []
     for offset in reversed(flushes):
-        if blobs.info(manifest_path(address, offset)) is not None:
+        if context.blobs.info(manifest_path(address, offset)) is not None:
             break
         missing.append(offset)
     for offset in reversed(missing):
-        event = _read(broker, where, offset, deadline)
-        project(blobs, address, offset, event)
-    return missing
+        project(context.blobs, address, offset, _read(context, address, offset))
 
 
-def _read(broker: Broker, where: TopicPartition, offset: int, deadline: Deadline) -> Flushed:
-    reader = broker.reader({where: offset})
+def _read(context: SealerContext, address: PartitionAddress, offset: int) -> Flushed:
+    where = TopicPartition(context.layout.groups(address.environment), address.partition)
+    deadline = context.deadline()
+    reader = context.broker.reader({where: offset})
     try:
         while not deadline.passed():
             for record in reader.poll(1, deadline.slice_s(_SLICE_S)):

@@ -1,13 +1,12 @@
-"""Which records of an ingest log can be sealed. Whatever would stop a flush later is told here, so
-that one bad record never stands in the way of the rest."""
+"""Rejects records that would fail at flush time, so that they become dead letters instead."""
 
 from __future__ import annotations
 
 from operator import attrgetter
 
-from rollstream.schemas.codec import Segment, decode
+from rollstream.schemas.codec import Segment
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import Dispatched, Failed
+from rollstream.schemas.events import Dispatched, Event, Failed
 from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.ids import NAME_CHARS_MAX, VERSION_BYTES_MAX, names_a_folder
 
@@ -16,38 +15,29 @@ _names_of = attrgetter(
 )
 
 
-class Reading:
-    """Decodes the records of one environment."""
+def sealable(event: Segment | Event, environment: str) -> Segment | Dispatched | Failed:
+    """The event itself, fit to be assembled and written.
 
-    def __init__(self, environment: str) -> None:
-        self._environment = environment
-
-    def decode(self, value: bytes) -> Segment | Dispatched | Failed:
-        """The event, fit to be assembled and written.
-
-        Raises:
-            UnreadableEvent: it is not; reason and detail say why.
-        """
-        event = decode(value)
-        if isinstance(event, Segment):
-            if event.header.environment == self._environment:
-                _check(event.header)
-                return event
-        elif not isinstance(event, Dispatched | Failed):
-            raise UnreadableEvent(
-                "not_an_event", f"{type(event).__name__} does not belong into an ingest log"
-            )
-        elif event.environment == self._environment:
-            uid = event.rollout_uid if isinstance(event, Failed) else ""
-            _check_names((event.example_id, event.group_uid, uid))
+    Raises:
+        UnreadableEvent: it is not; reason and detail say why.
+    """
+    if isinstance(event, Segment):
+        if event.header.environment == environment:
+            _check(event.header)
             return event
-        else:
-            raise UnreadableEvent(
-                "inconsistent", f"{type(event).__name__} of environment {event.environment!r}"
-            )
+    elif not isinstance(event, Dispatched | Failed):
         raise UnreadableEvent(
-            "inconsistent", f"a rollout of environment {event.header.environment!r}"
+            "not_an_event", f"{type(event).__name__} does not belong into an ingest log"
         )
+    elif event.environment == environment:
+        uid = event.rollout_uid if isinstance(event, Failed) else ""
+        _check_names((event.example_id, event.group_uid, uid))
+        return event
+    else:
+        raise UnreadableEvent(
+            "inconsistent", f"{type(event).__name__} of environment {event.environment!r}"
+        )
+    raise UnreadableEvent("inconsistent", f"a rollout of environment {event.header.environment!r}")
 
 
 def _check(header: RolloutHeader) -> None:

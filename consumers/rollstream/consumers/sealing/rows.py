@@ -12,6 +12,7 @@ from rollstream.schemas import digest, ids
 from rollstream.schemas.codec import Segment
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, SealedSegments, Settled
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.store import Bytes, Provenance, encode_rows
 from rollstream.store.layout import GROUPS, INCOMPLETE, rows_path
@@ -26,9 +27,7 @@ class FlushTarget(NamedTuple):
         name: last part of the files' names; used once an epoch.
     """
 
-    environment: str
-    generation: int
-    partition: int
+    address: PartitionAddress
     epoch: int
     nonce: str
     name: str
@@ -158,13 +157,14 @@ def _encoded(
 ) -> _File:
     provenance = Provenance(
         group_ids=group_ids,
-        generation=target.generation,
-        partition=target.partition,
+        generation=target.address.generation,
+        partition=target.address.partition,
         epoch=target.epoch,
         offsets=np.array(offsets, np.int64),
     )
     data = encode_rows(columns, provenance, compression=target.compression)
-    path = rows_path(kind, target.environment, version, _TRAJECTORY, target.epoch, target.name)
+    environment = target.address.environment
+    path = rows_path(kind, environment, version, _TRAJECTORY, target.epoch, target.name)
     checksum = digest.checksum(data)
     sealed = SealedFile(path=path, size=len(data), rows=columns.rows, checksum=checksum)
     put(Draft(path, data))

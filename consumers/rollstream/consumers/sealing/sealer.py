@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
+from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.environment import EnvironmentSealer
 from rollstream.consumers.sealing.flush import STEPS, Step
-from rollstream.consumers.sealing.partition import SealerContext
 from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
-from rollstream.consumers.sealing.workers import make_workers
+from rollstream.consumers.sealing.workers import InlineExecutor
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.store import Blobs, open_store
-from rollstream.streams.broker import Broker, GroupReader, TopicPartition
+from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.check import require_topics
@@ -47,7 +47,9 @@ class Sealer:
         clock: instead of the system's, and so ``entropy``.
         owner: named in claims, for people.
         steps: of a flush.
-        threads: beside the loop; 0 does everything in the caller's, for simulations.
+        workers: run claims and flushes beside the loop, instead of threads of the sealer's own; a
+            flush then writes its files one after another. Shut down by ``close``.
+            ``InlineExecutor()`` does everything in the caller's thread, for simulations.
 
     Raises:
         TopicMismatch: topics are missing or not as they must be; the message says what to do.
@@ -64,7 +66,7 @@ class Sealer:
         entropy: Entropy | None = None,
         owner: str | None = None,
         steps: tuple[Step, ...] = STEPS,
-        threads: int = THREADS,
+        workers: Executor | None = None,
     ) -> None:
         kafka = config.kafka
         self._clock = clock or SystemClock()
@@ -77,23 +79,22 @@ class Sealer:
         partitions = {name: env.partitions for name, env in config.environments.items()}
         specs = specs_for(layout, partitions, rollouts_retention_hours=kafka.retention_hours)
         require_topics(broker.admin(), specs, kafka.timeout_s)
-        self._workers = make_workers(threads, "rollstream-flush")
-        self._writers = make_workers(WRITERS if threads else 0, "rollstream-write")
+        self._workers = workers or ThreadPoolExecutor(THREADS, "rollstream-flush")
+        self._writers: Executor = (
+            InlineExecutor() if workers else ThreadPoolExecutor(WRITERS, "rollstream-write")
+        )
         self._letters = DeadLetters(broker, layout.dead_letters())
         self._counters = SealerCounters()
-        self._environments: dict[str, EnvironmentSealer] = {}
         self._closed = False
         blobs = store or open_store(config.store.root)
         owner = owner or f"sealer-{entropy.token(4)}"
-        for name, section in config.environments.items():
-            environment = EnvironmentSealer(_joining(broker, layout, name))
-            environment.open(
+        self._environments = [
+            EnvironmentSealer(
                 SealerContext(
                     environment=name,
                     config=section,
                     layout=layout,
                     broker=broker,
-                    reader=environment.reader,
                     blobs=blobs,
                     clock=self._clock,
                     entropy=entropy,
@@ -106,17 +107,22 @@ class Sealer:
                     counters=self._counters,
                 )
             )
-            self._environments[name] = environment
+            for name, section in config.environments.items()
+        ]
 
     def step(self, deadline: Deadline) -> None:
-        """Reads what is there and goes on with every partition; returns once there is nothing to do
-        at the moment, at the latest at the deadline.
+        """Reads, and advances every partition, until there is nothing to do at the moment, at the
+        latest until the deadline.
 
         Raises:
             PermanentBrokerError, CorruptLog: it cannot go on until somebody changes something.
         """
-        while self._turn(deadline) and not deadline.passed():
-            pass
+        while True:
+            busy = self._busy()
+            wait_s = (BUSY_WAIT_S if busy else IDLE_WAIT_S) / len(self._environments)
+            read = [env.step(deadline.slice_s(wait_s)) for env in self._environments]
+            if not (busy or any(read)) or deadline.passed():
+                return
 
     def run(self, stopping: threading.Event) -> None:
         """Seals until ``stopping`` is set, then drains and leaves."""
@@ -133,7 +139,7 @@ class Sealer:
         Raises:
             BrokerUnavailable: not within ``timeout_s`` (``kafka.timeout_s``).
         """
-        for environment in self._environments.values():
+        for environment in self._environments:
             environment.force()
         deadline = Deadline(self._timeout_s if timeout_s is None else timeout_s, self._clock)
         if not self._drain(deadline):
@@ -155,30 +161,16 @@ class Sealer:
             # Every job has its own deadlines, so this ends.
             self._workers.shutdown(wait=True)
             self._writers.shutdown(wait=True)
-            for environment in self._environments.values():
+            for environment in self._environments:
                 environment.leave()
             self._letters.close()
             if self._own_broker is not None:
                 self._own_broker.close()
 
     def stats(self) -> SealerStats:
-        """What it did so far, and where it stands."""
-        counters = self._counters
-        return SealerStats(
-            read=counters.read,
-            sealed=counters.sealed,
-            groups=counters.groups,
-            flushes=counters.flushes,
-            settled=dict(counters.settled),
-            dead_letters=self._letters.written,
-            seal_time_ms_p50=counters.seal_time_ms(50),
-            seal_time_ms_p99=counters.seal_time_ms(99),
-            partitions=tuple(
-                stats
-                for environment in self._environments.values()
-                for stats in environment.stats()
-            ),
-        )
+        """Totals since it began, and the partitions that it owns now."""
+        partitions = [stats for env in self._environments for stats in env.stats()]
+        return self._counters.stats(self._letters.written, partitions)
 
     def __enter__(self) -> Self:
         return self
@@ -191,37 +183,18 @@ class Sealer:
     ) -> None:
         self.close()
 
-    def _turn(self, deadline: Deadline) -> bool:
-        """Whether there was, or is, something to do."""
-        busy = self._busy()
-        wait_s = (BUSY_WAIT_S if busy else IDLE_WAIT_S) / len(self._environments)
-        count = 0
-        for environment in self._environments.values():
-            count += environment.step(deadline.slice_s(wait_s))
-        return count > 0 or busy
-
     def _drain(self, deadline: Deadline) -> bool:
-        """Whether all that is decided was committed in time. Nothing is read meanwhile, since
+        """Returns whether all that is decided was committed in time. Reads nothing meanwhile:
         under load that would never end."""
         never = threading.Event()
         while True:
-            for environment in self._environments.values():
-                environment.turn(draining=True)
-            drained = all(environment.drained() for environment in self._environments.values())
+            for environment in self._environments:
+                environment.advance(draining=True)
+            drained = all(environment.drained() for environment in self._environments)
             if drained or deadline.passed():
                 return drained and not self._busy()
             deadline.log_waiting(lambda: "what is decided to be committed")
             self._clock.wait(never, deadline.slice_s(BUSY_WAIT_S))
 
     def _busy(self) -> bool:
-        return any(environment.busy() for environment in self._environments.values())
-
-
-def _joining(
-    broker: Broker, layout: Layout, environment: str
-) -> Callable[[Callable[[TopicPartition], None]], GroupReader]:
-    def join(on_revoked: Callable[[TopicPartition], None]) -> GroupReader:
-        topic = layout.rollouts(environment)
-        return broker.group_reader(layout.sealer_group(environment), [topic], on_revoked=on_revoked)
-
-    return join
+        return any(environment.busy() for environment in self._environments)

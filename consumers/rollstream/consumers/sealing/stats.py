@@ -1,9 +1,9 @@
-"""What a sealer did so far."""
+"""What a sealer did so far, in numbers."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ class PartitionStats:
         watermark: every source offset below it is settled.
         pending: rollouts, dispatches and failures of groups that are not decided.
         pending_bytes: their payload.
-        decided: what waits for a flush.
+        decided: records that are decided and wait for a flush.
     """
 
     environment: str
@@ -36,7 +36,7 @@ class PartitionStats:
 
     @property
     def lag(self) -> int:
-        """How far the watermark is behind the position."""
+        """Offsets between the watermark and the position."""
         return self.position - self.watermark
 
 
@@ -46,14 +46,14 @@ class SealerStats:
 
     Attributes:
         read: records of ingest logs, those read again after a restart included.
-        sealed: rollout segments that stand in groups.
-        settled: by reason, what ended without one.
+        segments: rollout segments that were sealed in groups.
+        settled: by reason, the records that ended without a group.
         seal_time_ms_p50, seal_time_ms_p99: from a group's first record to its commit, over the
             newest groups; NaN without any.
     """
 
     read: int
-    sealed: int
+    segments: int
     groups: int
     flushes: int
     settled: Mapping[str, int]
@@ -64,34 +64,43 @@ class SealerStats:
 
     @property
     def pending(self) -> int:
-        """Over all partitions."""
+        """The sum over all partitions."""
         return sum(partition.pending for partition in self.partitions)
 
 
 class SealerCounters:
-    """Counts what was committed."""
+    """Counts what was read and committed."""
 
     def __init__(self) -> None:
         self.read = 0
-        self.sealed = 0
+        self.segments = 0
         self.groups = 0
         self.flushes = 0
         self.settled: Counter[str] = Counter()
         self._seal_times_ms: deque[float] = deque(maxlen=SEAL_TIMES_MAX)
 
-    def committed(self, plan: Plan, now_us: int) -> None:
-        """A flush was confirmed."""
+    def count_flush(self, plan: Plan, now_us: int) -> None:
+        """Counts what a confirmed flush settled."""
         self.flushes += 1
         for decision in plan.decisions:
             if decision.group is not None:
                 self.groups += 1
-                self.sealed += len(decision.group.offsets)
+                self.segments += len(decision.group.offsets)
                 self._seal_times_ms.append(max(0, now_us - decision.group.first_ts) / 1e3)
             for settlement in decision.settled:
                 self.settled[settlement.reason] += 1
 
-    def seal_time_ms(self, percent: float) -> float:
-        """A percentile over the newest groups."""
-        if not self._seal_times_ms:
-            return float("nan")
-        return float(np.percentile(self._seal_times_ms, percent))
+    def stats(self, dead_letters: int, partitions: Iterable[PartitionStats]) -> SealerStats:
+        """The totals up to now."""
+        p50, p99 = np.percentile(self._seal_times_ms or [np.nan], (50, 99))
+        return SealerStats(
+            read=self.read,
+            segments=self.segments,
+            groups=self.groups,
+            flushes=self.flushes,
+            settled=dict(self.settled),
+            dead_letters=dead_letters,
+            seal_time_ms_p50=float(p50),
+            seal_time_ms_p99=float(p99),
+            partitions=tuple(partitions),
+        )

@@ -1,16 +1,16 @@
-"""Threads beside the loop: Parquet, checksums and disk release the interpreter's lock."""
+"""Jobs without threads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Inline(Executor):
+class InlineExecutor(Executor):
     """Runs each job at once, in the caller's thread; for simulations, which own all interleaving.
 
     What is no ``Exception`` (the end of a simulated process) is never caught.
@@ -23,8 +23,3 @@ class Inline(Executor):
         except Exception as error:  # noqa: BLE001 - it is raised where the result is asked for.
             future.set_exception(error)
         return future
-
-
-def make_workers(threads: int, name: str) -> Executor:
-    """``threads`` worker threads; 0: inline."""
-    return ThreadPoolExecutor(threads, name) if threads else Inline()

@@ -11,7 +11,7 @@ from harness.command_line import CommandLine
 from harness.rollouts import encode_segment, members
 from harness.sealed_files import seal
 from rollstream.console.services import specs_of
-from rollstream.consumers import Sealer
+from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.runtime.deadline import Deadline
 from rollstream.store import visible_files
 from rollstream.streams.broker import TopicSpec
@@ -152,7 +152,7 @@ def sealed(line: CommandLine) -> None:
     assert writer.flush(10) == 0
     broker = line.broker()
     with Sealer(
-        line.config, broker=broker, store=line.blobs, clock=line.clock, threads=0
+        line.config, broker=broker, store=line.blobs, clock=line.clock, workers=InlineExecutor()
     ) as sealer:
         for _ in range(TURNS_MAX):
             sealer.step(Deadline(10, line.clock))

@@ -1,0 +1,52 @@
+"""What everything that seals one environment shares."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rollstream.consumers.sealing.dead_letters import DeadLetters
+from rollstream.consumers.sealing.stats import SealerCounters
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.config.sections import EnvironmentConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.entropy import Entropy
+from rollstream.store import Blobs
+from rollstream.streams.broker import Broker
+from rollstream.streams.topics.layout import Layout
+
+if TYPE_CHECKING:  # A flush holds this context, which names the steps of a flush.
+    from rollstream.consumers.sealing.flush import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealerContext:
+    """Configuration and services of one environment's sealing: built before its consumer group is
+    joined, and handed on as it is.
+
+    Attributes:
+        owner: named in claims, for people.
+        steps: of every flush.
+        workers: run claims and flushes beside the loop.
+        writers: write the files of all flushes.
+    """
+
+    environment: str
+    config: EnvironmentConfig
+    layout: Layout
+    broker: Broker
+    blobs: Blobs
+    clock: Clock
+    entropy: Entropy
+    owner: str
+    timeout_s: float
+    steps: tuple[Step, ...]
+    workers: Executor
+    writers: Executor
+    letters: DeadLetters
+    counters: SealerCounters
+
+    def deadline(self) -> Deadline:
+        """A new deadline, ``timeout_s`` from now."""
+        return Deadline(self.timeout_s, self.clock)
