@@ -12,18 +12,16 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.schemas.bounds import TOKEN_ROW_BYTES_MAX, is_trailing_shape
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.order import UNKNOWN_STEP
+from rollstream.schemas.rules import INT_MAX, check_token_rows
 
 _I4 = np.dtype("<i4")
 _I8 = np.dtype("<i8")
 _F4 = np.dtype("<f4")
 _B1 = np.dtype("|b1")
-_TOKEN_MAX = 2**31 - 1
 _INTEGERS = "iu"
 _NUMBERS = "fiu"
-_PLAIN_KINDS = "biufc"  # What crosses languages as raw bytes: no objects, no text, no structs.
 
 
 def packed_tokens(name: str, values: Any) -> bytes:
@@ -42,8 +40,8 @@ def _narrowed(name: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.size == 0:
         return array.astype(_I4)
     _require_kind(name, array, _INTEGERS, "integers")
-    if int(array.max()) > _TOKEN_MAX:
-        _refuse(name, array, array > _TOKEN_MAX, "token ids must fit int32")
+    if int(array.max()) > INT_MAX:
+        _refuse(name, array, array > INT_MAX, "token ids must fit int32")
     if int(array.min()) < 0:
         _refuse_negative(name, array)
     return array.astype(_I4)
@@ -105,16 +103,7 @@ def packed_steps(name: str, values: Any) -> tuple[bytes, int]:
 def token_array(name: str, values: Any, rows: int) -> dict[str, Any]:
     """One element of ``token_arrays`` as it travels: [rows, …], any plain dtype, little-endian."""
     array = np.ascontiguousarray(as_array(f"token_arrays[{name!r}]", values))
-    if array.dtype.kind not in _PLAIN_KINDS:
-        raise InvalidRollout(
-            f"token_arrays[{name!r}] has dtype {array.dtype}, which is no plain number; "
-            "convert it, for example with .astype('float32')"
-        )
-    if array.ndim > 1 and not is_trailing_shape(array.shape[1:], array.itemsize):
-        raise InvalidRollout(
-            f"token_arrays[{name!r}] has shape {array.shape}; one token's values may have "
-            f"{TOKEN_ROW_BYTES_MAX} bytes"
-        )
+    check_token_rows(name, array.dtype, array.shape[1:])
     if array.ndim == 0 or array.shape[0] != rows:
         raise InvalidRollout(
             f"token_arrays[{name!r}] has shape {array.shape}; its first axis must have one row for "

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from rollstream.producers.outbox import Outbox, Outgoing, reason_of
-from rollstream.producers.validate import count_of, short_text, short_word, split_name, word
+from rollstream.producers.validate import GroupAddress, group_address
 from rollstream.schemas.errors import InvalidRollout
 
 LEFT_EARLY = "left early"
-
-
-class GroupAddress(NamedTuple):
-    """Where a rollout belongs."""
-
-    environment: str
-    example_id: str
-    group_uid: str
-    group_size: int
-    split: str
 
 
 def place(
@@ -31,13 +21,9 @@ def place(
     group_size: int,
     split: str,
 ) -> GroupAddress:
-    """A checked place; the environment is the producer's where none is given."""
-    return GroupAddress(
-        word("environment", environment or outbox.environment),
-        short_word("example_id", example_id),
-        short_text("group_uid", group_uid),
-        count_of("group_size", group_size),
-        split_name("split", split),
+    """A checked address; the environment is the producer's where none is given."""
+    return group_address(
+        environment or outbox.environment, example_id, group_uid, group_size, split
     )
 
 
@@ -99,12 +85,13 @@ class Membership:
     def fail(self, reason: str, count: int, rollout_uid: str = "") -> Outgoing:
         """The word that members will never come; ``take_back`` follows if it was not queued."""
         missing = self.missing()
-        if not 1 <= count_of("count", count) <= missing:
+        if not 1 <= count <= missing:
             raise InvalidRollout(
                 f"count is {count}, but {missing} of the {self.place.group_size} members of group "
                 f"{self.place.group_uid} are missing"
             )
-        word("reason", reason)
+        if not reason:
+            raise InvalidRollout("reason is empty; say why the members will never come")
         failed = failure(self.outbox, self.place, reason, count, rollout_uid)
         self._failed += count
         self._admitted.discard(rollout_uid)

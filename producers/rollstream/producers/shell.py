@@ -9,8 +9,9 @@ from typing import NoReturn
 
 from rollstream.producers import forks
 from rollstream.producers.errors import BufferFull, ForkedProducer, ProducerClosed, UnknownTopic
-from rollstream.producers.membership import GroupAddress, Membership, place
+from rollstream.producers.membership import Membership, place
 from rollstream.producers.outbox import Outbox
+from rollstream.producers.validate import GroupAddress
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy

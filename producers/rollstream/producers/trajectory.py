@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, Unpack
 
 from rollstream.producers.arguments import TurnArguments, takes
-from rollstream.producers.membership import GroupAddress, Membership, failure
+from rollstream.producers.membership import Membership, failure
 from rollstream.producers.outbox import IN_DOUBT, Deliver, Outbox, Outgoing, Send, reason_of
+from rollstream.producers.validate import GroupAddress
 from rollstream.schemas.ids import prefix_hash
 
 NO_TURN = "ended without a turn"

@@ -5,7 +5,7 @@ Map, a line a file:
 - ``avsc/``          the only list of fields; one file a schema and version
 - ``wire_schemas``   loads them; fingerprints; which fields are packed arrays
 - ``codec``          events to bytes and back (Avro single-object encoding)
-- ``shapes``         events as fastavro's dicts and back
+- ``event_converter`` events as fastavro's dicts and back
 - ``plain_writer``   the bytes of a rollout without rare fields, sooner than fastavro has them
 - ``rollout_reader`` the way back; ``header_reader`` reads its header, ``varint`` the numbers in it
 - ``header``         ``RolloutHeader``: all that a decision may read, never a token
@@ -15,6 +15,7 @@ Map, a line a file:
 - ``reasons``        why a rollout was settled, why a group was sealed or dropped
 - ``order``          policies: lag, branches
 - ``ids``            uids, group ids, group keys
+- ``rules``          the rules on a rollout's fields, with their limits
 - ``digest``         xxh3 over decoded rows
 - ``errors``         the root of all errors
 """

@@ -5,27 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from typing import NamedTuple
-from urllib.parse import quote
 
 MIXED_POLICY = "mixed"
-# Events repeat the names of thousands of rollouts; each must leave room for the others.
-NAME_CHARS_MAX = 4_096
-# A policy version names a folder, and file systems take names of 255 bytes.
-VERSION_BYTES_MAX = 200
-_READ_AS_NOTHING = ("", "__HIVE_DEFAULT_PARTITION__")  # Both are null to readers of paths.
-_SHORT_VERSION = VERSION_BYTES_MAX // 12  # A character takes at most 12 bytes when it is escaped.
-
-
-def names_a_folder(policy_version: str) -> bool:
-    """Whether the version can stand in a path: it says something, reads as itself, and is, escaped,
-    short enough for a folder's name."""
-    if policy_version in _READ_AS_NOTHING:
-        return False
-    if len(policy_version) <= _SHORT_VERSION:
-        return True
-    return len(policy_version) <= VERSION_BYTES_MAX and (
-        len(quote(policy_version, safe="")) <= VERSION_BYTES_MAX
-    )
 
 
 class SegmentId(NamedTuple):

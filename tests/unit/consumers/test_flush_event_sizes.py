@@ -14,7 +14,8 @@ from rollstream.consumers.assembling.assembler import EVENT_BYTES_MAX
 from rollstream.consumers.assembling.decisions import event_bytes
 from rollstream.consumers.sealing.rows import Draft, FlushTarget, draft_flush
 from rollstream.schemas import codec
-from rollstream.schemas.ids import NAME_CHARS_MAX, PartitionAddress
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.rules import NAME_CHARS_MAX
 
 FIXED_BYTES = 1_024  # Of an event that settles nothing.
 ADDRESS = PartitionAddress("e" * 200, 1, 0)

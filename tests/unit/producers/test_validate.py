@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from harness.producers import sampled
 from rollstream.producers.errors import RolloutTooLarge
 from rollstream.producers.outbox import Outbox
-from rollstream.producers.validate import ATTACHED_BYTES_MAX
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.codec import Segment, decode
 from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.rules import ATTACHED_BYTES_MAX
 from rollstream.streams.topics.layout import Layout
 
 OUTBOX = Outbox(

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.schemas.ids import GroupKey, group_id, names_a_folder, prefix_hash
+from rollstream.schemas.ids import GroupKey, group_id, prefix_hash
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, off_branch, policy_lag
 from rollstream.schemas.reasons import DropReason, SealReason, SettleReason
+from rollstream.schemas.rules import BrokenRule, check_version
 
 KEY = GroupKey("math", "ex-1", 0, "step-1", "")
 uids = st.lists(st.text(max_size=5), min_size=1, max_size=6, unique=True)
@@ -93,11 +94,12 @@ def test_reasons_are_the_words_of_the_design() -> None:
 
 @pytest.mark.parametrize("version", ["step-1", "é" * 33, "/" * 66, "x" * 200])
 def test_a_version_that_names_a_folder(version: str) -> None:
-    assert names_a_folder(version)
+    check_version("policy_version", version)
 
 
 @pytest.mark.parametrize(
     "version", ["é" * 34, "/" * 67, "x" * 201, "", "__HIVE_DEFAULT_PARTITION__"]
 )
 def test_a_version_that_names_no_folder(version: str) -> None:
-    assert not names_a_folder(version)
+    with pytest.raises(BrokenRule, match="must name a folder"):
+        check_version("policy_version", version)

@@ -1,0 +1,224 @@
+"""The rules on a rollout's fields, with their limits: the same for who publishes and who seals.
+
+A check returns nothing, or raises ``BrokenRule``. The producer makes ``InvalidRollout`` of it for
+its caller; codec and sealer make ``UnreadableEvent`` of it, since a producer in another language
+may check nothing. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite, prod
+from operator import attrgetter
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.events import Dispatched, Failed
+from rollstream.schemas.header import RolloutHeader
+from rollstream.schemas.order import UNKNOWN_STEP
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+CREATED_TS_MAX = 253_402_300_799_999_999  # The last microsecond that Python has: of the year 9999.
+# Avro's numbers have no bounds on the wire.
+COUNTS = range(INT_MAX + 1)
+STEPS = range(UNKNOWN_STEP, LONG_MAX + 1)
+BOUNDS: Mapping[str, range] = {
+    "group_size": COUNTS,
+    "segment_idx": COUNTS,
+    "policy_epoch": COUNTS,
+    "weight_step": STEPS,
+    "created_ts": range(CREATED_TS_MAX + 1),
+    "count": range(1, INT_MAX + 1),
+}
+# Seal events repeat these names of thousands of rollouts; each must leave room for the others.
+REPEATED_NAMES = (
+    *("example_id", "group_uid", "rollout_uid", "lineage", "replica_id", "split", "stop_reason"),
+)
+NAME_CHARS_MAX = 4_096
+# A policy version names a folder, and file systems take names of 255 bytes.
+VERSION_BYTES_MAX = 200
+_READ_AS_NULL = ("", "__HIVE_DEFAULT_PARTITION__")  # By readers of partitioned paths.
+_SHORT_VERSION = VERSION_BYTES_MAX // 12  # A character takes at most 12 bytes when it is escaped.
+SPLITS = ("train", "eval")
+# Bytes that an array has for each output token.
+PER_TOKEN_BYTES: Mapping[str, int] = {"logprobs": 4, "loss_mask": 1}
+RARE_PER_TOKEN_BYTES: Mapping[str, int] = {
+    "actor_logprobs": 4,
+    "ref_logprobs": 4,
+    "token_rewards": 4,
+    "weight_steps": 8,
+}
+# Of one token in a token array. A batch has room for every token, also for those without a value.
+TOKEN_ROW_BYTES_MAX = 1 << 20
+_PLAIN_KINDS = "biufc"  # What crosses languages as raw bytes: no objects, no text, no structs.
+# Attachments travel inside the rollout; two large images fit, and a topic's record limit (16 MiB)
+# stays out of reach for them.
+ATTACHED_BYTES_MAX = 4 * 1024 * 1024
+_names_of = attrgetter(*REPEATED_NAMES)
+
+
+class BrokenRule(RollstreamError):
+    """A field breaks a rule.
+
+    Attributes:
+        field: its name.
+        finding: its value and what is wrong with it, for example ``is -1``.
+        remedy: what to give instead.
+    """
+
+    def __init__(self, field: str, finding: str, remedy: str) -> None:
+        super().__init__(f"{field} {finding}; {remedy}")
+        self.field = field
+        self.finding = finding
+        self.remedy = remedy
+
+
+def check_number(name: str, number: int) -> None:
+    """The number is within the field's ``BOUNDS``."""
+    bounds = BOUNDS[name]
+    if number not in bounds:
+        low, high = bounds.start, bounds.stop - 1
+        remedy = f"give a number from {low} to {high}"
+        if name == "weight_step":
+            remedy = f"steps count from 0; {UNKNOWN_STEP}: not known"
+        raise BrokenRule(name, f"is {number}", remedy)
+
+
+def check_finite(name: str, number: float) -> None:
+    """The number is neither NaN nor infinite."""
+    if not isfinite(number):
+        raise BrokenRule(name, f"is {number}", "give a finite number, or None where none is due")
+
+
+def check_name(name: str, value: str) -> None:
+    """The text is short enough to be repeated in seal events."""
+    if len(value) > NAME_CHARS_MAX:
+        raise BrokenRule(
+            name,
+            f"has {len(value)} characters",
+            f"give at most {NAME_CHARS_MAX}, and put what is longer into metadata",
+        )
+
+
+def check_version(name: str, value: str) -> None:
+    """The policy version can name a folder: it is read as itself, and is short when escaped."""
+    if value not in _READ_AS_NULL and (
+        len(value) <= _SHORT_VERSION
+        or (len(value) <= VERSION_BYTES_MAX and len(quote(value, safe="")) <= VERSION_BYTES_MAX)
+    ):
+        return
+    raise BrokenRule(
+        name,
+        f"is {value[:40]!r} of {len(value)} characters and must name a folder",
+        f"give others, at most {VERSION_BYTES_MAX} (no letter, digit, _ . - or ~: each counts "
+        "for 3)",
+    )
+
+
+def check_lengths(arrays: Mapping[str, Any], widths: Mapping[str, int], token_count: int) -> None:
+    """Each packed array among ``arrays`` has one value for each output token."""
+    for name, width in widths.items():
+        packed = arrays[name]
+        if packed is not None and len(packed) != width * token_count:
+            raise BrokenRule(
+                name,
+                f"has {len(packed) / width:g} values and output_tokens {token_count}",
+                "give one for each output token",
+            )
+
+
+def check_token_rows(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
+    """One token's values, of this dtype and trailing shape, can be held by every reader."""
+    field = f"token_arrays[{name!r}]"
+    if dtype.kind not in _PLAIN_KINDS:
+        raise BrokenRule(
+            field,
+            f"has dtype {dtype}, which is no plain number",
+            "convert it, for example with .astype('float32')",
+        )
+    sides_fit = all(side in COUNTS for side in shape)
+    if not sides_fit or prod(shape) * dtype.itemsize > TOKEN_ROW_BYTES_MAX:
+        raise BrokenRule(
+            field,
+            f"has trailing shape {tuple(shape)} of {dtype}",
+            f"one token's values may have {TOKEN_ROW_BYTES_MAX} bytes",
+        )
+
+
+def check_counts(header: RolloutHeader, body: Mapping[str, Any]) -> None:
+    """The arrays have as many values as the header says."""
+    counts = {"prompt_tokens": header.prompt_count, "output_tokens": header.token_count}
+    for name, count in counts.items():
+        if len(body[name]) != 4 * count:
+            finding = f"has {len(body[name]) / 4:g} values"
+            raise BrokenRule(name, finding, f"prompt_count or token_count says {count}")
+    check_lengths(body, PER_TOKEN_BYTES, header.token_count)
+
+
+def check_segment(header: RolloutHeader, body: Mapping[str, Any]) -> None:
+    """The values of a decoded segment whose ``check_counts`` holds, apart from its names."""
+    if not (
+        0 <= header.group_size <= INT_MAX
+        and 0 <= header.segment_idx <= INT_MAX
+        and 0 <= header.policy_epoch <= INT_MAX
+        and UNKNOWN_STEP <= header.weight_step <= LONG_MAX
+        and 0 <= header.created_ts <= CREATED_TS_MAX
+    ):
+        for name in BOUNDS.keys() & header._fields:
+            check_number(name, getattr(header, name))
+    if header.reward is not None and not isfinite(header.reward):
+        check_finite("reward", header.reward)
+    extras, mask = body["extras"], body["loss_mask"]
+    if mask is not None and bytes(mask).translate(None, b"\x00\x01"):
+        raise BrokenRule("loss_mask", "has bytes other than 0 and 1", "give one of them a token")
+    if extras is not None:
+        check_lengths(extras, RARE_PER_TOKEN_BYTES, header.token_count)
+        for array in extras["token_arrays"]:
+            _check_token_array(array, header.token_count)
+
+
+def check_names(header: RolloutHeader) -> None:
+    """A seal event and a folder can repeat the names in the header."""
+    if not header.rollout_uid:
+        raise BrokenRule("rollout_uid", "is empty", "give one: nothing else tells it apart")
+    check_version("policy_version", header.policy_version)
+    names = _names_of(header)
+    if sum(map(len, names)) > NAME_CHARS_MAX:  # Rare; only then is each one looked at.
+        for name, value in zip(REPEATED_NAMES, names, strict=True):
+            check_name(name, value)
+
+
+def check_control_event(event: Dispatched | Failed) -> None:
+    """The numbers of a control event, not its names."""
+    check_number("group_size", event.group_size)
+    if isinstance(event, Failed):
+        check_number("count", event.count)
+
+
+def check_control_names(event: Dispatched | Failed) -> None:
+    """A seal event can repeat the names in a control event."""
+    check_name("example_id", event.example_id)
+    check_name("group_uid", event.group_uid)
+    if isinstance(event, Failed):
+        check_name("rollout_uid", event.rollout_uid)
+
+
+def _check_token_array(array: Mapping[str, Any], token_count: int) -> None:
+    name = array["name"]
+    try:
+        dtype = np.dtype(array["dtype"])
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise BrokenRule(
+            f"token_arrays[{name!r}]", f"dtype: {error}", "name it as NumPy does"
+        ) from error
+    check_token_rows(name, dtype, array["shape"])
+    if len(array["data"]) != prod((token_count, *array["shape"])) * dtype.itemsize:
+        raise BrokenRule(
+            f"token_arrays[{name!r}]",
+            f"has {len(array['data'])} bytes",
+            f"give {dtype} of shape {(token_count, *array['shape'])}",
+        )
