@@ -1,4 +1,4 @@
-"""SamplerSources ``learning_curve.png``: reward, policy lag and ready groups over the run."""
+"""Draws ``learning_curve.png``: reward, policy lag and ready groups over the run."""
 
 from __future__ import annotations
 

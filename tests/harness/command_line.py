@@ -8,11 +8,12 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from rollstream.console.app import build
-from rollstream.console.services import Services, layout_of, specs_of
+from rollstream.console.services import Services, specs_of
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.load import load_config
 from rollstream.store import LocalBlobs
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.topics.layout import Layout
 
 CONFIG = """
 [kafka]
@@ -43,7 +44,7 @@ class CommandLine:
         self.config_file = folder / "rollstream.toml"
         self.config_file.write_text(text, encoding="utf-8")
         self.config = load_config(self.config_file, environ={})
-        self.layout = layout_of(self.config)
+        self.layout = Layout.of(self.config.kafka)
         self.clock = ManualClock()
         self.logs = MemoryLogs(self.clock)
         self.blobs = LocalBlobs(folder / "store")

@@ -41,15 +41,10 @@ def outside(context: typer.Context) -> Services:
     return context.obj if isinstance(context.obj, Services) else Services()
 
 
-def layout_of(config: RollstreamConfig) -> Layout:
-    """Names of the configured topics."""
-    return Layout(config.kafka.namespace, config.kafka.generation)
-
-
 def specs_of(config: RollstreamConfig) -> list[TopicSpec]:
     """The configured topics as they must be."""
     return specs_for(
-        layout_of(config),
+        Layout.of(config.kafka),
         {name: environment.partitions for name, environment in config.environments.items()},
         config.samplers,
         rollouts_retention_hours=config.kafka.retention_hours,

@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rollstream.console.views.audit import audit_view
 from rollstream.console.views.status import status_view
 from rollstream.consumers.audit import AuditReport, PartitionAudit
+from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.streams.status import Figures, PartitionFigures, SamplerFigures, Verdict
 
 PARTITION = PartitionFigures(
@@ -21,7 +22,7 @@ PARTITION = PartitionFigures(
     owner="sealer-2",
     watermark=12_345_600,
     groups=771_604,
-    rollouts=12_345_000,
+    segments=12_345_000,
     flush_age_s=3_599.0,
 )
 SAMPLER = SamplerFigures(
@@ -35,11 +36,13 @@ SAMPLER = SamplerFigures(
     acked=12_300,
     open_batches=64,
     next_step=12_345,
+    policy_epoch=1,
     policy_step=12_345,
     decision_age_s=91.0,
     dropped_since={},
     waiting_since={},
 )
+SAMPLERS = {"trainer-a": SamplerConfig(environments=("math",))}
 
 
 def shown(view: RenderableType) -> str:
@@ -53,7 +56,7 @@ def status(owner: str = "sealer-2", actor: str = "node-7:41234") -> str:
     figures = Figures(
         partitions=(replace(PARTITION, owner=owner),), samplers=(replace(SAMPLER, owner=actor),)
     )
-    return shown(status_view(figures, Verdict("", "nothing is stuck")))
+    return shown(status_view(figures, Verdict("", "nothing is stuck"), SAMPLERS))
 
 
 def test_80_columns_hold_a_line_a_row_with_every_figure_whole() -> None:

@@ -73,7 +73,7 @@ def test_too_few_groups_say_what_is_there() -> None:
     error = not_enough(command, sampler.state)
     assert error.ready == {"math": 1}
     assert error.waiting == {"reward": 1, "eval": 1, "weight_step": 1}
-    assert "no reward yet; today only publish(reward=…) gives one" in str(error)
+    assert "no reward yet; only publish(reward=R) gives it one" in str(error)
     assert "publish(weight_step=N)" in str(error)
     assert "publish(split='train')" in str(error)
 

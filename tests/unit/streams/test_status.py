@@ -11,6 +11,13 @@ import pytest
 from harness.groups import GroupSpec, flush_of
 from harness.seal_events import flushed
 from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.config.sections import (
+    EnvironmentConfig,
+    KafkaConfig,
+    RollstreamConfig,
+    SamplerConfig,
+    StoreConfig,
+)
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.codec import encode
 from rollstream.schemas.events import (
@@ -32,7 +39,6 @@ from rollstream.streams.status import (
     Figures,
     PartitionFigures,
     SamplerFigures,
-    SamplerSources,
     measure,
 )
 from rollstream.streams.topics.layout import Layout
@@ -67,15 +73,17 @@ class Logs:
         segments = replace(flush.segments, offsets=flush.segments.offsets + offset)
         self.say(LAYOUT.groups("math"), replace(flush, epoch=epoch, nonce="n", segments=segments))
 
-    def measure(self) -> Figures:
-        return measure(
-            self.broker,
-            LAYOUT,
-            {"math": 1},
-            {"t": SamplerSources(("math",), "", self.max_policy_lag)},
-            clock=self.clock,
-            deadline=Deadline(10, self.clock),
+    def measure(self, *environments: str) -> Figures:
+        config = RollstreamConfig(
+            kafka=KafkaConfig(bootstrap="memory", namespace=LAYOUT.namespace),
+            store=StoreConfig(root="/nowhere"),
+            environments=dict.fromkeys(("math", *environments), EnvironmentConfig(partitions=1)),
+            samplers={
+                "t": SamplerConfig(environments=("math",), max_policy_lag=self.max_policy_lag)
+            },
         )
+        deadline = Deadline(10, self.clock)
+        return measure(self.broker, config, clock=self.clock, deadline=deadline)
 
 
 @pytest.fixture
@@ -99,7 +107,8 @@ def chosen(count: int, first: int = 0) -> tuple[ChosenGroup, ...]:
     )
 
 
-def served(step: int, groups: int, first: int = 0) -> BatchServed:
+def served(step: int, groups: int, first: int | None = None) -> BatchServed:
+    """A batch of ``groups`` groups that no other step has, unless it says which."""
     return BatchServed(
         **DECISION,
         step=step,
@@ -108,7 +117,7 @@ def served(step: int, groups: int, first: int = 0) -> BatchServed:
         request="{}",
         policy_step=-1,
         cursor=(),
-        groups=chosen(groups, first),
+        groups=chosen(groups, groups * step if first is None else first),
         digest=b"",
     )
 
@@ -120,15 +129,7 @@ def sampler(logs: Logs, *events: Event) -> SamplerFigures:
 
 
 def test_missing_topics_are_named_and_nothing_else_is_asked() -> None:
-    logs = Logs()
-    figures = measure(
-        logs.broker,
-        LAYOUT,
-        {"math": 1, "code": 1},
-        {},
-        clock=logs.clock,
-        deadline=Deadline(10, logs.clock),
-    )
+    figures = Logs().measure("code")
     assert figures.missing_topics == (LAYOUT.rollouts("code"), LAYOUT.groups("code"))
     assert figures.partitions == ()
 
@@ -152,7 +153,7 @@ def test_sealing_is_measured_from_both_logs(logs: Logs) -> None:
         owner="sealer-1",
         watermark=2,
         groups=0,
-        rollouts=3,
+        segments=3,
         flush_age_s=10.0,
     )
     assert figures.backlog == 3
@@ -178,7 +179,7 @@ def test_long_log_is_read_from_its_newest_proof(logs: Logs) -> None:
         flushed(1, "b", [700], 701),
     )
     (figures,) = logs.measure().partitions
-    assert (figures.watermark, figures.groups, figures.rollouts) == (701, 9, 71)
+    assert (figures.watermark, figures.groups, figures.segments) == (701, 9, 71)
 
 
 def test_sampler_is_measured_from_its_decisions(logs: Logs) -> None:
@@ -259,6 +260,16 @@ def dropped(count: int, reason: str) -> Dropped:
     return Dropped(**CLAIM, now_ts=0, reason=reason, groups=(ref,) * count)
 
 
+def test_after_a_resume_the_newest_policy_is_the_one_of_the_new_policy_epoch(logs: Logs) -> None:
+    before = PolicyPublished(**DECISION, step=2, policy_version="a", lineage="", policy_epoch=0)
+    figures = sampler(logs, served(0, 4), before, resumed(0, "release"))
+    assert (figures.policy_epoch, figures.policy_step) == (1, -1)
+    after = replace(before, step=1, policy_version="b", policy_epoch=1)
+    logs.say(LAYOUT.sampler("t"), after)
+    (figures,) = logs.measure().samplers
+    assert (figures.policy_epoch, figures.policy_step) == (1, 1)
+
+
 def test_drops_are_no_progress_and_are_counted_since_the_last_progress(logs: Logs) -> None:
     sampler(logs, served(0, 4), dropped(2, "stale"), served(1, 4))
     logs.clock.advance(90)
@@ -285,7 +296,7 @@ def sealing(logs: Logs) -> None:
 def test_groups_of_released_batches_are_ready_again(logs: Logs, later: str, ready: int) -> None:
     sealing(logs)
     logs.seal(*[GroupSpec()] * 10)
-    figures = sampler(logs, served(0, 4), served(1, 4, 4), resumed(0, later))
+    figures = sampler(logs, served(0, 4), served(1, 4), resumed(0, later))
     assert figures.ready == ready
 
 

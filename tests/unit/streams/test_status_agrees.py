@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 import pytest
@@ -20,8 +21,11 @@ from rollstream.sampler.deciding.commands import (
     Resume,
 )
 from rollstream.sampler.errors import SamplerError
-from rollstream.streams.status.groups import SamplerSources, SealLog, sealed_groups, standing
-from rollstream.streams.status.progress import SamplerProgress
+from rollstream.schemas.events import BatchServed
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.owned.follow import ConfirmedEvent
+from rollstream.streams.status.figures import SamplerFigures
+from rollstream.streams.status.sampling import SamplerReading
 
 Later = Literal["replay", "release"]
 Action = tuple[str, int, Later, list[GroupSpec]]
@@ -63,9 +67,9 @@ def command(sampler: Decider, action: str, back: int, later: Later) -> Command:
 
 
 @pytest.mark.proves("F17")
-@given(actions=st.lists(ACTIONS, max_size=30))
+@given(actions=st.lists(ACTIONS, max_size=30), unread=st.integers(0, 3))
 @settings(max_examples=150)
-def test_status_and_sampler_agree_whatever_was_decided(actions: list[Action]) -> None:
+def test_status_and_sampler_agree_whatever_was_decided(actions: list[Action], unread: int) -> None:
     sampler = Decider(max_policy_lag=2, max_open_batches=4)
     sampler.seal(*[GroupSpec(weight_step=1)] * 8)
     for action, back, later, specs in actions:
@@ -76,19 +80,35 @@ def test_status_and_sampler_agree_whatever_was_decided(actions: list[Action]) ->
             sampler.do(command(sampler, action, back, later))
         except SamplerError:
             continue  # Refused, so nothing was decided.
-    progress = SamplerProgress()
-    for event in sampler.events:
-        progress.apply(0, event)
-    logs = {}
-    for log in LOGS:
-        flushes = [(offset, flush) for where, offset, flush in sampler.sealed if where == log]
-        groups = dict(pair for at, flush in flushes for pair in sealed_groups(log, at, 0, flush))
-        logs[log] = SealLog(0, 0, groups)
-    draws = SamplerSources(("math", "code"), "", sampler.config.max_policy_lag)
-    found = standing(logs, draws, progress.taken, None)
     state = sampler.state
-    assert found.ready == len(state.ready)
-    waiting = list(state.waiting.values()) + ["eval"] * state.eval_groups
-    assert found.waiting == {why: waiting.count(why) for why in set(waiting)}
-    assert len(progress.open) == len(state.open_batches())
-    assert progress.next_step == state.next_step
+    waiting = Counter(state.waiting.values())
+    waiting["eval"] += state.eval_groups
+    policy = state.newest_policy()
+    for start in (0, unread):
+        figures = status_of(sampler, start)
+        assert figures.open_batches == len(state.open_batches())
+        assert figures.next_step == state.next_step
+        assert figures.policy_epoch == state.policy_epoch
+        assert figures.policy_step == (-1 if policy is None else policy.step)
+        assert figures.batches == sum(isinstance(e, BatchServed) for e in sampler.events)
+        not_taken = figures.ready + sum(figures.waiting.values()) + figures.older
+        assert not_taken == len(state.ready) + waiting.total()
+        if start == 0:
+            assert figures.ready == len(state.ready)
+            assert figures.waiting == +waiting
+            assert figures.older == 0
+
+
+def status_of(sampler: Decider, start: int) -> SamplerFigures:
+    """What status finds, where it reads each seal log from ``start`` on."""
+    reading = SamplerReading("trainer-a", sampler.config, LOGS)
+    for offset, event in enumerate(sampler.events):
+        reading.apply_decision(ConfirmedEvent(TopicPartition("sampler", 0), offset, 0, event))
+    for log in LOGS:
+        flushes = [(offset, flush) for at, offset, flush in sampler.sealed if at == log]
+        for offset, flush in flushes:
+            if offset >= start:
+                where = TopicPartition(f"groups.{log.environment}", log.partition)
+                reading.apply_groups(log, ConfirmedEvent(where, offset, 0, flush))
+        reading.end_log(log, start, sum(len(flush.groups) for _, flush in flushes))
+    return reading.figures(0)

@@ -7,15 +7,26 @@ from typing import Any
 
 import pytest
 
+from rollstream.runtime.config.sections import (
+    EnvironmentConfig,
+    KafkaConfig,
+    RollstreamConfig,
+    SamplerConfig,
+    StoreConfig,
+)
 from rollstream.streams.status import (
     Figures,
-    Limits,
     PartitionFigures,
     SamplerFigures,
     first_stuck,
 )
 
-LIMITS = Limits(expire_after_s={"math": 100.0}, max_open_batches={"t": 3})
+CONFIG = RollstreamConfig(
+    kafka=KafkaConfig(bootstrap="nobody:9092"),
+    store=StoreConfig(root="/nowhere"),
+    environments={"math": EnvironmentConfig(seal_timeout_s=50.0, expire_after_s=100.0)},
+    samplers={"t": SamplerConfig(environments=("math",), max_open_batches=3)},
+)
 HEALTHY_PARTITION = PartitionFigures(
     environment="math",
     partition=0,
@@ -25,7 +36,7 @@ HEALTHY_PARTITION = PartitionFigures(
     owner="sealer-1",
     watermark=90,
     groups=9,
-    rollouts=90,
+    segments=90,
     flush_age_s=1.0,
 )
 HEALTHY_SAMPLER = SamplerFigures(
@@ -39,6 +50,7 @@ HEALTHY_SAMPLER = SamplerFigures(
     acked=1,
     open_batches=1,
     next_step=2,
+    policy_epoch=2,
     policy_step=1,
     decision_age_s=1.0,
     dropped_since={},
@@ -74,14 +86,14 @@ HEALTHY_SAMPLER = SamplerFigures(
             {"decision_age_s": 90.0, "ready": 0, "dropped_since": {"off_branch": 7, "stale": 1}},
             "env replicas",
             "t served nothing since 90 s; of 8 groups 7 were dropped as off_branch: "
-            "a resume went back to before the weights that they name; workers must publish "
-            "policy_epoch as publish_policy returned it",
+            "a resume went back to before the weights that they name; workers must "
+            "publish(policy_epoch=2), as publish_policy returned it",
         ),
         (
             {},
             {"decision_age_s": 90.0, "ready": 2, "dropped_since": {"stale": 7}},
             "env replicas",
-            "raise max_policy_lag",
+            "raise samplers.t.max_policy_lag",
         ),
         (
             {},
@@ -93,7 +105,7 @@ HEALTHY_SAMPLER = SamplerFigures(
             {},
             {"decision_age_s": 90.0, "ready": 0, "dropped_since": {"capacity": 7}},
             "sampler",
-            "raise capacity_groups",
+            "raise samplers.t.capacity_groups",
         ),
         # The sampler drops what exceeds its capacity whether or not a trainer asks.
         (
@@ -139,7 +151,7 @@ def test_first_stuck_stage_is_named_with_its_reason(
         partitions=(replace(HEALTHY_PARTITION, **partition),),
         samplers=(replace(HEALTHY_SAMPLER, **of_sampler),),
     )
-    verdict = first_stuck(figures, LIMITS)
+    verdict = first_stuck(figures, CONFIG)
     assert verdict.stage == stage
     assert reason in verdict.reason
 
@@ -149,4 +161,4 @@ def test_stage_before_others_is_named_first() -> None:
         partitions=(replace(HEALTHY_PARTITION, owner=""),),
         samplers=(replace(HEALTHY_SAMPLER, open_batches=3),),
     )
-    assert first_stuck(figures, LIMITS).stage == "sealers"
+    assert first_stuck(figures, CONFIG).stage == "sealers"

@@ -15,11 +15,11 @@ from rollstream.console.options import (
     JsonOption,
     TimeoutOption,
 )
-from rollstream.console.services import layout_of, outside
+from rollstream.console.services import outside
 from rollstream.console.views.status import status_view
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.status import Limits, SamplerSources, first_stuck, measure
+from rollstream.streams.status import first_stuck, measure
 
 
 def register(app: typer.Typer) -> None:
@@ -36,23 +36,10 @@ def status(
     """Shows how far each stage is, and the first one that is stuck with the likely reason."""
     world, settings = outside(context), load_config(config)
     with world.broker(settings) as broker:
-        figures = measure(
-            broker,
-            layout_of(settings),
-            {name: section.partitions for name, section in settings.environments.items()},
-            {
-                name: SamplerSources(section.environments, section.lineage, section.max_policy_lag)
-                for name, section in settings.samplers.items()
-            },
-            clock=world.clock,
-            deadline=Deadline(timeout_s, world.clock),
-        )
-    limits = Limits(
-        expire_after_s={n: section.expire_after_s for n, section in settings.environments.items()},
-        max_open_batches={n: section.max_open_batches for n, section in settings.samplers.items()},
-    )
-    verdict = first_stuck(figures, limits)
+        deadline = Deadline(timeout_s, world.clock)
+        figures = measure(broker, settings, clock=world.clock, deadline=deadline)
+    verdict = first_stuck(figures, settings)
     if as_json:
         typer.echo(json.dumps({**asdict(figures), "stuck": verdict._asdict()}, indent=2))
     else:
-        Console().print(status_view(figures, verdict))
+        Console().print(status_view(figures, verdict, settings.samplers))

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rollstream.streams.status import WAITING, Figures, SamplerFigures, Verdict
+from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.streams.folds.sampler.remedies import why_waiting
+from rollstream.streams.status import Figures, SamplerFigures, Verdict
 
 
-def status_view(figures: Figures, verdict: Verdict) -> RenderableType:
-    """A table of partitions, one of samplers, and the verdict."""
+def status_view(
+    figures: Figures, verdict: Verdict, samplers: Mapping[str, SamplerConfig]
+) -> RenderableType:
+    """A table of partitions, one of samplers (configured by ``samplers``), and the verdict."""
     parts: list[RenderableType] = []
     if figures.partitions:
         parts.append(_partitions(figures))
     if figures.samplers:
         parts.append(_samplers(figures))
-        parts += [Text(line) for row in figures.samplers for line in _not_ready(row)]
+        parts += [
+            Text(line) for row in figures.samplers for line in _not_ready(row, samplers[row.name])
+        ]
     if verdict.stage:
         parts.append(Text.assemble((f"stuck: {verdict.stage}", "bold red"), f" – {verdict.reason}"))
     else:
@@ -61,9 +69,9 @@ def _samplers(figures: Figures) -> Table:
     return table
 
 
-def _not_ready(row: SamplerFigures) -> list[str]:
+def _not_ready(row: SamplerFigures, config: SamplerConfig) -> list[str]:
     lines = [
-        f"{row.name}: {count:,} sealed wait: {WAITING[why]}"
+        f"{row.name}: {count:,} sealed wait: {why_waiting(why, row.name, config)}"
         for why, count in sorted(row.waiting.items())
     ]
     if row.older:

@@ -8,6 +8,5 @@
 - ``served``     a served batch, and what became of examples
 - ``state``      ``SamplerState``: the fold over seal logs and decision log
 - ``decide``     a command and a state to events
-- ``remedies``   why groups are not served, and what to do about it
 - ``answer``     what is replied once the events are confirmed
 """

@@ -14,11 +14,11 @@ from rollstream.sampler.deciding.commands import (
     Replace,
     Resume,
 )
-from rollstream.sampler.deciding.remedies import why_dropped, why_waiting
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.order import Policy
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.known import Key
+from rollstream.streams.folds.sampler.remedies import why_dropped, why_waiting
 from rollstream.streams.folds.sampler.served import DROPPED, ServedBatch
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 
@@ -82,9 +82,13 @@ def not_enough(command: NextBatch | Replace, state: SamplerState) -> NotEnoughGr
     dropped: dict[str, int] = {
         why.value: totals[why.value] for why in DropReason if why.value in totals
     }
-    reasons = [f"{n} wait: {why_waiting(why, state)}" for why, n in sorted(waiting.items())]
+    reasons = [
+        f"{n} wait: {why_waiting(why, state.name, state.config)}"
+        for why, n in sorted(waiting.items())
+    ]
     reasons += [
-        f"{n} were dropped as {why}: {why_dropped(DropReason(why), state)}"
+        f"{n} were dropped as {why}: "
+        + why_dropped(DropReason(why), state.name, state.config, state.policy_epoch)
         for why, n in sorted(dropped.items())
     ]
     message = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.waiting import Waits
 
 
@@ -19,7 +20,7 @@ class PartitionFigures:
         owner: who claimed the seal log last; empty: nobody ever did.
         watermark: every ingest offset below it is settled.
         groups: sealed so far.
-        rollouts: in those groups.
+        segments: in those groups.
         flush_age_s: of the newest flush; None: there is none.
     """
 
@@ -31,7 +32,7 @@ class PartitionFigures:
     owner: str
     watermark: int
     groups: int
-    rollouts: int
+    segments: int
     flush_age_s: float | None
 
     @property
@@ -60,7 +61,8 @@ class SamplerFigures:
         acked: of those.
         open_batches: served and not final yet.
         next_step: the first step that was not served.
-        policy_step: newest policy that the trainer published; -1: none.
+        policy_epoch: of the policies that are published now.
+        policy_step: of the newest policy of that epoch; -1: none was published.
         decision_age_s: of the newest decision that is no drop (before there is one, of the oldest
             claim); None: there is neither.
         dropped_since: groups that were dropped behind that decision, by reason.
@@ -77,9 +79,10 @@ class SamplerFigures:
     acked: int
     open_batches: int
     next_step: int
+    policy_epoch: int
     policy_step: int
     decision_age_s: float | None
-    dropped_since: Mapping[str, int]
+    dropped_since: Mapping[DropReason, int]
     waiting_since: Mapping[Waits, int]
 
 

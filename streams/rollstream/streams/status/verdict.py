@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
+from rollstream.runtime.config.sections import (
+    EnvironmentConfig,
+    RollstreamConfig,
+    SamplerConfig,
+)
 from rollstream.schemas.reasons import DropReason
-from rollstream.streams.folds.waiting import Waits
+from rollstream.streams.folds.sampler.remedies import why_dropped, why_waiting
 from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
 
 QUIET_S = 60.0  # A stage that has work and did nothing for so long counts as stuck.
-
-# What sealed groups wait for, and what serves the next ones.
-WAITING: Mapping[Waits, str] = {
-    "reward": "a member has no reward yet; publish every rollout with its reward",
-    "eval": "split is not 'train', so it is never trained on",
-    "weight_step": "max_policy_lag is set and a member names no weight_step; publish it",
-    "lineage": "max_policy_lag is set and the group is of another lineage than the sampler",
-}
-_DROPPED: Mapping[str, tuple[str, str]] = {
-    DropReason.OFF_BRANCH: (
-        "env replicas",
-        "a resume went back to before the weights that they name; workers must publish "
-        "policy_epoch as publish_policy returned it",
-    ),
-    DropReason.STALE: (
-        "env replicas",
-        "workers must load newer weights and publish their weight_step, or raise max_policy_lag",
-    ),
-    DropReason.FILTERED: (
-        "env replicas",
-        "their rewards are all equal, so nothing is learned from them; give tasks whose rewards "
-        "differ, or ask without accept",
-    ),
-    DropReason.CAPACITY: (
-        "sampler",
-        "more groups than it keeps, and they were the oldest; raise capacity_groups",
-    ),
-}
-
-
-class Limits(NamedTuple):
-    """What the configuration allows each stage.
-
-    Attributes:
-        expire_after_s: by environment, after which even a group that is too small is settled.
-        max_open_batches: by sampler.
-    """
-
-    expire_after_s: Mapping[str, float]
-    max_open_batches: Mapping[str, int]
 
 
 class Verdict(NamedTuple):
@@ -59,7 +23,7 @@ class Verdict(NamedTuple):
     reason: str
 
 
-def first_stuck(figures: Figures, limits: Limits) -> Verdict:
+def first_stuck(figures: Figures, config: RollstreamConfig) -> Verdict:
     """The first stage that is stuck, in the order topics, env replicas, sealers, sampler, trainer.
 
     What stands behind a stuck stage waits for it, so only the first one is named.
@@ -77,17 +41,17 @@ def first_stuck(figures: Figures, limits: Limits) -> Verdict:
     if not any(partition.ingest_end for partition in figures.partitions):
         return Verdict("env replicas", "nothing was ever published; start the env workers")
     for partition in figures.partitions:
-        verdict = _sealing(partition, limits)
+        verdict = _sealing(partition, config.environments[partition.environment])
         if verdict:
             return verdict
     for sampler in figures.samplers:
-        verdict = _sampling(sampler, figures, limits)
+        verdict = _sampling(sampler, figures, config.samplers[sampler.name])
         if verdict:
             return verdict
     return Verdict("", "nothing is stuck")
 
 
-def _sealing(partition: PartitionFigures, limits: Limits) -> Verdict | None:
+def _sealing(partition: PartitionFigures, config: EnvironmentConfig) -> Verdict | None:
     if not partition.backlog:
         return None
     if not partition.owner:
@@ -96,7 +60,7 @@ def _sealing(partition: PartitionFigures, limits: Limits) -> Verdict | None:
             f"{partition.backlog} records of {_name(partition)} wait and no sealer ever claimed "
             "it; run `rollstream seal`",
         )
-    allowed_s = limits.expire_after_s[partition.environment] + QUIET_S
+    allowed_s = config.expire_after_s + QUIET_S
     newest_s = partition.published_age_s or 0.0
     idle_s = newest_s if partition.flush_age_s is None else min(newest_s, partition.flush_age_s)
     if idle_s > allowed_s:
@@ -108,11 +72,11 @@ def _sealing(partition: PartitionFigures, limits: Limits) -> Verdict | None:
     return None
 
 
-def _sampling(sampler: SamplerFigures, figures: Figures, limits: Limits) -> Verdict | None:
-    name, bound = sampler.name, limits.max_open_batches[sampler.name]
+def _sampling(sampler: SamplerFigures, figures: Figures, config: SamplerConfig) -> Verdict | None:
+    name = sampler.name
     if not sampler.owner:
         return Verdict("sampler", f"sampler {name} was never started; attach a trainer to it")
-    if sampler.open_batches >= bound:
+    if sampler.open_batches >= config.max_open_batches:
         return Verdict(
             "trainer",
             f"{sampler.open_batches} batches of {name} are open, as many as max_open_batches "
@@ -130,7 +94,7 @@ def _sampling(sampler: SamplerFigures, figures: Figures, limits: Limits) -> Verd
             "more than that?",
         )
     if sampler.dropped_since or sampler.waiting_since:
-        return _unserved(sampler)
+        return _unserved(sampler, config)
     ages = [
         partition.published_age_s
         for partition in figures.partitions
@@ -140,19 +104,25 @@ def _sampling(sampler: SamplerFigures, figures: Figures, limits: Limits) -> Verd
         return Verdict(
             "env replicas",
             f"nothing was published to {', '.join(sampler.environments)} since {min(ages):.0f} s "
-            f"and {name} has no group ready{_waiting(sampler)}; are the env workers still running?",
+            f"and {name} has no group ready{_waiting(sampler, config)}; are the env workers still "
+            "running?",
         )
     return None
 
 
-def _unserved(sampler: SamplerFigures) -> Verdict:
+def _unserved(sampler: SamplerFigures, config: SamplerConfig) -> Verdict:
     """Groups came, and none of them could be served: the reason of most."""
     ends = [
-        (count, f"were dropped as {reason}", *_DROPPED[reason])
+        (
+            count,
+            f"were dropped as {reason}",
+            "sampler" if reason == DropReason.CAPACITY else "env replicas",
+            why_dropped(reason, sampler.name, config, sampler.policy_epoch),
+        )
         for reason, count in sampler.dropped_since.items()
     ]
     ends += [
-        (count, "wait", "env replicas", WAITING[why])
+        (count, "wait", "env replicas", why_waiting(why, sampler.name, config))
         for why, count in sampler.waiting_since.items()
     ]
     count, end, stage, remedy = max(ends)
@@ -163,8 +133,11 @@ def _unserved(sampler: SamplerFigures) -> Verdict:
     )
 
 
-def _waiting(sampler: SamplerFigures) -> str:
-    waiting = [f"{count} wait: {WAITING[why]}" for why, count in sorted(sampler.waiting.items())]
+def _waiting(sampler: SamplerFigures, config: SamplerConfig) -> str:
+    waiting = [
+        f"{count} wait: {why_waiting(why, sampler.name, config)}"
+        for why, count in sorted(sampler.waiting.items())
+    ]
     return f" ({'; '.join(waiting)})" if waiting else ""
 
 

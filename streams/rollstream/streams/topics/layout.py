@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import TopicPartition
+
+if TYPE_CHECKING:  # Producers name topics too, and install no pydantic.
+    from rollstream.runtime.config.sections import KafkaConfig
 
 DEFAULT_NAMESPACE = "rollstream"
 RECORD_BYTES_MAX = 16 * 1024 * 1024  # The largest rollout or flush event that a topic takes.
@@ -24,6 +27,11 @@ class Layout(NamedTuple):
 
     namespace: str = DEFAULT_NAMESPACE
     generation: int = 1
+
+    @classmethod
+    def of(cls, kafka: KafkaConfig) -> Layout:
+        """The names that a configuration gives."""
+        return cls(kafka.namespace, kafka.generation)
 
     def rollouts(self, environment: str) -> str:
         """The ingest log."""

@@ -5,4 +5,5 @@
 - ``ready``     the groups that may be served, in the order in which they take turns
 - ``eligible``  which groups will never be served: stale, or off the branch
 - ``served``    a served batch, and what became of examples
+- ``remedies``  why groups are not served, and what to do about it
 """

@@ -39,7 +39,7 @@ from rollstream.streams.folds.sampler.served import (
     ServedBatch,
 )
 from rollstream.streams.folds.waiting import Waits, waits_for
-from rollstream.streams.owned.log import FoldCheckpoint
+from rollstream.streams.owned.fold import FoldCheckpoint
 
 FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
 NOTHING = -1
@@ -102,6 +102,11 @@ class SamplerState:
     def applied(self, log: PartitionAddress) -> int:
         """The offset behind the newest event of this seal log that was applied."""
         return self._applied[log]
+
+    def taken_before(self, log: PartitionAddress, offset: int) -> int:
+        """How many groups of the flushes before ``offset`` were decided about and not released."""
+        masks = self._taken[log]
+        return sum(mask.bit_count() for at, mask in masks.items() if at < offset)
 
     def group(self, chosen: ChosenGroup) -> KnownGroup | None:
         """What is known of a group of a batch; None: its seal log was not read that far."""

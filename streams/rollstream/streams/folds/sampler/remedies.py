@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.schemas.reasons import DropReason
-from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.folds.waiting import Waits
 
 
-def why_waiting(reason: Waits, state: SamplerState) -> str:
-    """Why a group that is sealed cannot be served as it is, and what serves such groups."""
-    config = state.config
+def why_waiting(reason: Waits, name: str, config: SamplerConfig) -> str:
+    """Why the sampler ``name`` cannot serve sealed groups as they are, and what serves them."""
     match reason:
         case "reward":
-            return "a member has no reward yet; today only publish(reward=…) gives one"
+            return "a member has no reward yet; only publish(reward=R) gives it one"
         case "weight_step":
             return (
                 f"max_policy_lag is {config.max_policy_lag} and a member names no weight_step; "
                 "workers must publish(weight_step=N) with the N that publish_policy returned as "
-                f"step, or leave samplers.{state.name}.max_policy_lag out"
+                f"step, or leave samplers.{name}.max_policy_lag out"
             )
         case "lineage":
             return (
                 f"max_policy_lag is {config.max_policy_lag} and the group is of another lineage "
                 f"than {config.lineage!r}, the sampler's; workers must publish(lineage="
-                f"{config.lineage!r}), or samplers.{state.name}.lineage must name theirs"
+                f"{config.lineage!r}), or samplers.{name}.lineage must name theirs"
             )
         case "eval":
             return (
@@ -36,25 +35,28 @@ def why_waiting(reason: Waits, state: SamplerState) -> str:
             assert_never(reason)
 
 
-def why_dropped(reason: DropReason, state: SamplerState) -> str:
-    """Why a group will never be served, and what keeps the next ones from the same end."""
-    config = state.config
+def why_dropped(reason: DropReason, name: str, config: SamplerConfig, policy_epoch: int) -> str:
+    """Why the sampler ``name`` will never serve groups, and what keeps the next ones from the same.
+
+    Args:
+        policy_epoch: of the policies that are published now.
+    """
     match reason:
         case DropReason.OFF_BRANCH:
             return (
                 "a resume went back to before the weights that they name; workers must publish("
-                f"policy_epoch={state.policy_epoch}), as publish_policy returned it"
+                f"policy_epoch={policy_epoch}), as publish_policy returned it"
             )
         case DropReason.STALE:
             return (
                 f"their weights were more than max_policy_lag = {config.max_policy_lag} steps "
                 "behind; workers must load newer weights and publish their weight_step, or raise "
-                f"samplers.{state.name}.max_policy_lag"
+                f"samplers.{name}.max_policy_lag"
             )
         case DropReason.CAPACITY:
             return (
                 f"more than capacity_groups = {config.capacity_groups} were kept, and they were "
-                f"the oldest; raise samplers.{state.name}.capacity_groups"
+                f"the oldest; raise samplers.{name}.capacity_groups"
             )
         case DropReason.FILTERED:
             return (

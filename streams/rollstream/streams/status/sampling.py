@@ -1,0 +1,109 @@
+"""One sampler's figures, from its decision log and the seal logs that it draws from. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.schemas.events import Acked, Adopted, BatchServed, Claimed, Dropped, Flushed
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
+from rollstream.streams.folds.waiting import Waits
+from rollstream.streams.owned.follow import ConfirmedEvent
+from rollstream.streams.status.figures import SamplerFigures
+
+
+class SamplerReading:
+    """Folds what a sampler folds, and notes when it last decided.
+
+    Feed it the whole decision log first, then each seal log from any of its claims on.
+    """
+
+    def __init__(self, name: str, config: SamplerConfig, logs: Sequence[PartitionAddress]) -> None:
+        self._state = SamplerState(name, config, logs)
+        self._owner = ""
+        self._batches = 0
+        self._acked: set[str] = set()  # By id: a batch that is replayed is acked again.
+        self._decided_ts: int | None = None
+        self._dropped_since: Counter[DropReason] = Counter()
+        self._groups_read = 0
+        self._flushes_since: set[tuple[PartitionAddress, int]] = set()
+        self._eval_since = 0
+        self._older = 0
+
+    def apply_decision(self, confirmed: ConfirmedEvent) -> None:
+        """The next event of the decision log."""
+        event = confirmed.event
+        self._state.apply(confirmed.offset, confirmed.timestamp_us, event)
+        match event:
+            case Claimed():
+                self._owner = event.owner
+                if self._decided_ts is None:
+                    self._decided_ts = confirmed.timestamp_us
+            case Adopted():
+                pass
+            case Dropped():
+                # No trainer gets further by a drop: where every group is dropped, it waits.
+                self._dropped_since[DropReason(event.reason)] += len(event.groups)
+            case _:
+                self._batches += isinstance(event, BatchServed)
+                if isinstance(event, Acked):
+                    self._acked.add(event.batch_id)
+                self._decided_ts = confirmed.timestamp_us
+                self._dropped_since.clear()
+
+    def apply_groups(self, log: PartitionAddress, confirmed: ConfirmedEvent) -> None:
+        """The next event of a seal log."""
+        event, eval_before = confirmed.event, self._state.eval_groups
+        self._state.apply_groups(log, confirmed.offset, event)
+        if not isinstance(event, Flushed):
+            return
+        self._groups_read += len(event.groups)
+        if self._decided_ts is None or confirmed.timestamp_us > self._decided_ts:
+            self._flushes_since.add((log, confirmed.offset))
+            self._eval_since += self._state.eval_groups - eval_before
+
+    def end_log(self, log: PartitionAddress, start: int, groups_sealed: int) -> None:
+        """A seal log was read from ``start`` to its end; so many groups it sealed in all."""
+        self._older += groups_sealed - self._groups_read - self._state.taken_before(log, start)
+        self._groups_read = 0
+
+    def figures(self, now_us: int) -> SamplerFigures:
+        """The figures once all logs were read."""
+        state = self._state
+        newest = state.newest_policy()
+        since = [
+            why
+            for ref, why in state.waiting.items()
+            if (ref.log, ref.offset) in self._flushes_since
+        ]
+        return SamplerFigures(
+            name=state.name,
+            environments=state.config.environments,
+            owner=self._owner,
+            ready=len(state.ready),
+            waiting=_counts(state.waiting.values(), state.eval_groups),
+            older=self._older,
+            batches=self._batches,
+            acked=len(self._acked),
+            open_batches=len(state.open_batches()),
+            next_step=state.next_step,
+            policy_epoch=state.policy_epoch,
+            policy_step=NOTHING if newest is None else newest.step,
+            decision_age_s=age_s(now_us, self._decided_ts),
+            dropped_since=dict(self._dropped_since),
+            waiting_since=_counts(since, self._eval_since),
+        )
+
+
+def age_s(now_us: int, then_us: int | None) -> float | None:
+    """Seconds since then, never negative; None where then is."""
+    return None if then_us is None else max(0.0, (now_us - then_us) / 1e6)
+
+
+def _counts(reasons: Iterable[Waits], eval_groups: int) -> dict[Waits, int]:
+    counts = Counter(reasons)
+    counts["eval"] += eval_groups
+    return dict(+counts)
