@@ -1,11 +1,11 @@
-"""The command line. A command reads arguments, calls one function of a room below, and prints.
+"""The command line. A command reads arguments, calls one function of a package below, and prints.
 
 Map:
 
-- ``entry``      ``main``: where the script starts; names the extra that is missing
-- ``app``        finds the commands; errors as one line
-- ``options``    what several commands take
-- ``outside``    the broker, store, clock and signals that commands reach; tests bring their own
+- ``entry``      ``main``, which the script calls; names the extra that is missing
+- ``app``        registers the commands and prints errors as one line
+- ``options``    options that several commands take
+- ``services``   the broker, store, clock and stop signal that commands use
 - ``commands/``  one command a file: a new file is a new command
 - ``views/``     figures as tables
 - ``broker/``    the embedded Kafka of ``rollstream up``

@@ -1,4 +1,4 @@
-"""What several commands take."""
+"""Options that several commands take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ConfigOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", help="Seconds that all of it may take.", metavar="SECONDS")
+    float, typer.Option("--timeout", help="Seconds that the command may take.", metavar="SECONDS")
 ]
 CONFIG_FILE = Path("rollstream.toml")
 TIMEOUT_S = 60.0

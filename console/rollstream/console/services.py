@@ -1,4 +1,4 @@
-"""What commands reach: broker, store, clock, signals. Tests hand in their own as ``obj``."""
+"""The broker, store, clock and stop signal that commands use, and the configured topics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,13 @@ def _store(config: RollstreamConfig) -> Blobs:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The world that a command sees."""
+    """Opens what a command uses. Tests pass their own as ``obj`` of the Typer context.
+
+    Attributes:
+        broker, store: open the configured one.
+        clock: of this machine.
+        stopping: returns the event that is set when the process is to end.
+    """
 
     broker: Callable[[RollstreamConfig], Broker] = _kafka
     store: Callable[[RollstreamConfig], Blobs] = _store
@@ -36,13 +42,13 @@ class Services:
     stopping: Callable[[], threading.Event] = stop_on_signals
 
 
-def outside(context: typer.Context) -> Services:
-    """The world that was handed in, else the real one."""
+def services_of(context: typer.Context) -> Services:
+    """The services that were passed as ``obj``, else those of this machine."""
     return context.obj if isinstance(context.obj, Services) else Services()
 
 
 def specs_of(config: RollstreamConfig) -> list[TopicSpec]:
-    """The configured topics as they must be."""
+    """The configured topics with their partitions and settings."""
     return specs_for(
         Layout.of(config.kafka),
         {name: environment.partitions for name, environment in config.environments.items()},

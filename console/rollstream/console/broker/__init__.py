@@ -1,13 +1,13 @@
 """A real Kafka on this machine, without Docker and without an installed Java.
 
 embedded     ``EmbeddedKafka``: starts, stops and kills one broker over a data folder
-jars         Kafka's files: fetched once, verified, kept (``kafka_4_3_0.jars`` lists them)
-java         the Java runtime that comes as a Python package
-properties   what the broker is configured with
-ports        the two ports of a data folder: picked once, then kept
-data_lock    one process a data folder
-file_lock    the lock under that, and under the fetch
-child        a process that dies with this one
+jars         downloads Kafka's jars once, verified (``kafka_4_3_0.jars`` lists them)
+java         finds the Java runtime in a Python package
+properties   the broker's configuration
+ports        picks the two ports of a data folder once
+locks        locks on a data folder and on the download
+child        a child process that never outlives this one
+errors       the errors of all of these
 """
 
 from rollstream.console.broker.embedded import EmbeddedKafka

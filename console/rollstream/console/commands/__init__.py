@@ -1,1 +1,1 @@
-"""One command a file. Each has ``register(app)``, which adds it; nothing else lists them."""
+"""One command a file; ``app.build`` calls the ``register(app)`` of each."""

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from rollstream.console.options import CONFIG_FILE, ConfigOption, JsonOption, TimeoutOption
-from rollstream.console.services import outside
+from rollstream.console.services import services_of
 from rollstream.console.views.audit import audit_view
 from rollstream.consumers.audit import audit as run_audit
 from rollstream.runtime.config.load import load_config
@@ -32,15 +32,15 @@ def audit(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Accounts for every record ever published: records = pending + sealed + settled, and every
-    file as its event says. Exit code 1 where that does not hold."""
-    world, settings = outside(context), load_config(config)
-    with world.broker(settings) as broker:
+    """Accounts for every record ever published (records = pending + sealed + settled), and compares
+    every file with its event. Exit code 1 where the audit does not hold."""
+    services, settings = services_of(context), load_config(config)
+    with services.broker(settings) as broker:
         report = run_audit(
             settings,
             broker=broker,
-            store=world.store(settings),
-            clock=world.clock,
+            store=services.store(settings),
+            clock=services.clock,
             digests=digests,
             timeout_s=timeout_s,
         )

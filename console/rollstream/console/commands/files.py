@@ -7,7 +7,7 @@ import json
 import typer
 
 from rollstream.console.options import CONFIG_FILE, ConfigOption, JsonOption
-from rollstream.console.services import outside
+from rollstream.console.services import services_of
 from rollstream.runtime.config.load import load_config
 from rollstream.store import visible_files
 
@@ -22,14 +22,14 @@ def register(app: typer.Typer) -> None:
 def files(
     context: typer.Context, config: ConfigOption = CONFIG_FILE, as_json: JsonOption = False
 ) -> None:
-    """Lists the Parquet files that readers may see: those that manifests name."""
+    """Lists the Parquet files that belong to the data set: those that manifests name."""
     loaded = load_config(config)
-    blobs = outside(context).store(loaded)
+    blobs = services_of(context).store(loaded)
     paths = [str(blobs.local_path(path) or path) for path in visible_files(blobs)]
     if not paths:
         typer.echo(
             f"no manifest under {loaded.store.root} names a file: nothing was sealed there yet, "
-            "or sealers have another store.root; `rollstream status` says what is stuck",
+            "or sealers have another store.root; `rollstream status` shows what is stuck",
             err=True,
         )
     typer.echo(json.dumps(paths, indent=2) if as_json else "\n".join(paths), nl=bool(paths))

@@ -15,7 +15,7 @@ from rollstream.console.options import (
     JsonOption,
     TimeoutOption,
 )
-from rollstream.console.services import outside
+from rollstream.console.services import services_of
 from rollstream.console.views.status import status_view
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
@@ -34,10 +34,10 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Shows how far each stage is, and the first one that is stuck with the likely reason."""
-    world, settings = outside(context), load_config(config)
-    with world.broker(settings) as broker:
-        deadline = Deadline(timeout_s, world.clock)
-        figures = measure(broker, settings, clock=world.clock, deadline=deadline)
+    services, settings = services_of(context), load_config(config)
+    with services.broker(settings) as broker:
+        deadline = Deadline(timeout_s, services.clock)
+        figures = measure(broker, settings, clock=services.clock, deadline=deadline)
     verdict = first_stuck(figures, settings)
     if as_json:
         typer.echo(json.dumps({**asdict(figures), "stuck": verdict._asdict()}, indent=2))

@@ -13,7 +13,7 @@ from rollstream.console.options import (
     JsonOption,
     TimeoutOption,
 )
-from rollstream.console.services import outside, specs_of
+from rollstream.console.services import services_of, specs_of
 from rollstream.runtime.config.load import load_config
 from rollstream.streams.topics.check import check_topics
 from rollstream.streams.topics.create import create_topics
@@ -37,11 +37,11 @@ def create(
     timeout_s: TimeoutOption = TIMEOUT_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Creates the topics that are missing. Those that are there stay as they are."""
-    world, settings = outside(context), load_config(config)
+    """Creates the topics that are missing. Existing ones stay as they are."""
+    services, settings = services_of(context), load_config(config)
     specs = specs_of(settings)
-    with world.broker(settings) as broker:
-        created = create_topics(broker.admin(), specs, timeout_s, clock=world.clock)
+    with services.broker(settings) as broker:
+        created = create_topics(broker.admin(), specs, timeout_s, clock=services.clock)
     if as_json:
         typer.echo(json.dumps(created, indent=2))
         return
@@ -56,10 +56,10 @@ def check(
     timeout_s: TimeoutOption = TIMEOUT_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Says what differs from the configuration and what to do. Exit code 1 where anything does."""
-    world, settings = outside(context), load_config(config)
+    """Lists what differs from the configuration and what to do. Exit code 1 where anything does."""
+    services, settings = services_of(context), load_config(config)
     specs = specs_of(settings)
-    with world.broker(settings) as broker:
+    with services.broker(settings) as broker:
         found = check_topics(broker.admin(), specs, timeout_s)
     if as_json:
         typer.echo(json.dumps([difference._asdict() for difference in found], indent=2))

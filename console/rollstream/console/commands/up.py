@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from rollstream.console.broker import BrokerDidNotStart, EmbeddedKafka
-from rollstream.console.services import outside
+from rollstream.console.services import services_of
 from rollstream.console.views.fetching import Fetching
 from rollstream.runtime.config.load import load_config
 
@@ -27,7 +27,8 @@ def register(app: typer.Typer) -> None:
 def up(
     context: typer.Context,
     data: Annotated[
-        Path, typer.Option(help="Folder of its data; started again it goes on.", metavar="FOLDER")
+        Path,
+        typer.Option(help="Folder of its data; kept for later starts.", metavar="FOLDER"),
     ] = DATA,
     port: Annotated[
         int | None,
@@ -48,11 +49,11 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Runs a real Kafka on this machine, without Docker and Java. Ctrl-C stops it."""
+    """Runs a real Kafka on this machine, without Docker or an installed Java, until Ctrl-C."""
     if port is None and config is not None:
         port = _port_of(load_config(config).kafka.bootstrap)
     console = Console()
-    stopping = outside(context).stopping()
+    stopping = services_of(context).stopping()
     with Fetching(console) as fetching:
         kafka = EmbeddedKafka(data, port=port or PORT, on_progress=fetching).start()
     with kafka:

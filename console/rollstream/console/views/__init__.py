@@ -1,1 +1,1 @@
-"""Figures as tables."""
+"""What commands print for people: tables, and a progress bar."""

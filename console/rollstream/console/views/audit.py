@@ -10,7 +10,7 @@ from rollstream.consumers.audit import AuditReport, PartitionAudit
 
 
 def audit_view(report: AuditReport) -> RenderableType:
-    """A row a partition, the sum of each environment, the problems, and the verdict."""
+    """A table with a row for each partition and environment, then the problems and the verdict."""
     table = Table(title="records = pending + sealed + settled", title_justify="left", box=None)
     table.add_column("partition")
     for heading in ("records", "pending", "sealed", "groups", "files"):

@@ -1,4 +1,4 @@
-"""What the embedded Kafka does while it starts: a bar where it counts, else lines."""
+"""Shows the progress of the embedded Kafka's start: counts as a bar, other messages as lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COUNTED = re.compile(r"(?P<what>.*): (?P<done>\d+) of (?P<total>\d+) (?P<unit>\
 
 
 class Fetching:
-    """Takes the lines of ``EmbeddedKafka(on_progress=…)``."""
+    """A context manager to pass as ``on_progress`` of ``EmbeddedKafka``."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
