@@ -2,11 +2,11 @@
 
 Map:
 
-- ``deciding/``  what is decided: commands and a state to events (pure)
-- ``shaping/``   what a trainer gets: ``Batch`` (pure)
-- ``serving/``   who executes it: ``Sampler`` in process, ``SamplerClient`` over a Ray actor
-- ``history/``   what was served, looked at again: ``replay``
-- ``errors``     what a sampler may answer besides a batch
+- ``deciding/``  the commands: what each decides, and what it returns (pure)
+- ``shaping/``   ``Batch``, and how it is joined from groups' rows (pure)
+- ``serving/``   executes commands: ``Sampler`` in process, ``SamplerClient`` over a Ray actor
+- ``history/``   ``replay``: served batches recomputed
+- ``errors``     every error that a sampler raises
 
 ``SamplerClient`` and ``AsyncSamplerClient`` load Ray when they are first named; ``Sampler`` never.
 """
@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rollstream.runtime.extras import how_to_install
-from rollstream.sampler.deciding.commands import Progress
+from rollstream.sampler.deciding.looking import Progress, SamplerStats
 from rollstream.sampler.errors import (
     InvalidRequest,
     MissingExtra,
@@ -32,7 +32,6 @@ from rollstream.sampler.errors import (
 )
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.local import Sampler
-from rollstream.sampler.serving.owner import SamplerStats
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.padded import Padded
 from rollstream.schemas.order import Policy

@@ -1,12 +1,12 @@
-"""What the sampler decides, without doing anything: pure.
+"""The commands to a sampler: what each decides and returns, without doing anything. Pure.
 
-- ``commands``   what may be asked
-- ``known``      what is known of a sealed group
-- ``eligible``   which groups may be served
-- ``ready``      those that may, in an order that arrival does not influence
-- ``choose``     ``sample_groups``: which of the ready groups make a batch
-- ``served``     a served batch, and what became of examples
-- ``state``      ``SamplerState``: the fold over seal logs and decision log
-- ``decide``     a command and a state to events
-- ``answer``     what is replied once the events are confirmed
+- ``command``       ``Command``: what all have in common; ``Reply``
+- ``batches``       ``NextBatch``, ``Replace``
+- ``trainer``       ``Ack``, ``MarkCheckpointed``, ``Resume``
+- ``policies``      ``PublishPolicy``
+- ``looking``       ``AskProgress``, ``AskStats``, ``ReadGroup``, ``Start``: they decide nothing
+- ``choose``        ``sample_groups``: which of the ready groups make a batch
+- ``dropping``      groups that will never be served, and the events that drop them
+- ``served_steps``  the batches that are held, and the groups in their slots
+- ``shortages``     the error for too few groups: what is ready, what waits, what was dropped
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import accumulate
+from typing import assert_never
 
 import xxhash
 
@@ -45,10 +46,10 @@ def sample_groups(
     salt = f"{seed}\x1f{step}\x1f{start_offset}"
     chosen: list[KnownGroup] = []
     for among, wanted in quotas(environments, num_groups, mix):
-        found = _in_turns(_buckets(ready, among, without), wanted, salt, recency)
-        if found is None:
+        part = _in_turns(_buckets(ready, among, without), wanted, salt, recency)
+        if part is None:
             return None
-        chosen.extend(found)
+        chosen.extend(part)
     return chosen
 
 
@@ -86,12 +87,12 @@ def _in_turns(
     chosen: list[KnownGroup] = []
     left: list[tuple[Key, list[KnownGroup]]] = []
     for key, bucket in buckets:
-        place = _draw(bucket, f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1f0", recency)
-        chosen.append(bucket[place])
+        drawn = _draw(bucket, f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1f0", recency)
+        chosen.append(bucket[drawn])
         if len(chosen) == wanted:
             return chosen
         if len(bucket) > 1:
-            left.append((key, [*bucket[:place], *bucket[place + 1 :]]))
+            left.append((key, [*bucket[:drawn], *bucket[drawn + 1 :]]))
     turn = 0
     while left:
         turn += 1
@@ -108,7 +109,7 @@ def _in_turns(
 
 
 def _draw(bucket: Sequence[KnownGroup], text: str, recency: Recency) -> int:
-    """A place in the bucket."""
+    """The index in the bucket of the group that the hash of ``text`` draws."""
     if len(bucket) == 1:
         return 0
     point = xxhash.xxh3_64_intdigest(text.encode()) / _HASH_RANGE
@@ -119,12 +120,18 @@ def _draw(bucket: Sequence[KnownGroup], text: str, recency: Recency) -> int:
 
 
 def _weights(bucket: Sequence[KnownGroup], recency: Recency) -> list[float]:
-    """By the rank of a group's oldest policy among the distinct ones in the bucket.
+    """A weight a group, by the rank of its oldest policy among the distinct ones in the bucket.
 
     ``linear``: the rank itself, the oldest 1. ``exp``: each rank twice as likely as the one before.
     """
     ages = [(policy.epoch, policy.step) for policy in (group.policies[0] for group in bucket)]
     ranks = {age: rank for rank, age in enumerate(sorted(set(ages)), start=1)}
-    if recency == "linear":
-        return [float(ranks[age]) for age in ages]
-    return [2.0 ** (ranks[age] - len(ranks)) for age in ages]
+    match recency:
+        case "uniform":
+            return [1.0] * len(ages)
+        case "linear":
+            return [float(ranks[age]) for age in ages]
+        case "exp":
+            return [2.0 ** (ranks[age] - len(ranks)) for age in ages]
+        case _:
+            assert_never(recency)

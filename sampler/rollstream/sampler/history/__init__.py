@@ -1,6 +1,6 @@
-"""What was served, looked at again.
+"""Served batches, looked at again.
 
-- ``replay``  recomputes a served batch from its cursor and seed; checks it against the files alone
+- ``replay``  recomputes a served batch from its cursor and seed, or checks it from the files alone
 """
 
 from rollstream.sampler.history.replay import (

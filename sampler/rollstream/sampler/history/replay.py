@@ -1,10 +1,10 @@
-"""A served batch once more: recomputed from the logs, or checked against the files alone."""
+"""Served batches: recomputed from the logs, or checked against the files alone."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,10 +13,11 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler.deciding.commands import Command, NextBatch, Replace
-from rollstream.sampler.deciding.decide import Now, decide
+from rollstream.sampler.deciding.batches import NextBatch, Replace
+from rollstream.sampler.deciding.command import Now
 from rollstream.sampler.errors import UnknownStep
-from rollstream.sampler.serving.owner import sampler_section
+from rollstream.sampler.serving.owner import sampler_config
+from rollstream.sampler.serving.seal_logs import seal_logs_of
 from rollstream.schemas.digest import combined, row_digests
 from rollstream.schemas.events import BatchServed, Replaced
 from rollstream.schemas.ids import PartitionAddress
@@ -129,7 +130,7 @@ def check_from_files(
         ConfigError, UnknownSampler.
     """
     loaded = configured(config)
-    sampler_section(name, loaded)
+    sampler_config(name, loaded)
     used = open_store(loaded.store.root) if store is None else store
     if trainer_epoch is None:
         trainer_epoch = _newest_epoch(used, name, step)
@@ -155,42 +156,53 @@ def _replay(
     timeout_s: float,
     clock: Clock | None,
 ) -> list[Replayed]:
-    section = sampler_section(name, config)
+    sampler = sampler_config(name, config)
     layout = Layout(config.kafka.namespace, config.kafka.generation)
-    decisions = _read(broker, [TopicPartition(layout.sampler(name), 0)], timeout_s, clock)
-    served = [h for h in decisions if isinstance(h.event, BatchServed) and h.event.step == step]
-    if not served:
+    log = layout.sampler_log(name)
+    decisions = list(_read(broker, [log], Deadline(timeout_s, clock)))
+    choices = _choices_of(step, decisions)
+    if not choices:
         raise UnknownStep(f"the log of sampler {name!r} has no batch for step {step}")
-    first = served[-1].offset
-    targets = [
-        h
-        for h in decisions
-        if h.offset == first
-        or (isinstance(h.event, Replaced) and h.event.step == step and h.offset > first)
-    ]
-    logs = {
-        TopicPartition(layout.groups(environment), partition): PartitionAddress(
-            environment, layout.generation, partition
-        )
-        for environment in section.environments
-        for partition in range(config.environments[environment].partitions)
-    }
-    sealed = _read(broker, list(logs), timeout_s, clock)
-    found = []
-    for target in targets:
-        event = target.event
-        assert isinstance(event, BatchServed | Replaced)
-        seed = served[-1].event.seed if isinstance(served[-1].event, BatchServed) else section.seed
-        state = SamplerState(name, section.model_copy(update={"seed": seed}), list(logs.values()))
-        ends = position_of(event.cursor)
-        for confirmed in sealed:
-            if confirmed.offset < ends[logs[confirmed.where]]:
-                state.apply_groups(logs[confirmed.where], confirmed.offset, confirmed.event)
-        for confirmed in decisions:
-            if confirmed.offset < target.offset:
-                state.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
-        found.append(_again(target.offset, event, state))
-    return found
+    events = [_choice(decisions[index]) for index in choices]
+    if isinstance(events[0], BatchServed):
+        sampler = sampler.model_copy(update={"seed": events[0].seed})
+    cursors = [position_of(event.cursor) for event in events]
+    addresses = seal_logs_of(name, config)
+    state = SamplerState(name, sampler, list(addresses.values()))
+    between: list[tuple[PartitionAddress, ConfirmedEvent]] = []  # The first choice and the last.
+    for sealed in _read(broker, list(addresses), Deadline(timeout_s, clock)):
+        address = addresses[sealed.where]
+        if sealed.offset < cursors[0].get(address, 0):
+            state.apply_groups(address, sealed.offset, sealed.event)
+        elif sealed.offset < cursors[-1].get(address, 0):
+            between.append((address, sealed))
+    replayed, folded = [], 0
+    for index, event, cursor in zip(choices, events, cursors, strict=True):
+        for address, sealed in between:
+            if state.applied(address) <= sealed.offset < cursor.get(address, 0):
+                state.apply_groups(address, sealed.offset, sealed.event)
+        for decision in decisions[folded:index]:
+            state.apply(decision.offset, decision.timestamp_us, decision.event)
+        folded = index
+        replayed.append(_decide_again(decisions[index].offset, event, state))
+    return replayed
+
+
+def _choices_of(step: int, decisions: Sequence[ConfirmedEvent]) -> list[int]:
+    """Where the newest batch of a step, and the replacements in it, are among the decisions."""
+    choices: list[int] = []
+    for index, decision in enumerate(decisions):
+        match decision.event:
+            case BatchServed(step=at) if at == step:
+                choices = [index]
+            case Replaced(step=at) if at == step:
+                choices.append(index)
+    return choices
+
+
+def _choice(decision: ConfirmedEvent) -> Choice:
+    assert isinstance(decision.event, Choice), decision
+    return decision.event
 
 
 def _newest_epoch(store: Blobs, name: str, step: int) -> int:
@@ -198,9 +210,9 @@ def _newest_epoch(store: Blobs, name: str, step: int) -> int:
     path = PurePosixPath(batch_path(name, 0, step))
     folder = path.parents[1]
     epochs = [
-        int(found.parent.name.partition("=")[2])
+        int(written.parent.name.partition("=")[2])
         for blob in store.list(f"{folder}/")
-        if (found := PurePosixPath(blob.path)).name == path.name
+        if (written := PurePosixPath(blob.path)).name == path.name
     ]
     if not epochs:
         raise BlobMissing(
@@ -211,27 +223,27 @@ def _newest_epoch(store: Blobs, name: str, step: int) -> int:
     return max(epochs)
 
 
-def _again(offset: int, event: Choice, state: SamplerState) -> Replayed:
-    command: Command
+def _decide_again(offset: int, event: Choice, state: SamplerState) -> Replayed:
+    command: NextBatch | Replace
     if isinstance(event, BatchServed):
-        asked = json.loads(event.request)
-        command = NextBatch(step=event.step, **asked)
+        command = NextBatch(step=event.step, **json.loads(event.request))
     else:
-        slots = tuple(event.slots.tolist())
-        digest = state.batches[event.step].digest
-        command = Replace(step=event.step, digest=digest, slots=slots, reason=event.reason)
-    again = decide(command, state, Now(event.epoch, event.nonce, event.now_ts))
-    chosen = next((e for e in again if isinstance(e, BatchServed | Replaced)), None)
-    if chosen is None:
-        return Replayed(offset, event, (), b"")
-    return Replayed(offset, event, tuple(g.group_id for g in chosen.groups), chosen.digest)
+        command = Replace(
+            step=event.step,
+            digest=state.batches[event.step].digest,
+            slots=tuple(event.slots.tolist()),
+            reason=event.reason,
+        )
+    now = Now(epoch=event.epoch, nonce=event.nonce, now_ts=event.now_ts)
+    for again in command.decide(state, now):
+        if isinstance(again, Choice):
+            group_ids = tuple(group.group_id for group in again.groups)
+            return Replayed(offset, event, group_ids, again.digest)
+    return Replayed(offset, event, (), b"")
 
 
 def _read(
-    broker: Broker, logs: Sequence[TopicPartition], timeout_s: float, clock: Clock | None
-) -> list[ConfirmedEvent]:
-    follower = Follower(broker, dict.fromkeys(logs, 0))
-    try:
-        return list(follower.read_to_end(Deadline(timeout_s, clock)))
-    finally:
-        follower.close()
+    broker: Broker, logs: Sequence[TopicPartition], deadline: Deadline
+) -> Iterator[ConfirmedEvent]:
+    with closing(Follower(broker, dict.fromkeys(logs, 0))) as follower:
+        yield from follower.read_to_end(deadline)

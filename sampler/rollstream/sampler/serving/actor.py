@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import socket
 import threading
 from dataclasses import dataclass
 
@@ -13,24 +11,22 @@ import ray
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.entropy import SystemEntropy
-from rollstream.sampler.deciding.commands import Command
+from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.errors import SamplerError
-from rollstream.sampler.serving.owner import Owner, Reply
+from rollstream.sampler.serving.owner import Owner
 from rollstream.sampler.shaping.scratch import Scratch
 from rollstream.schemas.errors import RollstreamError
 from rollstream.store.blobs import Blobs
-from rollstream.store.open import open_store
 from rollstream.store.warm_memory import keep_memory_warm
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerError, Fenced
-from rollstream.streams.kafka import KafkaBroker
 
-IDLE_EVERY_S = 0.05  # How often what was sealed meanwhile is folded while nobody asks.
+IDLE_EVERY_S = 0.05  # How often what was sealed is folded while no command is executed.
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """To an actor that was overtaken: it exits for good."""
+    """Not a command: has an actor whose sampler was fenced exit for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +34,18 @@ class Refused:
     """An error that crosses to the client as a value, so that its type survives.
 
     Attributes:
-        overtaken: the sampler itself, not only this trainer, has a successor.
+        sampler_fenced: the sampler itself, not only this trainer, has a successor.
     """
 
     error: RollstreamError
-    overtaken: bool
+    sampler_fenced: bool
 
 
 class SamplerActor:
     """One sampler, decided in one process.
 
-    Started anew by Ray when its process was killed; it then folds the logs and goes on. Overtaken
-    by another owner it answers ``Fenced`` and exits for good at ``Leave``.
+    Started anew by Ray when its process was killed; it then folds the logs and goes on. Where
+    another owner took over it answers ``Fenced``, and exits for good at ``Leave``.
     """
 
     def __init__(
@@ -60,24 +56,20 @@ class SamplerActor:
         store: Blobs | None,
     ) -> None:
         keep_memory_warm()
-        if broker is None:
-            broker = KafkaBroker(config.kafka.bootstrap, config.kafka.client)
         self._owner = Owner(
             name,
             config,
             broker=broker,
-            store=open_store(config.store.root) if store is None else store,
+            store=store,
             clock=SystemClock(),
             entropy=SystemEntropy(),
-            owner=f"{socket.gethostname()}:{os.getpid()} (actor)",
-            pid=os.getpid(),
             memory=Scratch(),  # Ray copies a reply into shared memory before the next call.
         )
         self._started = False
         self._idler = threading.Thread(target=self._idle, name="rollstream-idle", daemon=True)
 
-    def execute(self, command: Command | Leave, wait_s: float) -> Reply | Refused:
-        """See ``Owner.execute``; errors that Rollstream raises on purpose are returned."""
+    def execute(self, command: Command[R] | Leave, wait_s: float) -> Reply[R] | Refused:
+        """As ``Owner.execute``; errors that Rollstream raises on purpose are returned."""
         if isinstance(command, Leave):
             self._owner.close()
             ray.actor.exit_actor()  # type: ignore[no-untyped-call]
@@ -89,21 +81,19 @@ class SamplerActor:
                 self._idler.start()
             return self._owner.execute(command, wait_s)
         except RollstreamError as error:
-            overtaken = isinstance(error, Fenced) and self._owner.fenced
-            return Refused(_portable(error), overtaken)
+            return Refused(_portable(error), isinstance(error, Fenced) and self._owner.fenced)
 
     def _idle(self) -> None:
         clock, never = SystemClock(), threading.Event()
         while not clock.wait(never, IDLE_EVERY_S):
             try:
-                self._owner.idle()
+                self._owner.fold_sealed()
             except (BrokerError, Fenced):
-                # The next command meets the same trouble and answers it to somebody.
-                continue
+                continue  # The next command meets the same error and returns it to its caller.
 
 
 def _portable(error: RollstreamError) -> RollstreamError:
-    """The error itself where it can be rebuilt on the other side, else its words."""
+    """The error itself where it can be unpickled, else a ``SamplerError`` with its message."""
     try:
         pickle.loads(pickle.dumps(error))
     except TypeError:

@@ -1,4 +1,4 @@
-"""What a trainer says to a sampler, whoever executes it."""
+"""The public methods of a sampler, whoever executes their commands."""
 
 from __future__ import annotations
 
@@ -7,33 +7,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler.deciding.commands import (
-    Ack,
-    AckStatus,
+from rollstream.sampler.deciding.batches import BatchCommand, NextBatch, Replace
+from rollstream.sampler.deciding.command import Command, R, Reply
+from rollstream.sampler.deciding.looking import (
     AskProgress,
     AskStats,
-    Command,
-    Later,
-    MarkCheckpointed,
-    NextBatch,
     Progress,
-    PublishPolicy,
-    ReadRows,
-    Replace,
-    Resume,
+    ReadGroup,
+    SamplerStats,
 )
+from rollstream.sampler.deciding.policies import PublishPolicy
+from rollstream.sampler.deciding.trainer import Ack, AckStatus, Later, MarkCheckpointed, Resume
 from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
-from rollstream.sampler.serving.owner import Reply, SamplerStats
 from rollstream.sampler.shaping.batch import Batch
-from rollstream.schemas.columns import Columns
 from rollstream.schemas.order import Policy
+from rollstream.schemas.records import RolloutGroup
 from rollstream.streams.folds.sampler.eligible import Accept
 
-WAIT_SLICE_S = 0.05  # So that one who waits for groups does not keep others from being confirmed.
+# The longest that one call which waits for groups holds the sampler, which executes one command at
+# a time: others are executed between two slices, after at most this long for each call that waits.
+WAIT_SLICE_S = 0.05
 
 
 class SamplerApi(ABC):
@@ -43,7 +40,7 @@ class SamplerApi(ABC):
     *n* into *n + 1*. Every call may be repeated: a step asked again gives the same batch, byte for
     byte, also from another rank, another process, or after a crash.
 
-    A door belongs to one trainer. From its first call on it is of the trainer epoch then in effect
+    An object belongs to one trainer. With its first call it joins the trainer epoch in effect
     (``resume`` begins a new one), and once a successor has resumed every call raises ``Fenced``.
 
     Examples:
@@ -59,12 +56,12 @@ class SamplerApi(ABC):
         self._trainer_epoch: int | None = None
 
     @abstractmethod
-    def _execute(self, command: Command, wait_s: float) -> Reply:
+    def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         """Has the command executed; raises what the sampler raised."""
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go. Idempotent."""
+        """Releases what this object holds. Idempotent."""
 
     def __enter__(self) -> Self:
         return self
@@ -103,8 +100,7 @@ class SamplerApi(ABC):
             UnknownStep: the checkpoint lies beyond what was served, or what is to be replayed is no
                 longer held.
         """
-        step: int = self._ask(Resume(checkpointed_step=checkpointed_step, later=later))
-        return step
+        return self._ask(Resume(checkpointed_step=checkpointed_step, later=later))
 
     def next_batch(
         self,
@@ -181,58 +177,50 @@ class SamplerApi(ABC):
         return self._ask_for_batch(command, timeout_s)
 
     def ack(self, batch: Batch, status: AckStatus = "trained") -> None:
-        """Delivered and trained on (or ``failed``); rank 0 says it for all ranks.
+        """Records that the batch was trained on (or ``failed``); rank 0 acks for all ranks.
 
         It becomes final with ``checkpointed``, or with a successor's ``resume``.
         """
         self._ask(Ack(step=batch.step, batch_id=batch.batch_id, status=status))
 
     def checkpointed(self, step: int) -> None:
-        """The weights after ``step`` are saved: batches up to it are final. May come late."""
+        """Makes batches up to ``step`` final: the weights after it are saved. May come late."""
         self._ask(MarkCheckpointed(step=step))
 
     def publish_policy(self, step: int, *, policy_version: str) -> Policy:
-        """Weights ``step`` are there under this version; lag is measured against the newest.
+        """Records that weights ``step`` have this version; lag is measured against the newest.
 
         Returns:
-            The policy as workers must name it (lineage, epoch, step, version); the epoch is what
-            tells weights after a ``resume`` from those before it. Where the version
-            named other weights in an older epoch, the returned one differs: no version is ever
-            used again.
+            The policy as workers must name it (lineage, epoch, step, version). The epoch sets
+            weights after a ``resume`` apart from those before it. Where the version named other
+            weights in an older epoch, the returned one differs: no version is ever used again.
 
         Raises:
             RequestDiffers: the weights have another version, or the version names other weights.
         """
-        policy: Policy = self._ask(PublishPolicy(step=step, policy_version=policy_version))
-        return policy
+        return self._ask(PublishPolicy(step=step, policy_version=policy_version))
 
     def progress(self) -> Progress:
         """What became of examples: what a data loader needs to resume."""
-        found: Progress = self._ask(AskProgress())
-        return found
+        return self._ask(AskProgress())
 
     def stats(self) -> SamplerStats:
-        """How the sampler does."""
-        found: SamplerStats = self._ask(AskStats())
-        return found
+        """Figures of the sampler: what is ready, what waits, what was served."""
+        return self._ask(AskStats())
 
-    def _ask_for_batch(self, command: NextBatch | Replace, timeout_s: float | None) -> Batch:
+    def _ask_for_batch(self, command: BatchCommand, timeout_s: float | None) -> Batch:
         begun_s = self._clock.monotonic_s()
-        batch: Batch = self._ask(command, self._timeout_s if timeout_s is None else timeout_s)
-        return replace(
-            batch,
-            waited_s=self._clock.monotonic_s() - begun_s,
-            read_rows=partial(self._read_rows, batch.step, batch.digest),
-        )
+        assembled = self._ask(command, self._timeout_s if timeout_s is None else timeout_s)
+        waited_s = self._clock.monotonic_s() - begun_s
+        return assembled(waited_s=waited_s, read_group=self._read_group)
 
-    def _read_rows(self, step: int, digest: bytes, slot: int) -> Columns:
-        rows: Columns = self._ask(ReadRows(step=step, digest=digest, slot=slot))
-        return rows
+    def _read_group(self, step: int, digest: bytes, slot: int) -> RolloutGroup:
+        return self._ask(ReadGroup(step=step, digest=digest, slot=slot))
 
-    def _ask(self, command: Command, timeout_s: float = 0.0) -> Any:
+    def _ask(self, command: Command[R], timeout_s: float = 0.0) -> R:
         deadline = Deadline(timeout_s, self._clock)
+        stamped = replace(command, trainer_epoch=self._trainer_epoch)
         while True:
-            stamped = replace(command, trainer_epoch=self._trainer_epoch)
             try:
                 reply = self._execute(stamped, deadline.slice_s(WAIT_SLICE_S))
             except NotEnoughGroups as error:

@@ -17,11 +17,12 @@ from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler.deciding.commands import Command
+from rollstream.sampler.deciding.command import Command, R, Reply
+from rollstream.sampler.deciding.looking import Start
 from rollstream.sampler.errors import SamplerUnavailable
 from rollstream.sampler.serving.actor import Leave, Refused, SamplerActor
 from rollstream.sampler.serving.api import SamplerApi
-from rollstream.sampler.serving.owner import Reply, sampler_section
+from rollstream.sampler.serving.owner import sampler_config
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import Fenced
@@ -57,7 +58,7 @@ class SamplerClient(SamplerApi):
 
         Args:
             name: which ``[samplers.<name>]``.
-            config: the configuration, or where it lies.
+            config: the configuration, or the path of its file.
             broker: for the actor, instead of the configured one, and so ``store``; they travel
                 there, so they must be picklable.
             clock: for waits on this side.
@@ -71,7 +72,7 @@ class SamplerClient(SamplerApi):
             TopicMismatch: topics are missing or not as configured.
         """
         loaded = configured(config)
-        section = sampler_section(name, loaded)
+        timeout_s = sampler_config(name, loaded).timeout_s
         _connect(address)
         actor: Any = (
             ray.remote(SamplerActor)
@@ -86,9 +87,8 @@ class SamplerClient(SamplerApi):
             )
             .remote(name, loaded, broker, store)
         )
-        client = cls(name, actor, clock or SystemClock(), section.timeout_s)
-        client.stats()
-        client._trainer_epoch = None
+        client = cls(name, actor, clock or SystemClock(), timeout_s)
+        client._execute(Start(), 0.0)
         return client
 
     def __init__(self, name: str, actor: Any, clock: Clock, timeout_s: float) -> None:
@@ -97,21 +97,21 @@ class SamplerClient(SamplerApi):
         self._actor = actor
         self._closed = False
 
-    def _execute(self, command: Command, wait_s: float) -> Reply:
+    def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         if self._closed:
             raise SamplerUnavailable(f"this client of {self._name!r} is closed; attach again")
         answer = self._call(command, wait_s)
         if isinstance(answer, Refused):
-            if answer.overtaken:
+            if answer.sampler_fenced:
                 self._actor.execute.remote(Leave(), 0.0)
             raise answer.error
         return answer
 
-    def _call(self, command: Command, wait_s: float) -> Reply | Refused:
+    def _call(self, command: Command[R], wait_s: float) -> Reply[R] | Refused:
         deadline = Deadline(START_TIMEOUT_S + wait_s, self._clock)
         while True:
             try:
-                answer: Reply | Refused = ray.get(
+                answer: Reply[R] | Refused = ray.get(
                     self._actor.execute.remote(command, wait_s), timeout=deadline.left_s()
                 )
             except GetTimeoutError as error:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
 
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.entropy import Entropy, SystemEntropy
-from rollstream.sampler.deciding.commands import Command
+from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.serving.api import SamplerApi
-from rollstream.sampler.serving.owner import Owner, Reply, sampler_section
+from rollstream.sampler.serving.owner import Owner, sampler_config
 from rollstream.sampler.shaping.scratch import Fresh
 from rollstream.store.blobs import Blobs
-from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker
-from rollstream.streams.kafka import KafkaBroker
 
 
 class Sampler(SamplerApi):
@@ -27,7 +23,7 @@ class Sampler(SamplerApi):
 
     Args:
         name: which ``[samplers.<name>]``.
-        config: the configuration, or where it lies.
+        config: the configuration, or the path of its file.
         broker: instead of the configured one, and so ``store``; the caller closes them.
         clock: instead of the system's, and so ``entropy``.
 
@@ -50,19 +46,14 @@ class Sampler(SamplerApi):
     ) -> None:
         loaded = configured(config)
         clock = clock or SystemClock()
-        super().__init__(clock, sampler_section(name, loaded).timeout_s)
-        self._own_broker: Broker | None = None
-        if broker is None:
-            broker = self._own_broker = KafkaBroker(loaded.kafka.bootstrap, loaded.kafka.client)
+        super().__init__(clock, sampler_config(name, loaded).timeout_s)
         self._owner = Owner(
             name,
             loaded,
             broker=broker,
-            store=open_store(loaded.store.root) if store is None else store,
+            store=store,
             clock=clock,
             entropy=entropy or SystemEntropy(),
-            owner=f"{socket.gethostname()}:{os.getpid()}",
-            pid=os.getpid(),
             memory=Fresh(),
         )
         try:
@@ -71,12 +62,9 @@ class Sampler(SamplerApi):
             self.close()
             raise
 
-    def _execute(self, command: Command, wait_s: float) -> Reply:
+    def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         return self._owner.execute(command, wait_s)
 
     def close(self) -> None:
-        """Lets go: nothing is written; the next owner goes on where this one stood."""
+        """Releases the log; nothing is written, and the next owner goes on from here."""
         self._owner.close()
-        if self._own_broker is not None:
-            self._own_broker.close()
-            self._own_broker = None

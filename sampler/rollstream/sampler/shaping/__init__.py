@@ -1,4 +1,4 @@
-"""What a trainer gets, made from columns: pure.
+"""Batches for trainers, made from columns. Pure.
 
 - ``batch``       ``Batch``: ragged and packed; ``metrics``, ``to_torch``, ``to_jax``
 - ``assembled``   groups' rows joined into a batch

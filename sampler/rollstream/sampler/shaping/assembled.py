@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.sampler.errors import InvalidRequest
-from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.batch import Batch, GroupReader
 from rollstream.sampler.shaping.scratch import Fresh, Scratch
 from rollstream.schemas.columns import Columns, Ragged
 from rollstream.schemas.records import SampledBatch, token_array
@@ -17,11 +18,11 @@ from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 
 FIELDS = ("prompt_tokens", "output_tokens", "logprobs", "loss_mask", "rewards", "token_arrays")
-"""What is read from the store; everything else stands in the seal log."""
+"""The columns that a batch reads from the store; all others of its fields are in the seal log."""
 
 
 class GroupRows(NamedTuple):
-    """A group and its rows: those of ``columns`` that begin at ``first``."""
+    """A group, its slot in the batch, and its rows: those of ``columns`` from ``first`` on."""
 
     slot: int
     group: KnownGroup
@@ -29,7 +30,13 @@ class GroupRows(NamedTuple):
     first: int
 
 
-def make_batch(
+class AssembledBatch(Protocol):
+    """Makes the batch, given what only the process knows that asked for it."""
+
+    def __call__(self, *, waited_s: float, read_group: GroupReader | None) -> Batch: ...
+
+
+def assemble(
     served: ServedBatch,
     parts: Sequence[GroupRows],
     *,
@@ -37,15 +44,15 @@ def make_batch(
     dp_rank: int = 0,
     dp_size: int = 1,
     groups_ready: int,
-    waited_s: float = 0.0,
-) -> Batch:
-    """The batch over these groups, in their order; tokens, masks and log-probs in ``memory``."""
+) -> AssembledBatch:
+    """Joins these groups, in their order; tokens, masks and log-probs in ``memory``."""
     event = served.event
     lengths = _Lengths.of(parts)
     tokens, loss_mask, logprobs = _per_token(parts, lengths, memory)
     uids = tuple(uid for p in parts for uid in p.group.segments.uids[_rows_of(p)])
     rows = [p.group.group.rows for p in parts]
-    return Batch(
+    return partial(
+        Batch,
         step=event.step,
         batch_id=event.batch_id,
         digest=served.digest,
@@ -63,7 +70,7 @@ def make_batch(
         environments=tuple(
             name for p in parts for name in (p.group.key.environment,) * p.group.group.rows
         ),
-        stop_reasons=tuple(word for p in parts for word in _stop_reasons(p)),
+        stop_reasons=tuple(reason for p in parts for reason in _stop_reasons(p)),
         token_arrays=_token_arrays(parts, lengths),
         sampled=SampledBatch(
             event.batch_id, tuple(group.group_id for group in served.groups), event.now_ts
@@ -73,7 +80,6 @@ def make_batch(
         dp_size=dp_size,
         policy_step=event.policy_step,
         groups_ready=groups_ready,
-        waited_s=waited_s,
     )
 
 
@@ -159,8 +165,8 @@ def _joined(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
 
 
 def _stop_reasons(part: GroupRows) -> list[str]:
-    words = part.group.segments.stop_reasons
-    return [words[i] for i in part.group.segments.stop_reason_idxs[_rows_of(part)].tolist()]
+    reasons = part.group.segments.stop_reasons
+    return [reasons[i] for i in part.group.segments.stop_reason_idxs[_rows_of(part)].tolist()]
 
 
 def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
 from rollstream.sampler.shaping.padded import Padded, PaddedLayout, pad
-from rollstream.schemas.columns import Columns
-from rollstream.schemas.records import RolloutRecord, SampledBatch, records_from
+from rollstream.schemas.records import RolloutGroup, RolloutRecord, SampledBatch
 
+GroupReader = Callable[[int, bytes, int], RolloutGroup]  # Of a step's batch by digest: a slot.
 TRUNCATED = "length"  # The stop reason of a rollout that ran into its limit.
-ReadRows = Callable[[int], Columns]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -76,7 +75,7 @@ class Batch:
     policy_step: int
     groups_ready: int
     waited_s: float
-    read_rows: ReadRows | None = field(default=None, repr=False)
+    read_group: GroupReader | None = field(repr=False)
 
     def __len__(self) -> int:
         """Rollouts."""
@@ -115,7 +114,7 @@ class Batch:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Every array by name; ``reward_components`` and ``token_arrays`` as ``name/key``."""
-        found: dict[str, NDArray[Any]] = {
+        named: dict[str, NDArray[Any]] = {
             "tokens": self.tokens,
             "offsets": self.offsets,
             "prompt_lengths": self.prompt_lengths,
@@ -127,30 +126,34 @@ class Batch:
             "weight_steps": self.weight_steps,
         }
         for name, component in self.reward_components.items():
-            found[f"reward_components/{name}"] = component
+            named[f"reward_components/{name}"] = component
         for name, values in self.token_arrays.items():
-            found[f"token_arrays/{name}"] = values
-        return found
+            named[f"token_arrays/{name}"] = values
+        return named
 
     def __getstate__(self) -> list[Any]:
-        """All but the way back to the sampler, which another process does not have."""
-        return [None if f.name == "read_rows" else getattr(self, f.name) for f in fields(self)]
+        """All fields but ``read_group``, which asks a sampler that other processes do not have."""
+        return [None if f.name == "read_group" else getattr(self, f.name) for f in fields(self)]
 
     def records(self, group: int) -> list[RolloutRecord]:
-        """A group's rollouts with all their fields, as they lie in the store.
+        """The rollouts of one of this batch's groups with all their fields; see ``group``."""
+        return list(self.group(group).rollouts)
+
+    def group(self, group: int) -> RolloutGroup:
+        """One of this batch's groups, from 0, with all fields of its rollouts, from the store.
 
         Raises:
             InvalidRequest: there is no such group in this batch.
-            RowsOutOfReach: the batch has left the process of its sampler.
+            RowsOutOfReach: the batch was copied out of the process that asked for it.
         """
         if not 0 <= group < len(self.slots):
             raise InvalidRequest(f"group {group} is not one of this batch's {len(self.slots)}")
-        if self.read_rows is None:
+        if self.read_group is None:
             raise RowsOutOfReach(
                 "this batch was copied out of the process that asked the sampler for it; ask for "
                 f"next_batch({self.step}) here and read the group from that"
             )
-        return records_from(self.read_rows(self.slots[group]))
+        return self.read_group(self.step, self.digest, self.slots[group])
 
     def metrics(self) -> dict[str, float]:
         """A flat dict for any logger.
@@ -159,7 +162,7 @@ class Batch:
         ``all_equal_share`` of groups whose rewards leave no advantage; ``truncated_share`` of
         rollouts; ``lag/mean`` and ``lag/max`` in optimizer steps; ``groups_ready``; ``wait_s``.
         """
-        found: dict[str, float] = {
+        metrics: dict[str, float] = {
             "groups": float(len(self.slots)),
             "rollouts": float(len(self)),
             "tokens": float(len(self.tokens)),
@@ -168,22 +171,22 @@ class Batch:
             "wait_s": self.waited_s,
         }
         if not self.uids:
-            return found
-        found["reward/mean"] = float(self.rewards.mean())
+            return metrics
+        metrics["reward/mean"] = float(self.rewards.mean())
         environments = np.asarray(self.environments)
         for name in sorted(set(self.environments)):
-            found[f"reward/{name}"] = float(self.rewards[environments == name].mean())
+            metrics[f"reward/{name}"] = float(self.rewards[environments == name].mean())
         starts = np.flatnonzero(np.diff(self.group_index, prepend=-1))
         lowest = np.minimum.reduceat(self.rewards, starts)
         highest = np.maximum.reduceat(self.rewards, starts)
-        found["all_equal_share"] = float((lowest == highest).mean())
-        found["truncated_share"] = self.stop_reasons.count(TRUNCATED) / len(self)
+        metrics["all_equal_share"] = float((lowest == highest).mean())
+        metrics["truncated_share"] = self.stop_reasons.count(TRUNCATED) / len(self)
         known = self.weight_steps[self.weight_steps >= 0]
         if len(known):
             lags = max(self.step, self.policy_step) - known
-            found["lag/mean"] = float(lags.mean())
-            found["lag/max"] = float(lags.max())
-        return found
+            metrics["lag/mean"] = float(lags.mean())
+            metrics["lag/max"] = float(lags.max())
+        return metrics
 
 
 def _library(name: str, method: str) -> Any:

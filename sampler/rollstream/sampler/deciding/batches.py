@@ -1,0 +1,267 @@
+"""Batches: the next one, and other groups in the slots of one that was served. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollstream.sampler.deciding.choose import quotas, sample_groups
+from rollstream.sampler.deciding.command import Command, Engine, Now, Shortage
+from rollstream.sampler.deciding.dropping import drop_events, useless_groups
+from rollstream.sampler.deciding.served_steps import batch_of, group_of
+from rollstream.sampler.errors import (
+    InvalidRequest,
+    RequestDiffers,
+    TooManyOpenBatches,
+    UnknownStep,
+)
+from rollstream.sampler.shaping.assembled import AssembledBatch, assemble
+from rollstream.sampler.shaping.ranks import share
+from rollstream.schemas.events import BatchServed, ChosenGroup, Replaced, SamplerEvent
+from rollstream.streams.folds.sampler.eligible import Accept
+from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.served import ServedBatch, batch_digest
+from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCommand(Command[AssembledBatch]):
+    """A command whose result is the batch of a step.
+
+    Attributes:
+        dp_rank, dp_size: which share of the recorded batch is read; no part of the request.
+    """
+
+    step: int
+    dp_rank: int = 0
+    dp_size: int = 1
+
+    def result(self, state: SamplerState, engine: Engine) -> AssembledBatch:
+        """This rank's share of the recorded batch, with its rows.
+
+        Raises:
+            InvalidRequest: a group is of an environment that is not configured any more.
+        """
+        served = state.batches[self.step]
+        slots = share(len(served.groups), self.dp_rank, self.dp_size)
+        groups = [(slot, group_of(served, slot, state)) for slot in slots]
+        return assemble(
+            served,
+            engine.payloads.parts(self.step, groups),
+            memory=engine.memory,
+            dp_rank=self.dp_rank,
+            dp_size=self.dp_size,
+            groups_ready=len(state.ready),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextBatch(BatchCommand):
+    """The batch that turns weights ``step`` into weights ``step + 1``."""
+
+    num_groups: int
+    accept: Accept | None = None
+    mix: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.step < 0:
+            raise InvalidRequest(f"step {self.step} is negative; the first step is 0")
+        if self.num_groups < 1:
+            raise InvalidRequest(f"num_groups {self.num_groups} makes no batch; ask for 1 or more")
+        if self.accept not in (None, "nonzero_std"):
+            raise InvalidRequest(f"accept {self.accept!r} is unknown; use 'nonzero_std' or None")
+        if not 0 <= self.dp_rank < self.dp_size:
+            raise InvalidRequest(
+                f"dp_rank {self.dp_rank} is not below dp_size {self.dp_size}; ranks begin at 0"
+            )
+        shares = list((self.mix or {"": 1.0}).values())
+        if any(share < 0 or not math.isfinite(share) for share in shares) or not sum(shares) > 0:
+            raise InvalidRequest(
+                f"mix {dict(self.mix or {})} gives no shares; use numbers of 0 or more, not all 0"
+            )
+
+    def request(self) -> str:
+        """What was asked, as canonical JSON: equal requests are equal texts."""
+        asked = {
+            "accept": self.accept,
+            "mix": None if self.mix is None else {k: float(v) for k, v in self.mix.items()},
+            "num_groups": self.num_groups,
+        }
+        return json.dumps(asked, sort_keys=True, separators=(",", ":"))
+
+    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        served = state.batches.get(self.step)
+        if served is not None:
+            self._check_same_request(served)
+            return []
+        self._check_new_step(state)
+        drops = useless_groups(state, self.step, all_equal=self.accept == "nonzero_std")
+        events = drop_events(drops, now)
+        chosen = sample_groups(
+            state.ready,
+            self.num_groups,
+            environments=state.config.environments,
+            seed=state.config.seed,
+            step=self.step,
+            recency=state.config.recency,
+            mix=self.mix,
+            without={ref for refs in drops.values() for ref in refs},
+        )
+        if chosen is None:
+            return events
+        groups = tuple(map(_chosen, chosen))
+        newest = state.newest_policy()
+        served_event = BatchServed(
+            **now,
+            trainer_epoch=state.trainer_epoch,
+            step=self.step,
+            batch_id=f"{state.name}-{state.trainer_epoch}-{self.step}",
+            seed=state.config.seed,
+            request=self.request(),
+            policy_step=NOTHING if newest is None else newest.step,
+            cursor=state.cursor(),
+            groups=groups,
+            digest=batch_digest(groups),
+        )
+        return [*events, served_event]
+
+    def shortage(self, state: SamplerState) -> Shortage | None:
+        if self.step in state.batches:
+            return None
+        shares = quotas(state.config.environments, self.num_groups, self.mix)
+        described = ", ".join(f"{count} of {' or '.join(names)}" for names, count in shares)
+        return Shortage(self.step, self.num_groups, described)
+
+    def _check_same_request(self, served: ServedBatch) -> None:
+        if self.request() != served.event.request:
+            raise RequestDiffers(
+                f"step {self.step} was served for {served.event.request} and is now asked for "
+                f"with {self.request()}; ask with the same arguments, or "
+                "resume(…, later='release')"
+            )
+
+    def _check_new_step(self, state: SamplerState) -> None:
+        """Steps are decided one after the other, from what is configured."""
+        config = state.config
+        if self.step != state.next_step:
+            held = "no batch is held"
+            if state.batches:
+                held = f"held are steps {min(state.batches)} to {max(state.batches)}"
+            raise UnknownStep(
+                f"step {self.step} was asked for, but the next one to be served is "
+                f"{state.next_step}; {held}. Ask for {state.next_step}, or resume from the "
+                "checkpoint you have"
+            )
+        unknown = set(self.mix or ()) - set(config.environments)
+        if unknown:
+            raise InvalidRequest(
+                f"mix names {sorted(unknown)}, but sampler {state.name!r} serves "
+                f"{sorted(config.environments)}; add them to its environments"
+            )
+        if self.num_groups > config.capacity_groups:
+            raise InvalidRequest(
+                f"num_groups {self.num_groups} is above capacity_groups {config.capacity_groups}: "
+                "that many would never be ready; raise the capacity"
+            )
+        opened = len(state.open_batches())
+        if opened >= config.max_open_batches:
+            raise TooManyOpenBatches(
+                f"{opened} served batches are not final, and max_open_batches is "
+                f"{config.max_open_batches}; call checkpointed(step) after saving the weights"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replace(BatchCommand):
+    """Other groups in these slots of a served batch.
+
+    Attributes:
+        digest: of the batch as the caller has it: it sets a repetition apart from a new request.
+    """
+
+    digest: bytes
+    slots: tuple[int, ...]
+    reason: str
+
+    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        batch = batch_of(self.step, state)
+        if self._is_done(batch):
+            return []
+        self._check(batch)
+        all_equal = json.loads(batch.event.request)["accept"] == "nonzero_std"
+        drops = useless_groups(state, self.step, all_equal=all_equal)
+        events = drop_events(drops, now)
+        without = {ref for refs in drops.values() for ref in refs}
+        chosen: list[KnownGroup] = []
+        for slot in self.slots:
+            # An environment's share of the batch stays what it was.
+            other = sample_groups(
+                state.ready,
+                1,
+                environments=(batch.groups[slot].environment,),
+                seed=state.config.seed,
+                step=self.step,
+                start_offset=1 + batch.replacements,
+                recency=state.config.recency,
+                without=without,
+            )
+            if other is None:
+                return events
+            chosen.extend(other)
+            without.add(other[0].ref)
+        groups = list(batch.groups)
+        for slot, group in zip(self.slots, chosen, strict=True):
+            groups[slot] = _chosen(group)
+        replaced = Replaced(
+            **now,
+            trainer_epoch=state.trainer_epoch,
+            step=self.step,
+            batch_id=batch.event.batch_id,
+            reason=self.reason,
+            slots=np.array(self.slots, np.int32),
+            groups=tuple(map(_chosen, chosen)),
+            cursor=state.cursor(),
+            digest=batch_digest(groups),
+        )
+        return [*events, replaced]
+
+    def shortage(self, state: SamplerState) -> Shortage | None:
+        if state.batches[self.step].digest != self.digest:
+            return None
+        return Shortage(self.step, len(self.slots), f"{len(self.slots)} others")
+
+    def _is_done(self, batch: ServedBatch) -> bool:
+        """Whether this very replacement was the batch's last."""
+        last = batch.replaced
+        asked = (self.digest, self.slots, self.reason)
+        return last is not None and (last.before, last.slots, last.reason) == asked
+
+    def _check(self, batch: ServedBatch) -> None:
+        if self.digest != batch.digest:
+            raise RequestDiffers(
+                f"the batch of step {self.step} has changed since it was read; ask for it again"
+            )
+        if batch.final:
+            raise RequestDiffers(f"the batch of step {self.step} is final; it was trained on")
+        slots = set(self.slots)
+        if not slots or len(slots) != len(self.slots) or max(slots) >= len(batch.groups):
+            raise InvalidRequest(
+                f"groups {self.slots} are not distinct slots of a batch of {len(batch.groups)}"
+            )
+
+
+def _chosen(group: KnownGroup) -> ChosenGroup:
+    ref = group.ref
+    return ChosenGroup(
+        environment=ref.environment,
+        generation=ref.generation,
+        partition=ref.partition,
+        offset=ref.offset,
+        index=ref.index_in_flush,
+        group_id=group.group.group_id,
+        digest=group.group.digest,
+    )

@@ -1,0 +1,122 @@
+"""What all commands to a sampler have in common. Pure.
+
+A command is one class: its fields are what was asked, ``decide`` the events that it calls for, and
+``result`` what its caller gets once they are confirmed. Each may be repeated without harm.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar
+
+from rollstream.sampler.shaping.assembled import GroupRows
+from rollstream.sampler.shaping.scratch import Fresh, Scratch
+from rollstream.schemas.columns import Columns
+from rollstream.schemas.events import SamplerEvent
+from rollstream.streams.errors import Fenced
+from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.state import SamplerState
+
+R = TypeVar("R")
+
+
+class Now(TypedDict):
+    """What every event carries: the owner's claim, and the time of the decision in microseconds."""
+
+    epoch: int
+    nonce: str
+    now_ts: int
+
+
+class Shortage(NamedTuple):
+    """A command waits for groups.
+
+    Attributes:
+        step: of the batch.
+        wanted: how many groups the command needs.
+        described: the same in words, with the environments that they may come from.
+    """
+
+    step: int
+    wanted: int
+    described: str
+
+
+class Payloads(Protocol):
+    """Reads the rows of groups from the store."""
+
+    files_read: int
+    cached_bytes: int
+
+    def parts(self, step: int, groups: Sequence[tuple[int, KnownGroup]]) -> list[GroupRows]:
+        """The rows that a batch is made of; ``groups`` are pairs of slot and group."""
+
+    def all_fields(self, group: KnownGroup) -> Columns:
+        """Every field of a group's rows."""
+
+
+class Engine(NamedTuple):
+    """What a result may be made of besides the state.
+
+    Attributes:
+        pid: of the process that executes commands.
+        epoch: offset of its claim.
+        memory: that batches are made in.
+    """
+
+    pid: int
+    epoch: int
+    payloads: Payloads
+    memory: Scratch | Fresh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command(ABC, Generic[R]):
+    """A request to a sampler whose result is an ``R``.
+
+    Attributes:
+        trainer_epoch: that the caller belongs to; None: it has not learnt it yet, and joins the one
+            in effect.
+        from_owner_only: whether the result may only come from the log's owner, so that one who
+            appends nothing for it first asks the log whether somebody took over.
+    """
+
+    from_owner_only: ClassVar[bool] = True
+    trainer_epoch: int | None = None
+
+    def decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        """The events that the command calls for. None where it was decided before, where it
+        decides nothing, and where groups are missing (see ``shortage``).
+
+        Raises:
+            Fenced: the caller's trainer epoch is not in effect any more.
+            InvalidRequest, RequestDiffers, UnknownStep, TooManyOpenBatches.
+        """
+        if self.trainer_epoch is not None and self.trainer_epoch != state.trainer_epoch:
+            raise Fenced(
+                f"this trainer belongs to epoch {self.trainer_epoch} of sampler {state.name!r}, "
+                f"but a successor has resumed and epoch {state.trainer_epoch} is in effect; stop "
+                "this trainer"
+            )
+        return self._decide(state, now)
+
+    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        return []
+
+    def shortage(self, state: SamplerState) -> Shortage | None:
+        """The groups that the command still waits for; None: its result can be made."""
+        return None
+
+    @abstractmethod
+    def result(self, state: SamplerState, engine: Engine) -> R:
+        """What the caller gets, once all events are confirmed and there is no shortage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[R]):
+    """The result of a command, and the trainer epoch in effect when it was made."""
+
+    trainer_epoch: int
+    value: R

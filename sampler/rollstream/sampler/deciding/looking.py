@@ -1,0 +1,162 @@
+"""What is read and never decided: progress, statistics, the rows of a group. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rollstream.sampler.deciding.command import Command, Engine, Now
+from rollstream.sampler.deciding.served_steps import batch_of, group_of
+from rollstream.sampler.errors import InvalidRequest, RequestDiffers
+from rollstream.schemas.events import SamplerEvent
+from rollstream.schemas.records import RolloutGroup, records_from
+from rollstream.streams.folds.sampler.served import DROPPED
+from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What became of examples: what a data loader needs to resume.
+
+    Each is environment to example id to the number of groups.
+
+    Attributes:
+        trained: in final batches.
+        failed: in batches that were acked as failed, and final.
+        filtered: replaced, or not accepted.
+        dropped: stale, off the branch, or beyond the capacity.
+        handed_out: in batches that are not final yet.
+        ready: groups that may be served, by environment.
+        next_step: the step that was not served yet.
+        final_step: the newest step that is final; None: none is.
+    """
+
+    trained: Mapping[str, Mapping[str, int]]
+    failed: Mapping[str, Mapping[str, int]]
+    filtered: Mapping[str, Mapping[str, int]]
+    dropped: Mapping[str, Mapping[str, int]]
+    handed_out: Mapping[str, Mapping[str, int]]
+    ready: Mapping[str, int]
+    next_step: int
+    final_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerStats:
+    """Figures of a running sampler.
+
+    Attributes:
+        pid: of the process that decides.
+        epoch: offset of its claim.
+        ready: groups that may be served, by environment.
+        waiting: sealed groups that may not be served yet.
+        outcomes: groups by what became of them, in all.
+        open_batches: served and not final.
+        next_step: the step that was not served yet.
+        newest_policy_step: -1: none was published.
+        files_read: since the start; further reads were answered by the cache of payloads.
+        cached_bytes: held by that cache.
+    """
+
+    pid: int
+    name: str
+    epoch: int
+    trainer_epoch: int
+    ready: Mapping[str, int]
+    waiting: int
+    outcomes: Mapping[str, int]
+    open_batches: int
+    next_step: int
+    newest_policy_step: int
+    files_read: int
+    cached_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskProgress(Command[Progress]):
+    """What became of examples."""
+
+    def result(self, state: SamplerState, engine: Engine) -> Progress:
+        handed_out: dict[str, Counter[str]] = {}
+        for batch in state.open_batches():
+            for chosen in batch.groups:
+                known = state.group(chosen)
+                if known is not None:
+                    examples = handed_out.setdefault(known.key.environment, Counter())
+                    examples[known.key.example_id] += 1
+        return Progress(
+            trained=state.outcomes.by_environment("trained"),
+            failed=state.outcomes.by_environment("failed"),
+            filtered=state.outcomes.by_environment("filtered"),
+            dropped=state.outcomes.by_environment(*DROPPED),
+            handed_out={name: dict(counts) for name, counts in handed_out.items()},
+            ready=state.ready.counts(),
+            next_step=state.next_step,
+            final_step=None if state.final_step == NOTHING else state.final_step,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskStats(Command[SamplerStats]):
+    """Figures of the process that decides, also when it has a successor."""
+
+    from_owner_only: ClassVar[bool] = False
+
+    def result(self, state: SamplerState, engine: Engine) -> SamplerStats:
+        newest = state.newest_policy()
+        return SamplerStats(
+            pid=engine.pid,
+            name=state.name,
+            epoch=engine.epoch,
+            trainer_epoch=state.trainer_epoch,
+            ready=state.ready.counts(),
+            waiting=len(state.waiting),
+            outcomes=state.outcomes.totals(),
+            open_batches=len(state.open_batches()),
+            next_step=state.next_step,
+            newest_policy_step=NOTHING if newest is None else newest.step,
+            files_read=engine.payloads.files_read,
+            cached_bytes=engine.payloads.cached_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start(Command[None]):
+    """Nothing but an answer: the sampler has started."""
+
+    from_owner_only: ClassVar[bool] = False
+
+    def result(self, state: SamplerState, engine: Engine) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadGroup(Command[RolloutGroup]):
+    """A group of a served batch with all fields of its rollouts.
+
+    Attributes:
+        digest: of the batch as the caller has it.
+    """
+
+    step: int
+    digest: bytes
+    slot: int
+
+    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        served = batch_of(self.step, state)
+        if served.digest != self.digest:
+            raise RequestDiffers(
+                f"the batch of step {self.step} has changed since it was read; ask for it again"
+            )
+        if not 0 <= self.slot < len(served.groups):
+            raise InvalidRequest(
+                f"slot {self.slot} is not one of the batch's {len(served.groups)}"
+            )
+        return []
+
+    def result(self, state: SamplerState, engine: Engine) -> RolloutGroup:
+        group = group_of(state.batches[self.step], self.slot, state)
+        records = records_from(engine.payloads.all_fields(group))
+        return RolloutGroup.of(group.group.group_id, records, group.sealed_ts)

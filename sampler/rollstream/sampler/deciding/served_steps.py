@@ -1,0 +1,41 @@
+"""The batches that are held, and the groups in their slots. Pure."""
+
+from __future__ import annotations
+
+from rollstream.sampler.errors import InvalidRequest, UnknownStep
+from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.served import ServedBatch
+from rollstream.streams.folds.sampler.state import SamplerState
+
+
+def batch_of(step: int, state: SamplerState) -> ServedBatch:
+    """The batch that was served for a step.
+
+    Raises:
+        UnknownStep: it was not served, or is no longer held.
+    """
+    batch = state.batches.get(step)
+    if batch is None:
+        raise UnknownStep(
+            f"step {step} has no batch that is held; the next one to be served is "
+            f"{state.next_step} and steps up to {state.final_step} are final"
+        )
+    return batch
+
+
+def group_of(served: ServedBatch, slot: int, state: SamplerState) -> KnownGroup:
+    """The sealed group in a slot of a batch.
+
+    Raises:
+        InvalidRequest: the sampler does not read its environment any more.
+    """
+    chosen = served.groups[slot]
+    group = state.group(chosen)
+    if group is None:
+        assert chosen.environment not in state.config.environments, chosen
+        raise InvalidRequest(
+            f"the batch of step {served.event.step} holds groups of environment "
+            f"{chosen.environment!r}, which samplers.{state.name}.environments does not name "
+            "any more; add it again, or resume(…, later='release')"
+        )
+    return group

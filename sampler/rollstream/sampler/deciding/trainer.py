@@ -1,0 +1,119 @@
+"""What a trainer reports of itself: batches it has trained on, checkpoints, new beginnings. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rollstream.sampler.deciding.command import Command, Engine, Now
+from rollstream.sampler.deciding.served_steps import batch_of
+from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
+from rollstream.schemas.events import Acked, Checkpointed, Resumed, SamplerEvent
+from rollstream.streams.folds.sampler.state import SamplerState
+
+AckStatus = Literal["trained", "failed"]
+Later = Literal["replay", "release"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack(Command[None]):
+    """The batch of ``step`` was delivered and trained on, or it failed."""
+
+    step: int
+    batch_id: str
+    status: AckStatus = "trained"
+
+    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        batch = batch_of(self.step, state)
+        if self.status not in ("trained", "failed"):
+            raise InvalidRequest(f"status {self.status!r} is unknown; use 'trained' or 'failed'")
+        if self.batch_id != batch.event.batch_id:
+            raise RequestDiffers(
+                f"step {self.step} is batch {batch.event.batch_id!r}, not {self.batch_id!r}: "
+                "that one was released by a resume; ask for the step again"
+            )
+        if batch.status not in (None, self.status):
+            raise RequestDiffers(
+                f"batch {self.batch_id!r} was acked as {batch.status!r} and is now acked as "
+                f"{self.status!r}; an ack is said once"
+            )
+        if batch.status is not None or batch.final:
+            return []
+        acked = Acked(
+            **now,
+            trainer_epoch=state.trainer_epoch,
+            step=self.step,
+            batch_id=self.batch_id,
+            status=self.status,
+        )
+        return [acked]
+
+    def result(self, state: SamplerState, engine: Engine) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkCheckpointed(Command[None]):
+    """Batches up to this step are final."""
+
+    step: int
+
+    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        if any(at <= self.step and not batch.final for at, batch in state.batches.items()):
+            batch_of(self.step, state)
+            return [Checkpointed(**now, trainer_epoch=state.trainer_epoch, step=self.step)]
+        if self.step > state.final_step:
+            batch_of(self.step, state)
+        return []
+
+    def result(self, state: SamplerState, engine: Engine) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume(Command[int]):
+    """A new trainer epoch begins after this checkpoint; None: from nothing."""
+
+    checkpointed_step: int | None
+    later: Later = "replay"
+
+    def decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        """A resume is never fenced: it begins the epoch that fences all others."""
+        self._check(state)
+        # As long as nobody can have sampled with a policy of this epoch, there is no other branch.
+        policy_epoch = state.policy_epoch + 1 if state.epoch_used() else state.policy_epoch
+        resumed = Resumed(
+            **now,
+            trainer_epoch=state.trainer_epoch + 1,
+            checkpointed_step=self.checkpointed_step,
+            later=self.later,
+            first_step=self._first_step(),
+            policy_epoch=policy_epoch,
+        )
+        return [resumed]
+
+    def result(self, state: SamplerState, engine: Engine) -> int:
+        """The step to do next."""
+        return self._first_step()
+
+    def _first_step(self) -> int:
+        return 0 if self.checkpointed_step is None else self.checkpointed_step + 1
+
+    def _check(self, state: SamplerState) -> None:
+        """A checkpoint must lie within what was served, and what is replayed must be held."""
+        if self.later not in ("replay", "release"):
+            raise InvalidRequest(f"later {self.later!r} is unknown; use 'replay' or 'release'")
+        saved = self.checkpointed_step
+        if saved is not None and saved < 0:
+            raise InvalidRequest(f"checkpointed_step {saved} is negative; None means a new run")
+        if saved is not None and state.batches and saved >= state.next_step:
+            raise UnknownStep(
+                f"checkpoint {saved} cannot be: the newest step that sampler {state.name!r} "
+                f"served is {state.next_step - 1}; does the checkpoint belong to another sampler?"
+            )
+        first = self._first_step()
+        if self.later == "replay" and state.batches and first < min(state.batches):
+            raise UnknownStep(
+                f"steps {first} to {min(state.batches) - 1} are final and no longer held, so they "
+                "cannot be replayed; resume from a newer checkpoint, or with later='release'"
+            )
