@@ -6,11 +6,17 @@ from typing import Any
 
 from harness.groups import GroupSpec, flush_of
 from rollstream.runtime.config.sections import SamplerConfig
-from rollstream.sampler.deciding.answer import answer, not_enough
-from rollstream.sampler.deciding.commands import Command, NextBatch
-from rollstream.sampler.deciding.decide import Now, decide
+from rollstream.sampler.deciding.batches import BatchCommand, NextBatch
+from rollstream.sampler.deciding.command import Command, Engine, Now, R
+from rollstream.sampler.deciding.dropping import evict_over_capacity
+from rollstream.sampler.deciding.looking import AskProgress, Progress
+from rollstream.sampler.deciding.shortages import not_enough
+from rollstream.sampler.errors import NotEnoughGroups
+from rollstream.sampler.serving.payloads import Payloads
+from rollstream.sampler.shaping.scratch import Fresh
 from rollstream.schemas.events import Flushed, SamplerEvent, SealedGroup
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
@@ -42,19 +48,40 @@ class Decider:
         self.sealed.append((log, offset, flush))
         self.state.apply_groups(log, offset, flush)
 
-    def do(self, command: Command) -> Any:
-        for event in decide(command, self.state, Now(0, "nonce", len(self.events))):
-            self.state.apply(len(self.events), 0, event)
-            self.events.append(event)
-        return answer(command, self.state)
+    def decide(self, command: Command[Any]) -> None:
+        self._apply(command.decide(self.state, self._now()))
+
+    def do(self, command: Command[R]) -> R:
+        """Decides and returns the result; for batches see ``choose``."""
+        self.decide(command)
+        return command.result(self.state, Engine(0, 0, Payloads(MemoryBlobs(), 0), Fresh()))
+
+    def choose(self, command: BatchCommand) -> ServedBatch | NotEnoughGroups:
+        """Decides about a batch; where groups are missing, returns what a sampler would raise."""
+        self.decide(command)
+        shortage = command.shortage(self.state)
+        if shortage is not None:
+            return not_enough(shortage, self.state)
+        return self.state.batches[command.step]
 
     def serve(self, step: int, num_groups: int = 2, **request: Any) -> ServedBatch:
-        batch = self.do(NextBatch(step=step, num_groups=num_groups, **request))
-        assert batch is not None, not_enough(
-            NextBatch(step=step, num_groups=num_groups, **request), self.state
-        )
-        assert isinstance(batch, ServedBatch)
+        batch = self.choose(NextBatch(step=step, num_groups=num_groups, **request))
+        assert isinstance(batch, ServedBatch), batch
         return batch
+
+    def evict(self) -> None:
+        self._apply(evict_over_capacity(self.state, self._now()))
+
+    def progress(self) -> Progress:
+        return self.do(AskProgress())
+
+    def _now(self) -> Now:
+        return Now(epoch=0, nonce="nonce", now_ts=len(self.events))
+
+    def _apply(self, events: list[SamplerEvent]) -> None:
+        for event in events:
+            self.state.apply(len(self.events), 0, event)
+            self.events.append(event)
 
     def examples(self, batch: ServedBatch) -> list[str]:
         return [self.sealed_group(ref_of(chosen)).example_id for chosen in batch.groups]

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from harness.groups import GroupWriter
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler import Sampler, SamplerApi
+from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.store.blobs import Blobs
 from rollstream.store.local import LocalBlobs
 from rollstream.store.memory import MemoryBlobs
@@ -123,7 +124,7 @@ class SecondDoor(SamplerApi):
         super().__init__(first._clock, first._timeout_s)
         self._first = first
 
-    def _execute(self, command: Any, wait_s: float) -> Any:
+    def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         return self._first._execute(command, wait_s)
 
     def close(self) -> None:

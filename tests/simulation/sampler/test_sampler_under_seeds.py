@@ -18,7 +18,7 @@ from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SeededEntropy
 from rollstream.sampler import Batch, Fenced, NotEnoughGroups, Sampler
-from rollstream.sampler.deciding.commands import Later
+from rollstream.sampler.deciding.trainer import Later
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import BatchServed, Checkpointed, Resumed
 from rollstream.schemas.ids import PartitionAddress

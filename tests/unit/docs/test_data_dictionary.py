@@ -52,7 +52,7 @@ def test_a_record_has_a_row_for_each_field() -> None:
 
 
 def test_a_batch_has_a_row_for_each_public_field() -> None:
-    way_back = "read_rows"  # Into the sampler's process, for `records`.
+    way_back = "read_group"  # Into the sampler's process, for `group` and `records`.
     assert rows(PAGE, "Batch") == [field.name for field in fields(Batch) if field.name != way_back]
 
 

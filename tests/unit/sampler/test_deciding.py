@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -9,16 +10,10 @@ import pytest
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.answer import not_enough, progress
-from rollstream.sampler.deciding.commands import (
-    Ack,
-    EvictOverCapacity,
-    MarkCheckpointed,
-    NextBatch,
-    PublishPolicy,
-    Replace,
-    Resume,
-)
+from rollstream.sampler.deciding.batches import NextBatch, Replace
+from rollstream.sampler.deciding.command import Command
+from rollstream.sampler.deciding.policies import PublishPolicy
+from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, Resume
 from rollstream.sampler.errors import (
     InvalidRequest,
     NotEnoughGroups,
@@ -28,6 +23,7 @@ from rollstream.sampler.errors import (
 )
 from rollstream.streams.errors import Fenced
 from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.served import ServedBatch
 
 
 def specs(count: int, **fields: Any) -> list[GroupSpec]:
@@ -69,8 +65,8 @@ def test_too_few_groups_say_what_is_there() -> None:
         GroupSpec(weight_step=-1),
     )
     command = NextBatch(step=0, num_groups=2)
-    assert sampler.do(command) is None
-    error = not_enough(command, sampler.state)
+    error = sampler.choose(command)
+    assert isinstance(error, NotEnoughGroups)
     assert error.ready == {"math": 1}
     assert error.waiting == {"reward": 1, "eval": 1, "weight_step": 1}
     assert "no reward yet; only publish(reward=R) gives it one" in str(error)
@@ -85,13 +81,13 @@ def test_groups_off_the_branch_name_the_epoch_that_workers_must_publish() -> Non
     sampler.do(Resume(checkpointed_step=None))
     sampler.seal(*specs(3, weight_step=1))
     command = NextBatch(step=1, num_groups=2)
-    assert sampler.do(command) is None
-    error = not_enough(command, sampler.state)
+    error = sampler.choose(command)
+    assert isinstance(error, NotEnoughGroups)
     assert error.dropped == {"off_branch": 3}
     published = sampler.do(PublishPolicy(step=1, policy_version="step-1"))
     assert f"publish(policy_epoch={published.epoch}), as publish_policy returned" in str(error)
     sampler.seal(*specs(2, weight_step=1, policy_epoch=published.epoch))
-    assert sampler.do(command) is not None, "what the message says does help"
+    assert isinstance(sampler.choose(command), ServedBatch), "what the message says does help"
 
 
 @pytest.mark.parametrize(
@@ -120,11 +116,10 @@ def test_every_reason_has_its_remedy(config: dict[str, Any], spec: GroupSpec, re
     sampler = Decider(**config)
     sampler.do(PublishPolicy(step=1, policy_version="step-1"))
     sampler.seal(spec, spec, spec)
-    sampler.do(EvictOverCapacity())
-    command = NextBatch(step=0, num_groups=1, mix={"code": 1.0}, accept="nonzero_std")
-    sampler.do(command)
-    with pytest.raises(NotEnoughGroups, match=remedy):
-        raise not_enough(command, sampler.state)
+    sampler.evict()
+    error = sampler.choose(NextBatch(step=0, num_groups=1, mix={"code": 1.0}, accept="nonzero_std"))
+    assert isinstance(error, NotEnoughGroups)
+    assert re.search(remedy, str(error))
 
 
 def test_keys_take_turns_so_that_no_example_starves() -> None:
@@ -176,7 +171,7 @@ def test_stale_groups_are_dropped_and_counted() -> None:
     sampler.do(PublishPolicy(step=3, policy_version="step-3"))
     batch = sampler.serve(0)
     assert {chosen.index for chosen in batch.groups} == {2, 3}
-    assert progress(sampler.state).dropped == {"math": {"ex-0": 1, "ex-1": 1}}
+    assert sampler.progress().dropped == {"math": {"ex-0": 1, "ex-1": 1}}
 
 
 def test_a_group_of_mixed_policies_is_as_stale_as_its_oldest_member() -> None:
@@ -201,7 +196,7 @@ def test_policies_beyond_the_checkpoint_are_off_the_branch_after_a_resume() -> N
     chosen = sampler.examples(sampler.serve(1, 4))
     assert {"loaded", "new"} <= set(chosen)
     assert "old" not in chosen
-    assert progress(sampler.state).dropped == {"math": {"old": 1}}
+    assert sampler.progress().dropped == {"math": {"old": 1}}
 
 
 def test_the_first_resume_of_a_new_run_keeps_what_was_sampled_before_it() -> None:
@@ -217,7 +212,7 @@ def test_groups_with_equal_rewards_are_filtered_on_request() -> None:
     sampler.seal(*specs(3, rewards=(1.0, 1.0)), *specs(2))
     batch = sampler.serve(0, 2, accept="nonzero_std")
     assert {chosen.index for chosen in batch.groups} == {3, 4}
-    assert progress(sampler.state).filtered == {"math": {"ex-0": 1, "ex-1": 1, "ex-2": 1}}
+    assert sampler.progress().filtered == {"math": {"ex-0": 1, "ex-1": 1, "ex-2": 1}}
 
 
 def test_capacity_evicts_the_oldest_and_never_a_group_of_an_open_batch() -> None:
@@ -226,7 +221,7 @@ def test_capacity_evicts_the_oldest_and_never_a_group_of_an_open_batch() -> None
     batch = sampler.serve(0, 2)
     for _ in range(3):
         sampler.seal(*specs(2))
-    sampler.do(EvictOverCapacity())
+    sampler.evict()
     assert sampler.state.ready.refs() == [
         GroupRef("math", 1, 0, 2, 1),
         GroupRef("math", 1, 0, 3, 0),
@@ -273,7 +268,8 @@ def test_final_groups_stay_final_when_a_trainer_goes_back_before_its_checkpoint(
     batches = [sampler.serve(step) for step in range(2)]
     sampler.do(MarkCheckpointed(step=1))
     sampler.do(Resume(checkpointed_step=0, later="release"))
-    assert sampler.do(NextBatch(step=1, num_groups=1)) is None, "no final group is served anew"
+    again = sampler.choose(NextBatch(step=1, num_groups=1))
+    assert isinstance(again, NotEnoughGroups), "no final group is served anew"
     sampler.do(Resume(checkpointed_step=None, later="replay"))
     assert sampler.serve(0).digest == batches[0].digest
 
@@ -308,12 +304,13 @@ def test_a_trainer_of_an_older_epoch_is_fenced() -> None:
     old = sampler.state.trainer_epoch
     batch = sampler.serve(0, trainer_epoch=old)
     sampler.do(Resume(checkpointed_step=None))
-    for command in (
+    commands: tuple[Command[Any], ...] = (
         NextBatch(step=0, num_groups=2, trainer_epoch=old),
         Ack(step=0, batch_id=batch.event.batch_id, trainer_epoch=old),
         MarkCheckpointed(step=0, trainer_epoch=old),
         PublishPolicy(step=1, policy_version="step-1", trainer_epoch=old),
-    ):
+    )
+    for command in commands:
         with pytest.raises(Fenced, match="successor has resumed"):
             sampler.do(command)
 
@@ -338,25 +335,26 @@ def test_progress_follows_examples_until_they_are_final() -> None:
     sampler.seal(*specs(3))
     sampler.serve(0, 2)
     sampler.serve(1, 1)
-    assert sum(progress(sampler.state).handed_out["math"].values()) == 3
+    assert sum(sampler.progress().handed_out["math"].values()) == 3
     sampler.do(MarkCheckpointed(step=0))
-    now = progress(sampler.state)
+    now = sampler.progress()
     assert sum(now.trained["math"].values()) == 2
     assert sum(now.handed_out["math"].values()) == 1
     assert (now.next_step, now.final_step) == (2, 0)
 
 
-def test_replace_puts_other_groups_into_the_places_once() -> None:
+def test_replace_puts_other_groups_into_the_slots_once() -> None:
     sampler = Decider()
     sampler.seal(*specs(6))
     batch = sampler.serve(0, 3)
     command = Replace(step=0, digest=batch.digest, slots=(1,), reason="all equal")
-    new = sampler.do(command)
+    new = sampler.choose(command)
+    assert isinstance(new, ServedBatch)
     assert [a == b for a, b in zip(batch.groups, new.groups, strict=True)] == [True, False, True]
-    assert sampler.do(command) == new
+    assert sampler.choose(command) == new
     assert sampler.serve(0, 3) == new
     with pytest.raises(RequestDiffers, match="has changed"):
-        sampler.do(Replace(step=0, digest=batch.digest, slots=(2,), reason="all equal"))
+        sampler.choose(Replace(step=0, digest=batch.digest, slots=(2,), reason="all equal"))
 
 
 def test_policies_have_one_version_each_and_no_version_names_two() -> None:

@@ -14,14 +14,9 @@ from hypothesis import strategies as st
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.commands import (
-    Ack,
-    MarkCheckpointed,
-    NextBatch,
-    PublishPolicy,
-    Replace,
-    Resume,
-)
+from rollstream.sampler.deciding.batches import NextBatch, Replace
+from rollstream.sampler.deciding.policies import PublishPolicy
+from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, Resume
 from rollstream.sampler.errors import TooManyOpenBatches
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import ref_of
@@ -64,7 +59,7 @@ def perform(sampler: Decider, action: str) -> None:
     newest = max(state.batches, default=None)
     if action in ("next", "filter"):
         accept: Accept | None = "nonzero_std" if action == "filter" else None
-        sampler.do(NextBatch(step=step, num_groups=2, accept=accept))
+        sampler.choose(NextBatch(step=step, num_groups=2, accept=accept))
     elif action == "policy":
         sampler.do(PublishPolicy(step=step, policy_version=f"v{step}-{state.policy_epoch}"))
     elif newest is None:
@@ -77,7 +72,7 @@ def perform(sampler: Decider, action: str) -> None:
         sampler.do(Resume(checkpointed_step=max(0, newest - 1), later=action))  # type: ignore[arg-type]
     elif action == "replace" and not state.batches[newest].final:
         digest = state.batches[newest].digest
-        sampler.do(Replace(step=newest, digest=digest, slots=(0,), reason="test"))
+        sampler.choose(Replace(step=newest, digest=digest, slots=(0,), reason="test"))
 
 
 @pytest.mark.proves("I5")

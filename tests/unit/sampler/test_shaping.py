@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.groups import GroupSpec, flush_of, group_segments
 from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
-from rollstream.sampler.shaping.assembled import GroupRows, make_batch
+from rollstream.sampler.shaping.assembled import GroupRows, assemble
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.ranks import share
 from rollstream.sampler.shaping.scratch import Fresh, Scratch
@@ -47,7 +47,8 @@ def batch_of(
     )
     parts = [GroupRows(i, g, columns, g.group.row_start) for i, g in enumerate(groups)]
     served = ServedBatch(event, 0, (), (), b"d")
-    return make_batch(served, parts, memory=memory or Fresh(), groups_ready=5, waited_s=0.5)
+    assembled = assemble(served, parts, memory=memory or Fresh(), groups_ready=5)
+    return assembled(waited_s=0.5, read_group=None)
 
 
 def test_a_batch_is_ragged_prompt_first_and_groups_stand_together() -> None:
@@ -160,7 +161,7 @@ def test_a_batch_without_its_sampler_says_so_when_asked_for_rows() -> None:
 
 
 @given(st.integers(0, 40), st.integers(1, 9))
-def test_shares_cover_every_place_once_and_differ_by_one_at_most(groups: int, size: int) -> None:
+def test_shares_cover_every_slot_once_and_differ_by_one_at_most(groups: int, size: int) -> None:
     shares = [share(groups, rank, size) for rank in range(size)]
     assert sorted(slot for slots in shares for slot in slots) == list(range(groups))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.commands import (
-    Ack,
-    Command,
-    MarkCheckpointed,
-    NextBatch,
-    PublishPolicy,
-    Replace,
-    Resume,
-)
+from rollstream.sampler.deciding.batches import NextBatch, Replace
+from rollstream.sampler.deciding.command import Command
+from rollstream.sampler.deciding.policies import PublishPolicy
+from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, Resume
 from rollstream.sampler.errors import SamplerError
 from rollstream.schemas.events import BatchServed
 from rollstream.streams.broker import TopicPartition
@@ -45,7 +40,7 @@ ACTIONS = st.tuples(
 )
 
 
-def command(sampler: Decider, action: str, back: int, later: Later) -> Command:
+def command(sampler: Decider, action: str, back: int, later: Later) -> Command[Any]:
     """The action, ``back`` steps before the next one."""
     state = sampler.state
     step = max(0, state.next_step - 1 - back)
@@ -77,7 +72,7 @@ def test_status_and_sampler_agree_whatever_was_decided(actions: list[Action], un
             sampler.seal(*specs, log=LOGS[back % len(LOGS)])
             continue
         try:
-            sampler.do(command(sampler, action, back, later))
+            sampler.decide(command(sampler, action, back, later))
         except SamplerError:
             continue  # Refused, so nothing was decided.
     state = sampler.state

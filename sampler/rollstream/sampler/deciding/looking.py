@@ -151,9 +151,7 @@ class ReadGroup(Command[RolloutGroup]):
                 f"the batch of step {self.step} has changed since it was read; ask for it again"
             )
         if not 0 <= self.slot < len(served.groups):
-            raise InvalidRequest(
-                f"slot {self.slot} is not one of the batch's {len(served.groups)}"
-            )
+            raise InvalidRequest(f"slot {self.slot} is not one of the batch's {len(served.groups)}")
         return []
 
     def result(self, state: SamplerState, engine: Engine) -> RolloutGroup:

@@ -1,4 +1,4 @@
-"""What a trainer reports of itself: batches it has trained on, checkpoints, new beginnings. Pure."""
+"""What a trainer reports: batches trained on, checkpoints, new beginnings. Pure."""
 
 from __future__ import annotations
 

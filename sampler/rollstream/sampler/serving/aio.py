@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from types import TracebackType
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from rollstream.sampler.serving.client import SamplerClient
 
@@ -18,19 +18,29 @@ T = TypeVar("T")
 
 def _awaited(
     method: Callable[Concatenate[SamplerClient, P], T],
-) -> Callable[Concatenate[AsyncSamplerClient, P], Awaitable[T]]:
-    """The method as a coroutine of the asynchronous client, with its signature and docstring."""
+) -> Callable[Concatenate[AsyncSamplerClient, P], Coroutine[Any, Any, T]]:
+    """The method as a coroutine of ``AsyncSamplerClient``, with its signature and docstring."""
 
     @wraps(method)
-    async def call(self: AsyncSamplerClient, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: AsyncSamplerClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
         work = partial(method, self._client, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     return call
 
 
+def _attached(
+    attach: Callable[P, SamplerClient],
+) -> Callable[P, Coroutine[Any, Any, AsyncSamplerClient]]:
+    @wraps(attach)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> AsyncSamplerClient:
+        return AsyncSamplerClient(await asyncio.to_thread(attach, *args, **kwargs))
+
+    return call
+
+
 class AsyncSamplerClient:
-    """A ``SamplerClient`` whose calls are awaited.
+    """A ``SamplerClient`` whose methods are awaited; their arguments and results are the same.
 
     A call that is cancelled is executed all the same: every call may be repeated.
     """
@@ -39,11 +49,7 @@ class AsyncSamplerClient:
         self._client = client
         self._threads = ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="rollstream-sampler")
 
-    @classmethod
-    @wraps(SamplerClient.attach.__func__)
-    async def attach(cls, *args: P.args, **kwargs: P.kwargs) -> Self:
-        return cls(await asyncio.to_thread(SamplerClient.attach, *args, **kwargs))
-
+    attach = staticmethod(_attached(SamplerClient.attach))
     resume = _awaited(SamplerClient.resume)
     next_batch = _awaited(SamplerClient.next_batch)
     replace = _awaited(SamplerClient.replace)
