@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from harness.sealing import SealWorld
 from rollstream.consumers import AuditReport, audit
-from rollstream.schemas.events import Claimed, Flushed
+from rollstream.consumers.assembling.decisions import NO_SEGMENT
+from rollstream.schemas.events import Claimed, Flushed, SealedSegments, Settled
 from rollstream.store import Blobs, list_manifests, visible_files
 from rollstream.streams.owned.follow import ConfirmedEvent
 
@@ -16,7 +17,8 @@ def problems_of(world: SealWorld, uids: Iterable[str] = (), *, drained: bool = T
     """Everything that does not hold: the audit, and what only the test can know.
 
     Args:
-        uids: each of them was published at least once, so it is sealed or settled, once.
+        uids: each was published at least once, so each of its segments was sealed or settled
+            exactly once, besides duplicates.
         drained: nothing may be pending.
     """
     report = audit(
@@ -28,7 +30,7 @@ def problems_of(world: SealWorld, uids: Iterable[str] = (), *, drained: bool = T
         problems.append(f"{world.published} were published, the log holds {sums.published}")
     if drained and sums.pending:
         problems.append(f"{sums.pending} are still pending")
-    problems += _missing_uids(world, uids) if drained else []
+    problems += _not_once(world, uids) if drained else []
     problems += _unconfirmed(world.confirmed_events(), world.blobs)
     return problems
 
@@ -38,14 +40,26 @@ def holds(report: AuditReport) -> None:
     assert report.holds, "\n".join(report.problems)
 
 
-def _missing_uids(world: SealWorld, uids: Iterable[str]) -> list[str]:
-    found: Counter[str] = Counter()
+def _not_once(world: SealWorld, uids: Iterable[str]) -> list[str]:
+    """Uids that are nowhere, and segments that were sealed or settled more than once."""
+    counts: Counter[tuple[str, int]] = Counter()
     for event in world.flushes():
-        found.update(set(event.segments.uids))
+        counts.update(_segments_of(event.segments))
         for part in event.settled:
             if part.reason != "duplicate":
-                found.update(set(part.uids))
-    return [f"{uid} was published and is nowhere" for uid in uids if not found[uid]]
+                counts.update(_segments_of(part))
+    ended = {uid for uid, _ in counts}
+    problems = [f"{uid} was published and is nowhere" for uid in uids if uid not in ended]
+    return problems + [
+        f"segment {idx} of {uid} was sealed or settled {count} times"
+        for (uid, idx), count in counts.items()
+        # A failure may be reported more than once; it is no segment.
+        if count > 1 and uid and idx != NO_SEGMENT
+    ]
+
+
+def _segments_of(part: SealedSegments | Settled) -> Iterable[tuple[str, int]]:
+    return zip(part.uids, part.segment_idxs.tolist(), strict=True)
 
 
 def _unconfirmed(confirmed: list[ConfirmedEvent], blobs: Blobs) -> list[str]:

@@ -13,6 +13,7 @@ from rollstream.consumers.sealing.rows import draft_flush
 from rollstream.schemas import codec
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import CorruptLog
+from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN
 
 PUT, APPEND, PROJECT, COMMIT = STEPS
 
@@ -98,3 +99,19 @@ def test_a_file_that_changed_on_disk_is_found() -> None:
     (file,) = world.flushes()[0].files
     world.blobs.replace(file.path, bytes(file.size))
     assert any("has checksum" in problem for problem in problems_of(world, drained=False))
+
+
+def test_a_rollout_that_is_settled_again_beyond_the_dedupe_horizon_is_found() -> None:
+    world = SealWorld(
+        partitions=1, seal_timeout_s=1, expire_after_s=2, dedupe_horizon=1, max_flush_rollouts=2
+    )
+    uids = [f"u{number}" for number in range(2 * (FLUSHES_KEPT_MIN + 2))]
+    for number, uid in enumerate(uids):
+        world.publish(uid, example_id=f"ex-{number // 2}")
+    sealer = world.sealer()
+    world.run(sealer, seconds=5)
+    assert problems_of(world, uids) == []
+    world.publish("u0")
+    world.run(sealer, seconds=5)
+    assert world.settled() == {"expired": 1}
+    assert problems_of(world, uids) == ["segment 0 of u0 was sealed or settled 2 times"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.groups import GroupSpec, flush_of
-from rollstream.consumers.audit.ledger import Ledger, UidBook
+from rollstream.consumers.audit.ledger import Ledger, SegmentHashes
 from rollstream.schemas.events import Flushed, Settled
 
 
@@ -29,7 +29,7 @@ def event(name: str, offsets: list[int], watermark: int, *extra: Settled, **fiel
 
 
 def ledger_of(*events: Flushed) -> Ledger:
-    ledger = Ledger("math[0]", UidBook())
+    ledger = Ledger("math[0]", SegmentHashes())
     for offset, one in enumerate(events):
         ledger.apply(offset, one)
     return ledger

@@ -1,8 +1,8 @@
 """The proof, from logs and files, that nothing was lost and nothing is there twice.
 
-- ``audit``    ``audit``: reads a deployment's logs and files, and says what does not hold
+- ``audit``    ``audit``: reads a deployment's logs and files, and reports what does not hold
 - ``ledger``   pure: what one partition's seal log settles, offset by offset
-- ``files``    whether a file, or a manifest, is what its event says
+- ``files``    compares files and manifests with the events that name them
 - ``report``   ``AuditReport``
 """
 

@@ -1,4 +1,4 @@
-"""Whether a file, or a manifest, is what its event says."""
+"""Compares files and manifests with the events that name them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rollstream.store.manifests import Manifest, encode_manifest
 
 
 def file_problem(blobs: Blobs, file: SealedFile) -> str | None:
-    """What is wrong with the file, in words; None where it is as its event says."""
+    """The first difference between the file and its event, in words; None without any."""
     try:
         data = blobs.read(file.path)
     except BlobMissing:
         return f"{file.path} is missing"
     if len(data) != file.size:
         return f"{file.path} has {len(data)} bytes, not {file.size}"
-    found = checksum(data)
-    if found != file.checksum:
-        return f"{file.path} has checksum {found}, not {file.checksum}"
+    actual = checksum(data)
+    if actual != file.checksum:
+        return f"{file.path} has checksum {actual}, not {file.checksum}"
     try:
         rows = pq.ParquetFile(pa.BufferReader(data)).metadata.num_rows
     except pa.ArrowInvalid as error:
@@ -34,28 +34,29 @@ def file_problem(blobs: Blobs, file: SealedFile) -> str | None:
 
 
 def digest_problems(blobs: Blobs, file: SealedFile, groups: list[SealedGroup]) -> list[str]:
-    """Groups of the file whose decoded rows have another digest than their event says."""
+    """One problem, in words, for each group whose decoded rows have another digest than its event
+    says, or a single one where the file cannot be read."""
     try:
         rows = read_rows(blobs, file.path)
     except (BlobMissing, CorruptFile) as error:
         return [str(error)]
     digests = row_digests(rows, [group.row_start for group in groups])
     return [
-        f"{file.path}: rows of group {group.group_id} have digest {found.hex()}, "
+        f"{file.path}: rows of group {group.group_id} have digest {actual.hex()}, "
         f"not {group.digest.hex()}"
-        for group, found in zip(groups, digests, strict=True)
-        if found != group.digest
+        for group, actual in zip(groups, digests, strict=True)
+        if actual != group.digest
     ]
 
 
-def manifest_problem(
+def manifest_problems(
     blobs: Blobs, address: PartitionAddress, offset: int, event: Flushed
-) -> str | None:
-    """What is wrong with the manifest of an event; an empty string where it is missing."""
+) -> list[str]:
+    """Empty where the manifest of the event is as the seal log says, else the problem, in words.
+
+    Raises:
+        BlobMissing: the event has no manifest.
+    """
     path = manifest_path(address, offset)
-    try:
-        data = blobs.read(path)
-    except BlobMissing:
-        return ""
-    wanted = encode_manifest(Manifest(address, offset, event))
-    return None if data == wanted else f"{path} says something else than the seal log"
+    same = blobs.read(path) == encode_manifest(Manifest(address, offset, event))
+    return [] if same else [f"{path} differs from its event in the seal log"]

@@ -1,5 +1,5 @@
-"""What one partition's seal log settles, offset by offset. Pure, and written apart from the fold
-that sealers use, so that a mistake in one does not hide in the other."""
+"""What one partition's seal log settles, offset by offset. Pure, and deliberately a second
+implementation of the fold that sealers use, so that a mistake in one does not hide in the other."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rollstream.schemas.reasons import SettleReason
 NAMED_MAX = 5  # Offsets that a problem names; the rest are counted.
 
 
-class UidBook:
-    """Segments that stand in groups, as 16-byte hashes, over all partitions of an environment."""
+class SegmentHashes:
+    """The sealed segments of all partitions of an environment, as 16-byte hashes."""
 
     def __init__(self) -> None:
         self._known: set[bytes] = set()
 
-    def enter(self, rollout_uid: str, segment_idx: int) -> bool:
-        """False where it is there already."""
+    def add(self, rollout_uid: str, segment_idx: int) -> bool:
+        """Adds a segment; False where it was added before."""
         key = xxhash.xxh3_128_digest(f"{segment_idx}/{rollout_uid}".encode())
         if key in self._known:
             return False
@@ -31,13 +31,16 @@ class UidBook:
 
 
 class Ledger:
-    """Every event that counts, in order; ``problems`` collects what may not be.
+    """Accounts for every event that counts, in order.
 
     Attributes:
+        problems: what no sound sealer writes, in words.
+        sealed: how many segments are in groups.
+        settled: by reason, how many offsets ended without a group.
         files: that events name, by path.
     """
 
-    def __init__(self, name: str, uids: UidBook) -> None:
+    def __init__(self, name: str, sealed_before: SegmentHashes) -> None:
         self.problems: list[str] = []
         self.watermark = 0
         self.sealed = 0
@@ -46,7 +49,7 @@ class Ledger:
         self.settled: Counter[str] = Counter()
         self.files: dict[str, SealedFile] = {}
         self._name = name
-        self._uids = uids
+        self._sealed_before = sealed_before
         self._above: NDArray[np.int64] = np.empty(0, np.int64)
         self._lost: list[NDArray[np.int64]] = []
         self._group_ids: set[str] = set()
@@ -62,7 +65,8 @@ class Ledger:
         return span[~np.isin(span, self._above)]
 
     def close(self, end: int) -> None:
-        """The ingest log ends at ``end``: what can be told only of the whole."""
+        """Adds the problems that show only once all events are known; the ingest log ends at
+        ``end``."""
         beyond = self._above[self._above >= end]
         if len(beyond) or self.watermark > end:
             self._problem(f"settles offsets beyond the end of the ingest log, {end}")
@@ -77,15 +81,15 @@ class Ledger:
         self.flushes += 1
         self._settle(where, event)
         self._check_rows(where, event)
-        members = event.segments
-        for uid, idx in zip(members.uids, members.segment_idxs.tolist(), strict=True):
-            if not self._uids.enter(uid, idx):
+        segments = event.segments
+        for uid, idx in zip(segments.uids, segments.segment_idxs.tolist(), strict=True):
+            if not self._sealed_before.add(uid, idx):
                 self.problems.append(f"{where}: segment {idx} of {uid!r} is in two groups")
         for group in event.groups:
             if group.group_id in self._group_ids:
-                self.problems.append(f"{where}: group {group.group_id} is there twice")
+                self.problems.append(f"{where}: group {group.group_id} was sealed before")
             self._group_ids.add(group.group_id)
-        self.sealed += len(members.offsets)
+        self.sealed += len(segments.offsets)
         self.groups += len(event.groups)
         for part in event.settled:
             self.settled[part.reason] += len(part.offsets)
@@ -120,7 +124,7 @@ class Ledger:
         self._above = above[above >= event.watermark]
 
     def _check_rows(self, where: str, event: Flushed) -> None:
-        """Groups cover their files' rows exactly, in the order of members."""
+        """Groups cover their files' rows exactly, in the order of segments."""
         next_rows = [0] * len(event.files)
         for group in event.groups:
             if not 0 <= group.file < len(event.files):
@@ -138,7 +142,7 @@ class Ledger:
         rows = sum(group.rows for group in event.groups)
         if rows != len(event.segments.offsets):
             self.problems.append(
-                f"{where}: {rows} rows in groups, {len(event.segments.offsets)} members"
+                f"{where}: {rows} rows in groups, {len(event.segments.offsets)} segments"
             )
 
 

@@ -1,10 +1,11 @@
-"""What an audit found."""
+"""The result of an audit."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,8 +14,8 @@ class PartitionAudit:
 
     Attributes:
         published: offsets of the ingest log, deleted ones included.
-        pending: those that nothing settled yet.
-        sealed: rollout segments that stand in groups.
+        pending: those that nothing has settled yet.
+        sealed: those of segments that are in groups.
         settled: by reason, the offsets that ended without a group.
         watermark: every offset below it is settled.
         manifests_missing: flushes without a manifest; the newest may lack its own.
@@ -40,10 +41,10 @@ class PartitionAudit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """Every partition, and everything that does not hold.
+    """The figures of every partition, and every problem.
 
     Attributes:
-        problems: in words, with the place of each; empty where the audit holds.
+        problems: in words, each with its log or file; empty where the audit holds.
     """
 
     partitions: tuple[PartitionAudit, ...]
@@ -51,7 +52,7 @@ class AuditReport:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is lost, nothing is twice, and every file is what its event says."""
+        """Whether nothing is lost, nothing is sealed twice, and every file is as its event says."""
         return not self.problems
 
     def environment(self, name: str) -> PartitionAudit:
@@ -61,16 +62,6 @@ class AuditReport:
         settled: Counter[str] = Counter()
         for row in rows:
             settled.update(row.settled)
-        return PartitionAudit(
-            environment=name,
-            partition=-1,
-            published=sum(row.published for row in rows),
-            pending=sum(row.pending for row in rows),
-            sealed=sum(row.sealed for row in rows),
-            settled=settled,
-            groups=sum(row.groups for row in rows),
-            files=sum(row.files for row in rows),
-            flushes=sum(row.flushes for row in rows),
-            watermark=sum(row.watermark for row in rows),
-            manifests_missing=sum(row.manifests_missing for row in rows),
-        )
+        counts = {f.name for f in fields(PartitionAudit)} - {"environment", "partition", "settled"}
+        sums: dict[str, Any] = {key: sum(getattr(row, key) for row in rows) for key in counts}
+        return PartitionAudit(environment=name, partition=-1, settled=settled, **sums)

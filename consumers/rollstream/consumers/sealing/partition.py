@@ -18,7 +18,7 @@ from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
 from rollstream.store import StoreError
-from rollstream.streams.broker import GroupReader, TopicPartition
+from rollstream.streams.broker import GroupReader
 from rollstream.streams.errors import (
     BrokerUnavailable,
     ClaimFailed,
@@ -82,14 +82,14 @@ class Partition:
     def __init__(self, context: SealerContext, reader: GroupReader, number: int) -> None:
         layout = context.layout
         self.address = PartitionAddress(context.environment, layout.generation, number)
-        self.source = TopicPartition(layout.rollouts(context.environment), number)
+        self.source = layout.rollouts_log(self.address)
         self.state = State.CLAIMING
         self.intake: Intake | None = None
         self._context = context
         self._reader = reader
         self._log = OwnedLog(
             context.broker,
-            TopicPartition(layout.groups(context.environment), number),
+            layout.groups_log(self.address),
             owner=context.owner,
             make_fold=lambda: SealFold(dedupe_horizon=context.config.dedupe_horizon),
             clock=context.clock,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.schemas import codec
@@ -10,10 +11,7 @@ from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import project
 from rollstream.store.layout import manifest_path
-from rollstream.streams.broker import TopicPartition
-from rollstream.streams.errors import BrokerUnavailable
-
-_SLICE_S = 0.5
+from rollstream.streams.reading import read_between
 
 
 def project_missing(
@@ -33,20 +31,10 @@ def project_missing(
         if context.blobs.info(manifest_path(address, offset)) is not None:
             break
         missing.append(offset)
-    for offset in reversed(missing):
-        project(context.blobs, address, offset, _read(context, address, offset))
-
-
-def _read(context: SealerContext, address: PartitionAddress, offset: int) -> Flushed:
-    where = TopicPartition(context.layout.groups(address.environment), address.partition)
-    deadline = context.deadline()
-    reader = context.broker.reader({where: offset})
-    try:
-        while not deadline.passed():
-            for record in reader.poll(1, deadline.slice_s(_SLICE_S)):
-                assert record.offset == offset, (record.offset, offset)
-                return codec.decode_as(Flushed, record.value)
-            deadline.log_waiting(lambda: f"{where} at {offset} to be read")
-    finally:
-        reader.close()
-    raise BrokerUnavailable(f"{where}: offset {offset} not read within {deadline.timeout_s} s")
+    if not missing:
+        return
+    where = context.layout.groups_log(address)
+    with closing(context.broker.reader({where: missing[-1]})) as reader:
+        for offset in reversed(missing):
+            for record in read_between(reader, where, offset, offset + 1, context.deadline()):
+                project(context.blobs, address, offset, codec.decode_as(Flushed, record.value))
