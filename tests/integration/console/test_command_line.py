@@ -96,7 +96,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.proves("F8")
 def test_commands_take_a_group_from_publishing_to_a_visible_file(folder: Path) -> None:
     created = run(folder, "topics", "create", "--json")
-    assert len(json.loads(created.stdout)) == 6, created.stderr
+    assert len(json.loads(created.stdout)) == 4, created.stderr
     assert run(folder, "topics", "check").returncode == 0
     bootstrap = load_config(folder / "rollstream.toml").kafka.bootstrap
     with KafkaBroker(bootstrap) as broker:
@@ -119,7 +119,7 @@ def test_commands_take_a_group_from_publishing_to_a_visible_file(folder: Path) -
     figures = json.loads(run(folder, "status", "--json").stdout)
     (partition,) = figures["partitions"]
     assert (partition["owner"], partition["watermark"]) == ("sealer-x", 2)
-    assert (partition["groups"], partition["rollouts"]) == (1, 2)
+    assert (partition["groups"], partition["segments"]) == (1, 2)
     assert figures["samplers"][0]["ready"] == 1
 
 
