@@ -111,7 +111,7 @@ def goes_the_whole_way(bootstrap: str, folder: Path) -> None:
     """Topics, a sealer's process, groups of which one has a failed member, batches, ack,
     checkpoint, policy, a second trainer's client, the audit: each as promised, or it raises."""
     deployment = Deployment(bootstrap, folder)
-    assert len(json.loads(deployment.run("topics", "create", "--json"))) == 6
+    assert len(json.loads(deployment.run("topics", "create", "--json"))) == 4
     deployment.run("topics", "check")
     try:
         with deployment.sealer():
