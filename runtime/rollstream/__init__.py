@@ -1,6 +1,6 @@
 """Rollstream: the durable data plane for asynchronous RL on language models.
 
-Its packages lie in source roots of their own (``producers/``, ``consumers/``, …), which this file
+Its packages have source roots of their own (``producers/``, ``consumers/``, …), which this file
 joins. ``__version__`` is the installed version.
 """
 

@@ -1,11 +1,11 @@
-"""What every process needs and no rule about rollouts.
+"""Time, randomness, deadlines, signals and configuration, which every process needs.
 
 Map, a line a file:
 
-- ``clock``      the one place that asks for the time; ``ManualClock`` for tests
-- ``entropy``    the one place that asks for randomness
-- ``deadline``   how long a wait may still last, and what it waits for
-- ``shutdown``   SIGTERM and Ctrl-C as a flag
-- ``extras``     how messages name what an optional package is installed with
-- ``config/``    the TOML file, one pydantic model a section (needs the ``consumer`` extra)
+- ``clock``      the system's clock, and ``ManualClock`` for tests; nothing else asks for the time
+- ``entropy``    random tokens; nothing else asks for randomness
+- ``deadline``   time-outs that nested waits share, and log lines about long waits
+- ``shutdown``   SIGTERM and Ctrl-C as an event
+- ``extras``     how to install an extra, for error messages
+- ``config/``    the TOML file, a pydantic model for each section (needs the ``consumer`` extra)
 """

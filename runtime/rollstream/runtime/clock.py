@@ -1,4 +1,4 @@
-"""The one place that asks what time it is."""
+"""Clocks. No other file asks the system for the time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Time from outside, so that tests own it."""
+    """The interface of a clock, so that tests can bring their own."""
 
     def now_us(self) -> int:
         """Microseconds since 1970, UTC."""
 
     def monotonic_s(self) -> float:
-        """Seconds that never go backwards; the origin means nothing."""
+        """Seconds from an arbitrary origin; they never decrease."""
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Waits until ``event`` is set, at most ``timeout_s``; whether it is set."""
+        """Waits until ``event`` is set, at most ``timeout_s``; returns whether it is set."""
 
 
 class SystemClock:
@@ -34,7 +34,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to, or by as much as somebody waits; for tests."""
+    """A clock for tests, which moves only by ``advance`` and by the time-outs of ``wait``."""
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
         self._now_us = now_us
@@ -52,6 +52,6 @@ class ManualClock:
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         if not event.is_set():
-            # At least its resolution: the rest of a deadline may be less, and must pass too.
+            # At least its resolution: a deadline with less than that left must pass, too.
             self.advance(max(timeout_s, 1e-6))
         return event.is_set()

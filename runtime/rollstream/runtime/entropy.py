@@ -1,4 +1,4 @@
-"""The one place that asks for randomness."""
+"""Random tokens. No other file asks for unseeded randomness."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Protocol
 
 
 class Entropy(Protocol):
-    """Names that nobody else will use."""
+    """The interface of a source of unique names."""
 
     def token(self, size_bytes: int = 12) -> str:
         """``2 * size_bytes`` hexadecimal digits."""
 
 
 class SystemEntropy:
-    """The operating system's."""
+    """Tokens from the operating system's randomness."""
 
     def token(self, size_bytes: int = 12) -> str:
         return secrets.token_hex(size_bytes)

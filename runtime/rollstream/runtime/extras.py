@@ -1,8 +1,8 @@
-"""How an optional part of the installation is named in messages."""
+"""How to install an extra, for error messages."""
 
 from __future__ import annotations
 
 
 def how_to_install(extra: str) -> str:
-    """What a user runs to get the extra, from a clone: there is no release to install yet."""
+    """The command that installs the extra from a clone; there is no release yet."""
     return f"in the clone of Rollstream, run: pip install '.[{extra}]'"

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as a flag that loops look at."""
+"""SIGTERM and Ctrl-C as an event that loops check."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from types import FrameType
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that the first SIGTERM or SIGINT sets; the second one acts as it would without us.
+    """Returns an event that the first SIGTERM or SIGINT sets; a second one ends the process.
 
-    Only the main thread may call it.
+    Only the main thread may call this.
     """
     stopping = threading.Event()
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def set_stopping(number: int, frame: FrameType | None) -> None:
         stopping.set()
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else _interrupt)
 
-    signal.signal(signal.SIGTERM, note)
-    signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGTERM, set_stopping)
+    signal.signal(signal.SIGINT, set_stopping)
     return stopping
 
 

@@ -114,7 +114,7 @@ def test_missing_file_names_the_sections_to_write(tmp_path: Path) -> None:
 def test_file_that_is_no_toml_says_so(tmp_path: Path, raw: bytes) -> None:
     file = tmp_path / "rollstream.toml"
     file.write_bytes(raw)
-    with pytest.raises(ConfigError, match="is no TOML"):
+    with pytest.raises(ConfigError, match="is not TOML"):
         load_config(file, environ={})
 
 

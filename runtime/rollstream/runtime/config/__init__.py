@@ -1,8 +1,8 @@
-"""The configuration: one TOML file, one model a section, every key explained below it.
+"""The configuration: a TOML file, with a model for each section.
 
-- ``sections``   the models; a section is the policy that its room takes
-- ``load``       the file and ``ROLLSTREAM_…`` variables
-- ``explain``    what is wrong with a setting, and what to write instead
+- ``sections``   the models, with an explanation of each key
+- ``load``       reads the file and ``ROLLSTREAM_…`` variables
+- ``explain``    messages for wrong settings
 
 Needs the ``consumer`` extra (pydantic); producers never import it.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with a setting, in words that its author can act upon."""
+"""Messages for wrong settings: the key, its value, what is wrong, what to write instead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KINDS = {
     "dict_type": "a section",
     "model_type": "a section",
 }
-_EXAMPLES = {  # Of keys that have no default.
+_EXAMPLES = {  # For keys without a default.
     "kafka.bootstrap": 'bootstrap = "localhost:9092"',
     "store.root": 'root = "file:///data/run-17"',
     "samplers.environments": 'environments = ["math"]',
@@ -36,17 +36,17 @@ _EXAMPLES = {  # Of keys that have no default.
 
 
 def explain(problem: ErrorDetails, variables: Mapping[tuple[str, ...], str]) -> str:
-    """One line: the key, its value, what is wrong, what to write instead.
+    """The message, in one line.
 
     Args:
-        problem: as pydantic found it.
-        variables: path of keys to the environment variable that set it.
+        problem: pydantic's.
+        variables: environment variables by the path of the key that each one sets.
     """
     where = tuple(str(part) for part in problem["loc"])
     key = ".".join(where)
     if problem["type"] == "value_error":
-        said = str(problem["ctx"]["error"])
-        return f"{key}: {said}" if key else said
+        message = str(problem["ctx"]["error"])
+        return f"{key}: {message}" if key else message
     if problem["type"] == "missing":
         return f"{key} is missing; write {_example(where)}"
     given = f"{key} = {_shown(problem['input'])}"
@@ -93,7 +93,7 @@ def _example(where: tuple[str, ...]) -> str:
 
 
 def _model_at(where: tuple[str, ...]) -> type[BaseModel] | None:
-    """The section's model; None where the path leads into a value."""
+    """The model of the section at a path of keys; None where the path leads into a value."""
     kind: Any = RollstreamConfig
     for part in where:
         if get_origin(kind) is dict:
@@ -108,7 +108,7 @@ def _model_at(where: tuple[str, ...]) -> type[BaseModel] | None:
 
 
 def _shown(value: Any) -> str:
-    """As TOML writes it, near enough to copy."""
+    """The value as TOML, near enough to be copied."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Reads ``rollstream.toml`` and ``ROLLSTREAM_…`` variables; nothing else reads the environment.
+"""Reads ``rollstream.toml`` and ``ROLLSTREAM_…`` variables; no other file reads the environment.
 
 ``ROLLSTREAM_KAFKA__BOOTSTRAP=…`` overrides ``kafka.bootstrap``: sections and keys are joined by two
 underscores, case does not matter, and a dash in a name is written as an underscore
@@ -20,23 +20,23 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.schemas.errors import RollstreamError
 
 PREFIX = "ROLLSTREAM_"
-BETWEEN = "__"  # A variable without it names no key of a section and is none of ours.
+BETWEEN = "__"  # A variable without it names no key and is ignored.
 
 
 class ConfigError(RollstreamError, ValueError):
-    """The configuration is wrong: names file, key, value, and what to write instead."""
+    """The configuration is wrong; the message names file, key, value, and what to write instead."""
 
 
 def load_config(path: Path | str, *, environ: Mapping[str, str] | None = None) -> RollstreamConfig:
-    """The configuration, checked whole.
+    """Reads and checks the configuration.
 
     Args:
         path: of the TOML file.
         environ: variables that may override keys; None: those of this process.
 
     Raises:
-        ConfigError: the file is missing or no TOML, a key is unknown or of the wrong type, or the
-            settings could never make progress; it lists everything that is wrong.
+        ConfigError: the file is missing or not TOML, a key is unknown or of the wrong type, or
+            nothing could progress with the settings; the message lists every problem.
     """
     content = _read(Path(path))
     variables: dict[tuple[str, ...], str] = {}
@@ -52,7 +52,7 @@ def load_config(path: Path | str, *, environ: Mapping[str, str] | None = None) -
 
 
 def configured(config: RollstreamConfig | Path | str) -> RollstreamConfig:
-    """What a door was given: the configuration, or where it lies (``load_config``)."""
+    """Returns the configuration, which is loaded where its path was passed."""
     return config if isinstance(config, RollstreamConfig) else load_config(config)
 
 
@@ -65,7 +65,7 @@ def _read(path: Path) -> dict[str, Any]:
             "[environments.<name>], or name another with --config"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is no TOML: {error}") from None
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -73,7 +73,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _override(
     content: dict[str, Any], variable: str, keys: list[str], text: str
 ) -> tuple[str, ...]:
-    """Puts the value where the variable says; the path of keys that it stands under."""
+    """Sets the key that the variable names, and returns that key's path."""
     section: Any = content
     path = []
     for key in keys[:-1]:
@@ -90,7 +90,7 @@ def _override(
 
 
 def _spelled(section: Mapping[str, Any], key: str) -> str:
-    """The key as the file spells it; in lower case where the file does not have it."""
+    """The key as the file spells it; in lower case where the file lacks it."""
     wanted = key.lower()
     alike = (known for known in section if known.lower().replace("-", "_") == wanted)
     return next(alike, wanted)
@@ -101,5 +101,5 @@ def _parsed(text: str) -> Any:
         try:
             return tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
-            return text  # The check of its type says what is wrong, and names the variable.
+            return text  # The check of its type then reports it, with the variable's name.
     return text

@@ -1,6 +1,6 @@
-"""One model a section of ``rollstream.toml``. A section is the policy: the assembler takes its
-``EnvironmentConfig``, the decider its ``SamplerConfig``. Unknown keys are refused, and so are
-settings that could never make progress."""
+"""One model for each section of ``rollstream.toml``. A section is handed on as it is: the assembler
+takes its ``EnvironmentConfig``, the decider its ``SamplerConfig``. Unknown keys are refused, and so
+are settings with which nothing could progress."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Recency = Literal["uniform", "linear", "exp"]
-_FILE_BYTES_MAX = 1 << 30  # A column of a file is one page, and sizes of pages are int32.
+_FILE_BYTES_MAX = 1 << 30  # A column of a file is one page, and a page's size is an int32.
 
 
 class Section(BaseModel):
-    """Frozen; unknown keys are refused; each field is explained by the string below it."""
+    """A frozen model that refuses unknown keys; the string below each field explains it."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, strict=False
@@ -21,64 +21,64 @@ class Section(BaseModel):
 
 
 class KafkaConfig(Section):
-    """Where the logs live."""
+    """The Kafka cluster and the topics."""
 
     bootstrap: str = Field(min_length=1)
-    """host:port, several with commas."""
+    """Addresses of brokers as host:port, separated by commas."""
     namespace: str = "rollstream"
     """First part of every topic's name."""
     generation: int = Field(default=1, ge=1)
-    """Last part of every topic's name; a new one is a new layout."""
+    """Last part of every topic's name; a layout that changes partitions takes a new one."""
     retention_hours: float = Field(default=168.0, gt=0)
-    """How long rollouts stay in the ingest log."""
+    """Hours for which rollouts stay in the ingest log."""
     timeout_s: float = Field(default=30.0, gt=0)
-    """How long any one request to the broker may take."""
+    """Time-out of each request to the broker."""
     client: dict[str, str] = Field(default_factory=dict)
-    """Any librdkafka property."""
+    """Any librdkafka properties."""
 
 
 class StoreConfig(Section):
-    """Where the files live."""
+    """The files of sealed rollouts."""
 
     root: str = Field(min_length=1)
-    """file:///… today."""
+    """A local folder, as file:///an/absolute/folder."""
 
 
 class EnvironmentConfig(Section):
     """How rollouts of one environment become groups."""
 
     partitions: int = Field(default=4, ge=1, le=1024)
-    """Of its topics; fixed for a generation."""
+    """Partitions of its topics; fixed for a generation."""
     grouping: Literal["strict", "mixed"] = "strict"
-    """For rollouts without group_uid: does the policy version belong to the group's key?"""
+    """Whether rollouts without a group_uid must have equal policy versions to share a group."""
     target_group_size: int = Field(default=8, ge=1)
-    """SealedSegments at which a group is sealed, where the producer names no group_size."""
+    """Members at which a group is sealed, where the producer names no group_size."""
     min_group_size: int = Field(default=2, ge=1)
-    """With fewer members a group is not sealed by time-out."""
+    """Fewest members with which a group is sealed at seal_timeout_s."""
     seal_timeout_s: float = Field(default=300.0, gt=0)
-    """Log time after a group's first member at which it is sealed with what it has, if enough."""
+    """Log time after its first member at which a group of min_group_size members is sealed."""
     expire_after_s: float = Field(default=1800.0, gt=0)
-    """Log time after a group's first member at which one that is still too small expires; after a
-    trajectory's first segment, one that is not whole."""
+    """Log time after its first member at which a group that is still too small expires, and after
+    its first segment at which an unfinished trajectory expires."""
     max_per_replica: int | None = Field(default=None, ge=1)
-    """Most members that one env replica may have in one group; none: no limit."""
+    """Most members of a group from one env replica; none: no limit."""
     accept_policy_versions: tuple[str, ...] | None = None
-    """Only these are admitted; none: all."""
+    """The policy versions that are admitted; none: all."""
     max_pending_rollouts: int = Field(default=65_536, ge=64)
-    """Unsealed rollouts a partition; beyond it the oldest groups expire."""
+    """Most unsealed rollouts of a partition; above it the oldest groups expire."""
     max_pending_bytes: int = Field(default=256 * 1024 * 1024, ge=1024 * 1024, le=_FILE_BYTES_MAX)
-    """Unsealed payload bytes a partition; beyond it the oldest groups expire."""
+    """Most unsealed payload bytes of a partition; above it the oldest groups expire."""
     dedupe_horizon: int = Field(default=262_144, ge=1)
-    """A uid is remembered until this many further records of its partition are settled."""
+    """Records of its partition that are settled after a uid before the uid is forgotten."""
     flush_interval_s: float = Field(default=0.15, ge=0)
-    """Flushes of a partition begin at least this long after one another, unless one is full: a
-    complete group waits about as long for its flush."""
+    """Least time between the starts of two flushes of a partition, unless one is full. A complete
+    group waits about as long for its flush."""
     max_flush_rollouts: int = Field(default=4_096, ge=1, le=65_536)
-    """Rollouts in one flush, so that its event fits a message."""
+    """Most rollouts in one flush, so that its event fits a message."""
     max_flush_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=_FILE_BYTES_MAX)
-    """Payload bytes in one flush."""
+    """Most payload bytes in one flush."""
     compression: Literal["none", "lz4", "zstd"] = "none"
-    """Of Parquet files."""
+    """The codec of Parquet files."""
 
     @model_validator(mode="after")
     def _can_progress(self) -> Self:
@@ -99,27 +99,27 @@ class SamplerConfig(Section):
     """What one sampler serves, and in which order."""
 
     environments: tuple[str, ...] = Field(min_length=1)
-    """The environments that it draws from."""
+    """The environments whose groups it serves."""
     lineage: str = ""
-    """Of the policies that its trainer publishes; lag is measured within a lineage only."""
+    """The lineage of the policies that its trainer publishes; lag is measured within a lineage."""
     seed: int = 0
-    """Of every random choice."""
+    """Seed of every random choice."""
     recency: Recency = "uniform"
     """How much newer policies are preferred among the groups that are ready."""
     max_policy_lag: int | None = Field(default=None, ge=0)
     """Groups sampled by weights older than this many steps are dropped as stale; none: no limit."""
     capacity_groups: int = Field(default=65_536, ge=1)
-    """Ready groups kept; beyond it the oldest are dropped, never one of an open batch."""
+    """Most ready groups; above it the oldest are dropped, never one of an open batch."""
     max_open_batches: int = Field(default=64, ge=1)
-    """Served batches that are not final; at the bound next_batch refuses until checkpointed."""
+    """Most served batches that are not final; then next_batch refuses until checkpointed."""
     cache_bytes: int = Field(default=256 * 1024 * 1024, ge=0)
-    """Payloads kept in memory."""
+    """Bytes of payloads that are cached in memory."""
     timeout_s: float = Field(default=300.0, gt=0)
-    """How long next_batch waits unless it is told otherwise."""
+    """Time-out of next_batch where the caller passes none."""
 
 
 class RollstreamConfig(Section):
-    """The whole file."""
+    """All sections of the file."""
 
     kafka: KafkaConfig
     store: StoreConfig
