@@ -1,29 +1,32 @@
-"""The SDK of env workers: publishes rollouts, and says which ones did not arrive.
+"""The SDK of env workers: publishes rollouts, and raises errors that name those not delivered.
 
 Map, a line a file:
 
 - ``client``       ``RolloutProducer``
 - ``aio``          ``AsyncRolloutProducer``
-- ``shell``        what both have in common: how they are made, when they refuse
-- ``outbox``       what both are shells over: arguments to records, the account of failures
+- ``shell``        how both are made, and when they refuse calls
+- ``outbox``       the core of both: builds records, collects failed deliveries (no I/O)
 - ``arguments``    what ``publish`` takes: names, types, defaults
 - ``validate``     arguments to a segment's fields, or ``InvalidRollout`` (pure)
 - ``arrays``       array-likes to packed bytes (pure)
 - ``group``        a dispatched group, as a ``with`` block
+- ``membership``   what a group publishes, and what it still lacks (no I/O)
 - ``trajectory``   a rollout of several segments, as a ``with`` block
-- ``membership``   what a group still lacks (pure)
-- ``forks``        producers that a fork leaves behind
-- ``errors``       what a producer may answer
+- ``steps``        how groups and trajectories publish record by record, awaited or not
+- ``forks``        producers in a forked child
+- ``errors``       the errors that a producer raises
 """
 
 from rollstream.producers.aio import AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
 from rollstream.producers.errors import (
+    BrokerUnavailable,
     BufferFull,
     DeliveryFailed,
     FlushTimedOut,
     ForkedProducer,
     InvalidRollout,
+    InvalidSettings,
     ProducerClosed,
     ProducerError,
     RolloutTooLarge,
@@ -36,12 +39,14 @@ __all__ = [
     "AsyncGroup",
     "AsyncRolloutProducer",
     "AsyncTrajectory",
+    "BrokerUnavailable",
     "BufferFull",
     "DeliveryFailed",
     "FlushTimedOut",
     "ForkedProducer",
     "Group",
     "InvalidRollout",
+    "InvalidSettings",
     "ProducerClosed",
     "ProducerError",
     "RolloutProducer",

@@ -8,14 +8,21 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from rollstream.producers.arguments import RolloutArguments, takes
-from rollstream.producers.errors import BufferFull, DeliveryFailed, FlushTimedOut, UnknownTopic
+from rollstream.producers.errors import (
+    BrokerUnavailable,
+    BufferFull,
+    DeliveryFailed,
+    FlushTimedOut,
+    UnknownTopic,
+)
 from rollstream.producers.group import AsyncGroup
+from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outgoing, Subject
 from rollstream.producers.shell import TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import AsyncTrajectory, Turns
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Delivery
-from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown
+from rollstream.streams.errors import DeliveryUnknown
 
 _POLL_S = 0.002  # How late an answer may be told; one task polls for all coroutines.
 _ASK_S = 0.05  # How long the loop may stand still while a topic is looked up, once a topic.
@@ -33,7 +40,7 @@ class AsyncRolloutProducer(ProducerShell):
         ...         await asyncio.gather(*(play(group) for _ in range(8)))
     """
 
-    def _begin(self) -> None:
+    def _open_writer(self) -> None:
         self._writer = self._broker.writer()
         self._waiting = 0
         self._poller: asyncio.Task[None] | None = None
@@ -44,17 +51,16 @@ class AsyncRolloutProducer(ProducerShell):
     async def publish(self, **rollout: Unpack[RolloutArguments]) -> str:
         """Checks, stamps and publishes one rollout segment; returns its uid once it is in the log.
 
-        The arguments are those of ``RolloutArguments``. A ``rollout_uid`` of the caller's makes a
-        retry idempotent, across processes too, within the sealer's dedupe horizon.
+        The arguments are those of ``RolloutProducer.publish``.
 
         Raises:
             InvalidRollout: names field, value and remedy; nothing was queued.
             UnknownTopic: the environment has no topic (asked once).
-            BrokerUnavailable: nobody answers that question.
+            BrokerUnavailable: the broker did not answer that question within ``timeout_s``.
             BufferFull: the queue stayed at its bound for ``timeout_s``; nothing was queued.
             DeliveryFailed: it is not, or perhaps not, in the log.
         """
-        record = self._outbox.rollout(rollout)
+        record = self._outbox.rollout(self._outbox.fields(rollout))
         await self._deliver(record)
         return record.subject.rollout_uid
 
@@ -68,8 +74,8 @@ class AsyncRolloutProducer(ProducerShell):
         split: str = "train",
     ) -> AsyncGroup:
         """A group that is being worked on, for an ``async with`` block."""
-        membership = self._membership(environment, example_id, group_uid, group_size, split)
-        return AsyncGroup(membership, self._deliver)
+        address = self._outbox.address(environment, example_id, group_uid, group_size, split)
+        return AsyncGroup(Membership(self._outbox, address), self._deliver)
 
     def trajectory(
         self,
@@ -82,8 +88,8 @@ class AsyncRolloutProducer(ProducerShell):
         split: str = "train",
     ) -> AsyncTrajectory:
         """A rollout of several segments, for an ``async with`` block."""
-        where = self._place(environment, example_id, group_uid, group_size, split)
-        return AsyncTrajectory(Turns(self._outbox, where, rollout_uid), self._deliver)
+        address = self._outbox.address(environment, example_id, group_uid, group_size, split)
+        return AsyncTrajectory(Turns(self._outbox, address, rollout_uid), self._deliver)
 
     async def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """When it returns, everything published before is in the log.
@@ -96,7 +102,7 @@ class AsyncRolloutProducer(ProducerShell):
         """
         self._refuse()
         left = await self._drain(timeout_s)
-        self._tell(left)
+        self._outbox.raise_failures(left)
         if left:
             raise FlushTimedOut(self._outbox.broker, left, timeout_s)
 
@@ -106,13 +112,13 @@ class AsyncRolloutProducer(ProducerShell):
         Raises:
             DeliveryFailed: as ``flush``.
         """
-        if not self._close_once():
+        if not self._closes_now():
             return
         await self._drain(self._timeout_s)
         self._writer.abandon()  # What is still on its way is reported as in doubt.
         if self._own_broker is not None:
             self._own_broker.close()
-        self._tell()
+        self._outbox.raise_failures()
 
     async def __aenter__(self) -> Self:
         return self
@@ -139,22 +145,17 @@ class AsyncRolloutProducer(ProducerShell):
             deadline.log_waiting(lambda: f"{self._outbox.broker} to take what was published")
             await asyncio.sleep(_POLL_S)
 
-    def _tell(self, outstanding: int = 0) -> None:
-        failed = self._outbox.take_failures(outstanding)
-        if failed is not None:
-            raise failed
-
     async def _deliver(self, record: Outgoing) -> None:
         """When it returns, the record is in the log."""
         self._refuse()
         answer: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
-        told = partial(self._told, answer, record.subject)
+        on_delivery = partial(self._on_delivery, answer, record.subject)
         queued = False
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 if record.topic not in self._topics_found:
-                    await self._find(record.topic)
-                await self._append(record, told)
+                    await self._find_topic(record.topic)
+                await self._append(record, on_delivery)
                 queued = True
                 delivery = await answer
         except TimeoutError as late:
@@ -164,23 +165,22 @@ class AsyncRolloutProducer(ProducerShell):
                 doubt = DeliveryUnknown(f"no answer within {self._timeout_s:g} s")
                 raise self._outbox.failure([(record.subject, doubt)]) from late
             if record.topic not in self._topics_found:
-                self._unreachable(record.topic, late)
-            full = BufferFull("no room came up")
-            self._full(Deadline(self._timeout_s, self._clock), self._writer.outstanding(), full)
+                raise self._unreachable(record.topic) from late
+            raise self._full(self._writer.outstanding(), "no room came up") from late
         if delivery.error is not None:
             raise self._outbox.failure([(record.subject, delivery.error)])
 
-    async def _append(self, record: Outgoing, told: partial[None]) -> None:
-        if not self._crowded.locked() and self._try_append(record, told):
+    async def _append(self, record: Outgoing, on_delivery: partial[None]) -> None:
+        if not self._crowded.locked() and self._try_append(record, on_delivery):
             return
         async with self._crowded:  # First come, first served; one coroutine tries for all.
-            while not self._try_append(record, told):
+            while not self._try_append(record, on_delivery):
                 await asyncio.sleep(_POLL_S)
 
-    def _try_append(self, record: Outgoing, told: partial[None]) -> bool:
+    def _try_append(self, record: Outgoing, on_delivery: partial[None]) -> bool:
         self._refuse()
         try:
-            self._writer.append(record.topic, record.value, key=record.key, on_delivery=told)
+            self._writer.append(record.topic, record.value, key=record.key, on_delivery=on_delivery)
         except BufferFull:
             return False
         self._waiting += 1
@@ -188,10 +188,13 @@ class AsyncRolloutProducer(ProducerShell):
             self._poller = asyncio.create_task(self._poll())
         return True
 
-    def _told(self, answer: asyncio.Future[Delivery], subject: Subject, delivery: Delivery) -> None:
+    def _on_delivery(
+        self, answer: asyncio.Future[Delivery], subject: Subject, delivery: Delivery
+    ) -> None:
         self._waiting -= 1
         if answer.done():
-            self._outbox.note(subject, delivery)  # Its publish is gone; flush and close will tell.
+            # Nobody awaits it any more: flush or close raises it.
+            self._outbox.record_failure(subject, delivery)
         else:
             answer.set_result(delivery)
 
@@ -202,7 +205,7 @@ class AsyncRolloutProducer(ProducerShell):
             await asyncio.sleep(_POLL_S)
         self._poller = None
 
-    async def _find(self, topic: str) -> None:
+    async def _find_topic(self, topic: str) -> None:
         async with self._finding:
             while topic not in self._topics_found:
                 self._refuse()
@@ -210,6 +213,6 @@ class AsyncRolloutProducer(ProducerShell):
                     self._writer.partitions(topic, _ASK_S)
                     self._topics_found.add(topic)
                 except UnknownTopic as error:
-                    self._unknown(topic, error)
+                    raise self._unknown_topic(topic) from error
                 except BrokerUnavailable:
                     await asyncio.sleep(_ASK_S)  # The caller's deadline ends it.

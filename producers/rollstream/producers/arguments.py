@@ -1,7 +1,6 @@
-"""What ``publish`` takes: the one list of names, types and defaults, for every door.
+"""The arguments of ``publish`` and ``turn``: names, types and defaults, for both producers.
 
-A test holds it to ``rollout.v1.avsc``. Array-likes are lists, NumPy arrays, torch tensors, and
-whatever else NumPy can read.
+Tests hold them to ``rollout.v1.avsc``, and to their descriptions at ``RolloutProducer.publish``.
 """
 
 from __future__ import annotations
@@ -28,32 +27,7 @@ Flags = SupportsArray | Sequence[bool]
 
 
 class TurnArguments(TypedDict, total=False):
-    """One segment: what was sampled, by which policy, and what it earned.
-
-    Attributes:
-        policy_version: the policy that sampled, as the trainer named it; never reused.
-        weight_step: optimizer steps behind those weights: one number, or one per output token;
-            -1: not known.
-        policy_epoch: the trainer's epoch, where it has resumed.
-        lineage: policies are compared only within one; default: the producer's.
-        prompt_tokens: int32 [prompt].
-        output_tokens: int32 [n].
-        logprobs: float32 [n]; ``logprobs[i]`` is the log-probability of ``output_tokens[i]`` under
-            the policy that sampled it.
-        loss_mask: bool [n]; False for tokens of tools and of the environment; None: all True.
-        reward: None: not known, and the group waits for it, though nothing can give a score later
-            yet; in a trajectory, what a later segment earned counts for this one too.
-        rewards: named components of the reward.
-        stop_reason: ``stop``, ``length``, ``abort``, or a word of the environment's.
-        metadata: anything that JSON can hold.
-        actor_logprobs: the trainer's recomputation: float32 [n], or one number, their sum.
-        actor_policy_version: the policy that recomputed.
-        ref_logprobs: float32 [n], under the reference policy.
-        token_rewards: float32 [n].
-        token_arrays: name to an array [n, …] of any dtype and trailing shape.
-        attachments: name to bytes; together at most ``ATTACHED_BYTES_MAX``.
-        messages: the conversation, to be read by people.
-    """
+    """What was sampled, by which policy, and what it earned (see ``RolloutProducer.publish``)."""
 
     policy_version: Required[str]
     weight_step: int | Ints
@@ -77,16 +51,7 @@ class TurnArguments(TypedDict, total=False):
 
 
 class MemberArguments(TurnArguments, total=False):
-    """One rollout of a dispatched group.
-
-    Attributes:
-        rollout_uid: given by the caller it makes a retry idempotent, across processes too, within
-            the sealer's dedupe horizon; empty: one is made.
-        segment_idx: 0 for a rollout that is one segment.
-        is_last_segment: whether the rollout ends here.
-        continuation_of: the uid of the rollout whose earlier segment this one continues.
-        prefix_hash: ``rollstream.schemas.ids.prefix_hash`` over the segments before this one.
-    """
+    """One rollout of a dispatched group (see ``RolloutProducer.publish``)."""
 
     rollout_uid: str
     segment_idx: int
@@ -96,16 +61,7 @@ class MemberArguments(TurnArguments, total=False):
 
 
 class RolloutArguments(MemberArguments, total=False):
-    """One rollout segment.
-
-    Attributes:
-        example_id: the problem that was worked on.
-        environment: default: the producer's.
-        group_uid: members of one group share it; empty: the sealer infers the group.
-        group_size: members at which the group is complete; 0: the environment's target.
-        split: ``train``, or ``eval``: stored, inspectable, never served for training.
-        replica_id: the env replica; default: the producer's.
-    """
+    """One rollout segment (see ``RolloutProducer.publish``)."""
 
     example_id: Required[str]
     environment: str
@@ -150,7 +106,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 
 def takes(arguments: type) -> Callable[[F], F]:
-    """Shows the keywords of a door that takes ``**Unpack[arguments]`` in ``help`` and editors."""
+    """Gives a function that takes ``**Unpack[arguments]`` the signature that ``help`` shows."""
 
     def show(function: F) -> F:
         plain = inspect.signature(function)

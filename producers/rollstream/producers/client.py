@@ -8,13 +8,19 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from rollstream.producers.arguments import RolloutArguments, takes
-from rollstream.producers.errors import BufferFull, DeliveryFailed, FlushTimedOut, UnknownTopic
+from rollstream.producers.errors import (
+    BrokerUnavailable,
+    BufferFull,
+    DeliveryFailed,
+    FlushTimedOut,
+    UnknownTopic,
+)
 from rollstream.producers.group import Group
+from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outgoing
 from rollstream.producers.shell import TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import Trajectory, Turns
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.errors import BrokerUnavailable
 
 # Requests of many rollouts cost the broker, the sealer and this process least; nobody waits for one
 # rollout, and ``flush`` does not wait for it either.
@@ -50,7 +56,7 @@ class RolloutProducer(ProducerShell):
         ...     )
     """
 
-    def _begin(self) -> None:
+    def _open_writer(self) -> None:
         self._writer = self._broker.writer(report_success=False, linger_ms=LINGER_MS)
         self._lock = threading.Lock()
 
@@ -58,17 +64,63 @@ class RolloutProducer(ProducerShell):
     def publish(self, **rollout: Unpack[RolloutArguments]) -> str:
         """Checks, stamps and queues one rollout segment; returns its uid at once.
 
-        The arguments are those of ``RolloutArguments``. A ``rollout_uid`` of the caller's makes a
-        retry idempotent, across processes too, within the sealer's dedupe horizon.
+        Arrays are lists, NumPy arrays, torch tensors, or whatever else NumPy can read; n is the
+        number of output tokens.
+
+        Args:
+            example_id (str): the problem that was worked on.
+            policy_version (str): the policy that sampled, as the trainer named it; never reused.
+            weight_step (int or int64 [n], default -1): optimizer steps behind its weights: one
+                number, or one for each output token; -1: not known.
+            policy_epoch (int, default 0): the trainer's epoch, where it has resumed.
+            lineage (str, default: the producer's): policies are compared only within one.
+            prompt_tokens (int32 [prompt], default empty): token ids, none negative.
+            output_tokens (int32 [n], default empty): token ids, none negative.
+            logprobs (float32 [n] or None, default None): ``logprobs[i]`` is the natural logarithm
+                of the probability of ``output_tokens[i]`` under the policy that sampled it; None:
+                not known, and batches have NaN there.
+            loss_mask (bool [n] or None, default None): False for tokens of tools and of the
+                environment, which are not trained on; None: all True.
+            reward (float or None, default None): None: not known, and the group waits for it,
+                though nothing can give a score later yet; in a trajectory, what a later segment
+                earned counts for this one too.
+            rewards (mapping of str to float, default {}): named components of the reward.
+            stop_reason (str, default 'stop'): ``stop``, ``length``, ``abort``, or a value of the
+                environment's own.
+            metadata (mapping, default {}): anything that JSON can hold, under strings as keys.
+            actor_logprobs (float32 [n], float or None, default None): the trainer's recomputation
+                of ``logprobs``, or their sum; None: nobody recomputed them.
+            actor_policy_version (str, default ''): the policy that recomputed.
+            ref_logprobs (float32 [n] or None, default None): under the reference policy, if any.
+            token_rewards (float32 [n] or None, default None): one for each output token, if any.
+            token_arrays (mapping of str to array [n, …], default {}): of any plain dtype; at most
+                1 MiB for each token.
+            attachments (mapping of str to bytes, default {}): together at most 4 MiB.
+            messages (sequence of mappings, default []): the conversation, to be read by people.
+            rollout_uid (str, default: a new one): makes a retry idempotent, across processes too,
+                within the sealer's dedupe horizon.
+            segment_idx (int, default 0): counts the segments of a rollout from 0.
+            is_last_segment (bool, default True): whether the rollout ends here.
+            continuation_of (str, default ''): the uid of the rollout whose earlier segment this
+                one continues.
+            prefix_hash (str, default ''): ``rollstream.schemas.ids.prefix_hash`` over the segments
+                before this one.
+            environment (str, default: the producer's): where the rollout was played.
+            group_uid (str, default ''): members of one group share it; '': the sealer infers it.
+            group_size (int, default 0): members at which the group is complete; 0: the
+                environment's target.
+            split (str, default 'train'): or ``eval``: stored, inspectable, never trained on.
+            replica_id (str, default: the producer's): the env replica.
 
         Raises:
             InvalidRollout: names field, value and remedy; nothing was queued.
             UnknownTopic: the environment has no topic (asked once).
-            BrokerUnavailable: nobody answers that question.
+            BrokerUnavailable: the broker did not answer that question within ``timeout_s``.
             BufferFull: the queue stayed at its bound for ``timeout_s``; nothing was queued.
-            DeliveryFailed: rollouts of earlier calls; nothing was queued by this one.
+            DeliveryFailed: rollouts of earlier calls failed; this call queued nothing (its
+                ``nothing_queued``), so repeat it too.
         """
-        record = self._outbox.rollout(rollout)
+        record = self._outbox.rollout(self._outbox.fields(rollout))
         self._send(record)
         return record.subject.rollout_uid
 
@@ -90,8 +142,8 @@ class RolloutProducer(ProducerShell):
             group_uid: default: a new one.
             split: ``train`` or ``eval``.
         """
-        membership = self._membership(environment, example_id, group_uid, group_size, split)
-        return Group(membership, self._send)
+        address = self._outbox.address(environment, example_id, group_uid, group_size, split)
+        return Group(Membership(self._outbox, address), self._send)
 
     def trajectory(
         self,
@@ -104,8 +156,8 @@ class RolloutProducer(ProducerShell):
         split: str = "train",
     ) -> Trajectory:
         """A rollout of several segments, for a ``with`` block; complete when the block ends."""
-        where = self._place(environment, example_id, group_uid, group_size, split)
-        return Trajectory(Turns(self._outbox, where, rollout_uid), self._send)
+        address = self._outbox.address(environment, example_id, group_uid, group_size, split)
+        return Trajectory(Turns(self._outbox, address, rollout_uid), self._send)
 
     def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """When it returns, everything published before is in the log.
@@ -115,8 +167,9 @@ class RolloutProducer(ProducerShell):
             FlushTimedOut: some were still on their way; they stay queued.
         """
         self._refuse()
-        left = self._flush(timeout_s)
-        self._tell(left)
+        with self._lock:
+            left = self._writer.flush(timeout_s)
+        self._outbox.raise_failures(left)
         if left:
             raise FlushTimedOut(self._outbox.broker, left, timeout_s)
 
@@ -126,14 +179,14 @@ class RolloutProducer(ProducerShell):
         Raises:
             DeliveryFailed: names what is not, or perhaps not, in the log.
         """
-        if not self._close_once():
+        if not self._closes_now():
             return
         with self._lock:
             self._writer.flush(self._timeout_s)
             self._writer.abandon()  # What is still on its way is reported as in doubt.
         if self._own_broker is not None:
             self._own_broker.close()
-        self._tell()
+        self._outbox.raise_failures()
 
     def after_fork(self) -> None:
         super().after_fork()
@@ -155,53 +208,34 @@ class RolloutProducer(ProducerShell):
                 raise
             error.add_note(str(failed))  # What the caller's block raised stays in front.
 
-    def _flush(self, timeout_s: float) -> int:
-        with self._lock:
-            return self._writer.flush(timeout_s)
-
-    def _tell(self, outstanding: int = 0) -> None:
-        failed = self._outbox.take_failures(outstanding)
-        if failed is not None:
-            raise failed
-
-    def _send(self, record: Outgoing, *, tell: bool = True) -> None:
-        with self._lock:
-            self._refuse()
-            if record.topic not in self._topics_found:
-                self._find(record.topic)
-            self._writer.poll(0.0)
-            if tell:
-                self._tell()
-            try:
-                self._append(record)
-                return
-            except BufferFull as full:
-                first = full
-        self._wait_for_room(record, first)
-
-    def _append(self, record: Outgoing) -> None:
+    def _send(self, record: Outgoing, *, raise_earlier: bool = True) -> None:
         topic, key, value, subject = record
-        self._writer.append(topic, value, key=key, on_delivery=partial(self._outbox.note, subject))
-
-    def _wait_for_room(self, record: Outgoing, full: BufferFull) -> None:
-        deadline = Deadline(self._timeout_s, self._clock)
-        while not deadline.passed():
-            deadline.log_waiting(lambda: f"room in the buffer for {self._outbox.broker}")
+        on_delivery = partial(self._outbox.record_failure, subject)
+        deadline: Deadline | None = None  # While there is no room.
+        while True:
             with self._lock:
-                self._refuse()
-                self._writer.poll(deadline.slice_s(_ROOM_POLL_S))
+                if self._refusal is not None:
+                    raise self._refusal
+                if topic not in self._topics_found:
+                    self._find_topic(topic)
+                self._writer.poll(0.0 if deadline is None else deadline.slice_s(_ROOM_POLL_S))
+                if raise_earlier and deadline is None:
+                    self._outbox.raise_failures(nothing_queued=True)
                 try:
-                    self._append(record)
+                    self._writer.append(topic, value, key=key, on_delivery=on_delivery)
                     return
-                except BufferFull as again:
-                    full = again
-        self._full(deadline, self._writer.outstanding(), full)
+                except BufferFull as full:
+                    if deadline is None:
+                        deadline = Deadline(self._timeout_s, self._clock)
+                    elif deadline.passed():
+                        raise self._full(self._writer.outstanding(), full) from full
+            deadline.log_waiting(lambda: f"room in the buffer for {self._outbox.broker}")
 
-    def _find(self, topic: str) -> None:
+    def _find_topic(self, topic: str) -> None:
         try:
             self._writer.partitions(topic, self._timeout_s)
         except UnknownTopic as error:
-            self._unknown(topic, error)
+            raise self._unknown_topic(topic) from error
         except BrokerUnavailable as error:
-            self._unreachable(topic, error)
+            raise self._unreachable(topic) from error
         self._topics_found.add(topic)

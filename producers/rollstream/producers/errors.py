@@ -1,4 +1,4 @@
-"""What a producer may answer, as types."""
+"""The errors that a producer raises."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.streams.errors import BrokerUnavailable, BufferFull, UnknownTopic
 
 __all__ = [
+    "BrokerUnavailable",
     "BufferFull",
     "DeliveryFailed",
     "FlushTimedOut",
     "ForkedProducer",
     "InvalidRollout",
+    "InvalidSettings",
     "ProducerClosed",
     "ProducerError",
     "RolloutTooLarge",
@@ -24,6 +26,10 @@ _UIDS_SHOWN = 5
 
 class ProducerError(RollstreamError):
     """A producer could not do what was asked."""
+
+
+class InvalidSettings(ProducerError, ValueError):
+    """A producer cannot be made of these arguments; the message says what to give instead."""
 
 
 class ProducerClosed(ProducerError):
@@ -55,10 +61,12 @@ class DeliveryFailed(ProducerError):
 
     Attributes:
         uids: of the rollouts, in the order in which they failed.
-        group_uids: of the groups for which the word that they were dispatched, or that a member
-            failed, was not delivered; they seal by time-out if nothing else completes them.
+        group_uids: of the groups for which a control event (dispatched, or a member failed) was not
+            delivered; they seal by time-out if nothing else completes them.
         outstanding: how many more records were on their way when the time of a ``flush`` was up;
             they stay queued. 0 from every other call.
+        nothing_queued: the failures are those of earlier calls, and what this call was given was
+            not queued: repeat the call too.
     """
 
     def __init__(
@@ -67,22 +75,29 @@ class DeliveryFailed(ProducerError):
         group_uids: Sequence[str],
         broker: str,
         cause: str,
+        *,
         outstanding: int = 0,
+        nothing_queued: bool = False,
     ) -> None:
+        failed = [_counted(len(uids), "rollout")] if uids else []
+        failed += [_counted(len(group_uids), "control event")] if group_uids else []
+        verb = "was" if len(uids) + len(group_uids) == 1 else "were"
         shown = ", ".join(uids[:_UIDS_SHOWN]) + (", …" if len(uids) > _UIDS_SHOWN else "")
-        events = f" and {len(group_uids)} group events" if group_uids else ""
-        more = (
-            f"; {outstanding} more rollouts and events are still on their way, flush again"
-            if outstanding
-            else ""
-        )
-        super().__init__(
-            f"{len(uids)} rollouts{events} were not delivered to {broker} ({shown}): {cause}; "
-            f"publish them again with the same rollout_uid, duplicates are settled as such{more}"
-        )
+        message = f"{' and '.join(failed)} {verb} not delivered to {broker}"
+        message += f" ({shown}): {cause}" if uids else f": {cause}"
+        if uids:
+            message += (
+                "; publish them again with the same rollout_uid, duplicates are settled as such"
+            )
+        if nothing_queued:
+            message += "; this call queued nothing, repeat it too"
+        if outstanding:
+            message += f"; {_records(outstanding, 'more ')} still to be answered; flush again"
+        super().__init__(message)
         self.uids = tuple(uids)
         self.group_uids = tuple(group_uids)
         self.outstanding = outstanding
+        self.nothing_queued = nothing_queued
 
 
 class FlushTimedOut(BrokerUnavailable):
@@ -94,7 +109,15 @@ class FlushTimedOut(BrokerUnavailable):
 
     def __init__(self, broker: str, outstanding: int, timeout_s: float) -> None:
         super().__init__(
-            f"{outstanding} rollouts and events did not reach {broker} within {timeout_s:g} s; "
+            f"{_records(outstanding)} did not reach {broker} within {timeout_s:g} s; "
             "check that the broker runs and can be reached from here, then flush again"
         )
         self.outstanding = outstanding
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _records(count: int, more: str = "") -> str:
+    return f"{count} {more}rollout or event" if count == 1 else f"{count} {more}rollouts and events"

@@ -1,6 +1,5 @@
-"""Producers that a fork leaves behind: the child has their memory and none of their threads.
-
-The child is told right after the fork, so that using them costs no check and never hangs.
+"""Calls ``after_fork`` of every producer in a forked child, which has their memory but not the
+threads behind them: a call there raises at once instead of hanging, and no call checks the pid.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Protocol
 
 
 class Forkable(Protocol):
-    """Whatever must know that it now lives in a child."""
+    """An object that a forked child must not use as its parent does."""
 
     def after_fork(self) -> None:
         """Runs in the child."""
@@ -22,16 +21,16 @@ _alive: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
 def watch(producer: Forkable) -> None:
-    """From now on the producer hears of forks."""
-    _listen()
+    """Calls ``producer.after_fork`` in every child forked from now on."""
+    _register()
     _alive.add(producer)
 
 
 @cache
-def _listen() -> None:
-    os.register_at_fork(after_in_child=_tell)
+def _register() -> None:
+    os.register_at_fork(after_in_child=_call_all)
 
 
-def _tell() -> None:
+def _call_all() -> None:
     for producer in list(_alive):
         producer.after_fork()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
 from rollstream.producers.arguments import MemberArguments, takes
 from rollstream.producers.membership import Membership
-from rollstream.producers.outbox import IN_DOUBT, Deliver, Send
-from rollstream.producers.trajectory import AsyncTrajectory, Trajectory, TurnsOfMember
+from rollstream.producers.steps import Deliver, Send, deliver_all, send_all
+from rollstream.producers.trajectory import AsyncTrajectory, Trajectory, Turns
 
 
 class Group:
@@ -25,36 +26,28 @@ class Group:
     @property
     def group_uid(self) -> str:
         """What the members share."""
-        return self._membership.place.group_uid
+        return self._membership.address.group_uid
 
     @takes(MemberArguments)
     def publish(self, **member: Unpack[MemberArguments]) -> str:
-        """Publishes a member; returns its uid at once (see ``RolloutProducer.publish``)."""
-        fields = self._membership.fields(member)
-        uid: str = fields["rollout_uid"]
-        try:
-            self._send(self._membership.outbox.segment(fields))
-        except BaseException:
-            self._membership.withdraw(uid)
-            raise
-        self._membership.sent(fields)
-        return uid
+        """Publishes a member and returns its uid at once.
+
+        Arguments and errors are those of ``RolloutProducer.publish``, without what ``dispatch`` was
+        given (``environment``, ``example_id``, ``group_uid``, ``group_size``, ``split``) and
+        without ``replica_id``.
+        """
+        return send_all(self._membership.publish(member), self._send)
 
     def fail(self, reason: str, *, count: int = 1) -> None:
         """Publishes that ``count`` members will never come; they count towards the size."""
-        failed = self._membership.fail(reason, count)
-        try:
-            self._send(failed)
-        except BaseException:
-            self._membership.take_back(count)
-            raise
+        send_all(self._membership.fail(reason, count), self._send)
 
     def trajectory(self, *, rollout_uid: str = "") -> Trajectory:
         """A member of several segments (see ``RolloutProducer.trajectory``)."""
-        return Trajectory(TurnsOfMember(self._membership, rollout_uid), self._send)
+        return Trajectory(Turns.of_member(self._membership, rollout_uid), self._send)
 
     def __enter__(self) -> Self:
-        self._send(self._membership.dispatched())
+        send_all(self._membership.begin(), self._send)
         return self
 
     def __exit__(
@@ -63,13 +56,11 @@ class Group:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        missing = self._membership.leave(error)
-        if missing is not None:
-            self._send(missing, tell=False)
+        send_all(self._membership.leave(error), partial(self._send, raise_earlier=False))
 
 
 class AsyncGroup:
-    """The same with ``await``; each call returns once the broker has what it says."""
+    """``Group`` with ``await``: each call returns once the broker has what it published."""
 
     def __init__(self, membership: Membership, deliver: Deliver) -> None:
         self._membership = membership
@@ -78,38 +69,23 @@ class AsyncGroup:
     @property
     def group_uid(self) -> str:
         """What the members share."""
-        return self._membership.place.group_uid
+        return self._membership.address.group_uid
 
     @takes(MemberArguments)
     async def publish(self, **member: Unpack[MemberArguments]) -> str:
-        """Publishes a member; returns its uid once the broker has it."""
-        fields = self._membership.fields(member)
-        uid: str = fields["rollout_uid"]
-        try:
-            await self._deliver(self._membership.outbox.segment(fields))
-        except BaseException:
-            self._membership.withdraw(uid)
-            raise
-        self._membership.sent(fields)
-        return uid
+        """Publishes a member (see ``Group.publish``); returns its uid once the broker has it."""
+        return await deliver_all(self._membership.publish(member), self._deliver)
 
     async def fail(self, reason: str, *, count: int = 1) -> None:
         """Publishes that ``count`` members will never come; they count towards the size."""
-        failed = self._membership.fail(reason, count)
-        try:
-            await self._deliver(failed)
-        except IN_DOUBT:
-            raise
-        except BaseException:
-            self._membership.take_back(count)
-            raise
+        await deliver_all(self._membership.fail(reason, count), self._deliver)
 
     def trajectory(self, *, rollout_uid: str = "") -> AsyncTrajectory:
         """A member of several segments (see ``RolloutProducer.trajectory``)."""
-        return AsyncTrajectory(TurnsOfMember(self._membership, rollout_uid), self._deliver)
+        return AsyncTrajectory(Turns.of_member(self._membership, rollout_uid), self._deliver)
 
     async def __aenter__(self) -> Self:
-        await self._deliver(self._membership.dispatched())
+        await deliver_all(self._membership.begin(), self._deliver)
         return self
 
     async def __aexit__(
@@ -118,6 +94,4 @@ class AsyncGroup:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        missing = self._membership.leave(error)
-        if missing is not None:
-            await self._deliver(missing)
+        await deliver_all(self._membership.leave(error), self._deliver)

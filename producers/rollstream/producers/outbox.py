@@ -1,17 +1,16 @@
-"""What both producers are shells over: arguments to records, and the account of what went wrong.
+"""The core of both producers, without I/O: builds records and collects failed deliveries.
 
-It does no I/O: time and names come in, records go out; the shells send them.
+Time and names come in, records go out; ``RolloutProducer`` and ``AsyncRolloutProducer`` send them.
 """
 
 from __future__ import annotations
 
 import itertools
-from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rollstream.producers.errors import DeliveryFailed, RolloutTooLarge
-from rollstream.producers.validate import segment_fields
+from rollstream.producers.validate import GroupAddress, group_address, segment_fields
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.codec import encode, encode_rollout
 from rollstream.schemas.errors import InvalidRollout
@@ -44,23 +43,12 @@ class Outgoing(NamedTuple):
     subject: Subject
 
 
-class Send(Protocol):
-    """How a shell sends: at once."""
-
-    def __call__(self, record: Outgoing, *, tell: bool = True) -> None:
-        """Queues it. ``tell``: raises first what failed before, and then queues nothing."""
-
-
-Deliver = Callable[[Outgoing], Awaitable[None]]  # How the other shell does: the broker has it then.
-IN_DOUBT = (DeliveryFailed, CancelledError)  # With these, ``Deliver`` may have queued the record.
-
-
 class Outbox:
-    """Makes records and keeps the account of those that failed.
+    """Builds records and collects failed deliveries.
 
     Args:
         broker: its name, for messages.
-        environment: where a call names none; empty: every call must.
+        environment: used where a call names none; empty: every call must name one.
         replica_id: the env replica.
         worker_id: this process.
         lineage: of the policies that sample here.
@@ -123,119 +111,128 @@ class Outbox:
         }
 
     def new_uid(self) -> str:
-        """A uid that nobody else makes."""
+        """A uid that no other producer makes."""
         return f"{self._uid_prefix}-{next(self._uids):x}"
 
-    def rollout(self, given: Mapping[str, Any]) -> Outgoing:
-        """The record of one segment (``RolloutArguments``)."""
-        return self.segment(self.fields(given))
+    def address(
+        self, environment: str, example_id: str, group_uid: str, group_size: int, split: str
+    ) -> GroupAddress:
+        """A checked address; the environment is the producer's where none is given."""
+        return group_address(
+            environment or self.environment, example_id, group_uid, group_size, split
+        )
 
     def fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """One segment's fields, checked and stamped, not yet encoded."""
+        """One segment's fields from ``RolloutArguments``: checked and stamped, not yet encoded."""
         fields = segment_fields(given, self._stamped)
         if not fields["rollout_uid"]:
             fields["rollout_uid"] = self.new_uid()
         fields["created_ts"] = self._clock.now_us()
         return fields
 
-    def segment(self, fields: Mapping[str, Any]) -> Outgoing:
-        """The record of checked fields."""
+    def rollout(self, fields: Mapping[str, Any]) -> Outgoing:
+        """The record of one segment, from checked fields."""
+        uid, group_uid = fields["rollout_uid"], fields["group_uid"]
         try:
             value = encode_rollout(fields)
-            key = (fields["group_uid"] or fields["example_id"]).encode()
+            key = (group_uid or fields["example_id"]).encode()
         except UnicodeEncodeError as error:
-            raise InvalidRollout(f"{error.object!r} cannot be written as UTF-8: {error}") from error
+            raise _no_utf8(error) from error
         if len(value) + len(key) > ROLLOUT_BYTES_MAX:
             raise RolloutTooLarge(
-                f"rollout {fields['rollout_uid']}",
+                f"rollout {uid}",
                 len(value) + len(key),
                 ROLLOUT_BYTES_MAX,
                 "publish it as several segments, or leave out token_arrays and attachments",
             )
-        topic = self._topic(fields["environment"])
-        return Outgoing(topic, key, value, Subject(fields["rollout_uid"], fields["group_uid"]))
+        environment = fields["environment"]
+        topic = self._topics.get(environment) or self._topic(environment)
+        return Outgoing(topic, key, value, Subject(uid, group_uid))
 
-    def dispatched(
-        self, environment: str, example_id: str, group_uid: str, group_size: int
-    ) -> Outgoing:
-        """The word that a group was begun."""
-        event = Dispatched(
-            environment=environment,
-            example_id=example_id,
-            group_uid=group_uid,
-            group_size=group_size,
-            replica_id=self._replica_id,
-            worker_id=self._worker_id,
-            created_ts=self._clock.now_us(),
+    def dispatched(self, address: GroupAddress) -> Outgoing:
+        """The control event that a group was begun."""
+        return self._control(
+            Dispatched(
+                environment=address.environment,
+                example_id=address.example_id,
+                group_uid=address.group_uid,
+                group_size=address.group_size,
+                replica_id=self._replica_id,
+                worker_id=self._worker_id,
+                created_ts=self._clock.now_us(),
+            ),
+            rollout_uid="",
         )
-        value = _encode(event)  # First: it says what cannot be written, the key too.
-        return Outgoing(self._topic(environment), group_uid.encode(), value, Subject("", group_uid))
 
     def failed(
-        self,
-        environment: str,
-        example_id: str,
-        group_uid: str,
-        group_size: int,
-        *,
-        count: int,
-        reason: str,
-        rollout_uid: str = "",
+        self, address: GroupAddress, reason: str, count: int, rollout_uid: str = ""
     ) -> Outgoing:
-        """The word that members of a group, or one trajectory, will never come."""
-        event = Failed(
-            environment=environment,
-            example_id=example_id,
-            group_uid=group_uid,
-            group_size=group_size,
-            count=count,
-            rollout_uid=rollout_uid,
-            reason=reason[:REASON_CHARS_MAX].encode(errors="backslashreplace").decode(),
-            replica_id=self._replica_id,
-            worker_id=self._worker_id,
-            created_ts=self._clock.now_us(),
+        """The control event that members of a group, or one trajectory, will never come."""
+        return self._control(
+            Failed(
+                environment=address.environment,
+                example_id=address.example_id,
+                group_uid=address.group_uid,
+                group_size=address.group_size,
+                count=count,
+                rollout_uid=rollout_uid,
+                reason=reason[:REASON_CHARS_MAX].encode(errors="backslashreplace").decode(),
+                replica_id=self._replica_id,
+                worker_id=self._worker_id,
+                created_ts=self._clock.now_us(),
+            ),
+            rollout_uid,
         )
-        value = _encode(event)  # First: it says what cannot be written, the key too.
-        key = (group_uid or example_id).encode()
-        return Outgoing(self._topic(environment), key, value, Subject(rollout_uid, group_uid))
 
-    def note(self, subject: Subject, delivery: Delivery) -> None:
-        """Takes down what became of a record; nothing to take down where it arrived."""
+    def record_failure(self, subject: Subject, delivery: Delivery) -> None:
+        """Keeps a failed delivery for ``raise_failures``; called for every delivery report."""
         if delivery.error is not None:
             self._undelivered.append((subject, delivery.error))
 
-    def take_failures(self, outstanding: int) -> DeliveryFailed | None:
-        """What failed since it was asked last, as one error that names what a flush left too."""
-        if not self._undelivered:
-            return None
-        failed, self._undelivered = self._undelivered, []
-        return self.failure(failed, outstanding)
+    def raise_failures(self, outstanding: int = 0, *, nothing_queued: bool = False) -> None:
+        """Raises the failed deliveries since the last call as one ``DeliveryFailed``, if any.
+
+        Args:
+            outstanding: records that a flush left on their way.
+            nothing_queued: the caller has not queued what it was given.
+        """
+        if self._undelivered:
+            failed, self._undelivered = self._undelivered, []
+            raise self.failure(failed, outstanding, nothing_queued=nothing_queued)
 
     def failure(
-        self, failed: Sequence[tuple[Subject, BrokerError]], outstanding: int = 0
+        self,
+        failed: Sequence[tuple[Subject, BrokerError]],
+        outstanding: int = 0,
+        *,
+        nothing_queued: bool = False,
     ) -> DeliveryFailed:
         """These failures as one error."""
         uids = dict.fromkeys(subject.rollout_uid for subject, _ in failed if subject.rollout_uid)
         groups = dict.fromkeys(
             subject.group_uid for subject, _ in failed if not subject.rollout_uid
         )
-        cause = str(failed[0][1])
-        return DeliveryFailed(list(uids), list(groups), self.broker, cause, outstanding)
+        return DeliveryFailed(
+            list(uids),
+            list(groups),
+            self.broker,
+            str(failed[0][1]),
+            outstanding=outstanding,
+            nothing_queued=nothing_queued,
+        )
+
+    def _control(self, event: Dispatched | Failed, rollout_uid: str) -> Outgoing:
+        try:
+            value = encode(event)
+            key = (event.group_uid or event.example_id).encode()
+        except UnicodeEncodeError as error:
+            raise _no_utf8(error) from error
+        topic = self._topic(event.environment)
+        return Outgoing(topic, key, value, Subject(rollout_uid, event.group_uid))
 
     def _topic(self, environment: str) -> str:
-        topic = self._topics.get(environment)
-        if topic is None:
-            topic = self._topics[environment] = self._layout.rollouts(environment)
-        return topic
+        return self._topics.setdefault(environment, self._layout.rollouts(environment))
 
 
-def _encode(event: Dispatched | Failed) -> bytes:
-    try:
-        return encode(event)
-    except UnicodeEncodeError as error:
-        raise InvalidRollout(f"{error.object!r} cannot be written as UTF-8: {error}") from error
-
-
-def reason_of(error: BaseException) -> str:
-    """Why the members that an exception cut off will never come."""
-    return f"raised {type(error).__name__}: {error}"
+def _no_utf8(error: UnicodeEncodeError) -> InvalidRollout:
+    return InvalidRollout(f"{error.object!r} cannot be written as UTF-8: {error}")

@@ -1,23 +1,25 @@
-"""What the sync and the async producer have in common: how they are made, and when they refuse."""
+"""How both producers are made, and when they refuse calls."""
 
 from __future__ import annotations
 
 import os
 import socket
 from abc import ABC, abstractmethod
-from typing import NoReturn
 
 from rollstream.producers import forks
-from rollstream.producers.errors import BufferFull, ForkedProducer, ProducerClosed, UnknownTopic
-from rollstream.producers.membership import Membership, place
+from rollstream.producers.errors import (
+    BrokerUnavailable,
+    BufferFull,
+    ForkedProducer,
+    InvalidSettings,
+    ProducerClosed,
+    UnknownTopic,
+)
 from rollstream.producers.outbox import Outbox
-from rollstream.producers.validate import GroupAddress
 from rollstream.runtime.clock import Clock, SystemClock
-from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
-from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Broker
-from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE, Layout
 
@@ -41,13 +43,18 @@ class ProducerShell(ABC):
         broker: Broker | None = None,
         clock: Clock | None = None,
     ) -> None:
+        if bootstrap is not None and not bootstrap.strip():
+            raise InvalidSettings(
+                "bootstrap is empty; give Kafka's host:port, for example "
+                "RolloutProducer('localhost:9092', …)"
+            )
         if (bootstrap is None) == (broker is None):
-            raise InvalidRollout(
+            raise InvalidSettings(
                 f"bootstrap is {bootstrap!r} and broker {broker!r}; "
                 "give one of them, for example RolloutProducer('localhost:9092', …)"
             )
         if timeout_s <= 0:
-            raise InvalidRollout(f"timeout_s is {timeout_s}; give seconds, more than 0")
+            raise InvalidSettings(f"timeout_s is {timeout_s}; give seconds, more than 0")
         self._clock = clock or SystemClock()
         self._timeout_s = timeout_s
         self._own_broker = None if bootstrap is None else KafkaBroker(bootstrap)
@@ -69,11 +76,11 @@ class ProducerShell(ABC):
         )
         self._topics_found: set[str] = set()
         self._refusal: RollstreamError | None = None
-        self._begin()
+        self._open_writer()
         forks.watch(self)
 
     @abstractmethod
-    def _begin(self) -> None:
+    def _open_writer(self) -> None:
         """Makes the writer, and what guards it."""
 
     def after_fork(self) -> None:
@@ -86,47 +93,28 @@ class ProducerShell(ABC):
         if self._refusal is not None:
             raise self._refusal
 
-    def _close_once(self) -> bool:
-        """Whether there is something to close."""
+    def _closes_now(self) -> bool:
+        """Closes the producer for further calls; False where it was closed, or forked, before."""
         if self._refusal is not None:
             return False
         self._refusal = ProducerClosed("this producer was closed; make a new one")
         return True
 
-    def _membership(
-        self, environment: str, example_id: str, group_uid: str, group_size: int, split: str
-    ) -> Membership:
-        return Membership(
-            self._outbox, self._place(environment, example_id, group_uid, group_size, split)
-        )
-
-    def _place(
-        self, environment: str, example_id: str, group_uid: str, group_size: int, split: str
-    ) -> GroupAddress:
-        return place(
-            self._outbox,
-            environment=environment,
-            example_id=example_id,
-            group_uid=group_uid,
-            group_size=group_size,
-            split=split,
-        )
-
-    def _unknown(self, topic: str, error: UnknownTopic) -> NoReturn:
-        raise UnknownTopic(
+    def _unknown_topic(self, topic: str) -> UnknownTopic:
+        return UnknownTopic(
             f"topic {topic} does not exist on {self._outbox.broker}; "
             "`rollstream topics create` makes the topics of the configured environments"
-        ) from error
+        )
 
-    def _unreachable(self, topic: str, error: BaseException) -> NoReturn:
-        raise BrokerUnavailable(
+    def _unreachable(self, topic: str) -> BrokerUnavailable:
+        return BrokerUnavailable(
             f"{self._outbox.broker} did not say within {self._timeout_s:g} s whether topic {topic} "
             "exists; check that the broker runs and can be reached from here; nothing was queued"
-        ) from error
+        )
 
-    def _full(self, deadline: Deadline, outstanding: int, error: BufferFull) -> NoReturn:
-        raise BufferFull(
-            f"the buffer stayed full for {deadline.timeout_s:g} s with {outstanding} records on "
-            f"their way to {self._outbox.broker} ({error}); check that the broker runs and can be "
-            "reached, or publish more slowly"
-        ) from error
+    def _full(self, outstanding: int, cause: object) -> BufferFull:
+        return BufferFull(
+            f"the buffer stayed full for {self._timeout_s:g} s with {outstanding} records on "
+            f"their way to {self._outbox.broker} ({cause}); check that the broker runs and can be "
+            "reached, or publish more slowly; nothing was queued"
+        )

@@ -9,19 +9,25 @@ while the caller can still give that turn differently. Each names the tokens bef
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self, Unpack
 
 from rollstream.producers.arguments import TurnArguments, takes
-from rollstream.producers.membership import Membership, failure
-from rollstream.producers.outbox import IN_DOUBT, Deliver, Outbox, Outgoing, Send, reason_of
+from rollstream.producers.membership import Membership, reason_of
+from rollstream.producers.outbox import Outbox, Outgoing
+from rollstream.producers.steps import Deliver, Send, Steps, deliver_all, send_all
 from rollstream.producers.validate import GroupAddress
 from rollstream.schemas.ids import prefix_hash
 
 NO_TURN = "ended without a turn"
+_OF_THE_TRAJECTORY = (
+    *("rollout_uid", "is_last_segment", "segment_idx", "continuation_of", "prefix_hash"),
+    *GroupAddress._fields,
+)
 
 
-class Held(NamedTuple):
+class _Held(NamedTuple):
     """The newest turn: as fields, and as the record it is unless it turns out to be the last."""
 
     fields: dict[str, Any]
@@ -29,86 +35,92 @@ class Held(NamedTuple):
 
 
 class Turns:
-    """The segments of one rollout, as records. No I/O."""
+    """What the segments of one rollout publish. No I/O.
 
-    def __init__(self, outbox: Outbox, where: GroupAddress, rollout_uid: str) -> None:
+    Args:
+        address: the group that the rollout belongs to.
+        rollout_uid: empty: a new one.
+        membership: counts the rollout, where its group was dispatched.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        address: GroupAddress,
+        rollout_uid: str,
+        membership: Membership | None = None,
+    ) -> None:
         self.rollout_uid = rollout_uid or outbox.new_uid()
         self._outbox = outbox
-        self._place = where
-        self._held: Held | None = None
-        self._before: Held | None = None
+        self._address = address
+        self._membership = membership
+        self._held: _Held | None = None
+        if membership is not None:
+            membership.admit(self.rollout_uid)
 
-    def turn(self, given: Mapping[str, Any]) -> Outgoing | None:
-        """Holds this turn back, unless it is refused; the record of the one before it."""
-        before = None if self._held is None else self._held.fields
-        chain: dict[str, Any] = {"segment_idx": 0}
-        if before is not None:
-            chain = {
-                "segment_idx": before["segment_idx"] + 1,
-                "continuation_of": self.rollout_uid,
-                "prefix_hash": prefix_hash(
-                    before["prefix_hash"], before["prompt_tokens"], before["output_tokens"]
-                ),
-            }
-        for name in ("rollout_uid", "is_last_segment", *self._place._fields, *_CHAIN):
+    @classmethod
+    def of_member(cls, membership: Membership, rollout_uid: str) -> Self:
+        """The segments of a member of a dispatched group."""
+        return cls(membership.outbox, membership.address, rollout_uid, membership)
+
+    def turn(self, given: Mapping[str, Any]) -> Steps[None]:
+        """Holds this turn back and publishes the one before it.
+
+        A turn that raises, here or while the one before it is sent, was never given.
+        """
+        for name in _OF_THE_TRAJECTORY:
             if name in given:
                 raise TypeError(f"{name!r} is the trajectory's; a turn does not take it")
-        place = self._place._asdict()
-        uid = {"rollout_uid": self.rollout_uid, "is_last_segment": False}
-        fields = self._outbox.fields({**given, **place, **chain, **uid})
-        newest = Held(fields, self._outbox.segment(fields))
-        self._before, self._held = self._held, newest
-        return None if self._before is None else self._before.record
+        before = self._held
+        fields = self._outbox.fields(
+            {
+                **given,
+                **self._address._asdict(),
+                **_chain(self.rollout_uid, before),
+                "rollout_uid": self.rollout_uid,
+                "is_last_segment": False,
+            }
+        )
+        self._held = _Held(fields, self._outbox.rollout(fields))
+        if before is not None:
+            try:
+                yield before.record
+            except BaseException:
+                self._held = before
+                raise
 
-    def undo(self) -> None:
-        """The record of the turn before did not get on its way: the newest turn was never given."""
-        self._held = self._before
+    def leave(self, error: BaseException | None) -> Steps[None]:
+        """Publishes the newest turn as the last; where the block raised, that the rollout failed.
 
-    def last(self, error: BaseException | None) -> Outgoing | None:
-        """The newest turn's record, which ends the rollout if nothing was raised."""
-        if self._held is None:
-            return None
-        if error is not None:
-            return self._held.record
-        return self._outbox.segment({**self._held.fields, "is_last_segment": True})
-
-    def end(self, error: BaseException | None) -> Outgoing | None:
-        """Counts how the rollout ended, once ``last`` is on its way; the word if it failed."""
-        held, self._held = self._held, None
+        A rollout whose end could not be published is missing in its group.
+        """
+        held = self._held
         if held is not None and error is None:
-            self._ended()
-            return None
-        return self._failed(NO_TURN if error is None else reason_of(error))
-
-    def take_back(self) -> None:
-        """The word that it failed was not queued. Nobody counts outside of a dispatched group."""
-
-    def _ended(self) -> None:
-        """Nobody counts a rollout outside of a dispatched group."""
-
-    def _failed(self, reason: str) -> Outgoing:
-        return failure(self._outbox, self._place, reason, 1, self.rollout_uid)
-
-
-class TurnsOfMember(Turns):
-    """The segments of a member of a dispatched group."""
-
-    def __init__(self, membership: Membership, rollout_uid: str) -> None:
-        super().__init__(membership.outbox, membership.place, rollout_uid)
-        self._membership = membership
-        membership.admit(self.rollout_uid)
-
-    def take_back(self) -> None:
-        self._membership.take_back(1)
-
-    def _ended(self) -> None:
-        self._membership.sent({"rollout_uid": self.rollout_uid, "is_last_segment": True})
-
-    def _failed(self, reason: str) -> Outgoing:
-        return self._membership.fail(reason, 1, self.rollout_uid)
+            yield self._outbox.rollout({**held.fields, "is_last_segment": True})
+            if self._membership is not None:
+                self._membership.end(self.rollout_uid)
+            return
+        if held is not None:
+            yield held.record
+        reason = NO_TURN if error is None else reason_of(error)
+        if self._membership is not None:
+            yield from self._membership.fail(reason, 1, self.rollout_uid)
+        else:
+            yield self._outbox.failed(self._address, reason, 1, self.rollout_uid)
 
 
-_CHAIN = ("segment_idx", "continuation_of", "prefix_hash")
+def _chain(rollout_uid: str, before: _Held | None) -> dict[str, Any]:
+    """The fields that tie a segment to the one before it."""
+    if before is None:
+        return {"segment_idx": 0}
+    fields = before.fields
+    return {
+        "segment_idx": fields["segment_idx"] + 1,
+        "continuation_of": rollout_uid,
+        "prefix_hash": prefix_hash(
+            fields["prefix_hash"], fields["prompt_tokens"], fields["output_tokens"]
+        ),
+    }
 
 
 class Trajectory:
@@ -128,14 +140,12 @@ class Trajectory:
 
     @takes(TurnArguments)
     def turn(self, **segment: Unpack[TurnArguments]) -> None:
-        """Checks this turn, and publishes the one before it. One that raises was never given."""
-        before = self._turns.turn(segment)
-        if before is not None:
-            try:
-                self._send(before)
-            except BaseException:
-                self._turns.undo()
-                raise
+        """Checks this turn, and publishes the one before it. One that raises was never given.
+
+        The arguments are described at ``RolloutProducer.publish``. Each turn gives its whole
+        context as ``prompt_tokens``; a trajectory's return is the sum of its turns' rewards.
+        """
+        send_all(self._turns.turn(segment), self._send)
 
     def __enter__(self) -> Self:
         return self
@@ -146,20 +156,11 @@ class Trajectory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        last = self._turns.last(error)
-        if last is not None:
-            self._send(last, tell=False)
-        failed = self._turns.end(error)
-        if failed is not None:
-            try:
-                self._send(failed, tell=False)
-            except BaseException:
-                self._turns.take_back()
-                raise
+        send_all(self._turns.leave(error), partial(self._send, raise_earlier=False))
 
 
 class AsyncTrajectory:
-    """The same with ``await``; each call returns once the broker has what it says."""
+    """``Trajectory`` with ``await``: each call returns once the broker has what it published."""
 
     def __init__(self, turns: Turns, deliver: Deliver) -> None:
         self._turns = turns
@@ -172,14 +173,8 @@ class AsyncTrajectory:
 
     @takes(TurnArguments)
     async def turn(self, **segment: Unpack[TurnArguments]) -> None:
-        """Checks this turn, and publishes the one before it. One that raises was never given."""
-        before = self._turns.turn(segment)
-        if before is not None:
-            try:
-                await self._deliver(before)
-            except BaseException:
-                self._turns.undo()
-                raise
+        """Checks this turn, and publishes the one before it (see ``Trajectory.turn``)."""
+        await deliver_all(self._turns.turn(segment), self._deliver)
 
     async def __aenter__(self) -> Self:
         return self
@@ -190,15 +185,4 @@ class AsyncTrajectory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        last = self._turns.last(error)
-        if last is not None:
-            await self._deliver(last)
-        failed = self._turns.end(error)
-        if failed is not None:
-            try:
-                await self._deliver(failed)
-            except IN_DOUBT:
-                raise
-            except BaseException:
-                self._turns.take_back()
-                raise
+        await deliver_all(self._turns.leave(error), self._deliver)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -89,8 +90,50 @@ def test_defaults_are_those_of_the_schema() -> None:
             assert default == wire, name
 
 
+OWN = {"environment", "lineage", "replica_id"}  # Where a call names none, the producer's.
+DTYPES = {"<i4": "int32 [", "<f4": "float32 [n]", "|b1": "bool [n]"}
+DESCRIBED = re.compile(r"^ {12}(\w+) \(([^)]+?)(?:, default:? ([^)]+))?\): +(\S.*)$", re.MULTILINE)
+
+
+def test_help_describes_every_argument_with_its_type_and_default() -> None:
+    described = {
+        name: (shown, default)
+        for name, shown, default, _ in DESCRIBED.findall(RolloutProducer.publish.__doc__ or "")
+    }
+    hints = get_type_hints(RolloutArguments)
+    assert set(described) == set(hints)
+    for name, (shown, default) in described.items():
+        packed = packed_dtype(wire_fields()[name]["type"])
+        if packed is not None:
+            assert shown.startswith(DTYPES[packed[0]]), name
+        elif hints[name] in PLAIN.values():
+            assert shown == hints[name].__name__
+        assert shown.endswith(" or None") == (type(None) in get_args(hints[name])), name
+        assert default == _shown_default(name), name
+
+
+def _shown_default(name: str) -> str:
+    if name in OWN:
+        return "the producer's"
+    if name == "rollout_uid":
+        return "a new one"
+    if name not in DEFAULTS:
+        return ""
+    default = DEFAULTS[name]
+    if isinstance(default, Mapping):
+        return "{}"
+    if default == ():
+        return "[]" if name == "messages" else "empty"
+    return repr(default)
+
+
+@pytest.mark.parametrize("other", [AsyncRolloutProducer.publish, Group.publish, Trajectory.turn])
+def test_other_functions_send_the_reader_there(other: Any) -> None:
+    assert "``RolloutProducer.publish``" in (other.__doc__ or "")
+
+
 @pytest.mark.parametrize(
-    ("door", "arguments"),
+    ("function", "arguments"),
     [
         (RolloutProducer.publish, RolloutArguments),
         (AsyncRolloutProducer.publish, RolloutArguments),
@@ -100,8 +143,8 @@ def test_defaults_are_those_of_the_schema() -> None:
         (AsyncTrajectory.turn, TurnArguments),
     ],
 )
-def test_each_door_shows_its_arguments_with_their_defaults(door: Any, arguments: type) -> None:
-    shown = dict(inspect.signature(door).parameters)
+def test_signatures_show_the_arguments_with_their_defaults(function: Any, arguments: type) -> None:
+    shown = dict(inspect.signature(function).parameters)
     assert shown.pop("self")
     assert set(shown) == set(get_type_hints(arguments))
     for name, parameter in shown.items():

@@ -17,7 +17,7 @@ from rollstream.producers import (
     BufferFull,
     DeliveryFailed,
     FlushTimedOut,
-    InvalidRollout,
+    InvalidSettings,
     RolloutProducer,
 )
 from rollstream.runtime.clock import ManualClock
@@ -49,9 +49,10 @@ def test_a_failed_delivery_is_told_at_the_next_publish_which_queues_nothing() ->
     layout = new_layout(broker)
     with RolloutProducer(broker=broker, environment="math", namespace=layout.namespace) as producer:
         producer.publish(example_id="ex", rollout_uid="a", **sampled())
-        with pytest.raises(DeliveryFailed, match=r"1 rollouts .* FaultyBroker \(a\)") as told:
+        with pytest.raises(DeliveryFailed, match=r"1 rollout .* FaultyBroker \(a\)") as told:
             producer.publish(example_id="ex", rollout_uid="b", **sampled())
-        assert told.value.uids == ("a",)
+        assert (told.value.uids, told.value.nothing_queued) == (("a",), True)
+        assert "this call queued nothing, repeat it too" in str(told.value)
         broker.decide = Doubtful(Fate.PASS)
         for uid in told.value.uids:
             producer.publish(example_id="ex", rollout_uid=uid, **sampled())
@@ -83,7 +84,7 @@ def test_an_exception_of_the_block_stays_in_front_of_failed_deliveries() -> None
 
     with pytest.raises(RuntimeError, match="mine") as told:
         crash()
-    assert "1 rollouts were not delivered" in told.value.__notes__[0]
+    assert "1 rollout was not delivered" in told.value.__notes__[0]
 
 
 def test_what_is_still_on_its_way_at_the_end_is_told_as_in_doubt() -> None:
@@ -95,7 +96,7 @@ def test_what_is_still_on_its_way_at_the_end_is_told_as_in_doubt() -> None:
     assert told.value.uids == ("a",)
 
 
-def test_a_lost_word_about_a_group_names_the_group() -> None:
+def test_a_lost_control_event_names_its_group() -> None:
     broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "Dispatched"))
     with make(broker) as producer:
         with (
@@ -119,14 +120,14 @@ def test_a_group_says_what_is_missing_even_while_failures_are_untold() -> None:
 def test_a_flush_that_cannot_finish_names_broker_number_and_remedy() -> None:
     with quiet_exit(make(FaultyBroker(MemoryBroker(), Doubtful(Fate.DROP, "a")))) as producer:
         producer.publish(example_id="ex", rollout_uid="a", **sampled())
-        told = "1 rollouts and events did not reach FaultyBroker within 2 s; check"
+        told = "1 rollout or event did not reach FaultyBroker within 2 s; check"
         with pytest.raises(FlushTimedOut, match=told) as error:
             producer.flush(timeout_s=2.0)
         assert error.value.outstanding == 1
 
 
 class OneOfEach:
-    """Decides that "a" is in doubt, and that nobody ever hears of "b"."""
+    """Decides that "a" is in doubt, and that no report comes for "b"."""
 
     def __call__(self, append: Append) -> Fate:
         event = decode(append.value)
@@ -138,7 +139,7 @@ def test_a_flush_that_tells_of_failures_tells_what_it_did_not_wait_for() -> None
     with quiet_exit(make(FaultyBroker(MemoryBroker(), OneOfEach()))) as producer:
         producer.publish(example_id="ex", rollout_uid="b", **sampled())
         producer.publish(example_id="ex", rollout_uid="a", **sampled())
-        told = r"1 rollouts .* \(a\): .*; 1 more rollouts and events are still on their way, flush"
+        told = r"1 rollout .* \(a\): .*; 1 more rollout or event still to be answered; flush"
         with pytest.raises(DeliveryFailed, match=told) as error:
             producer.flush(timeout_s=2.0)
         assert (error.value.uids, error.value.outstanding) == (("a",), 1)
@@ -163,7 +164,7 @@ def test_an_awaited_flush_that_tells_of_failures_tells_what_it_did_not_wait_for(
         for task in publishing:
             task.cancel()
         await asyncio.gather(*publishing, return_exceptions=True)
-        with pytest.raises(DeliveryFailed, match="1 more rollouts and events are still") as error:
+        with pytest.raises(DeliveryFailed, match="1 more rollout or event still") as error:
             await producer.flush(SHORT_S)
         assert (error.value.uids, error.value.outstanding) == (("a",), 1)
         with pytest.raises(DeliveryFailed) as rest:
@@ -313,10 +314,16 @@ def test_coroutines_that_get_no_room_are_told_within_the_deadline() -> None:
 
 
 def test_a_producer_needs_a_broker_and_only_one() -> None:
-    with pytest.raises(InvalidRollout, match="give one of them"):
+    with pytest.raises(InvalidSettings, match="give one of them"):
         RolloutProducer(environment="math")
-    with pytest.raises(InvalidRollout, match="give one of them"):
+    with pytest.raises(InvalidSettings, match="give one of them"):
         RolloutProducer("kafka:9092", broker=MemoryBroker())
+
+
+@pytest.mark.parametrize("bootstrap", ["", " "])
+def test_an_empty_bootstrap_is_refused_with_what_to_give(bootstrap: str) -> None:
+    with pytest.raises(InvalidSettings, match="bootstrap is empty; give Kafka's host:port"):
+        RolloutProducer(bootstrap, environment="math")
 
 
 def test_an_environment_that_no_topic_can_have_is_refused_at_once() -> None:

@@ -32,7 +32,7 @@ OUTBOX = Outbox(
 
 
 def publish(**overrides: Any) -> Segment:
-    record = OUTBOX.rollout({"example_id": "ex", **sampled(**overrides)})
+    record = OUTBOX.rollout(OUTBOX.fields({"example_id": "ex", **sampled(**overrides)}))
     segment = decode(record.value)
     assert isinstance(segment, Segment)
     return segment
@@ -125,14 +125,14 @@ def test_a_missing_argument_is_a_type_error(missing: str) -> None:
     given = {"example_id": "ex", **sampled()}
     del given[missing]
     with pytest.raises(TypeError, match=f"missing required keyword argument: '{missing}'"):
-        OUTBOX.rollout(given)
+        OUTBOX.fields(given)
 
 
-def test_words_about_a_group_that_utf8_does_not_have_are_refused() -> None:
+def test_control_events_that_utf8_does_not_have_are_refused() -> None:
     with pytest.raises(InvalidRollout, match="cannot be written as UTF-8"):
-        OUTBOX.dispatched("math", "ex", "\ud800", 2)
+        OUTBOX.dispatched(OUTBOX.address("", "ex", "\ud800", 2, "train"))
     with pytest.raises(InvalidRollout, match="cannot be written as UTF-8"):
-        OUTBOX.failed("math", "\ud800", "", 2, count=1, reason="raised")
+        OUTBOX.failed(OUTBOX.address("", "\ud800", "", 2, "train"), "raised", 1)
 
 
 def test_attachments_over_the_limit_are_told_with_both_sizes() -> None:
