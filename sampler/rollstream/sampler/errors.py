@@ -1,14 +1,15 @@
-"""What a sampler may answer besides a batch, as types."""
+"""Every error that a sampler raises."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from rollstream.schemas.errors import RollstreamError
 
 
 class SamplerError(RollstreamError):
-    """The sampler refused, or could not be asked."""
+    """The sampler refused a call, or did not answer."""
 
 
 class NotEnoughGroups(SamplerError, TimeoutError):
@@ -16,10 +17,10 @@ class NotEnoughGroups(SamplerError, TimeoutError):
 
     Attributes:
         step: that was asked for.
-        wanted: groups that the request needs.
-        ready: groups that could be served, by environment.
-        waiting: groups that are sealed but cannot be served yet, by the reason.
-        dropped: groups that will never be served, by the reason.
+        wanted: number of groups that the request needs.
+        ready: number of groups that could be served, by environment.
+        waiting: number of groups that are sealed but cannot be served yet, by the reason.
+        dropped: number of groups that will never be served, by the reason.
     """
 
     def __init__(
@@ -40,28 +41,8 @@ class NotEnoughGroups(SamplerError, TimeoutError):
         self.dropped = dict(dropped)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """It crosses from the actor to the trainer."""
-        return _not_enough, (
-            str(self),
-            self.step,
-            self.wanted,
-            self.ready,
-            self.waiting,
-            self.dropped,
-        )
-
-
-def _not_enough(
-    message: str,
-    step: int,
-    wanted: int,
-    ready: Mapping[str, int],
-    waiting: Mapping[str, int],
-    dropped: Mapping[str, int],
-) -> NotEnoughGroups:
-    return NotEnoughGroups(
-        message, step=step, wanted=wanted, ready=ready, waiting=waiting, dropped=dropped
-    )
+        """It crosses from the actor to the trainer, and pickle by itself passes no keywords."""
+        return partial(type(self), **vars(self)), (str(self),)
 
 
 class InvalidRequest(SamplerError, ValueError):
@@ -69,7 +50,7 @@ class InvalidRequest(SamplerError, ValueError):
 
 
 class RequestDiffers(SamplerError, ValueError):
-    """The same thing was asked before with other arguments, and that answer stands."""
+    """The call was made before with other arguments, and what was recorded then stands."""
 
 
 class UnknownStep(SamplerError, LookupError):
@@ -77,7 +58,7 @@ class UnknownStep(SamplerError, LookupError):
 
 
 class TooManyOpenBatches(SamplerError):
-    """Served batches that are not final are at their bound."""
+    """As many served batches as ``max_open_batches`` allows are not final."""
 
 
 class SamplerUnavailable(SamplerError, TimeoutError):

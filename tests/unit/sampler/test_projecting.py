@@ -86,7 +86,7 @@ def test_a_replacement_that_finds_the_queue_full_is_written_after_what_it_replac
 def test_a_replacement_that_a_hung_disk_did_not_take_is_written_by_the_next_start(
     world: StuckWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(projecting, "ROOM_WAIT_S", 0.01)
+    monkeypatch.setattr(projecting, "QUEUE_WAIT_S", 0.01)
     door, batch = world.fill()
     newest = door.replace(batch, [0], "tried", timeout_s=WAIT_S)
     door.checkpointed(LAST)

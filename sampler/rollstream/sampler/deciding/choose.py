@@ -1,8 +1,8 @@
-"""The pure choice inside every batch: which of the ready groups. Pure."""
+"""Which of the ready groups make a batch. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import accumulate
 from typing import assert_never
 
@@ -56,7 +56,7 @@ def sample_groups(
 def quotas(
     environments: Sequence[str], num_groups: int, mix: Mapping[str, float] | None
 ) -> list[tuple[list[str], int]]:
-    """How many groups come from which environments."""
+    """Pairs of environments and the number of groups that come from them together."""
     if mix is None:
         return [(sorted(environments), num_groups)]
     total = sum(mix.values())
@@ -82,30 +82,24 @@ def _buckets(
 
 
 def _in_turns(
-    buckets: Iterator[tuple[Key, Sequence[KnownGroup]]], wanted: int, salt: str, recency: Recency
+    buckets: Iterable[tuple[Key, Sequence[KnownGroup]]], wanted: int, salt: str, recency: Recency
 ) -> list[KnownGroup] | None:
+    """``wanted`` groups, one of each bucket in order, then a second one of each, and so on."""
     chosen: list[KnownGroup] = []
-    left: list[tuple[Key, list[KnownGroup]]] = []
-    for key, bucket in buckets:
-        drawn = _draw(bucket, f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1f0", recency)
-        chosen.append(bucket[drawn])
-        if len(chosen) == wanted:
-            return chosen
-        if len(bucket) > 1:
-            left.append((key, [*bucket[:drawn], *bucket[drawn + 1 :]]))
     turn = 0
-    while left:
-        turn += 1
-        again: list[tuple[Key, list[KnownGroup]]] = []
-        for key, bucket in left:
+    while True:
+        left: list[tuple[Key, Sequence[KnownGroup]]] = []
+        for key, bucket in buckets:
             text = f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1f{turn}"
-            chosen.append(bucket.pop(_draw(bucket, text, recency)))
+            drawn = _draw(bucket, text, recency)
+            chosen.append(bucket[drawn])
             if len(chosen) == wanted:
                 return chosen
-            if bucket:
-                again.append((key, bucket))
-        left = again
-    return None
+            if len(bucket) > 1:
+                left.append((key, [*bucket[:drawn], *bucket[drawn + 1 :]]))
+        if not left:
+            return None
+        buckets, turn = left, turn + 1
 
 
 def _draw(bucket: Sequence[KnownGroup], text: str, recency: Recency) -> int:

@@ -16,7 +16,7 @@ from rollstream.store.errors import CorruptFile
 from rollstream.store.page_cache import drop_cached_pages
 from rollstream.streams.folds.sampler.known import KnownGroup
 
-SCALAR_BYTES_PER_ROW = 512  # What a row's reward components cost as Python objects, about.
+SCALAR_BYTES_PER_ROW = 512  # A row's reward components as Python objects, about.
 
 
 @dataclass(slots=True)
@@ -24,36 +24,32 @@ class _File:
     columns: Columns
     size: int
     rows_left: int
-    served: set[int] = field(default_factory=set)  # Where groups begin.
+    served: set[int] = field(default_factory=set)  # First rows of groups.
 
 
 class Payloads:
-    """Reads rows; recent files stay decoded, up to ``cache_bytes``, least recently used out first.
+    """Reads rows. Files stay decoded in a cache of ``cache_bytes``, least recently used out first.
 
-    A file whose groups all were served leaves when another step is asked for: until then several
-    ranks may ask for the same one. Who asks later still has it read again.
+    A file whose groups were all served leaves the cache when another step is asked for: until then
+    several ranks may ask for the same one. A request after that reads it again.
 
     Attributes:
-        files_read: since the start; the rest came from the cache.
-        cached_bytes: of the files that are held.
+        files_read: number of reads since the start; further requests were answered by the cache.
+        cached_bytes: size of the files that the cache holds.
     """
 
     def __init__(self, blobs: Blobs, cache_bytes: int) -> None:
         self._blobs = blobs
         self._cache_bytes = cache_bytes
         self._files: OrderedDict[str, _File] = OrderedDict()
-        # Files of this step that left the cache; its last batch may still hold them.
+        # Files that left the cache during this step; the step's last batch may still hold them.
         self._left: set[str] = set()
         self._step = -1
         self.files_read = 0
         self.cached_bytes = 0
 
     def parts(self, step: int, groups: Sequence[tuple[int, KnownGroup]]) -> list[GroupRows]:
-        """The rows that a batch is made of.
-
-        Args:
-            step: of the batch.
-            groups: (slot in the batch, group).
+        """The rows that the batch of a step is made of; ``groups`` are pairs of slot and group.
 
         Raises:
             BlobMissing, CorruptFile: a file is not what its event names.
@@ -68,7 +64,7 @@ class Payloads:
             if columns is None:
                 columns = held[group.file.path] = self._columns(group.file)
             parts.append(GroupRows(slot, group, columns, group.group.row_start))
-            self._count(group)
+            self._mark_served(group)
         return parts
 
     def all_fields(self, group: KnownGroup) -> Columns:
@@ -83,17 +79,16 @@ class Payloads:
         return columns
 
     def _columns(self, file: SealedFile) -> Columns:
-        found = self._files.get(file.path)
-        if found is not None:
+        cached = self._files.get(file.path)
+        if cached is not None:
             self._files.move_to_end(file.path)
-            return found.columns
+            return cached.columns
         columns = read_rows(self._blobs, file.path, checksum=file.checksum, fields=FIELDS)
         self.files_read += 1
         self._keep(file, columns)
         return columns
 
-    def _count(self, group: KnownGroup) -> None:
-        """The group was served; again only if its step is asked for again."""
+    def _mark_served(self, group: KnownGroup) -> None:
         file, first = self._files.get(group.file.path), group.group.row_start
         if file is not None and first not in file.served:
             file.served.add(first)

@@ -1,7 +1,7 @@
-"""Decisions as JSON files under ``batches/``, written off the trainer's way.
+"""Writes decisions as JSON files under ``batches/``, in a thread, so that no trainer waits for it.
 
-The log is the truth: what is missing, or was left at an older decision, the next owner writes
-again, and writing one twice writes the same bytes.
+The log is the truth: a file that is missing, or that holds an older decision, is written by the
+next owner, and writing one twice writes the same bytes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
 
-PENDING_MAX = 64  # Decisions that wait for the disk; beyond, the caller waits for room.
-ROOM_WAIT_S = 10.0  # A disk that takes no decision for so long is not waited for.
+PENDING_MAX = 64  # Decisions that wait for the disk; the caller waits to hand in another.
+QUEUE_WAIT_S = 10.0  # The longest that a caller waits for that.
 CLOSE_WAIT_S = 10.0
 _log = logging.getLogger("rollstream.sampler")
 
@@ -33,27 +33,27 @@ class _Decision(NamedTuple):
 
 
 class Projector:
-    """Writes decisions in a thread of its own, in the order in which they were handed in: of a
-    step's decisions the newest stays. What the disk does not take in time the next owner writes.
+    """Writes decisions in the order in which they were handed in, so that of a step's decisions the
+    newest stays. Those that the disk does not take in time are left to the next owner.
     """
 
     def __init__(self, blobs: Blobs, sampler: str) -> None:
         self._blobs = blobs
         self._sampler = sampler
-        # The room is counted apart from the queue, so that the word to end always finds some.
-        self._room = threading.Semaphore(PENDING_MAX)
+        # A semaphore bounds the queue, so that the None that ends it can always be put.
+        self._capacity = threading.Semaphore(PENDING_MAX)
         self._pending: queue.SimpleQueue[_Decision | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def project(self, batch: ServedBatch, state: SamplerState) -> bool:
-        """Hands in a decision that was confirmed; whether there was room for it in time."""
+        """Hands in a decision that was confirmed; returns whether the queue took it in time."""
         decision = _Decision(batch, [state.group(chosen) for chosen in batch.groups])
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._run, name="rollstream-batches", daemon=True
             )
             self._thread.start()
-        taken = self._room.acquire(timeout=ROOM_WAIT_S)
+        taken = self._capacity.acquire(timeout=QUEUE_WAIT_S)
         if taken:
             self._pending.put(decision)
         else:
@@ -62,33 +62,33 @@ class Projector:
                 "writes it",
                 self._path(batch),
                 PENDING_MAX,
-                ROOM_WAIT_S,
+                QUEUE_WAIT_S,
             )
         return taken
 
     def project_missing(self, state: SamplerState) -> None:
-        """What an owner before us may not have come to write."""
+        """Hands in every decision that an earlier owner may have left unwritten."""
         for batch in state.batches.values():
             if not (batch.final and self._is_written(batch)) and not self.project(batch, state):
-                return  # Nor would the rest find room.
+                return  # Nor would the queue take the rest.
 
     def close(self) -> None:
-        """Waits until all is written, within a deadline."""
+        """Waits until all is written, or ``CLOSE_WAIT_S``."""
         if self._thread is None:
             return
         self._pending.put(None)
         self._thread.join(CLOSE_WAIT_S)
         if self._thread.is_alive():
             _log.warning(
-                "decisions of sampler %r are still to be written after %.0f s; what this process "
-                "does not come to write, the next start writes",
+                "decisions of sampler %r are still to be written after %.0f s; those that this "
+                "process does not write, the next start writes",
                 self._sampler,
                 CLOSE_WAIT_S,
             )
         self._thread = None
 
     def _is_written(self, batch: ServedBatch) -> bool:
-        """Whether the newest decision of the batch lies there."""
+        """Whether the file holds the newest decision of the batch."""
         path = self._path(batch)
         if not batch.replacements:
             return self._blobs.info(path) is not None
@@ -99,7 +99,7 @@ class Projector:
 
     def _run(self) -> None:
         while (decision := self._pending.get()) is not None:
-            self._room.release()
+            self._capacity.release()
             self._write(decision)
 
     def _write(self, decision: _Decision) -> None:
@@ -126,16 +126,8 @@ def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | N
         "request": orjson.loads(event.request),
         "policy_step": event.policy_step,
         "replacements": batch.replacements,
-        "digest": batch.digest.hex(),
-        "cursor": [
-            {
-                "environment": at.environment,
-                "generation": at.generation,
-                "partition": at.partition,
-                "groups_next_offset": at.groups_next_offset,
-            }
-            for at in batch.cursor
-        ],
+        "digest": batch.digest,
+        "cursor": batch.cursor,
         "groups": [
             {
                 "environment": chosen.environment,
@@ -144,20 +136,17 @@ def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | N
                 "offset": chosen.offset,
                 "index": chosen.index,
                 "group_id": chosen.group_id,
-                "digest": chosen.digest.hex(),
-                **_where(known),
+                "digest": chosen.digest,
+                **_rows_of(known),
             }
             for chosen, known in zip(batch.groups, groups, strict=True)
         ],
     }
-    return orjson.dumps(content)
+    return orjson.dumps(content, default=bytes.hex)
 
 
-def _where(known: KnownGroup | None) -> dict[str, Any]:
+def _rows_of(known: KnownGroup | None) -> dict[str, Any]:
     if known is None:
         return {}
-    return {
-        "path": known.file.path,
-        "row_start": known.group.row_start,
-        "rows": known.group.rows,
-    }
+    group = known.group
+    return {"path": known.file.path, "row_start": group.row_start, "rows": group.rows}

@@ -13,7 +13,7 @@ from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
 
-_Place = tuple[int, int, Key]
+_TurnKey = tuple[int, int, Key]  # By which keys take turns: last turn, hash, the key itself.
 _by_ref = attrgetter("ref")
 _HEAP_SLACK = 1_024  # Removed groups that the heap of ages may still hold beside the live ones.
 
@@ -27,8 +27,8 @@ class ReadyIndex:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._buckets: dict[Key, list[KnownGroup]] = {}
-        self._places: dict[Key, _Place] = {}
-        self._order: dict[str, list[_Place]] = {}
+        self._turn_keys: dict[Key, _TurnKey] = {}
+        self._order: dict[str, list[_TurnKey]] = {}
         self._turns: dict[Key, int] = {}
         self._policies: dict[tuple[PolicyRef, ...], dict[GroupRef, KnownGroup]] = {}
         self._all_equal: dict[GroupRef, KnownGroup] = {}
@@ -58,7 +58,7 @@ class ReadyIndex:
         bucket = self._buckets.get(group.key)
         if bucket is None:
             self._buckets[group.key] = [group]
-            self._place(group.key)
+            self._enter_order(group.key)
         else:
             insort(bucket, group, key=_by_ref)
         self._policies.setdefault(group.policies, {})[group.ref] = group
@@ -74,7 +74,7 @@ class ReadyIndex:
         del bucket[bisect_left(bucket, ref, key=_by_ref)]
         if not bucket:
             del self._buckets[group.key]
-            self._unplace(group.key)
+            self._leave_order(group.key)
         alike = self._policies[group.policies]
         del alike[ref]
         if not alike:
@@ -84,14 +84,14 @@ class ReadyIndex:
             self._ages = [(g.sealed_ts, g.ref) for g in self._groups.values()]
             heapq.heapify(self._ages)
 
-    def turned(self, key: Key, turn: int) -> None:
-        """The key had its turn; turns may become known in any order."""
+    def mark_served(self, key: Key, turn: int) -> None:
+        """A group of the key was served in this turn; turns may become known in any order."""
         if turn <= self._turns.get(key, 0):
             return
         self._turns[key] = turn
-        if key in self._places:
-            self._unplace(key)
-            self._place(key)
+        if key in self._turn_keys:
+            self._leave_order(key)
+            self._enter_order(key)
 
     def turns(self) -> list[tuple[Key, int]]:
         """Sorted by key."""
@@ -113,22 +113,22 @@ class ReadyIndex:
 
     def oldest(self, count: int) -> list[GroupRef]:
         """The groups sealed longest ago."""
-        found: list[tuple[int, GroupRef]] = []
-        while self._ages and len(found) < count:
+        oldest: list[tuple[int, GroupRef]] = []
+        while self._ages and len(oldest) < count:
             age = heapq.heappop(self._ages)
-            if age[1] in self._groups and age not in found[-1:]:
-                found.append(age)
-        for age in found:
+            if age[1] in self._groups and age not in oldest[-1:]:
+                oldest.append(age)
+        for age in oldest:
             heapq.heappush(self._ages, age)
-        return [ref for _, ref in found]
+        return [ref for _, ref in oldest]
 
-    def _place(self, key: Key) -> None:
+    def _enter_order(self, key: Key) -> None:
         text = f"{self._seed}\x1f{key.environment}\x1f{key.example_id}"
-        place = (self._turns.get(key, 0), xxhash.xxh3_64_intdigest(text.encode()), key)
-        self._places[key] = place
-        insort(self._order.setdefault(key.environment, []), place)
+        turn_key = (self._turns.get(key, 0), xxhash.xxh3_64_intdigest(text.encode()), key)
+        self._turn_keys[key] = turn_key
+        insort(self._order.setdefault(key.environment, []), turn_key)
 
-    def _unplace(self, key: Key) -> None:
-        place = self._places.pop(key)
+    def _leave_order(self, key: Key) -> None:
+        turn_key = self._turn_keys.pop(key)
         order = self._order[key.environment]
-        del order[bisect_left(order, place)]
+        del order[bisect_left(order, turn_key)]

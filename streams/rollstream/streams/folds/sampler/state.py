@@ -157,7 +157,7 @@ class SamplerState:
             ref = group.ref
             turn = self._turn_of_unknown.pop(ref, None)
             if turn is not None:
-                self.ready.turned(group.key, turn)
+                self.ready.mark_served(group.key, turn)
             outcome = self._outcome_of_unknown.pop(ref, None)
             if outcome is not None:
                 self.outcomes.add(outcome, group.key)
@@ -241,7 +241,7 @@ class SamplerState:
             if known is None:
                 self._turn_of_unknown[ref] = self._turn
             else:
-                self.ready.turned(known.key, self._turn)
+                self.ready.mark_served(known.key, self._turn)
 
     def _replace(self, event: Replaced) -> None:
         batch = self.batches[event.step]
