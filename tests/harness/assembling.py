@@ -6,9 +6,11 @@ from typing import Any
 
 from harness.rollouts import make_segment
 from rollstream.consumers.assembling import Assembler, Decision, DueGroup, Plan
+from rollstream.consumers.assembling.decisions import segments_of
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.codec import Segment
 from rollstream.schemas.events import Dispatched, Failed
+from rollstream.schemas.ids import SegmentId
 from rollstream.schemas.reasons import SettleReason
 
 SECOND = 1_000_000
@@ -20,13 +22,13 @@ class Drive:
     """Feeds one assembler and commits what it decides, remembering every uid that was settled."""
 
     def __init__(self, *, watermark: int = 0, **policy: Any) -> None:
-        self.settled_uids: set[tuple[str, int]] = set()
+        self.segments_seen: set[SegmentId] = set()
         self.decisions: list[Decision] = []
         self.now_us = 0
         self.assembler = Assembler(
             "math",
             EnvironmentConfig(**{"target_group_size": 2, "min_group_size": 2, **policy}),
-            lambda uid, idx: (uid, idx) in self.settled_uids,
+            self.segments_seen.__contains__,
             watermark=watermark,
         )
 
@@ -68,13 +70,7 @@ class Drive:
         plan = self.assembler.plan(records_max, size_max)
         if plan is not None:
             for decision in plan.decisions:
-                if decision.group is not None:
-                    for segment in decision.group.segments:
-                        header = segment.header
-                        self.settled_uids.add((header.rollout_uid, header.segment_idx))
-                for settlement in decision.settled:
-                    if settlement.rollout_uid and settlement.reason != SettleReason.DUPLICATE:
-                        self.settled_uids.add((settlement.rollout_uid, settlement.segment_idx))
+                self.segments_seen.update(segments_of(decision))
             self.assembler.commit(plan)
             self.decisions += plan.decisions
         return plan

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from harness.sealing import SealWorld
 from rollstream.consumers import AuditReport, audit
 from rollstream.consumers.assembling.decisions import NO_SEGMENT
-from rollstream.schemas.events import Claimed, Flushed, SealedSegments, Settled
+from rollstream.schemas.events import Claimed, Flushed, SealedSegments, Settlements
 from rollstream.store import Blobs, list_manifests, visible_files
 from rollstream.streams.owned.follow import ConfirmedEvent
 
@@ -58,7 +58,7 @@ def _not_once(world: SealWorld, uids: Iterable[str]) -> list[str]:
     ]
 
 
-def _segments_of(part: SealedSegments | Settled) -> Iterable[tuple[str, int]]:
+def _segments_of(part: SealedSegments | Settlements) -> Iterable[tuple[str, int]]:
     return zip(part.uids, part.segment_idxs.tolist(), strict=True)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rollstream.schemas.events import Flushed, SealedSegments, Settled
+from rollstream.schemas.events import Flushed, SealedSegments, Settlements
 
 
 def flushed(
@@ -48,7 +48,7 @@ def flushed(
         groups=(),
         segments=sealed,
         settled=tuple(
-            Settled(
+            Settlements(
                 reason=reason,
                 offsets=np.asarray(which, np.int64),
                 uids=tuple(settled_uids.get(reason, ())),

@@ -9,11 +9,14 @@ from typing import NamedTuple
 MIXED_POLICY = "mixed"
 
 
-class SegmentId(NamedTuple):
-    """What dedupe works on."""
+SegmentId = str | tuple[str, int]
+"""What dedupe works on: ``segment_id(rollout_uid, segment_idx)``."""
 
-    rollout_uid: str
-    segment_idx: int
+
+def segment_id(rollout_uid: str, segment_idx: int) -> SegmentId:
+    """Names a segment within its environment. A first segment's id is its uid alone, which saves
+    a tuple for most."""
+    return (rollout_uid, segment_idx) if segment_idx else rollout_uid
 
 
 class PartitionAddress(NamedTuple):

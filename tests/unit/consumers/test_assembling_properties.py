@@ -18,7 +18,7 @@ from rollstream.consumers.assembling.decisions import offsets_of
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.codec import Segment
 from rollstream.schemas.events import Dispatched, Failed
-from rollstream.schemas.ids import SegmentId
+from rollstream.schemas.ids import SegmentId, segment_id
 from rollstream.schemas.reasons import SettleReason
 
 FOREVER_S = 10_000
@@ -118,9 +118,7 @@ class Life:
         self.assembler = self._begin(0)
 
     def _begin(self, watermark: int) -> Assembler:
-        return Assembler(
-            "math", POLICY, lambda uid, idx: (uid, idx) in self.seen, watermark=watermark
-        )
+        return Assembler("math", POLICY, self.seen.__contains__, watermark=watermark)
 
     def restart(self) -> None:
         """All that was not committed is forgotten; the log is read again from the watermark."""
@@ -146,13 +144,13 @@ class Life:
         while (plan := self.assembler.plan(8, 1 << 30)) is not None:
             for decision in plan.decisions:
                 segments = () if decision.group is None else decision.group.segments
-                self.seen.update(SegmentId(*s.header[4:6]) for s in segments)
+                self.seen.update(segment_id(*s.header[4:6]) for s in segments)
                 for reason, offset, uid, idx in decision.settled:
                     assert offset not in self.reasons
                     self.reasons[offset] = reason
                     # A duplicate says nothing of its original.
                     if uid and reason is not SettleReason.DUPLICATE:
-                        self.seen.add(SegmentId(uid, idx))
+                        self.seen.add(segment_id(uid, idx))
             self.assembler.commit(plan)
             self.decisions += plan.decisions
             self.watermarks.append(self.assembler.watermark)
@@ -167,7 +165,7 @@ class Life:
 
 def _sealed(life: Life) -> list[SegmentId]:
     return [
-        SegmentId(*segment.header[4:6])
+        segment_id(*segment.header[4:6])
         for decision in life.decisions
         if decision.group is not None
         for segment in decision.group.segments
@@ -181,7 +179,7 @@ def _check(life: Life) -> None:
     assert life.watermarks == sorted(life.watermarks)
     assert max(Counter(_sealed(life)).values(), default=0) <= 1, "no segment in two groups"
     published = {
-        SegmentId(*arrival.event.header[4:6])
+        segment_id(*arrival.event.header[4:6])
         for arrival in life.log
         if isinstance(arrival.event, Segment)
     }

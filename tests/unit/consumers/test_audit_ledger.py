@@ -10,11 +10,11 @@ import pytest
 
 from harness.groups import GroupSpec, flush_of
 from rollstream.consumers.audit.ledger import Ledger, SegmentHashes
-from rollstream.schemas.events import Flushed, Settled
+from rollstream.schemas.events import Flushed, Settlements
 
 
-def settled(reason: str, *offsets: int) -> Settled:
-    return Settled(
+def settled(reason: str, *offsets: int) -> Settlements:
+    return Settlements(
         reason=reason,
         offsets=np.array(offsets, np.int64),
         uids=("",) * len(offsets),
@@ -22,7 +22,9 @@ def settled(reason: str, *offsets: int) -> Settled:
     )
 
 
-def event(name: str, offsets: list[int], watermark: int, *extra: Settled, **fields: Any) -> Flushed:
+def event(
+    name: str, offsets: list[int], watermark: int, *extra: Settlements, **fields: Any
+) -> Flushed:
     flush = flush_of([GroupSpec(rewards=(1.0,) * len(offsets))], name=name, watermark=watermark)
     segments = replace(flush.segments, offsets=np.array(offsets, np.int64))
     return replace(flush, segments=segments, settled=extra, **fields)

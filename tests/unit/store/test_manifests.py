@@ -11,7 +11,7 @@ import pytest
 from harness.rollouts import members
 from harness.sealed_files import flushed, seal
 from rollstream.schemas.codec import encode
-from rollstream.schemas.events import Flushed, SealedFile, Settled
+from rollstream.schemas.events import Flushed, SealedFile, Settlements
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import (
     CorruptFile,
@@ -34,7 +34,7 @@ ADDRESS = PartitionAddress("math", 1, 3)
 @pytest.fixture
 def event() -> Flushed:
     plain = flushed("groups/x.parquet", members(2, reward=None), 10, "ab")
-    settled = Settled(
+    settled = Settlements(
         reason="duplicate",
         offsets=np.array([5, 2**40]),
         uids=("a", 'q"\n'),

@@ -16,6 +16,7 @@ from rollstream.schemas.events import (
     Claimed,
     Event,
 )
+from rollstream.schemas.ids import segment_id
 from rollstream.streams.errors import CorruptLog
 from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN, SealFold
 
@@ -63,7 +64,7 @@ def test_the_watermark_moves_over_what_earlier_events_settled() -> None:
 def test_counts_are_by_what_became_of_rollouts() -> None:
     event = flushed(0, "n", [0, 1], 6, settled={"duplicate": [2, 3, 4], "dispatched": [5]})
     fold = folded(CLAIM, event)
-    assert dict(fold.counts) == {"sealed": 2, "groups": 0, "duplicate": 3, "dispatched": 1}
+    assert dict(fold.counts) == {"segments": 2, "groups": 0, "duplicate": 3, "dispatched": 1}
 
 
 def test_log_time_never_goes_back() -> None:
@@ -107,8 +108,8 @@ def test_segments_are_seen_by_uid_and_number() -> None:
     event = flushed(0, "n", [0, 1, 2], 3, uids=["x", "x", "y"], segments=[0, 1, 3])
     fold = folded(CLAIM, event)
     seen = [("x", 0), ("x", 1), ("y", 3)]
-    assert all(fold.seen(uid, segment) for uid, segment in seen)
-    assert not any(fold.seen(*key) for key in [("x", 2), ("y", 0), ("z", 0)])
+    assert all(fold.seen(segment_id(uid, segment)) for uid, segment in seen)
+    assert not any(fold.seen(segment_id(*key)) for key in [("x", 2), ("y", 0), ("z", 0)])
 
 
 @pytest.mark.proves("A4")
@@ -116,8 +117,8 @@ def test_a_duplicate_says_nothing_of_an_original_that_may_be_pending() -> None:
     reasons = {"stale": [0], "duplicate": [1]}
     uids = {"stale": ["old"], "duplicate": ["pending"]}
     fold = folded(CLAIM, flushed(0, "n", [], 2, settled=reasons, settled_uids=uids))
-    assert fold.seen("old", 0)
-    assert not fold.seen("pending", 0)
+    assert fold.seen("old")
+    assert not fold.seen("pending")
 
 
 @pytest.mark.proves("A4", "I8")
@@ -127,8 +128,8 @@ def test_uids_are_remembered_for_the_horizon_and_then_forgotten() -> None:
     for number in range(200):
         fold.apply(number + 1, 0, flushed(0, "n", [number], number + 1))
         newest = [n for n in range(number + 1) if n >= fold.watermark - 10]
-        assert all(fold.seen(f"u{n}", 0) for n in newest)
-    remembered = [n for n in range(200) if fold.seen(f"u{n}", 0)]
+        assert all(fold.seen(f"u{n}") for n in newest)
+    remembered = [n for n in range(200) if fold.seen(f"u{n}")]
     assert len(remembered) <= 10 + FLUSHES_KEPT_MIN
     assert len(fold.flushes) <= 10 + FLUSHES_KEPT_MIN
 
@@ -140,8 +141,8 @@ def test_a_uid_that_came_again_is_remembered_from_its_newest_time() -> None:
         uids = ["again"] if number in (0, 60) else None
         fold.apply(number + 1, 0, flushed(0, "n", [number], number + 1, uids=uids))
         if number == 79:
-            assert fold.seen("again", 0)
-    assert not fold.seen("again", 0)
+            assert fold.seen("again")
+    assert not fold.seen("again")
 
 
 def test_events_that_settle_nothing_change_nothing() -> None:
@@ -233,8 +234,8 @@ def test_a_fold_from_any_checkpoint_equals_the_whole_fold(seed: int) -> None:
         assert piece.flushes == whole.flushes
         assert np.array_equal(piece.settled_above(), whole.settled_above())
         for uid in range(31):
-            assert piece.seen(f"u{uid}", 0) == whole.seen(f"u{uid}", 0)
-            assert piece.seen(f"u{uid}", 1) == whole.seen(f"u{uid}", 1)
+            assert piece.seen(f"u{uid}") == whole.seen(f"u{uid}")
+            assert piece.seen(segment_id(f"u{uid}", 1)) == whole.seen(segment_id(f"u{uid}", 1))
 
 
 def test_digests_tell_states_apart() -> None:

@@ -175,7 +175,9 @@ def test_long_log_is_read_from_its_newest_proof(logs: Logs) -> None:
         LAYOUT.groups("math"),
         Claimed(owner="a", nonce="a"),
         Claimed(owner="b", nonce="b"),
-        Adopted(epoch=1, nonce="b", fold_from=1, watermark=700, counts={"groups": 9, "sealed": 70}),
+        Adopted(
+            epoch=1, nonce="b", fold_from=1, watermark=700, counts={"groups": 9, "segments": 70}
+        ),
         flushed(1, "b", [700], 701),
     )
     (figures,) = logs.measure().partitions
@@ -350,7 +352,7 @@ def test_groups_from_before_what_is_read_are_told_apart(logs: Logs) -> None:
     logs.say(
         LAYOUT.groups("math"),
         Claimed(owner="s", nonce="n"),
-        Adopted(epoch=2, nonce="n", fold_from=2, watermark=6, counts={"groups": 3, "sealed": 6}),
+        Adopted(epoch=2, nonce="n", fold_from=2, watermark=6, counts={"groups": 3, "segments": 6}),
     )
     logs.seal(GroupSpec(), offset=6, epoch=2)
     figures = sampler(logs, served(0, 2))

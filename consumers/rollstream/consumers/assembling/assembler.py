@@ -25,12 +25,11 @@ from rollstream.consumers.assembling.decisions import (
     NO_SEGMENT,
     Decision,
     DueGroup,
-    Ident,
     Plan,
     Settlement,
     event_bytes,
-    idents_of,
     offsets_of,
+    segments_of,
 )
 from rollstream.consumers.assembling.expiry import AgeOrder
 from rollstream.consumers.assembling.grouping import PendingKey, group_key, pending_key
@@ -41,6 +40,7 @@ from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.codec import Segment
 from rollstream.schemas.events import Dispatched, Failed
 from rollstream.schemas.header import RolloutHeader
+from rollstream.schemas.ids import SegmentId
 from rollstream.schemas.reasons import SealReason, SettleReason
 
 # A pending group expires at the latest when this many records stand behind its first, and so does
@@ -58,7 +58,7 @@ class Assembler:
     Args:
         environment: of the partition.
         config: how its rollouts become groups.
-        seen: whether a (uid, segment) was settled before, within the dedupe horizon.
+        seen: whether a segment was settled before, within the dedupe horizon.
         watermark: where reading begins: every offset below it is settled.
     """
 
@@ -66,7 +66,7 @@ class Assembler:
         self,
         environment: str,
         config: EnvironmentConfig,
-        seen: Callable[[str, int], bool],
+        seen: Callable[[SegmentId], bool],
         *,
         watermark: int = 0,
     ) -> None:
@@ -85,7 +85,7 @@ class Assembler:
         self._ages = AgeOrder(round(config.seal_timeout_s * 1e6), self._expire_after_us)
         # In the order in which they began, so of their ages, in whichever group they are now.
         self._chains: OrderedDict[str, Chain] = OrderedDict()
-        self._uids: set[Ident] = set()
+        self._segments: set[SegmentId] = set()
         self._decided: deque[Decision] = deque()
         self._watermark = Watermark(watermark)
         self._plans = 0
@@ -133,11 +133,11 @@ class Assembler:
         header = event.header
         uid = header.rollout_uid
         idx = header.segment_idx
-        ident = (uid, idx) if idx else uid
-        if ident in self._uids or self._seen(uid, idx):
+        segment = (uid, idx) if idx else uid  # As `segment_id`, without a call a rollout.
+        if segment in self._segments or self._seen(segment):
             self._settle_alone(Settlement(SettleReason.DUPLICATE, offset, uid, idx))
             return
-        self._uids.add(ident)
+        self._segments.add(segment)
         if self._accepted is not None and header.policy_version not in self._accepted:
             self._reject(offset, header)
             return
@@ -242,7 +242,7 @@ class Assembler:
         for decision in plan.decisions:
             first = self._decided.popleft()
             assert first is decision, "decisions are committed in order"
-            self._uids.difference_update(idents_of(decision))
+            self._segments.difference_update(segments_of(decision))
         self.decided_records -= plan.records
         self.decided_bytes -= plan.size
         self._watermark.settle(offsets_of(plan.decisions))

@@ -8,11 +8,10 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from rollstream.schemas.codec import Segment
-from rollstream.schemas.ids import GroupKey
+from rollstream.schemas.ids import GroupKey, SegmentId, segment_id
 from rollstream.schemas.reasons import SealReason, SettleReason
 
 NO_SEGMENT = -1  # The segment of a record that names a trajectory and is no segment of it.
-Ident = str | tuple[str, int]  # A segment's identity; the first segment's is the uid alone.
 # At most, beside names. A file's path has an environment's name and a policy version, escaped.
 _FILE_EVENT_BYTES = 640
 _GROUP_EVENT_BYTES = 384 + _FILE_EVENT_BYTES  # A group, and a file that has no other.
@@ -94,16 +93,14 @@ def offsets_of(decisions: Iterable[Decision]) -> Iterator[int]:
             yield settlement.offset
 
 
-def idents_of(decision: Decision) -> Iterator[Ident]:
-    """The uids that a decision answers for; a duplicate's is another's."""
+def segments_of(decision: Decision) -> Iterator[SegmentId]:
+    """The segments that a decision settles; a duplicate settles none."""
     segments = () if decision.group is None else decision.group.segments
     for segment in segments:
-        header = segment.header
-        idx = header.segment_idx
-        yield (header.rollout_uid, idx) if idx else header.rollout_uid
+        yield segment_id(segment.header.rollout_uid, segment.header.segment_idx)
     for reason, _, uid, idx in decision.settled:
         if uid and reason is not SettleReason.DUPLICATE:
-            yield (uid, idx) if idx else uid
+            yield segment_id(uid, idx)
 
 
 def event_bytes(decision: Decision) -> int:

@@ -16,20 +16,17 @@ def sealable(event: Segment | Event, environment: str) -> Segment | Dispatched |
     """
     try:
         if isinstance(event, Segment):
-            if event.header.environment == environment:
-                check_names(event.header)
-                return event
-        elif not isinstance(event, Dispatched | Failed):
+            origin = event.header.environment
+            check_names(event.header)
+        elif isinstance(event, Dispatched | Failed):
+            origin = event.environment
+            check_control_names(event)
+        else:
             raise UnreadableEvent(
                 "not_an_event", f"{type(event).__name__} does not belong into an ingest log"
             )
-        elif event.environment == environment:
-            check_control_names(event)
-            return event
-        else:
-            raise UnreadableEvent(
-                "inconsistent", f"{type(event).__name__} of environment {event.environment!r}"
-            )
     except BrokenRule as broken:
         raise UnreadableEvent("inconsistent", str(broken)) from broken
-    raise UnreadableEvent("inconsistent", f"a rollout of environment {event.header.environment!r}")
+    if origin != environment:
+        raise UnreadableEvent("inconsistent", f"a record of environment {origin!r}")
+    return event

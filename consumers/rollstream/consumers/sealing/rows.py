@@ -11,7 +11,7 @@ from rollstream.consumers.assembling import DueGroup, Plan, Settlement
 from rollstream.schemas import digest, ids
 from rollstream.schemas.codec import Segment
 from rollstream.schemas.columns import Columns
-from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, SealedSegments, Settled
+from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, SealedSegments, Settlements
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.store import Bytes, Provenance, encode_rows
@@ -202,12 +202,12 @@ def _coded(words: Sequence[str]) -> tuple[tuple[str, ...], Any]:
     return tuple(indexes), np.array(idxs, np.int32)
 
 
-def _settled(settlements: Iterable[Settlement]) -> tuple[Settled, ...]:
+def _settled(settlements: Iterable[Settlement]) -> tuple[Settlements, ...]:
     by_reason: dict[str, list[Settlement]] = {}
     for settlement in settlements:
         by_reason.setdefault(settlement.reason, []).append(settlement)
     return tuple(
-        Settled(
+        Settlements(
             reason=str(reason),
             offsets=np.array([s.offset for s in listed], np.int64),
             uids=tuple(s.rollout_uid for s in listed),

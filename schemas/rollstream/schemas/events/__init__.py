@@ -11,7 +11,7 @@ from rollstream.schemas.events.groups import (
     SealedFile,
     SealedGroup,
     SealedSegments,
-    Settled,
+    Settlements,
 )
 from rollstream.schemas.events.owned import Adopted, Claimed
 from rollstream.schemas.events.rollouts import Dispatched, Failed
@@ -65,5 +65,5 @@ __all__ = [
     "SealedFile",
     "SealedGroup",
     "SealedSegments",
-    "Settled",
+    "Settlements",
 ]

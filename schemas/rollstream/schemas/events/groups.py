@@ -82,7 +82,7 @@ class SealedSegments:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class Settlements:
     """Offsets that end without a readable group, for one reason.
 
     Attributes:
@@ -113,5 +113,5 @@ class Flushed:
     files: tuple[SealedFile, ...]
     groups: tuple[SealedGroup, ...]
     segments: SealedSegments
-    settled: tuple[Settled, ...]
+    settled: tuple[Settlements, ...]
     incomplete: tuple[SealedFile, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from rollstream.schemas.events import Adopted, Event, Flushed
+from rollstream.schemas.ids import SegmentId, segment_id
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.errors import CorruptLog
 from rollstream.streams.owned.fold import FoldCheckpoint
@@ -26,12 +27,12 @@ class _Flush(NamedTuple):
     Attributes:
         offset: within the seal log.
         newest: the highest source offset that it settled; -1 if none.
-        keys: the segments that it settled.
+        segments: those that it settled.
     """
 
     offset: int
     newest: int
-    keys: Sequence[Hashable]
+    segments: Sequence[SegmentId]
 
 
 class SealFold:
@@ -50,7 +51,7 @@ class SealFold:
     Attributes:
         watermark: every source offset below it is settled.
         now_ts: newest log time that an event recorded, microseconds.
-        counts: ``sealed`` (rollouts), ``groups``, and each ``SettleReason`` by name.
+        counts: ``segments`` (sealed ones), ``groups``, and each ``SettleReason`` by name.
         flushes: offsets, within this log, of the flushes that still matter, at least the newest 16.
     """
 
@@ -61,7 +62,7 @@ class SealFold:
         self._horizon = dedupe_horizon
         self._counts: Counter[str] = Counter()
         self._above: NDArray[np.int64] = np.empty(0, np.int64)  # Settled, sorted, not below.
-        self._seen: dict[Hashable, int] = {}  # Segment to the flush that settled it last.
+        self._seen: dict[SegmentId, int] = {}  # Segment to the flush that settled it last.
         self._flushes: deque[_Flush] = deque()
         self._clock_flush = -1  # The flush that `now_ts` is from: it matters, however old it is.
         self._start: int | None = None
@@ -102,9 +103,9 @@ class SealFold:
         """The settled source offsets that are not below the watermark, rising; int64 [n]."""
         return self._above
 
-    def seen(self, rollout_uid: str, segment_idx: int) -> bool:
+    def seen(self, segment: SegmentId) -> bool:
         """Whether the segment was settled before, within the dedupe horizon."""
-        return (rollout_uid if segment_idx == 0 else (rollout_uid, segment_idx)) in self._seen
+        return segment in self._seen
 
     def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
         """The newest claim before every flush that still matters."""
@@ -120,7 +121,7 @@ class SealFold:
         state.update(repr((self.watermark, self.now_ts, counts)).encode())
         state.update(self._above.tobytes())
         for flush in self._flushes:
-            state.update(repr((flush.offset, flush.newest, tuple(flush.keys))).encode())
+            state.update(repr((flush.offset, flush.newest, tuple(flush.segments))).encode())
         return state.digest()
 
     def _flush(self, offset: int, event: Flushed) -> None:
@@ -129,16 +130,16 @@ class SealFold:
         self._settle(offset, new, event.watermark)
         if event.now_ts >= self.now_ts:
             self.now_ts, self._clock_flush = event.now_ts, offset
-        self._counts["sealed"] += len(event.segments.offsets)
+        self._counts["segments"] += len(event.segments.offsets)
         self._counts["groups"] += len(event.groups)
-        keys = _keys(event.segments.uids, event.segments.segment_idxs)
+        segments = _segment_ids(event.segments.uids, event.segments.segment_idxs)
         for part in event.settled:
             self._counts[part.reason] += len(part.offsets)
             # A duplicate says nothing of its original, which may be pending still.
             if len(part.uids) and part.reason != SettleReason.DUPLICATE:
-                keys = [*keys, *_keys(part.uids, part.segment_idxs)]
-        self._seen.update(dict.fromkeys(keys, offset))
-        self._flushes.append(_Flush(offset, int(new.max()) if len(new) else -1, keys))
+                segments = [*segments, *_segment_ids(part.uids, part.segment_idxs)]
+        self._seen.update(dict.fromkeys(segments, offset))
+        self._flushes.append(_Flush(offset, int(new.max()) if len(new) else -1, segments))
         self._forget()
 
     def _settle(self, offset: int, new: NDArray[np.int64], watermark: int) -> None:
@@ -187,16 +188,12 @@ class SealFold:
             and flushes[0].offset != self._clock_flush
         ):
             gone = flushes.popleft()
-            for key in gone.keys:
-                if self._seen.get(key) == gone.offset:  # Not where a later flush saw it again.
-                    del self._seen[key]
+            for segment in gone.segments:
+                if self._seen.get(segment) == gone.offset:  # Not where a later flush saw it again.
+                    del self._seen[segment]
 
 
-def _keys(uids: Sequence[str], segment_idxs: NDArray[np.int32]) -> Sequence[Hashable]:
-    """One key a segment; a first segment's is its uid alone, which saves a tuple for most."""
+def _segment_ids(uids: Sequence[str], segment_idxs: NDArray[np.int32]) -> Sequence[SegmentId]:
     if not segment_idxs.any():
         return uids
-    return [
-        uid if segment == 0 else (uid, segment)
-        for uid, segment in zip(uids, segment_idxs.tolist(), strict=True)
-    ]
+    return [segment_id(*segment) for segment in zip(uids, segment_idxs.tolist(), strict=True)]

@@ -109,7 +109,7 @@ def _partition(
         owner=owner,
         watermark=fold.watermark,
         groups=groups,
-        segments=fold.counts.get("sealed", 0),
+        segments=fold.counts.get("segments", 0),
         flush_age_s=age_s(now_us, flushed_ts),
     )
 
