@@ -1,7 +1,7 @@
-"""How fast do rollouts get from env replicas into a trainer's batches, and beside what?
+"""Measures how many rollouts a second reach a trainer's batches, with each system.
 
-``python -m benchmarks.end_to_end`` measures all systems at all lengths: the same rollouts,
-interleaved round by round since machines are noisy, medians of the rounds.
+``python -m benchmarks.end_to_end`` measures all systems at all lengths with the same rollouts. The
+rounds of the systems are interleaved, since machines are noisy; figures are medians of rounds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.systems.every import NAMES, system_named
 from benchmarks.systems.interface import System
 from benchmarks.workload import LENGTHS
 
-WARM_UP_S = 8.0  # A broker that has just begun still compiles its code for some seconds.
+WARM_UP_S = 8.0  # A new broker's JVM compiles code for some seconds.
 MEASURE_S = 6.0
 ROUNDS = 3
 
@@ -62,7 +62,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--warm-up-s", type=float, default=WARM_UP_S)
     parser.add_argument("--measure-s", type=float, default=MEASURE_S)
     parser.add_argument(
-        "--quick", action="store_true", help="length 1024, one short round: a look, no figure"
+        "--quick", action="store_true", help="length 1024, one short round: too short for figures"
     )
     arguments = parser.parse_args()
     if arguments.quick:

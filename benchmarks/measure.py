@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Usage:
-    """Of one round.
+    """The usage of one round.
 
     Attributes:
         peak_rss_mib: the largest resident memory of any process with that label.
@@ -36,7 +36,7 @@ class _Watched:
 
 
 class Watcher:
-    """Looks at the processes ten times a second until the round is over."""
+    """Samples the processes ten times a second until ``stop``."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -46,7 +46,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
 
     def add(self, label: str, pid: int) -> None:
-        """Labels may repeat."""
+        """Adds a process to sample; several may share a label."""
         self._watched = [*self._watched, _Watched(label, psutil.Process(pid))]
 
     def start(self) -> None:
@@ -68,11 +68,11 @@ class Watcher:
             phase = self._progress.phase
             for watched in self._watched:
                 try:
-                    self._look(watched, phase)
+                    self._sample(watched, phase)
                 except psutil.NoSuchProcess:
                     continue
 
-    def _look(self, watched: _Watched, phase: int) -> None:
+    def _sample(self, watched: _Watched, phase: int) -> None:
         rss = watched.process.memory_info().rss / MIB
         self._peaks[watched.label] = max(self._peaks[watched.label], rss)
         if phase not in watched.cpu_s:

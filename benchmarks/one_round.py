@@ -1,4 +1,4 @@
-"""One round of one system: fresh services, replicas and trainer, measured, and all gone again."""
+"""One round of one system: starts services, replicas and trainer, measures, ends them all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RoundFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Round:
-    """What one round showed."""
+    """The figures of one round; memory and processor time by the label of a process."""
 
     rollouts_per_s: float
     peak_rss_mib: dict[str, float]
@@ -37,12 +37,17 @@ class Round:
 
 
 def run_round(system: System, length: str, *, warm_up_s: float, measure_s: float) -> Round:
-    """Raises when the system did not deliver exactly what was sent."""
+    """Runs a round.
+
+    Raises:
+        RoundFailed: a process failed, as it does where the system did not deliver exactly what was
+            sent.
+    """
     with tempfile.TemporaryDirectory(prefix=f"bench-{system.name}-") as name:
         folder = Path(name)
         progress_path = folder / "progress"
         watcher = Watcher(Progress.create(progress_path))
-        with _logs_told(folder), system.services(folder) as services:
+        with _with_logs_in_errors(folder), system.services(folder) as services:
             for label, pid in services.pids.items():
                 watcher.add(label, pid)
             seconds = (warm_up_s, measure_s)
@@ -60,8 +65,8 @@ def run_round(system: System, length: str, *, warm_up_s: float, measure_s: float
 
 
 @contextmanager
-def _logs_told(folder: Path) -> Iterator[None]:
-    """What the services wrote goes with the error, since it goes with the folder otherwise."""
+def _with_logs_in_errors(folder: Path) -> Iterator[None]:
+    """Adds the end of each service's log to the error, because the folder is removed."""
     try:
         yield
     except RoundFailed as error:
@@ -111,7 +116,7 @@ class _Child:
     pipe: Connection
 
     def receive(self, timeout_s: float) -> Any:
-        """What it says next."""
+        """Returns the next object that it sends."""
         try:
             if self.pipe.poll(timeout_s):
                 return self.pipe.recv()
@@ -119,10 +124,10 @@ class _Child:
             self.process.join(STOP_TIMEOUT_S)
             code = self.process.exitcode
             raise RoundFailed(f"{self.process.name} ended early with exit code {code}") from None
-        raise RoundFailed(f"{self.process.name} said nothing within {timeout_s} s")
+        raise RoundFailed(f"{self.process.name} sent nothing within {timeout_s} s")
 
     def receive_while(self, others: list[_Child]) -> Any:
-        """What it says next, as long as none of the others fails."""
+        """Returns the next object that it sends; raises at once where one of the others fails."""
         waited_s = 0.0
         while not self.pipe.poll(1.0):
             waited_s += 1.0
@@ -136,7 +141,7 @@ class _Child:
 
 @contextmanager
 def _child(name: str, run: Any, arguments: tuple[Any, ...]) -> Iterator[_Child]:
-    """A process that is not there any more at the end."""
+    """Runs a process, which is killed in the end where it still runs."""
     ours, theirs = _spawn.Pipe()
     process = _spawn.Process(target=run, args=(*arguments, theirs), name=name)
     process.start()

@@ -1,7 +1,6 @@
-"""What the processes of a round tell one another: a few integers in a shared file.
+"""The progress of a round, in a shared file of a few integers that all its processes read.
 
-Each cell has one writer, and reading one costs less than a rollout, so all systems are paced the
-same way.
+Reading one costs much less than a rollout, and it paces all systems in the same way.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _CELLS = 3
 
 
 class Progress:
-    """A view of the shared file; the trainer writes, everybody reads."""
+    """A view of the shared file, which only the trainer writes."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -31,7 +30,7 @@ class Progress:
 
     @property
     def consumed(self) -> int:
-        """Rollouts that the trainer has."""
+        """Number of rollouts that the trainer has taken."""
         return self._cells[_CONSUMED]
 
     @consumed.setter

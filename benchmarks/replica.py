@@ -14,17 +14,17 @@ from benchmarks.workload import AHEAD_MAX, BLOCK, Workload
 WAIT_S = 0.004
 
 
-def run_replica(  # the process's whole life
+def run_replica(
     system: System, address: str, replica: int, length: str, progress_path: Path, pipe: Connection
 ) -> None:
-    """Says its pid, waits for the word to go, sends, says that all has arrived."""
+    """Sends its pid, waits for "go", publishes its share, and sends "arrived" once all has."""
     progress = Progress(progress_path)
     workload = Workload(length)
     publisher = system.publisher(address, replica, workload)
     pipe.send(os.getpid())
     pipe.recv()
     for number in workload.share(replica):
-        # By block: whoever is behind may always send, so the members of a group come together.
+        # Counted in blocks, so that a replica that is late may always send: groups become complete.
         begins = number - number % BLOCK
         while begins - progress.consumed >= AHEAD_MAX and begins < progress.limit:
             publisher.idle()

@@ -1,4 +1,4 @@
-"""Rounds to medians, medians to a table and a file."""
+"""Reports medians of rounds, as a table and a file."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Row:
     """One system at one length; medians over its rounds.
 
     Attributes:
-        mb_per_s: of token and log-prob arrays, 10^6 bytes.
-        ratio_to_raw: of the medians; None where raw was not measured.
-        peak_rss_mib: by process; the largest of those that are several.
-        cpu_us_per_rollout: by process; the sum of those that are several.
-        rounds: rollouts/s of each.
+        mb_per_s: token and log-prob arrays, in 10^6 bytes a second.
+        ratio_to_raw: ratio of the medians; None where raw was not measured.
+        peak_rss_mib: by label; the largest of the processes that share it.
+        cpu_us_per_rollout: by label; the sum of the processes that share it.
+        rounds: rollouts/s of each round.
     """
 
     system: str
@@ -58,7 +58,7 @@ def rows(measured: Mapping[tuple[str, str], Sequence[Round]]) -> list[Row]:
 
 
 def write(found: Sequence[Row]) -> Path:
-    """Replaces the results of the last run."""
+    """Writes the rows, in place of those of the last run, and returns the file."""
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps([asdict(row) for row in found], indent=2) + "\n")
     return RESULTS

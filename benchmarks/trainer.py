@@ -1,4 +1,4 @@
-"""The trainer's process: takes batches, touches their arrays, and checks what it was given."""
+"""The trainer's process: takes batches, reads their arrays, and checks what was delivered."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ STRIDE = 64
 
 
 class WrongDelivery(RuntimeError):
-    """A system lost, repeated, mixed up or changed rollouts: its speed means nothing."""
+    """A system lost, repeated, mixed up or changed rollouts, so its speed is not reported."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the trainer saw between warm-up and the end."""
+    """Rollouts that the trainer took between warm-up and draining, and the seconds it took."""
 
     rollouts: int
     seconds: float
@@ -41,7 +41,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Ready:
-    """The trainer can begin."""
+    """Sent once the trainer can begin, with the processes to measure by label."""
 
     pids: Mapping[str, int]
 
@@ -57,7 +57,7 @@ def run_trainer(
     """Warms up, measures, drains, checks, and reports a ``Measured``.
 
     Args:
-        seconds: of warm-up and of measuring.
+        seconds: length of the warm-up, and of the measurement.
     """
     progress = Progress(progress_path)
     check = _Check(Workload(length))
@@ -73,7 +73,7 @@ def run_trainer(
         taken = source.take()
         progress.consumed += len(taken.uids)
         _train(taken.packed)
-        check.note(taken)
+        check.add(taken)
         now = time.monotonic()
         if now < ends:
             continue
@@ -93,7 +93,7 @@ def run_trainer(
 
 
 def _train(packed: Packed | None) -> float:
-    """Stands for the trainer's work: cheap, the same for all, and it reads the arrays."""
+    """Stands for the trainer's work: reads the arrays, cheaply, and in the same way for all."""
     if packed is None:
         return 0.0
     strided = packed.tokens[::STRIDE].sum() + packed.logprobs[::STRIDE].sum()
@@ -101,14 +101,14 @@ def _train(packed: Packed | None) -> float:
 
 
 class _Check:
-    """Every rollout once, in a whole group, with the arrays that were sent."""
+    """Checks that every rollout came once, in a complete group, with the arrays that were sent."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._taken: list[tuple[Sequence[str | bytes], NDArray[np.int32] | None]] = []
 
-    def note(self, taken: Taken) -> None:
-        """Cheap: one rollout of the batch is compared at once, uids and groups at the end."""
+    def add(self, taken: Taken) -> None:
+        """Compares one rollout of the batch now; keeps uids and groups for ``finish``."""
         groups = None
         if taken.packed is not None:
             self._compare(taken.uids, taken.packed, row=len(self._taken) % len(taken.uids))
@@ -122,12 +122,12 @@ class _Check:
             if numbers.max() >= total:
                 raise WrongDelivery(f"batch {batch} has rollout {numbers.max()} of {total}")
             np.add.at(counts, numbers, 1)
-            if groups is not None and not _whole_groups(numbers, groups):
-                raise WrongDelivery(f"batch {batch} is not made of {GROUPS_PER_BATCH} whole groups")
+            if groups is not None and not _complete_groups(numbers, groups):
+                raise WrongDelivery(f"batch {batch} is not {GROUPS_PER_BATCH} complete groups")
         if not (counts == 1).all():
             raise WrongDelivery(
                 f"of {total} rollouts {(counts == 0).sum()} are missing and "
-                f"{(counts > 1).sum()} came again"
+                f"{(counts > 1).sum()} came more than once"
             )
 
     def _compare(self, uids: Sequence[str | bytes], packed: Packed, row: int) -> None:
@@ -147,8 +147,8 @@ class _Check:
             raise WrongDelivery(f"{sent.uid} is not what was sent")
 
 
-def _whole_groups(numbers: NDArray[np.int64], index: NDArray[np.int32]) -> bool:
-    """Rows share an index if and only if their rollouts share a group, eight each."""
+def _complete_groups(numbers: NDArray[np.int64], index: NDArray[np.int32]) -> bool:
+    """True where rows share an index if and only if their rollouts share a group of eight."""
     pairs = np.stack((numbers // GROUP_SIZE, index.astype(np.int64)))
     together, sizes = np.unique(pairs, axis=1, return_counts=True)
     groups, indexes = (np.unique(row).size for row in pairs)

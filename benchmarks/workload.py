@@ -1,7 +1,7 @@
-"""The one workload: which rollouts there are, and in which order each env replica sends them.
+"""The workload: its rollouts, and the order in which each env replica sends them.
 
-Everything follows from length and seed, so all systems move the same rollouts. Arrays are views
-into two pools, so making a rollout costs about nothing beside moving it.
+It depends only on length and seed, so all systems move the same rollouts. Arrays are views into two
+pools, so that making a rollout costs almost nothing compared to moving it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 REPLICAS = 4
 PROMPT_TOKENS = 128
 GROUP_SIZE = 8
-GROUPS_SHUFFLED = 32  # Members of a group lie anywhere among those of this many groups.
+GROUPS_SHUFFLED = 32  # Members of a group are sent at random among those of this many.
 BLOCK = GROUP_SIZE * GROUPS_SHUFFLED
 GROUPS_PER_BATCH = 64
 ROLLOUTS_PER_BATCH = GROUP_SIZE * GROUPS_PER_BATCH
-AHEAD_MAX = 4096  # Rollouts that may be on their way to the trainer.
+AHEAD_MAX = 4096  # Most rollouts that were sent and not yet taken.
 SENT_TWICE = 0.01
 ENVIRONMENT = "bench"
 
@@ -70,11 +70,11 @@ class Workload:
     def __init__(self, length: str, seed: int = 7) -> None:
         rng = np.random.default_rng(seed)
         lengths = _response_lengths(length, rng)
-        room = _POOL - PROMPT_TOKENS - int(lengths.max())
+        last_start = _POOL - PROMPT_TOKENS - int(lengths.max())
         self._pools = _Pools(
             tokens=rng.integers(0, _VOCABULARY, _POOL, np.int32),
             logprobs=-rng.exponential(1.0, _POOL).astype(np.float32),
-            starts=rng.integers(0, room, _SHAPES).tolist(),
+            starts=rng.integers(0, last_start, _SHAPES).tolist(),
             lengths=lengths.tolist(),
             plans=[_plan(rng) for _ in range(_PLANS)],
         )
@@ -82,11 +82,12 @@ class Workload:
 
     @property
     def bytes_per_rollout(self) -> float:
-        """Of its arrays, on average."""
+        """Average bytes of a rollout's arrays."""
         return 4 * PROMPT_TOKENS + 8 * sum(self._pools.lengths) / _SHAPES
 
     def rollout(self, number: int) -> Rollout:
-        """The same at every call; a new set of weights with every batch's worth of groups."""
+        """Returns rollout ``number``, the same at every call. The policy version changes with each
+        ``GROUPS_PER_BATCH`` groups."""
         pools, shape = self._pools, number % _SHAPES
         group = number // GROUP_SIZE
         weights = group // GROUPS_PER_BATCH
@@ -106,7 +107,7 @@ class Workload:
         )
 
     def share(self, replica: int) -> Iterator[int]:
-        """The numbers that one replica sends, in its order, without end; some come twice."""
+        """Yields the numbers that one replica sends, in order and without end; some come twice."""
         block = 0
         while True:
             numbers = self._pools.plans[block % _PLANS][replica::REPLICAS] + block * BLOCK
@@ -115,7 +116,7 @@ class Workload:
 
 
 def number_of(uid: str | bytes) -> int:
-    """The rollout that has this uid."""
+    """The number of the rollout with this uid."""
     return int(uid[-12:])
 
 
@@ -128,7 +129,7 @@ def _response_lengths(length: str, rng: np.random.Generator) -> NDArray[np.int64
 
 
 def _plan(rng: np.random.Generator) -> NDArray[np.int64]:
-    """A block's rollouts in the order of sending; copies stand anywhere among them."""
+    """A block's rollouts in the order of sending, with copies at random places."""
     twice = np.flatnonzero(rng.random(BLOCK) < SENT_TWICE)
     order = rng.permutation(BLOCK)
     return np.insert(order, rng.integers(0, BLOCK, twice.size), twice)

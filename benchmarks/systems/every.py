@@ -1,5 +1,4 @@
-"""All systems by name. A process loads only the one that it takes part in, so that one system's
-libraries are not in another's memory."""
+"""Loads a system by its name, so that a process has no other system's libraries in memory."""
 
 from __future__ import annotations
 
@@ -7,17 +6,17 @@ from importlib import import_module
 
 from benchmarks.systems.interface import System
 
-_WHERE = {
+_SYSTEMS = {
     "raw": ("raw", "Raw"),
     "rollstream": ("rollstream", "Rollstream"),
     "ray": ("ray_actor", "RayActor"),
     "redis": ("redis_streams", "RedisStreams"),
 }
-NAMES = tuple(_WHERE)  # In the order of measuring.
+NAMES = tuple(_SYSTEMS)  # In the order of measuring.
 
 
 def system_named(name: str) -> System:
-    """One of ``NAMES``."""
-    module, kind = _WHERE[name]
+    """The system with this name, one of ``NAMES``."""
+    module, kind = _SYSTEMS[name]
     system: System = getattr(import_module(f"benchmarks.systems.{module}"), kind)()
     return system

@@ -1,4 +1,4 @@
-"""What a system under measurement looks like to the benchmark."""
+"""The interface of a system under measurement."""
 
 from __future__ import annotations
 
@@ -33,61 +33,61 @@ class Packed:
 
 @dataclass(frozen=True)
 class Taken:
-    """What one ``take`` brought; ``packed`` is None where bytes are all that is moved."""
+    """The result of one ``take``; ``packed`` is None where a system only moves bytes."""
 
     uids: Sequence[str | bytes]
     packed: Packed | None
 
 
 class Publisher(Protocol):
-    """In an env replica's process."""
+    """Sends rollouts, in an env replica's process."""
 
     def publish(self, rollout: Rollout) -> None:
-        """May buffer."""
+        """Sends the rollout, now or later from a buffer."""
 
     def idle(self) -> None:
-        """The replica waits for the trainer: nothing may stay behind in a buffer for long."""
+        """Called while the replica waits for the trainer: sends what is buffered."""
 
     def close(self) -> None:
         """Returns once everything has arrived."""
 
 
 class Source(Protocol):
-    """In the trainer's process."""
+    """Takes batches, in the trainer's process."""
 
     def take(self) -> Taken:
-        """The next batch; every rollout at most once in all batches together.
+        """Returns the next batch; a rollout is in one batch at most.
 
         Raises:
             TimeoutError: nothing came within ``TAKE_TIMEOUT_S``.
         """
 
     def pids(self) -> Mapping[str, int]:
-        """Processes that it started or found, to be measured, by label."""
+        """Processes to measure that it started or found, by label."""
 
     def close(self) -> None: ...
 
 
 @dataclass
 class Services:
-    """What runs beside replicas and trainer."""
+    """The address of a round's services, and their processes by label."""
 
     address: str
     pids: dict[str, int] = field(default_factory=dict)
 
 
 class System(Protocol):
-    """One way from env replicas to a trainer. Travels to the processes of a round, so it holds
-    nothing but settings."""
+    """One way from env replicas to a trainer. It holds only settings, because it is pickled to the
+    processes of a round."""
 
     @property
     def name(self) -> str: ...
 
     def missing(self) -> str | None:
-        """Why it cannot be measured on this machine."""
+        """Why it cannot be measured on this machine; None where it can."""
 
     def services(self, folder: Path) -> AbstractContextManager[Services]:
-        """Fresh brokers, servers and workers for one round; files go in ``folder``."""
+        """Starts brokers, servers and workers for one round, with their files in ``folder``."""
 
     def publisher(self, address: str, replica: int, workload: Workload) -> Publisher: ...
 

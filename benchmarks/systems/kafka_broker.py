@@ -1,4 +1,4 @@
-"""The broker that every system on Kafka is measured with."""
+"""The broker of a round, for every system on Kafka."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from rollstream.console.broker import EmbeddedKafka
 
-# The embedded broker calls itself dead after 2 s without a heartbeat, so that it is back soon after
-# kill -9. Nobody kills it here, and with every core busy a heartbeat may well be that late.
+# The embedded broker's session ends after 2 s without a heartbeat, so that it serves soon after
+# kill -9. Here it is not killed, and with every core busy a heartbeat may be later than that.
 SETTINGS = {"broker.session.timeout.ms": "18000"}
 
 
 @contextmanager
 def fresh_kafka(folder: Path) -> Iterator[EmbeddedKafka]:
-    """A new broker over a folder of the round, killed at the end: its data goes with the folder."""
+    """Starts a new broker in the round's folder, and kills it in the end."""
     kafka = EmbeddedKafka(folder / "kafka", overrides=SETTINGS).start()
     try:
         yield kafka

@@ -1,4 +1,4 @@
-"""Joined groups to packed arrays, for the systems that leave it to their user."""
+"""Joins rollouts into groups and packs their arrays, for systems that leave that to their user."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pack(members: Sequence[Member]) -> Packed:
     offsets = np.zeros(len(members) + 1, np.int64)
     np.cumsum(prompts + outputs, out=offsets[1:])
     zeros = bytes(4 * int(prompts.max()))
-    # A join over the buffers is the fastest copy that Python has.
+    # bytes.join over the buffers is the fastest copy in Python.
     tokens = b"".join([part for m in members for part in (m.prompt, m.output)])
     logprobs = b"".join([part for m in members for part in (zeros[: len(m.prompt)], m.logprobs)])
     ones = np.tile(np.array([False, True]), len(members))
@@ -44,7 +44,7 @@ def pack(members: Sequence[Member]) -> Packed:
 
 
 class Joiner:
-    """Rollouts one by one to whole groups; a uid that was seen is dropped."""
+    """Joins rollouts into complete groups; drops those with a uid that came before."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -65,6 +65,6 @@ class Joiner:
             self._ready.append(self._open.pop(group_uid))
 
     def take(self, groups: int) -> list[Member]:
-        """The members of the oldest whole groups."""
+        """Removes the oldest complete groups and returns their members."""
         taken, self._ready = self._ready[:groups], self._ready[groups:]
         return [member for group in taken for member in group]

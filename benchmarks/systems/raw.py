@@ -1,7 +1,7 @@
-"""Raw Kafka: the same bytes, produced and consumed, and nothing done with them.
+"""Raw Kafka: the same bytes are produced and consumed, and nothing else is done with them.
 
-Values are encoded ahead, keys carry the uid. Nothing is grouped, packed or written; it is the
-ceiling that a system on this broker can come close to.
+Values are encoded in advance, keys are uids. Nothing is grouped, packed or written, so this is the
+upper limit for a system on this broker.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from rollstream.schemas.codec import encode_rollout
 
 TOPIC = "raw"
 PARTITIONS = 4
-VALUES = 1024  # As many as the workload has shapes, so that lengths are spread alike.
+VALUES = 1024  # As many as the workload has shapes, for the same distribution of lengths.
 POLL_S = 0.02
-QUIET = 3  # Of librdkafka: errors only.
+QUIET = 3  # librdkafka then logs errors only.
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 
 
 def rollstream_value(rollout: Rollout, replica: int) -> bytes:
-    """The bytes that Rollstream sends for it."""
+    """The record that Rollstream sends for the rollout."""
     fields = {
         "environment": ENVIRONMENT,
         "example_id": rollout.example_id,

@@ -1,7 +1,6 @@
-"""A plain Ray actor in memory: replicas call it for each rollout, it drops copies, joins, and packs
-batches.
+"""A plain Ray actor: replicas call it for each rollout, and it joins groups and packs batches.
 
-Nothing survives a crash; it is what many training loops start with.
+Nothing survives a crash. Many training loops start with this.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Rollouts:
         self._joiner.add(rollout["group_uid"], member)
 
     def next_batch(self) -> tuple[list[str], dict[str, NDArray[Any]]] | None:
-        """Uids and arrays of a batch; None while there are too few whole groups."""
+        """Uids and arrays of a batch; None while there are too few complete groups."""
         if self._joiner.ready < GROUPS_PER_BATCH:
             return None
         members = self._joiner.take(GROUPS_PER_BATCH)
@@ -79,7 +78,7 @@ class RayPublisher:
         """Ray sends at once."""
 
     def close(self) -> None:
-        # Calls of one caller run in their order, so this answer stands for all.
+        # Calls of one caller run in order, so this answer means that all have run.
         ray.get(self._actor.pid.remote(), timeout=STOP_TIMEOUT_S)
         ray.shutdown()
 

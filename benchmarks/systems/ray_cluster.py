@@ -1,4 +1,4 @@
-"""A Ray of the round's own."""
+"""Starts the Ray of a round."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DAEMONS = ("gcs_server", "raylet")  # The names of Ray's own processes.
 
 @contextmanager
 def fresh_ray(folder: Path) -> Iterator[Services]:
-    """Starts Ray as children of this process, and ends all of it."""
+    """Starts Ray as children of this process, and ends it."""
     # Workers import this package by its name, wherever the benchmark was started.
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     _loopback_only()
@@ -30,7 +30,7 @@ def fresh_ray(folder: Path) -> Iterator[Services]:
         address="local",
         namespace=NAMESPACE,
         include_dashboard=False,
-        # Ray's workers would give way to every other process of the round.
+        # By default Ray gives its workers a lower priority than the round's other processes.
         _system_config={"worker_niceness": 0},
         _node_ip_address="127.0.0.1",
         object_store_memory=STORE_BYTES,
@@ -46,13 +46,12 @@ def fresh_ray(folder: Path) -> Iterator[Services]:
 
 
 def connect(address: str) -> None:
-    """Makes this process a driver of that Ray."""
+    """Connects this process to that Ray as a driver."""
     _loopback_only()
     ray.init(address=address, namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=False)
 
 
 def _loopback_only() -> None:
-    """What Ray reads, at import and in processes that it starts, before it listens anywhere else
-    than on 127.0.0.1."""
+    """Makes Ray, in this process and those that it starts, listen on 127.0.0.1 only."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False

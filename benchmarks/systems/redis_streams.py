@@ -85,7 +85,7 @@ class RedisSource:
             member = Member(entry[b"u"].decode(), entry[b"p"], entry[b"o"], entry[b"l"], reward)
             self._joiner.add(entry[b"g"].decode(), member)
             self._last = entry_id
-        # What was read is let go, so that Redis holds what is on its way and no more.
+        # Entries that were read are removed, so that Redis holds only those on their way.
         self._redis.xtrim(STREAM, minid=self._last, approximate=True)
 
     def pids(self) -> Mapping[str, int]:

@@ -64,5 +64,5 @@ class Rollstream:
 
 
 def _part(name: str) -> Any:
-    """Loaded where it runs: an env replica has no Ray, no pyarrow and no pydantic in memory."""
+    """Loads a part where it runs: an env replica has no Ray, pyarrow or pydantic in memory."""
     return import_module(f"benchmarks.systems.rollstream_{name}")

@@ -1,4 +1,4 @@
-"""What runs beside replicas and trainer: Kafka with Rollstream's topics, and the sealers."""
+"""Rollstream's services of a round: Kafka with the topics, and the sealers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTITIONS = 2  # One for each sealer.
 
 @contextmanager
 def services(folder: Path) -> Iterator[Services]:
-    """The address is the bootstrap address, a space, and where the configuration lies."""
+    """Starts them. The address is the bootstrap address, a space, and the configuration's path."""
     with fresh_kafka(folder) as kafka:
         config = folder / "rollstream.toml"
         config.write_text(

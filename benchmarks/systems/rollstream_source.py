@@ -1,4 +1,4 @@
-"""The trainer's side of Rollstream: the loop that API users write."""
+"""The trainer's side of Rollstream, the loop that its users write."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class RollstreamSource:
         self._client = SamplerClient.attach(SAMPLER, config=config)
         self._step = self._client.resume(None)
         self._newest: Batch | None = None
-        # The next batch is asked for while this one is trained on, as the pipe allows.
+        # Requests the next batch while this one is trained on.
         self._ahead = ThreadPoolExecutor(1)
         self._coming: Future[Batch] | None = None
 
     def take(self) -> Taken:
-        """Acknowledges the batch before, which is trained on by now."""
+        """Acknowledges the batch before, which has been trained on."""
         if self._newest is not None:
             self._client.ack(self._newest)
             if self._step % CHECKPOINT_EVERY == 0:
@@ -59,6 +59,6 @@ class RollstreamSource:
         return {"sampler": self._client.stats().pid, **daemons}
 
     def close(self) -> None:
-        self._client.close()  # What was asked ahead ends with it.
+        self._client.close()  # Ends the pending request, too.
         self._ahead.shutdown()
         ray.shutdown()
