@@ -1,4 +1,4 @@
-"""One broker contract, two worlds to test it in: in memory, and a real Kafka."""
+"""The two worlds in which the broker's contract is tested: in memory, and a real Kafka."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class World(Protocol):
         """A new handle on the same cluster."""
 
     def topic(self, partitions: int = 1, config: Mapping[str, str] = LOG_CONFIG) -> str:
-        """A new topic of this test's own."""
+        """Creates a topic with a unique name and returns it."""
 
     def drop_before(self, where: TopicPartition, offset: int) -> None:
-        """What retention does."""
+        """Deletes the records below ``offset``, as retention does."""
 
     def close(self) -> None: ...
 
 
 class MemoryWorld:
-    """In memory."""
+    """Brokers in memory."""
 
     def __init__(self) -> None:
         self._logs = MemoryLogs()
@@ -87,7 +87,7 @@ def new_topic(broker: Broker, partitions: int, config: Mapping[str, str]) -> str
 
 
 def write(broker: Broker, where: TopicPartition, values: list[bytes]) -> None:
-    """All are in the log when this returns."""
+    """Appends the values and returns once all are in the log."""
     writer = broker.writer()
     for value in values:
         writer.append(where.topic, value, partition=where.partition)
@@ -95,7 +95,7 @@ def write(broker: Broker, where: TopicPartition, values: list[bytes]) -> None:
 
 
 def read(reader: LogReader, count: int) -> list[Record]:
-    """The next ``count`` records at least; fails when they do not come."""
+    """Returns at least the next ``count`` records; fails where they do not come in time."""
     deadline = Deadline(TIMEOUT_S)
     records: list[Record] = []
     while len(records) < count:
@@ -105,7 +105,7 @@ def read(reader: LogReader, count: int) -> list[Record]:
 
 
 def until(done: Callable[[], bool], *turns: Callable[[], object]) -> None:
-    """Turns loops until ``done``; fails when it never is."""
+    """Runs each of ``turns`` again and again until ``done``; fails where that takes too long."""
     deadline = Deadline(TIMEOUT_S)
     while not done():
         for turn in turns:

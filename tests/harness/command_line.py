@@ -30,14 +30,14 @@ TIMEOUT_S = 30.0
 
 
 class CommandLine:
-    """``rollstream ARGUMENTS --config …`` in this process; whatever it reaches is ours.
+    """Runs ``rollstream ARGUMENTS --config …`` in this process, over the services below.
 
     Attributes:
-        config_file: what ``--config`` names.
+        config_file: passed as ``--config``.
         logs: of the broker.
         blobs: of the store.
-        clock: of both.
-        stopping: set: commands that run until they are stopped end at once.
+        clock: of the command and the broker.
+        stopping: once set, commands that run until they are stopped end at once.
     """
 
     def __init__(self, folder: Path, text: str = CONFIG) -> None:
@@ -55,16 +55,16 @@ class CommandLine:
         return MemoryBroker(self.logs)
 
     def create_topics(self) -> None:
-        """All that the configuration wants."""
+        """Creates the configured topics."""
         self.broker().admin().create(specs_of(self.config), TIMEOUT_S)
 
     def run(self, *arguments: str) -> Result:
-        """The finished command: ``exit_code``, ``stdout``, ``stderr``."""
-        world = Services(
+        """Runs a command to its end and returns its exit code, stdout and stderr."""
+        services = Services(
             broker=lambda _: self.broker(),
             store=lambda _: self.blobs,
             clock=self.clock,
             stopping=lambda: self.stopping,
         )
         command = [*arguments, "--config", str(self.config_file)]
-        return CliRunner().invoke(build(), command, obj=world, env={"COLUMNS": "160"})
+        return CliRunner().invoke(build(), command, obj=services, env={"COLUMNS": "160"})

@@ -1,4 +1,4 @@
-"""A Kafka in a container, where a Docker daemon answers."""
+"""A Kafka in a container, for machines with a Docker daemon."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 testcontainers_config.ryuk_disabled = True
 
 
-def docker_answers() -> str | None:
-    """Why no container can be started here: None when a Docker daemon answers."""
+def why_no_docker() -> str | None:
+    """Returns why no Docker daemon can be used; None where one answers."""
     try:
         client = docker.from_env(timeout=DAEMON_TIMEOUT_S)
         try:
@@ -39,12 +39,12 @@ def docker_answers() -> str | None:
     return None
 
 
-def kafka_container_possible() -> str | None:
-    """Why ``KafkaContainer`` cannot be started here: None when daemon and image are there.
+def why_no_kafka_container() -> str | None:
+    """Returns why ``KafkaContainer`` cannot be started; None where daemon and image are available.
 
-    An image that is not local is pulled.
+    Pulls the image where it is not local.
     """
-    reason = docker_answers()
+    reason = why_no_docker()
     if reason is not None:
         return reason
     client = docker.from_env(timeout=DAEMON_TIMEOUT_S)
@@ -61,10 +61,10 @@ def kafka_container_possible() -> str | None:
 
 
 class KafkaContainer:
-    """One broker that listens on 127.0.0.1 of this machine; gone when the ``with`` is left.
+    """One broker that listens on 127.0.0.1 of this machine, removed at the end of the ``with``.
 
-    Its port is chosen before it starts, because the broker must tell its clients the address at
-    which they reach it from outside the container.
+    Its port is chosen before it starts, because the broker sends clients the address at which they
+    reach it from outside the container.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class KafkaContainer:
             KAFKA_AUTO_CREATE_TOPICS_ENABLE="false",
             KAFKA_HEAP_OPTS="-Xmx320m",
         )
-        # The Docker client takes an address with the port; testcontainers' types do not say so.
+        # The Docker client takes an address with the port, which testcontainers' types leave out.
         self._container.ports[f"{CLIENTS_PORT}/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]
 
     def __enter__(self) -> Self:
@@ -109,7 +109,7 @@ class KafkaContainer:
 
     def _wait_until_it_answers(self) -> None:
         deadline = Deadline(START_TIMEOUT_S)
-        # One client for the whole wait: librdkafka dials again by itself, quietly.
+        # One client for the whole wait, because librdkafka reconnects by itself.
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         while not deadline.passed():
             try:

@@ -1,4 +1,4 @@
-"""Stores that refuse, as wrappers around the interface."""
+"""Stores that fail, as wrappers of another store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollstream.store import BlobInfo, Blobs, Bytes, StoreFull
 
 
 class PassingBlobs:
-    """``Blobs`` that pass everything on; others override what they spoil."""
+    """Forwards every call; subclasses override those that fail."""
 
     def __init__(self, inner: Blobs) -> None:
         self.inner = inner
@@ -37,11 +37,11 @@ class PassingBlobs:
 
 
 class FullBlobs(PassingBlobs):
-    """A full disk, until somebody makes room.
+    """A full disk while ``refusing``.
 
     Attributes:
-        refusing: may be changed at any time.
-        refused: creates so far.
+        refusing: True at first; tests change it at any time.
+        refused: number of creates that were refused.
     """
 
     def __init__(self, inner: Blobs) -> None:
@@ -57,7 +57,7 @@ class FullBlobs(PassingBlobs):
 
 
 class TornBlobs(PassingBlobs):
-    """Every create reaches the store, but the first answer to each is lost."""
+    """Every create reaches the store, but the first one of each path raises afterwards."""
 
     def __init__(self, inner: Blobs) -> None:
         super().__init__(inner)

@@ -1,4 +1,4 @@
-"""Real brokers for tests: one shared by the whole run, and own ones for tests that kill them."""
+"""Real brokers for tests: one that a test run shares, and others for tests that kill them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rollstream.console.broker import EmbeddedKafka
 
 REQUEST_TIMEOUT_S = 30.0
 
-# Enough for a test's traffic; three of them fit beside everything else.
+# Enough for a test's traffic; the memory of a test machine has room for three of them.
 HEAP_MIB = 320
 
 KafkaFactory = Callable[[], EmbeddedKafka]
 
 
 def start_kafka(data: Path) -> EmbeddedKafka:
-    """A started broker over that folder."""
+    """Starts a broker over the folder."""
     return EmbeddedKafka(data, heap_mib=HEAP_MIB).start()
 
 
 @contextmanager
 def own_brokers(folder: Path) -> Iterator[KafkaFactory]:
-    """A function that starts a new broker each time; all of them are stopped at the end."""
+    """Yields a function that starts a new broker at each call; stops all of them in the end."""
     with ExitStack() as brokers:
         count = 0
 
@@ -41,7 +41,7 @@ def own_brokers(folder: Path) -> Iterator[KafkaFactory]:
 
 
 def create_topic(bootstrap: str, *, partitions: int = 1, **config: str) -> str:
-    """A new topic under a name that no other test uses; dots in settings are underscores here."""
+    """Creates a topic with a unique name and returns it; settings have underscores for dots."""
     topic = f"test.{uuid.uuid4().hex}"
     settings = {key.replace("_", "."): value for key, value in config.items()}
     new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
@@ -51,7 +51,7 @@ def create_topic(bootstrap: str, *, partitions: int = 1, **config: str) -> str:
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
-    """Every value is acknowledged on partition 0 when this returns."""
+    """Sends the values to partition 0 and returns once all are acknowledged."""
     producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 16 * 1024 * 1024})
     failures: list[object] = []
 
@@ -67,7 +67,7 @@ def produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
 
 
 def read(bootstrap: str, topic: str, count: int) -> list[bytes]:
-    """The first ``count`` values of partition 0."""
+    """Returns the first ``count`` values of partition 0."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])

@@ -18,14 +18,6 @@ from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
 
 
-def _kafka(config: RollstreamConfig) -> Broker:
-    return KafkaBroker(config.kafka.bootstrap, config.kafka.client)
-
-
-def _store(config: RollstreamConfig) -> Blobs:
-    return open_store(config.store.root)
-
-
 @dataclass(frozen=True, slots=True)
 class Services:
     """Opens what a command uses. Tests pass their own as ``obj`` of the Typer context.
@@ -36,8 +28,10 @@ class Services:
         stopping: returns the event that is set when the process is to end.
     """
 
-    broker: Callable[[RollstreamConfig], Broker] = _kafka
-    store: Callable[[RollstreamConfig], Blobs] = _store
+    broker: Callable[[RollstreamConfig], Broker] = lambda config: KafkaBroker(
+        config.kafka.bootstrap, config.kafka.client
+    )
+    store: Callable[[RollstreamConfig], Blobs] = lambda config: open_store(config.store.root)
     clock: Clock = field(default_factory=SystemClock)
     stopping: Callable[[], threading.Event] = stop_on_signals
 

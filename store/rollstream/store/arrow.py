@@ -117,13 +117,6 @@ def ragged_of(column: pa.ListArray) -> Ragged:
     return Ragged(values.to_numpy(zero_copy_only=not bits), ends - ends[0], present)
 
 
-def scalar_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """An Arrow array of one value a row."""
-    if pa.types.is_map(kind):
-        values = [list(value.items()) for value in values]
-    return pa.array(values, kind)
-
-
 def scalars_of(column: pa.Array) -> list[Any]:
     """One Python value a row, of the types in ``Columns.scalars``."""
     kind = column.type
@@ -148,8 +141,11 @@ def to_table(columns: Columns, provenance: Mapping[str, Sequence[Any]]) -> pa.Ta
     stored: dict[str, pa.Array] = {}
     for name in scalar_fields():
         if name != ENVIRONMENT:
-            column = stored_name(name)
-            stored[column] = scalar_column(columns.scalars[name], schema.field(column).type)
+            column, values = stored_name(name), columns.scalars[name]
+            kind = schema.field(column).type
+            if pa.types.is_map(kind):
+                values = [list(value.items()) for value in values]
+            stored[column] = pa.array(values, kind)
     for name in array_fields():
         kind = schema.field(name).type
         stored[name] = list_column(columns.arrays.get(name), kind, columns.rows)

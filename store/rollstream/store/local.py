@@ -24,7 +24,7 @@ class LocalBlobs:
     power failure; before, no reader sees any of it.
 
     A process that is killed during ``create`` leaves at most one file under ``.staging``, which
-    ``list`` does not show. Safe between threads and between processes.
+    ``list`` does not show. Safe between threads and processes. Methods: see ``Blobs``.
 
     The root must stay the folder that it was when this object was made, or first wrote where there
     was none. Otherwise writes are refused: a mount that is lost shows the disk below it, and files
@@ -47,7 +47,6 @@ class LocalBlobs:
             self._root_identity = _identity(self.root)
 
     def create(self, path: str, data: Bytes) -> None:
-        """See ``Blobs.create``."""
         target = self._target(path)
         with self._writing(path, target.parent), self._staged(data) as staged:
             self._ensure_folder(target.parent)
@@ -60,7 +59,6 @@ class LocalBlobs:
             _sync_folder(target.parent)
 
     def replace(self, path: str, data: Bytes) -> None:
-        """See ``Blobs.replace``."""
         target = self._target(path)
         with self._writing(path, target.parent), self._staged(data) as staged:
             self._ensure_folder(target.parent)
@@ -68,18 +66,16 @@ class LocalBlobs:
             _sync_folder(target.parent)
 
     def read(self, path: str) -> bytes:
-        """See ``Blobs.read``."""
         with _as_store_errors(path):
             return self._target(path).read_bytes()
 
     def info(self, path: str) -> BlobInfo | None:
-        """See ``Blobs.info``."""
         target = self._target(path)
         with _as_store_errors(path):
             return BlobInfo(path, target.stat().st_size) if target.is_file() else None
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """See ``Blobs.list``; a blob that is deleted meanwhile may be left out."""
+        """A blob that is deleted meanwhile may be left out."""
         folder, _, beginning = prefix.rpartition("/")
         start = self._target(folder) if folder else self.root
         with _as_store_errors(prefix):
@@ -87,12 +83,10 @@ class LocalBlobs:
         return iter(sorted(found))
 
     def delete(self, path: str) -> None:
-        """See ``Blobs.delete``."""
         with _as_store_errors(path):
             self._target(path).unlink(missing_ok=True)
 
     def local_path(self, path: str) -> Path | None:
-        """See ``Blobs.local_path``."""
         return self._target(path)
 
     def _target(self, path: str) -> Path:

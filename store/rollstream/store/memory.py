@@ -11,14 +11,13 @@ from rollstream.store.errors import BlobExists, BlobMissing
 
 
 class MemoryBlobs:
-    """Blobs that last as long as the object. Thread-safe."""
+    """Blobs that last as long as the object (see ``Blobs`` for the methods). Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._blobs: dict[str, bytes] = {}
 
     def create(self, path: str, data: Bytes) -> None:
-        """See ``Blobs.create``."""
         names_of(path)
         with self._lock:
             if path in self._blobs:
@@ -26,26 +25,22 @@ class MemoryBlobs:
             self._blobs[path] = bytes(data)
 
     def replace(self, path: str, data: Bytes) -> None:
-        """See ``Blobs.replace``."""
         names_of(path)
         with self._lock:
             self._blobs[path] = bytes(data)
 
     def read(self, path: str) -> bytes:
-        """See ``Blobs.read``."""
         with self._lock:
             if path not in self._blobs:
                 raise BlobMissing(f"there is no blob {path}")
             return self._blobs[path]
 
     def info(self, path: str) -> BlobInfo | None:
-        """See ``Blobs.info``."""
         with self._lock:
             data = self._blobs.get(path)
         return None if data is None else BlobInfo(path, len(data))
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """See ``Blobs.list``."""
         with self._lock:
             found = sorted(
                 BlobInfo(path, len(data))
@@ -55,10 +50,8 @@ class MemoryBlobs:
         return iter(found)
 
     def delete(self, path: str) -> None:
-        """See ``Blobs.delete``."""
         with self._lock:
             self._blobs.pop(path, None)
 
     def local_path(self, path: str) -> Path | None:
-        """See ``Blobs.local_path``; None."""
         return None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.containers import KafkaContainer, kafka_container_possible
+from harness.containers import KafkaContainer, why_no_kafka_container
 from harness.kafka import create_topic, produce, read
 
 pytestmark = pytest.mark.container
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.container
 
 @pytest.fixture(scope="module")
 def container() -> Iterator[KafkaContainer]:
-    reason = kafka_container_possible()
+    reason = why_no_kafka_container()
     if reason is not None:
         pytest.skip(reason)
     with KafkaContainer() as started:

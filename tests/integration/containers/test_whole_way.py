@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.containers import KafkaContainer, kafka_container_possible
+from harness.containers import KafkaContainer, why_no_kafka_container
 from harness.whole_way import goes_the_whole_way
 
 
 @pytest.mark.container
 def test_rollouts_go_the_whole_way_over_a_kafka_in_a_container(tmp_path: Path) -> None:
-    reason = kafka_container_possible()
+    reason = why_no_kafka_container()
     if reason is not None:
         pytest.skip(reason)
     with KafkaContainer() as kafka:

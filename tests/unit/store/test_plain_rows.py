@@ -208,7 +208,7 @@ def test_schema_with_a_type_that_is_not_written_here_is_left_to_pyarrow(
 ) -> None:
     schema = arrow.rows_schema().append(field)
     monkeypatch.setattr(arrow, "rows_schema", lambda: schema)
-    assert plain_rows._layout.__wrapped__() is None
+    assert plain_rows._shape_and_writers.__wrapped__() is None
 
 
 def test_footer_that_is_laid_out_otherwise_is_left_to_pyarrow() -> None:

@@ -19,7 +19,6 @@ TIMEOUT_S = 600.0  # It reads every seal log from its beginning.
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
     app.command("audit", epilog="Example: rollstream audit --config rollstream.toml")(audit)
 
 

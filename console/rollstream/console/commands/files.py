@@ -15,7 +15,6 @@ EXAMPLE = "Example: rollstream files | xargs -n 1 parquet-tools inspect"
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
     app.command("files", epilog=EXAMPLE)(files)
 
 

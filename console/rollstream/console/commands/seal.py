@@ -17,7 +17,6 @@ _log = logging.getLogger("rollstream.seal")
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
     app.command("seal", epilog="Example: rollstream seal --config rollstream.toml")(seal)
 
 

@@ -23,7 +23,6 @@ from rollstream.streams.status import first_stuck, measure
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
     app.command("status", epilog="Example: rollstream status --config rollstream.toml")(status)
 
 

@@ -20,7 +20,6 @@ from rollstream.streams.topics.create import create_topics
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands."""
     topics = typer.Typer(help="The topics of the configured environments and samplers.")
     topics.command("create", epilog="Example: rollstream topics create --config rollstream.toml")(
         create

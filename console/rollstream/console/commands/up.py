@@ -20,7 +20,6 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1")
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
     app.command("up", epilog="Example: rollstream up --data ./kafka --port 9092")(up)
 
 

@@ -65,14 +65,14 @@ def plain_file(
         metadata: key-value pairs of the footer.
         hints: how columns are stored.
     """
-    layout = _layout()
+    layout = _shape_and_writers()
     if layout is None or any(any(columns.scalars[name]) for name in _nested()):
         return None
     rows = _Rows(columns, provenance, hints)
     odd = {name: len(values) for name, values in rows.stored.items() if len(values) != rows.rows}
     assert not odd, f"columns of {odd} rows instead of {rows.rows}"
-    written = [write(rows) for write in layout.writers]
-    return layout.shape.file_bytes(written, columns.rows, metadata)
+    shape, writers = layout
+    return shape.file_bytes([write(rows) for write in writers], columns.rows, metadata)
 
 
 class _Rows:
@@ -100,21 +100,15 @@ class _Rows:
 _Writer = Callable[[_Rows], Chunk]
 
 
-class _Layout(NamedTuple):
-    """The shape of every file, and a writer for each of its leaf columns."""
-
-    shape: FileShape
-    writers: tuple[_Writer, ...]
-
-
 @cache
-def _layout() -> _Layout | None:
-    """None where the schema has a column without a writer here; then pyarrow writes all files."""
+def _shape_and_writers() -> tuple[FileShape, list[_Writer]] | None:
+    """The shape of every file, with a writer for each leaf column; None where the schema has a
+    column without a writer here, so that pyarrow writes all files."""
     shape = FileShape.of(arrow.rows_schema())
     if shape is None:
         return None
     writers = [writer for leaf in shape.leaves if (writer := _writer_of(leaf)) is not None]
-    return _Layout(shape, tuple(writers)) if len(writers) == len(shape.leaves) else None
+    return (shape, writers) if len(writers) == len(shape.leaves) else None
 
 
 @cache
