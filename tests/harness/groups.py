@@ -57,12 +57,12 @@ class GroupSpec:
 
 
 def group_segments(spec: GroupSpec, environment: str, name: str) -> list[Segment]:
-    """The members; tokens are a function of environment, name and place."""
+    """The members; tokens are a function of environment, name and index."""
     segments = []
-    for place, reward in enumerate(spec.rewards):
-        uid = f"{name}-{place}"
+    for index, reward in enumerate(spec.rewards):
+        uid = f"{name}-{index}"
         first = int.from_bytes(hashlib.blake2b(f"{environment}/{uid}".encode()).digest()[:3], "big")
-        step = spec.weight_step if spec.weight_steps is None else spec.weight_steps[place]
+        step = spec.weight_step if spec.weight_steps is None else spec.weight_steps[index]
         tokens = np.arange(first, first + spec.prompt + spec.output, dtype="<i4")
         extras = {}
         if spec.experts:
@@ -105,7 +105,7 @@ def flush_of(
 ) -> Flushed:
     """One event over all ``specs``, in one file; ``name`` sets its uids apart from others'.
 
-    ``epoch`` and ``nonce`` are those of nobody: whoever appends it puts in their own.
+    ``epoch`` and ``nonce`` belong to no owner: whoever appends it puts in their own.
     """
     groups = [group_segments(s, environment, f"{name}-g{i}") for i, s in enumerate(specs)]
     segments = [segment for group in groups for segment in group]

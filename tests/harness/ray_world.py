@@ -1,4 +1,4 @@
-"""The sampler's door over Ray: a real actor, on a real broker and a real disk."""
+"""The sampler over Ray: a real actor, on a real broker and a real disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollstream.streams.kafka import KafkaBroker
 
 
 class RayWorld(LocalWorld):
-    """Doors are clients of one actor; a restart is a kill -9 of its process."""
+    """``open`` makes clients of one actor; a restart is a kill -9 of its process."""
 
     def __init__(self, bootstrap: str, folder: Path) -> None:
         config = config_of(folder.as_uri(), new_name(), bootstrap=bootstrap)

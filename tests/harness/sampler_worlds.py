@@ -1,4 +1,4 @@
-"""One door contract, three worlds to test it in: in memory, on Kafka, and over Ray on Kafka."""
+"""One sampler contract, three worlds to test it in: in memory, on Kafka, and over Ray on Kafka."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def config_of(
 
 
 class SamplerWorld(Protocol):
-    """Logs, a store, and doors to one sampler."""
+    """Logs, a store, and clients of one sampler."""
 
     name: str
     config: RollstreamConfig
     store: Blobs
 
     def configure(self, **sampler: Any) -> None:
-        """Settings of the sampler, before the first door."""
+        """Sets the sampler's configuration, before the first ``open``."""
 
     def open(self) -> SamplerApi:
-        """Another door to the same sampler, as another trainer's process would have."""
+        """Another client of the same sampler, as another trainer's process would have."""
 
     def restart(self) -> None:
         """What decides is lost and begins again from the logs."""
@@ -63,7 +63,7 @@ class SamplerWorld(Protocol):
 
 
 class LocalWorld:
-    """``Sampler``, all in this process; doors share one, as ranks in threads would."""
+    """``Sampler``, all in this process; clients share one, as ranks in threads would."""
 
     def __init__(self, broker: Broker, store: Blobs, config: RollstreamConfig) -> None:
         (self.name,) = config.samplers
@@ -89,7 +89,7 @@ class LocalWorld:
                 self.name, config=self.config, broker=self._broker, store=self.store
             )
             return self._first
-        return SecondDoor(self._first)
+        return SecondClient(self._first)
 
     def successor(self) -> Sampler:
         """Another owner under the same name; the caller closes it."""
@@ -117,8 +117,8 @@ class LocalWorld:
         self._broker.close()
 
 
-class SecondDoor(SamplerApi):
-    """Another trainer's door to a sampler in this process."""
+class SecondClient(SamplerApi):
+    """Another trainer's client of a sampler in this process."""
 
     def __init__(self, first: Sampler) -> None:
         super().__init__(first._clock, first._timeout_s)

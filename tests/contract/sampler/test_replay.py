@@ -1,4 +1,4 @@
-"""A served batch recomputed from the logs, and found again in the files alone."""
+"""A served batch recomputed from the logs, and checked against the files alone."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def world() -> Iterator[LocalWorld]:
 def train(world: LocalWorld, steps: int) -> None:
     """A run in which groups keep arriving while batches are chosen, dropped and replaced."""
     writers = [world.writer("math", 0), world.writer("math", 1), world.writer("code", 0)]
-    door = world.open()
-    door.resume(None)
+    sampler = world.open()
+    sampler.resume(None)
     for step in range(steps):
-        for place, writer in enumerate(writers):
+        for index, writer in enumerate(writers):
             writer.flush(
-                *(GroupSpec(example_id=f"{place}-{i}", weight_step=step // 2) for i in range(4))
+                *(GroupSpec(example_id=f"{index}-{i}", weight_step=step // 2) for i in range(4))
             )
-        batch = door.next_batch(step, 4, timeout_s=WAIT_S)
+        batch = sampler.next_batch(step, 4, timeout_s=WAIT_S)
         if step % 2:
-            door.replace(batch, [1, 3], "tried", timeout_s=WAIT_S)
-        door.publish_policy(step + 1, policy_version=f"step-{step + 1}")
+            sampler.replace(batch, [1, 3], "tried", timeout_s=WAIT_S)
+        sampler.publish_policy(step + 1, policy_version=f"step-{step + 1}")
     world.restart()  # Closing waits for what is still to be projected.
 
 
@@ -169,9 +169,9 @@ def test_of_several_trainers_the_newest_decision_is_checked_unless_one_is_named(
     world: LocalWorld,
 ) -> None:
     train(world, 1)
-    door = world.open()
-    door.resume(None, later="release")
-    again = door.next_batch(0, 3, timeout_s=WAIT_S)
+    sampler = world.open()
+    sampler.resume(None, later="release")
+    again = sampler.next_batch(0, 3, timeout_s=WAIT_S)
     world.restart()
     assert file_check(world, 0).recorded == again.digest
     old = check_from_files(world.name, 0, config=world.config, store=world.store, trainer_epoch=1)
@@ -217,11 +217,11 @@ def test_a_replacement_whose_report_was_lost_is_projected_too() -> None:
     config = config_of("file:///unused", new_name())
     world = LocalWorld(broker, MemoryBlobs(), config)
     world.writer().flush(GroupSpec(example_id="one"), GroupSpec(example_id="spare"))
-    door = world.open()
-    door.resume(None)
-    batch = door.next_batch(0, 1, timeout_s=WAIT_S)
+    sampler = world.open()
+    sampler.resume(None)
+    batch = sampler.next_batch(0, 1, timeout_s=WAIT_S)
     broker.decide = only(Replaced, Fate.DOUBT)
-    newest = door.replace(batch, [0], "tried", timeout_s=WAIT_S)
+    newest = sampler.replace(batch, [0], "tried", timeout_s=WAIT_S)
     world.restart()
     check = file_check(world, 0)
     assert check.recorded == newest.digest != batch.digest

@@ -1,4 +1,4 @@
-"""What every door to a sampler promises: in process on the twin and on Kafka, and over Ray."""
+"""What every sampler promises: in process on the twin and on Kafka, and over Ray."""
 
 from __future__ import annotations
 
@@ -74,28 +74,28 @@ def test_a_step_asked_again_gives_the_same_bytes(world: SamplerWorld) -> None:
 def test_a_restart_goes_on_where_it_stood_with_the_same_bytes(world: SamplerWorld) -> None:
     writer = world.writer()
     writer.flush(*specs(4))
-    door = world.open()
-    door.resume(None)
-    first = door.next_batch(0, 2, timeout_s=WAIT_S)
-    door.ack(first)
-    second = door.next_batch(1, 2, timeout_s=WAIT_S)
-    door.publish_policy(1, policy_version="step-1")
+    sampler = world.open()
+    sampler.resume(None)
+    first = sampler.next_batch(0, 2, timeout_s=WAIT_S)
+    sampler.ack(first)
+    second = sampler.next_batch(1, 2, timeout_s=WAIT_S)
+    sampler.publish_policy(1, policy_version="step-1")
     world.restart()
     writer.flush(*specs(4))
-    door = world.open()
-    assert same_bytes(first, door.next_batch(0, 2, timeout_s=WAIT_S))
-    assert same_bytes(second, door.next_batch(1, 2, timeout_s=WAIT_S))
-    third = door.next_batch(2, 4, timeout_s=WAIT_S)
+    sampler = world.open()
+    assert same_bytes(first, sampler.next_batch(0, 2, timeout_s=WAIT_S))
+    assert same_bytes(second, sampler.next_batch(1, 2, timeout_s=WAIT_S))
+    third = sampler.next_batch(2, 4, timeout_s=WAIT_S)
     served = {*first.sampled.group_ids, *second.sampled.group_ids}
     assert not served & set(third.sampled.group_ids)
-    assert door.stats().newest_policy_step == 1
+    assert sampler.stats().newest_policy_step == 1
 
 
 def test_ranks_share_the_one_recorded_batch_remainder_included(world: SamplerWorld) -> None:
     world.writer().flush(*specs(5))
-    door = world.open()
-    whole = door.next_batch(0, 5, timeout_s=WAIT_S)
-    shares = [door.next_batch(0, 5, timeout_s=WAIT_S, dp_rank=r, dp_size=2) for r in (0, 1)]
+    sampler = world.open()
+    whole = sampler.next_batch(0, 5, timeout_s=WAIT_S)
+    shares = [sampler.next_batch(0, 5, timeout_s=WAIT_S, dp_rank=r, dp_size=2) for r in (0, 1)]
     assert [s.slots for s in shares] == [(0, 2, 4), (1, 3)]
     assert sorted(uid for s in shares for uid in s.uids) == sorted(whole.uids)
     for part in shares:
@@ -110,12 +110,12 @@ def test_ranks_share_the_one_recorded_batch_remainder_included(world: SamplerWor
 
 def test_other_arguments_for_a_served_step_are_refused(world: SamplerWorld) -> None:
     world.writer().flush(*specs(4))
-    door = world.open()
-    door.next_batch(0, 2, timeout_s=WAIT_S)
+    sampler = world.open()
+    sampler.next_batch(0, 2, timeout_s=WAIT_S)
     with pytest.raises(RequestDiffers, match="num_groups"):
-        door.next_batch(0, 3, timeout_s=WAIT_S)
+        sampler.next_batch(0, 3, timeout_s=WAIT_S)
     with pytest.raises(UnknownStep, match="next one to be served is 1"):
-        door.next_batch(5, 2, timeout_s=WAIT_S)
+        sampler.next_batch(5, 2, timeout_s=WAIT_S)
 
 
 @pytest.mark.proves("F16")
@@ -126,22 +126,22 @@ def test_too_few_groups_in_time_say_why(world: SamplerWorld) -> None:
         GroupSpec(split="eval"),
         GroupSpec(split="eval"),
     )
-    door = world.open()
-    door.resume(None)
-    assert door.next_batch(0, 1, timeout_s=WAIT_S)
+    sampler = world.open()
+    sampler.resume(None)
+    assert sampler.next_batch(0, 1, timeout_s=WAIT_S)
     with pytest.raises(NotEnoughGroups, match="step 1 needs 1 groups") as raised:
-        door.next_batch(1, 1, timeout_s=0.05)
+        sampler.next_batch(1, 1, timeout_s=0.05)
     assert raised.value.ready == {}
     assert raised.value.waiting == {"reward": 1, "eval": 2}
 
 
 def test_a_wait_ends_when_the_groups_arrive(world: SamplerWorld) -> None:
     writer = world.writer()
-    door = world.open()
+    sampler = world.open()
     with pytest.raises(NotEnoughGroups):
-        door.next_batch(0, 2, timeout_s=0.05)
+        sampler.next_batch(0, 2, timeout_s=0.05)
     writer.flush(*specs(2))
-    assert len(door.next_batch(0, 2, timeout_s=WAIT_S)) == 4
+    assert len(sampler.next_batch(0, 2, timeout_s=WAIT_S)) == 4
 
 
 @pytest.mark.proves("F3")
@@ -199,40 +199,40 @@ def test_published_policies_set_the_lag(world: SamplerWorld) -> None:
     world.configure(max_policy_lag=1)
     writer = world.writer()
     writer.flush(*specs(2, weight_step=0))
-    door = world.open()
-    door.resume(None)
-    door.publish_policy(0, policy_version="step-0")
-    policy = door.publish_policy(2, policy_version="step-2")
+    sampler = world.open()
+    sampler.resume(None)
+    sampler.publish_policy(0, policy_version="step-0")
+    policy = sampler.publish_policy(2, policy_version="step-2")
     assert policy == ("", 0, 2, "step-2")
-    assert door.publish_policy(2, policy_version="step-2") == policy
+    assert sampler.publish_policy(2, policy_version="step-2") == policy
     writer.flush(*specs(2, weight_step=1))
-    batch = door.next_batch(0, 2, timeout_s=WAIT_S)
+    batch = sampler.next_batch(0, 2, timeout_s=WAIT_S)
     assert batch.weight_steps.tolist() == [1, 1, 1, 1]
     assert batch.policy_step == 2
-    assert door.progress().dropped == {"math": {"ex-0": 1, "ex-1": 1}}
+    assert sampler.progress().dropped == {"math": {"ex-0": 1, "ex-1": 1}}
 
 
 def test_open_batches_are_bounded_until_checkpointed(world: SamplerWorld) -> None:
     world.configure(max_open_batches=1)
     world.writer().flush(*specs(4))
-    door = world.open()
-    door.resume(None)
-    door.ack(door.next_batch(0, 2, timeout_s=WAIT_S))
+    sampler = world.open()
+    sampler.resume(None)
+    sampler.ack(sampler.next_batch(0, 2, timeout_s=WAIT_S))
     with pytest.raises(TooManyOpenBatches, match="checkpointed"):
-        door.next_batch(1, 2, timeout_s=WAIT_S)
-    door.checkpointed(0)
-    door.next_batch(1, 2, timeout_s=WAIT_S)
-    assert sum(door.progress().trained["math"].values()) == 2
+        sampler.next_batch(1, 2, timeout_s=WAIT_S)
+    sampler.checkpointed(0)
+    sampler.next_batch(1, 2, timeout_s=WAIT_S)
+    assert sum(sampler.progress().trained["math"].values()) == 2
 
 
 @pytest.mark.proves("F13")
-def test_replace_changes_places_and_is_recorded(world: SamplerWorld) -> None:
+def test_replace_changes_slots_and_is_recorded(world: SamplerWorld) -> None:
     writer = world.writer()
     writer.flush(*specs(3))
-    door = world.open()
-    batch = door.next_batch(0, 3, timeout_s=WAIT_S)
+    sampler = world.open()
+    batch = sampler.next_batch(0, 3, timeout_s=WAIT_S)
     writer.flush(GroupSpec(example_id="spare"))
-    new = door.replace(batch, [1], "all equal", timeout_s=WAIT_S)
+    new = sampler.replace(batch, [1], "all equal", timeout_s=WAIT_S)
     assert [
         a == b for a, b in zip(batch.sampled.group_ids, new.sampled.group_ids, strict=True)
     ] == [
@@ -240,19 +240,19 @@ def test_replace_changes_places_and_is_recorded(world: SamplerWorld) -> None:
         False,
         True,
     ]
-    assert same_bytes(new, door.next_batch(0, 3, timeout_s=WAIT_S))
-    assert door.progress().filtered == {"math": {door_example(batch, 1): 1}}
+    assert same_bytes(new, sampler.next_batch(0, 3, timeout_s=WAIT_S))
+    assert sampler.progress().filtered == {"math": {example_of(batch, 1): 1}}
 
 
-def door_example(batch: Batch, group: int) -> str:
+def example_of(batch: Batch, group: int) -> str:
     """The example of a group of a batch made by ``specs``."""
     return f"ex-{batch.uids[int(np.argmax(batch.group_index == group))].split('-g')[1][0]}"
 
 
 def test_a_batch_reads_all_fields_of_its_groups_on_request(world: SamplerWorld) -> None:
     world.writer().flush(*specs(2))
-    door = world.open()
-    batch = door.next_batch(0, 2, timeout_s=WAIT_S)
+    sampler = world.open()
+    batch = sampler.next_batch(0, 2, timeout_s=WAIT_S)
     records = batch.records(1)
     assert [record.rollout_uid for record in records] == list(batch.uids[2:])
     assert records[0].policy_version == "step-0"
@@ -265,8 +265,8 @@ def test_a_batch_reads_all_fields_of_its_groups_on_request(world: SamplerWorld) 
 def test_environments_mix_by_share(world: SamplerWorld) -> None:
     world.writer("math", 1).flush(*specs(4))
     world.writer("code").flush(*specs(4))
-    door = world.open()
-    batch = door.next_batch(0, 4, timeout_s=WAIT_S, mix={"math": 0.75, "code": 0.25})
+    sampler = world.open()
+    batch = sampler.next_batch(0, 4, timeout_s=WAIT_S, mix={"math": 0.75, "code": 0.25})
     assert sorted(batch.environments) == ["code"] * 2 + ["math"] * 6
 
 
@@ -289,15 +289,15 @@ def test_a_sampler_outlives_an_environment_that_it_no_longer_serves() -> None:
     world = memory_world()
     world.writer("math").flush(*specs(2))
     world.writer("code").flush(*specs(2))
-    door = world.open()
-    step = door.resume(None)
-    door.next_batch(step, 3, timeout_s=WAIT_S)
+    sampler = world.open()
+    step = sampler.resume(None)
+    sampler.next_batch(step, 3, timeout_s=WAIT_S)
     world.restart()
     world.configure(environments=["math"])
-    door = world.open()
+    sampler = world.open()
     with pytest.raises(InvalidRequest, match=r"'code', which .* any more"):
-        door.next_batch(step, 3, timeout_s=WAIT_S)
-    assert door.resume(None, later="release") == step
-    batch = door.next_batch(step, 2, timeout_s=WAIT_S)
+        sampler.next_batch(step, 3, timeout_s=WAIT_S)
+    assert sampler.resume(None, later="release") == step
+    batch = sampler.next_batch(step, 2, timeout_s=WAIT_S)
     assert batch.environments == ("math",) * 4
     world.close()

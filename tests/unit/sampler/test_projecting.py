@@ -20,7 +20,7 @@ from rollstream.store.layout import batch_path
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
 WAIT_S = 30.0
-LAST = projecting.PENDING_MAX  # Of the steps that fill the queue behind step 0.
+LAST = projecting.PENDING_MAX  # Of the steps that fill the queue after step 0.
 
 
 class StuckBlobs(PassingBlobs):
@@ -38,7 +38,7 @@ class StuckBlobs(PassingBlobs):
 
 
 class StuckWorld(LocalWorld):
-    """A sampler whose disk is slow; step 0 keeps it and steps 1 to ``LAST`` wait behind."""
+    """A sampler whose disk is slow; step 0 keeps it and steps 1 to ``LAST`` wait for it."""
 
     def __init__(self) -> None:
         self.blobs = StuckBlobs()
@@ -46,14 +46,14 @@ class StuckWorld(LocalWorld):
         super().__init__(MemoryBroker(MemoryLogs()), self.blobs, config)
 
     def fill(self) -> tuple[SamplerApi, Batch]:
-        """The door, and the batch that waits last."""
+        """The sampler, and the batch that waits last."""
         self.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(LAST + 3)))
-        door = self.open()
-        door.resume(None)
-        door.next_batch(0, 1, timeout_s=WAIT_S)
+        sampler = self.open()
+        sampler.resume(None)
+        sampler.next_batch(0, 1, timeout_s=WAIT_S)
         assert self.blobs.stuck.wait(WAIT_S)
-        batches = [door.next_batch(step, 1, timeout_s=WAIT_S) for step in range(1, LAST + 1)]
-        return door, batches[-1]
+        batches = [sampler.next_batch(step, 1, timeout_s=WAIT_S) for step in range(1, LAST + 1)]
+        return sampler, batches[-1]
 
     def check(self, step: int) -> FileCheck:
         return check_from_files(self.name, step, config=self.config, store=self.store)
@@ -71,9 +71,9 @@ def world() -> Iterator[StuckWorld]:
 def test_a_replacement_that_finds_the_queue_full_is_written_after_what_it_replaces(
     world: StuckWorld,
 ) -> None:
-    door, batch = world.fill()
+    sampler, batch = world.fill()
     with ThreadPoolExecutor(1) as pool:
-        replaced = pool.submit(door.replace, batch, [0], "tried", timeout_s=WAIT_S)
+        replaced = pool.submit(sampler.replace, batch, [0], "tried", timeout_s=WAIT_S)
         wait([replaced], timeout=0.5)  # Who goes past the queue is done by then.
         world.blobs.free.set()
         newest = replaced.result(WAIT_S)
@@ -87,9 +87,9 @@ def test_a_replacement_that_a_hung_disk_did_not_take_is_written_by_the_next_star
     world: StuckWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(projecting, "QUEUE_WAIT_S", 0.01)
-    door, batch = world.fill()
-    newest = door.replace(batch, [0], "tried", timeout_s=WAIT_S)
-    door.checkpointed(LAST)
+    sampler, batch = world.fill()
+    newest = sampler.replace(batch, [0], "tried", timeout_s=WAIT_S)
+    sampler.checkpointed(LAST)
     world.blobs.free.set()
     world.restart()
     assert world.check(LAST - 1).same

@@ -16,8 +16,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.batches import NextBatch, Replace
 from rollstream.sampler.deciding.command import Now
 from rollstream.sampler.errors import UnknownStep
-from rollstream.sampler.serving.owner import sampler_config
-from rollstream.sampler.serving.seal_logs import seal_logs_of
+from rollstream.sampler.serving.configuration import sampler_config, seal_logs_of
 from rollstream.schemas.digest import combined, row_digests
 from rollstream.schemas.events import BatchServed, Replaced
 from rollstream.schemas.ids import PartitionAddress

@@ -82,8 +82,8 @@ class SamplerApi(ABC):
     def resume(self, checkpointed_step: int | None, *, later: Later = "replay") -> int:
         """Begins a new trainer epoch; whoever trained before is fenced.
 
-        Batches up to the checkpoint are final. The weights behind batch n are weights n + 1, so
-        policies of older epochs with a step beyond n + 1 are off the branch: what was sampled by
+        Batches up to the checkpoint are final. After batch n the weights are weights n + 1, so
+        policies of older epochs with a step beyond that are off the branch: what was sampled by
         them is dropped.
 
         Args:
@@ -113,7 +113,7 @@ class SamplerApi(ABC):
         accept: Accept | None = None,
         mix: Mapping[str, float] | None = None,
     ) -> Batch:
-        """The batch of ``step``, recorded before it is returned; again, the very same batch.
+        """The batch of ``step``, recorded before it is returned; the same batch at each call.
 
         Args:
             step: the next one, or one that was served. ``step + 1`` may be asked ahead.
@@ -126,7 +126,7 @@ class SamplerApi(ABC):
             mix: shares by environment; None: examples of all environments take turns.
 
         Raises:
-            NotEnoughGroups: not there in time; it says what is ready, what waits, what was dropped.
+            NotEnoughGroups: not there in time; it lists what is ready, waiting and dropped.
             RequestDiffers: the step was served for other arguments.
             UnknownStep: neither served nor next.
             TooManyOpenBatches: ``checkpointed`` was not called for too long.
@@ -150,12 +150,12 @@ class SamplerApi(ABC):
         *,
         timeout_s: float | None = None,
     ) -> Batch:
-        """The same batch with other groups in those slots; recorded like any other decision.
+        """The same batch with other groups in those slots, recorded like every decision.
 
         Args:
             batch: as it was returned last.
             groups: which of its groups, from 0.
-            reason: in a word or two, for the record.
+            reason: for the record.
 
         Raises:
             NotEnoughGroups: there are no others in time.
@@ -228,6 +228,6 @@ class SamplerApi(ABC):
                     raise
                 deadline.log_waiting(partial(str, error))
                 continue
-            if self._trainer_epoch is None or isinstance(command, Resume):
-                self._trainer_epoch = reply.trainer_epoch
+            # Epochs only grow: another thread may have resumed since this reply was made.
+            self._trainer_epoch = max(self._trainer_epoch or 0, reply.trainer_epoch)
             return reply.value

@@ -22,7 +22,7 @@ from rollstream.sampler.deciding.looking import Start
 from rollstream.sampler.errors import SamplerUnavailable
 from rollstream.sampler.serving.actor import Leave, Refused, SamplerActor
 from rollstream.sampler.serving.api import SamplerApi
-from rollstream.sampler.serving.owner import sampler_config
+from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import Fenced
@@ -100,14 +100,6 @@ class SamplerClient(SamplerApi):
     def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         if self._closed:
             raise SamplerUnavailable(f"this client of {self._name!r} is closed; attach again")
-        answer = self._call(command, wait_s)
-        if isinstance(answer, Refused):
-            if answer.sampler_fenced:
-                self._actor.execute.remote(Leave(), 0.0)
-            raise answer.error
-        return answer
-
-    def _call(self, command: Command[R], wait_s: float) -> Reply[R] | Refused:
         deadline = Deadline(START_TIMEOUT_S + wait_s, self._clock)
         while True:
             try:
@@ -127,6 +119,10 @@ class SamplerClient(SamplerApi):
                 if deadline.passed():
                     raise
                 continue
+            if isinstance(answer, Refused):
+                if answer.sampler_fenced:
+                    self._actor.execute.remote(Leave(), 0.0)
+                raise answer.error
             return answer
 
     def _actor_died(self, error: ActorDiedError) -> Fenced | SamplerUnavailable:

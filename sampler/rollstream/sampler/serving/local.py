@@ -10,7 +10,8 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.serving.api import SamplerApi
-from rollstream.sampler.serving.owner import Owner, sampler_config
+from rollstream.sampler.serving.configuration import sampler_config
+from rollstream.sampler.serving.owner import Owner
 from rollstream.sampler.shaping.scratch import Fresh
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker

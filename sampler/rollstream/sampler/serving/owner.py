@@ -9,16 +9,20 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from rollstream.runtime.clock import Clock
-from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
+from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.sampler.deciding.command import Command, Engine, Now, R, Reply, Shortage
 from rollstream.sampler.deciding.dropping import evict_over_capacity
 from rollstream.sampler.deciding.shortages import not_enough
-from rollstream.sampler.errors import SamplerError, SamplerUnavailable, UnknownSampler
+from rollstream.sampler.errors import SamplerError, SamplerUnavailable
+from rollstream.sampler.serving.configuration import (
+    partitions_of,
+    sampler_config,
+    seal_logs_of,
+)
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.serving.projecting import Projector
-from rollstream.sampler.serving.seal_logs import SealLogs, seal_logs_of
 from rollstream.sampler.shaping.scratch import Fresh, Scratch
 from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.store.blobs import Blobs
@@ -27,11 +31,13 @@ from rollstream.streams.broker import Broker
 from rollstream.streams.errors import DeliveryUnknown, Fenced
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.owned.follow import Follower
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.check import require_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
 
+FOLLOW_RECORDS_MAX = 256  # Flushes that are folded between two commands.
 FOLLOW_SLICE_S = 0.05  # A wait for groups looks at its deadline this often.
 START_TIMEOUT_FACTOR = 4.0  # A start asks the broker several times, and reads whole logs.
 
@@ -78,7 +84,8 @@ class Owner:
         self._broker = broker
         self._clock = clock
         self._layout = Layout(config.kafka.namespace, config.kafka.generation)
-        self._seals = SealLogs(broker, seal_logs_of(name, config))
+        self._addresses = seal_logs_of(name, config)
+        self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
         self._payloads = Payloads(store, sampler.cache_bytes)
         self._memory = memory
         self._projector = Projector(store, name)
@@ -86,7 +93,7 @@ class Owner:
             broker,
             self._layout.sampler_log(name),
             owner=f"{socket.gethostname()}:{os.getpid()}",
-            make_fold=lambda: SamplerState(name, sampler, list(self._seals.addresses.values())),
+            make_fold=lambda: SamplerState(name, sampler, list(self._addresses.values())),
             clock=clock,
             entropy=entropy,
         )
@@ -111,12 +118,8 @@ class Owner:
         Raises:
             TopicMismatch: topics are missing or not as configured. ClaimFailed, BrokerUnavailable.
         """
-        partitions = {
-            name: self._config.environments[name].partitions
-            for name in self._state.config.environments
-        }
-        needed = {self._log.where.topic, *(where.topic for where in self._seals.addresses)}
-        specs = specs_for(self._layout, partitions, [self.name])
+        specs = specs_for(self._layout, partitions_of(self.name, self._config), [self.name])
+        needed = {self._log.where.topic, *(where.topic for where in self._addresses)}
         with self._lock:
             require_topics(
                 self._broker.admin(),
@@ -136,7 +139,8 @@ class Owner:
                 the command's trainer has. Others as the command's ``decide`` and ``result``.
         """
         with self._lock:
-            self._claim()
+            if self._standing is not Standing.OWNER:
+                self._claim()
             deadline = Deadline(wait_s, self._clock)
             self._follow(0.0)
             while shortage := self._decide(command):
@@ -158,7 +162,7 @@ class Owner:
             self._standing = Standing.CLOSED
             self._log.release()
             self._projector.close()
-            self._seals.close()
+            self._stop_following()
             if self._own_broker is not None:
                 self._own_broker.close()
                 self._own_broker = None
@@ -203,13 +207,11 @@ class Owner:
         return True
 
     def _claim(self) -> None:
-        """Claims the log unless this owner holds it, and folds the seal logs into a new state.
+        """Claims the log, and folds the seal logs where the state is new.
 
         Raises:
             SamplerUnavailable: closed. Fenced: somebody took over. ClaimFailed, BrokerUnavailable.
         """
-        if self._standing is Standing.OWNER:
-            return
         if self._standing is Standing.CLOSED:
             raise SamplerUnavailable(f"sampler {self.name!r} is closed; make a new one")
         if self._standing is Standing.FENCED:
@@ -220,9 +222,9 @@ class Owner:
             self._log.claim(deadline, retake=False)
         except Fenced as error:
             raise self._stop_for_good(error) from error
-        if not self._seals.caught_up or self._log.fold is not self._state:
+        if self._follower is None or self._log.fold is not self._state:
             self._state = self._log.fold
-            self._seals.catch_up(self._state, deadline)
+            self._catch_up(deadline)
         self._projector.project_missing(self._state)  # Also what was in doubt and was written.
         self._standing = Standing.OWNER
 
@@ -234,15 +236,43 @@ class Owner:
         )
         return Fenced(self._successor)
 
+    def _catch_up(self, deadline: Deadline) -> None:
+        """Reads the seal logs from the beginning to their ends, and folds what the state has not
+        applied yet.
+
+        Raises:
+            BrokerUnavailable: not read in time.
+        """
+        self._stop_following()
+        follower = Follower(self._broker, dict.fromkeys(self._addresses, 0))
+        try:
+            for where, offset, _, event in follower.read_to_end(deadline):
+                address = self._addresses[where]
+                if offset >= self._state.applied(address):  # An attempt before this came so far.
+                    self._state.apply_groups(address, offset, event)
+        except BaseException:
+            follower.close()
+            raise
+        self._follower = follower
+
     def _follow(self, timeout_s: float) -> bool:
         """Folds what was sealed next, waiting up to ``timeout_s`` for the first, and evicts what
         is beyond the capacity; returns whether anything was sealed."""
-        if not self._seals.fold_next(self._state, timeout_s):
+        assert self._follower is not None, "claim first"
+        sealed = self._follower.poll(FOLLOW_RECORDS_MAX, timeout_s)
+        for where, offset, _, event in sealed:
+            self._state.apply_groups(self._addresses[where], offset, event)
+        if not sealed:
             return False
         evictions = evict_over_capacity(self._state, self._now())
         if evictions and not self._confirm(evictions):
             self._claim()
         return True
+
+    def _stop_following(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None
 
     def _project(self, events: Sequence[SamplerEvent]) -> None:
         for event in events:
@@ -251,17 +281,3 @@ class Owner:
 
     def _now(self) -> Now:
         return Now(epoch=self._log.epoch, nonce=self._log.nonce, now_ts=self._clock.now_us())
-
-
-def sampler_config(name: str, config: RollstreamConfig) -> SamplerConfig:
-    """The ``[samplers.<name>]`` of a configuration.
-
-    Raises:
-        UnknownSampler: the configuration has none of that name.
-    """
-    if name not in config.samplers:
-        raise UnknownSampler(
-            f"there is no [samplers.{name}] in the configuration, only {sorted(config.samplers)}; "
-            "add the section or correct the name"
-        )
-    return config.samplers[name]
