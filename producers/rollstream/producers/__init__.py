@@ -4,7 +4,7 @@ Map, a line a file:
 
 - ``client``       ``RolloutProducer``
 - ``aio``          ``AsyncRolloutProducer``
-- ``shell``        how both are made, and when they refuse calls
+- ``shell``        how both are made, and when they refuse calls (closed, forked)
 - ``outbox``       the core of both: builds records, collects failed deliveries (no I/O)
 - ``arguments``    what ``publish`` takes: names, types, defaults
 - ``validate``     arguments to a segment's fields, or ``InvalidRollout`` (pure)
@@ -13,7 +13,6 @@ Map, a line a file:
 - ``membership``   what a group publishes, and what it still lacks (no I/O)
 - ``trajectory``   a rollout of several segments, as a ``with`` block
 - ``steps``        how groups and trajectories publish record by record, awaited or not
-- ``forks``        producers in a forked child
 - ``errors``       the errors that a producer raises
 """
 

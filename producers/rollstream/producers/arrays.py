@@ -1,7 +1,7 @@
-"""Array-likes of callers to packed bytes: each a pure function ``(name, values) -> bytes``.
+"""Array-likes of callers to packed bytes. Pure.
 
 NumPy arrays of the right dtype cost no copy besides the bytes. A value that breaks a rule raises
-``InvalidRollout`` with field, index, value and what to do.
+``InvalidRollout`` with field, index, value and remedy.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ def _refuse_negative(name: str, array: NDArray[Any]) -> NoReturn:
     _refuse(name, array, array < 0, "token ids are not negative; is padding still in it?")
 
 
-def packed_floats(name: str, values: Any) -> bytes:
-    """float32 [n], all finite."""
+def packed_floats(name: str, values: Any) -> bytes | None:
+    """float32 [n], all finite; None for None."""
+    if values is None:
+        return None
     array = _one_dimensional(name, values)
     if array.dtype is not _F4:
         given = array
@@ -76,8 +78,10 @@ def _sum_of_squares(array: NDArray[Any]) -> float:
     return squares
 
 
-def packed_mask(name: str, values: Any) -> bytes:
-    """bool [n]; numbers 0 and 1 are taken too."""
+def packed_mask(name: str, values: Any) -> bytes | None:
+    """bool [n], from numbers 0 and 1 too; None for None."""
+    if values is None:
+        return None
     array = _one_dimensional(name, values)
     if array.dtype is not _B1:
         if array.size:
@@ -101,7 +105,7 @@ def packed_steps(name: str, values: Any) -> tuple[bytes, int]:
 
 
 def token_array(name: str, values: Any, rows: int) -> dict[str, Any]:
-    """One element of ``token_arrays`` as it travels: [rows, …], any plain dtype, little-endian."""
+    """One element of ``token_arrays`` as Avro has it: [rows, …], any plain dtype, little-endian."""
     array = np.ascontiguousarray(as_array(f"token_arrays[{name!r}]", values))
     check_token_rows(name, array.dtype, array.shape[1:])
     if array.ndim == 0 or array.shape[0] != rows:
@@ -119,7 +123,7 @@ def token_array(name: str, values: Any, rows: int) -> dict[str, Any]:
 
 
 def as_array(name: str, values: Any) -> NDArray[Any]:
-    """Whatever NumPy can read, and torch tensors wherever they live, without importing torch."""
+    """An array of whatever NumPy can read, or of a torch tensor on any device."""
     if isinstance(values, np.ndarray):
         return values
     if hasattr(values, "detach"):

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 from rollstream.producers.errors import DeliveryFailed, RolloutTooLarge
 from rollstream.producers.validate import GroupAddress, group_address, segment_fields
 from rollstream.runtime.clock import Clock
+from rollstream.schemas import wire_schemas
 from rollstream.schemas.codec import encode, encode_rollout
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.events import Dispatched, Failed
+from rollstream.schemas.wire_schemas import packed_dtype
 from rollstream.streams.broker import Delivery
 from rollstream.streams.errors import BrokerError
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX, Layout
@@ -80,34 +82,12 @@ class Outbox:
         self._topics: dict[str, str] = {}
         self._undelivered: list[tuple[Subject, BrokerError]] = []
         self._stamped: Mapping[str, Any] = {
+            **_wire_defaults(),
             "environment": environment,
-            "example_id": None,
-            "group_uid": "",
-            "group_size": 0,
             "rollout_uid": "",
-            "segment_idx": 0,
-            "is_last_segment": True,
-            "continuation_of": "",
-            "prefix_hash": "",
             "lineage": lineage,
-            "policy_version": None,
-            "policy_epoch": 0,
-            "weight_step": -1,
             "replica_id": replica_id,
             "worker_id": worker_id,
-            "created_ts": 0,
-            "prompt_count": 0,
-            "token_count": 0,
-            "reward": None,
-            "split": "train",
-            "stop_reason": "stop",
-            "prompt_tokens": b"",
-            "output_tokens": b"",
-            "logprobs": None,
-            "loss_mask": None,
-            "rewards": {},
-            "metadata": "{}",
-            "extras": None,
         }
 
     def new_uid(self) -> str:
@@ -236,3 +216,11 @@ class Outbox:
 
 def _no_utf8(error: UnicodeEncodeError) -> InvalidRollout:
     return InvalidRollout(f"{error.object!r} cannot be written as UTF-8: {error}")
+
+
+def _wire_defaults() -> dict[str, Any]:
+    """The ``rollout`` schema's defaults, packed; None for a field that must be given."""
+    fields = wire_schemas.newest("rollout").fields
+    defaults = {field["name"]: field.get("default") for field in fields}
+    empty = [f["name"] for f in fields if packed_dtype(f["type"]) and f["default"] == ""]
+    return {**defaults, **dict.fromkeys(empty, b"")}

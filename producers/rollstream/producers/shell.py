@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import weakref
 from abc import ABC, abstractmethod
+from functools import cache
 
-from rollstream.producers import forks
 from rollstream.producers.errors import (
     BrokerUnavailable,
     BufferFull,
@@ -77,7 +78,8 @@ class ProducerShell(ABC):
         self._topics_found: set[str] = set()
         self._refusal: RollstreamError | None = None
         self._open_writer()
-        forks.watch(self)
+        _watch_forks()
+        _ALIVE.add(self)
 
     @abstractmethod
     def _open_writer(self) -> None:
@@ -118,3 +120,18 @@ class ProducerShell(ABC):
             f"their way to {self._outbox.broker} ({cause}); check that the broker runs and can be "
             "reached, or publish more slowly; nothing was queued"
         )
+
+
+_ALIVE: weakref.WeakSet[ProducerShell] = weakref.WeakSet()
+
+
+@cache
+def _watch_forks() -> None:
+    """From now on a forked child refuses its parent's producers: it has their memory, and none of
+    the threads behind them, so a call would hang. Told at the fork, no call has to look."""
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    for producer in list(_ALIVE):
+        producer.after_fork()

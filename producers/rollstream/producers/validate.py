@@ -215,14 +215,6 @@ def _json(name: str, value: Any) -> str:
         ) from error
 
 
-def _floats_or_none(name: str, value: Any) -> bytes | None:
-    return None if value is None else packed_floats(name, value)
-
-
-def _mask_or_none(name: str, value: Any) -> bytes | None:
-    return None if value is None else packed_mask(name, value)
-
-
 def _messages(name: str, value: Any) -> str:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise InvalidRollout(f"{name} is {value!r}; give a list of mappings")
@@ -258,11 +250,11 @@ def _extras(rare: Mapping[str, Any], fields: dict[str, Any], count: int) -> dict
     if not isinstance(arrays, Mapping):
         raise InvalidRollout(f"token_arrays is {arrays!r}; give a mapping of names to arrays")
     extras = {
-        "actor_logprobs": _floats_or_none("actor_logprobs", actor),
+        "actor_logprobs": packed_floats("actor_logprobs", actor),
         "actor_logprob_sum": whole,
         "actor_policy_version": _text("actor_policy_version", rare.get("actor_policy_version", "")),
-        "ref_logprobs": _floats_or_none("ref_logprobs", rare.get("ref_logprobs")),
-        "token_rewards": _floats_or_none("token_rewards", rare.get("token_rewards")),
+        "ref_logprobs": packed_floats("ref_logprobs", rare.get("ref_logprobs")),
+        "token_rewards": packed_floats("token_rewards", rare.get("token_rewards")),
         "weight_steps": steps,
         "token_arrays": [
             token_array(_filled_text("a name in token_arrays", name), values, count)
@@ -283,8 +275,7 @@ def _weight_steps(value: Any, fields: dict[str, Any]) -> bytes | None:
     return packed
 
 
-_Check = Callable[[str, Any], Any]
-_CHECKS: Mapping[str, _Check] = {
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "environment": _filled_text,
     "example_id": _filled_name,
     "group_uid": _name,
@@ -303,20 +294,14 @@ _CHECKS: Mapping[str, _Check] = {
     "stop_reason": _filled_name,
     "prompt_tokens": packed_tokens,
     "output_tokens": packed_tokens,
-    "logprobs": _floats_or_none,
-    "loss_mask": _mask_or_none,
+    "logprobs": packed_floats,
+    "loss_mask": packed_mask,
     "rewards": _rewards,
     "metadata": _json_object,
 }
 _RARE = frozenset(
-    {
-        "weight_step",
-        "actor_logprobs",
-        "actor_policy_version",
-        "ref_logprobs",
-        "token_rewards",
-        "token_arrays",
-        "attachments",
-        "messages",
-    }
+    (
+        *("weight_step", "actor_logprobs", "actor_policy_version", "ref_logprobs"),
+        *("token_rewards", "token_arrays", "attachments", "messages"),
+    )
 )

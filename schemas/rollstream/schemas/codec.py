@@ -1,6 +1,6 @@
-"""Events to bytes and back: Avro single-object encoding.
+"""Encodes and decodes events: Avro single-object encoding.
 
-Ten bytes in front name the writer's schema (marker C3 01, CRC-64-AVRO fingerprint), so a reader
+The first ten bytes name the writer's schema (marker C3 01, CRC-64-AVRO fingerprint), so a reader
 needs nothing besides the bytes. ``decode(encode(event)) == event`` for every event, arrays bit for
 bit. Arrays travel packed (little-endian bytes) and are never touched token by token.
 
@@ -42,15 +42,15 @@ _MEMOISED_FIELDS = frozenset(
 
 
 class Segment(NamedTuple):
-    """A decoded rollout segment: its header, and the fields behind it by name. Arrays are still
-    packed: bytes, or views of the record's."""
+    """A decoded rollout segment: its header, and the other fields by name; arrays are packed, as
+    bytes or as views of the record's."""
 
     header: RolloutHeader
     body: Mapping[str, Any]
 
 
 def encode_rollout(fields: Mapping[str, Any]) -> bytes:
-    """A rollout segment from its fields, named as in the newest ``rollout`` schema."""
+    """The bytes of a rollout segment, from its fields under the names of the ``rollout`` schema."""
     return _plain_rollouts().write(fields) or _write(wire_schemas.newest("rollout"), fields)
 
 
@@ -61,17 +61,17 @@ def _plain_rollouts() -> PlainWriter:
 
 
 def encode(event: Event) -> bytes:
-    """An event, under the newest version of its schema."""
+    """The bytes of an event, under the newest version of its schema."""
     schema = wire_schemas.newest(schema_name(type(event).__name__))
     return _write(schema, converter_of(schema.prefix).to_wire(event))
 
 
 def decode(value: bytes) -> Segment | Event:
-    """What the bytes say.
+    """The event, or the segment, that the bytes hold.
 
     Raises:
-        UnreadableEvent: no marker, a fingerprint nobody knows, bytes that end too early or too
-            late, numbers out of bounds, or arrays whose lengths contradict the header.
+        UnreadableEvent: no marker, an unknown fingerprint, bytes that end too early or too late,
+            or a broken rule of ``rollstream.schemas.rules`` (but those on names).
     """
     schema = wire_schemas.by_prefix().get(value[:PREFIX_BYTES])
     if schema is None:
@@ -90,7 +90,7 @@ def decode(value: bytes) -> Segment | Event:
 
 
 def decode_as(kind: type[E], value: bytes) -> E:
-    """``decode``, where only one kind of event may stand."""
+    """``decode``, where only one kind of event is allowed."""
     event = decode(value)
     if not isinstance(event, kind):
         raise UnreadableEvent(
@@ -112,7 +112,7 @@ def _read(schema: WireSchema, value: bytes) -> dict[str, Any]:
     wire: Any = fastavro.schemaless_reader(stream, schema.parsed, None)
     if stream.tell() != len(value):
         extra = len(value) - stream.tell()
-        raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {extra} bytes behind it")
+        raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {extra} bytes too many")
     fields: dict[str, Any] = wire
     return fields
 

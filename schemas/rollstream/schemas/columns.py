@@ -82,7 +82,7 @@ class Columns:
 
 
 REQUIRED_ARRAYS = ("prompt_tokens", "output_tokens")
-_FREE = ("rewards", "metadata")  # The scalars behind the header that every segment has.
+_FREE = ("rewards", "metadata")  # The scalars besides the header that every segment has.
 _RARE_DEFAULTS: Mapping[str, Any] = {
     "actor_logprob_sum": None,
     "actor_policy_version": "",

@@ -53,11 +53,11 @@ def checksum(data: bytes | bytearray | memoryview) -> str:
 
 
 class _Flow(NamedTuple):
-    """What has another length in each row.
+    """One field's bytes of all rows, where rows differ in length.
 
     Attributes:
-        raw: of all rows.
-        ends: where the bytes of a row end, behind a 0.
+        raw: the bytes, row after row.
+        ends: 0, then where the bytes of each row end.
     """
 
     raw: bytes | memoryview
@@ -65,7 +65,7 @@ class _Flow(NamedTuple):
 
 
 def _laid_out(columns: Columns) -> tuple[NDArray[np.int64], list[_Flow]]:
-    """Numbers and lengths (-1: absent), int64 [rows, fields], and what has these lengths."""
+    """Numbers and lengths (-1: absent), int64 [rows, fields], and the fields with these lengths."""
     numbers: list[NDArray[Any] | int] = []
     flows: list[_Flow] = []
     for name, kind in scalar_fields().items():

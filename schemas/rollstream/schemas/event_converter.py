@@ -1,6 +1,6 @@
-"""Events as fastavro's dicts and back, after a plan that is made once for each schema.
+"""Converts events to fastavro's dicts and back, after a plan made once for each schema.
 
-Most fields travel as they are; a plan names only those that do not: packed arrays and records.
+Most fields are the same in both; a plan names the others: packed arrays and nested records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rollstream.schemas.events import Event
 from rollstream.schemas.wire_schemas import packed_dtype
 
 _Convert = Callable[[Any], Any]
-# A nested record's dataclass, where several schemas give one shape several Avro names.
+# Nested records of one dataclass: within a schema, Avro wants a name for each.
 _SAME_SHAPE = {
     "IncompleteFile": "SealedFile",
     "ReplacingGroup": "ChosenGroup",
@@ -28,7 +28,7 @@ _SAME_SHAPE = {
 
 
 class EventConverter:
-    """How a dataclass travels as a record; it holds every field of the record, by its name."""
+    """Converts one dataclass, which has exactly the record's fields."""
 
     def __init__(self, kind: type, record: Mapping[str, Any]) -> None:
         self._kind = kind
@@ -44,7 +44,7 @@ class EventConverter:
                 self._from.append((field["name"], found[1]))
 
     def to_wire(self, value: Any) -> dict[str, Any]:
-        """For fastavro."""
+        """The dict that fastavro writes."""
         values = self._values_of(value) if len(self._names) > 1 else (self._values_of(value),)
         wire = dict(zip(self._names, values, strict=True))
         for name, convert in self._to:
@@ -52,7 +52,7 @@ class EventConverter:
         return wire
 
     def from_wire(self, wire: dict[str, Any]) -> Any:
-        """From what fastavro made, which is used up.
+        """The dataclass, from the dict that fastavro read; the dict is changed.
 
         Raises:
             UnreadableEvent: bytes that are no array.
@@ -64,7 +64,7 @@ class EventConverter:
 
 @cache
 def converter_of(prefix: bytes) -> EventConverter:
-    """Of the events that a schema's prefix stands in front of."""
+    """The converter of the events whose bytes begin with this prefix."""
     schema = wire_schemas.by_prefix()[prefix]
     return EventConverter(_event_class(schema.name), schema.source)
 
@@ -83,7 +83,7 @@ def _event_class(name: str) -> type[Event]:
 
 
 def _converters(avro_type: Any) -> tuple[_Convert, _Convert] | None:
-    """To the wire and from it; None: it travels as it is."""
+    """To the dict and from it; None: the value is the same in both."""
     packed = packed_dtype(avro_type)
     if packed is not None:
         dtype = np.dtype(packed[0])

@@ -1,6 +1,6 @@
 """The order of policies: lag on integers, within a lineage, along one branch.
 
-A policy is (lineage, epoch, step). A trainer's ``resume(n)`` loads the weights behind batch n,
+A policy is (lineage, epoch, step). A trainer's ``resume(n)`` loads the weights after batch n,
 which are weights n + 1, and begins a new epoch; from then on a policy of an older epoch with a step
 beyond n + 1 is off the branch: the same step now names other weights.
 """

@@ -1,4 +1,4 @@
-"""The words that say why: a closed list each, as they stand in events, metrics and reports."""
+"""The closed lists of reasons, as events, metrics and reports spell them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class SettleReason(StrEnum):
     """Why an offset of the ingest log ended without a readable group.
 
     ``dispatched`` is no loss: the record said that a group was begun, and it is settled with that
-    group. Every other one is a rollout (or the word that one failed) that nobody will train on.
+    group. Every other one is a rollout, or a control event about one, that nobody will train on.
     """
 
     DISPATCHED = "dispatched"

@@ -1,4 +1,4 @@
-"""The user's view of rollouts, groups and batches: frozen, made at a door on request, never inside.
+"""Rollouts, groups and batches as users see them: frozen, made on request and not used inside.
 
 Arrays are views of the columns that they came from; nothing is copied.
 """
@@ -30,7 +30,7 @@ class RolloutMetadata:
     Attributes:
         worker_id: the process.
         timestamp: seconds since 1970, UTC.
-        weight_step: optimizer steps behind the weights; -1: not known.
+        weight_step: optimizer steps that the weights have had; -1: not known.
     """
 
     worker_id: str

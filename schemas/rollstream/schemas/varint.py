@@ -1,4 +1,4 @@
-"""Avro's integers: zigzag, then seven bits a byte, the lowest first.
+"""Avro's integers: zigzag, then LEB128 (seven bits a byte, the lowest first).
 
 Source: Avro 1.12 specification, "Binary encoding".
 """
@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-_KEPT = 4_096
+_MEMOISED = 4_096
 _SHIFT_MAX = 63  # Of a long's last byte.
 
 
-@lru_cache(_KEPT)
+@lru_cache(_MEMOISED)
 def small_number(value: int) -> bytes:
-    """An int or a long; kept, for numbers that come again."""
+    """An int or a long; memoised, for numbers that repeat."""
     return varint(value << 1 ^ value >> 63)
 
 
 def varint(bits: int) -> bytes:
-    """Bits that have no sign any more."""
+    """LEB128-encodes a non-negative (already zigzagged) integer."""
     out = bytearray()
     while bits > 127:
         out.append(bits & 127 | 128)
@@ -28,7 +28,7 @@ def varint(bits: int) -> bytes:
 
 
 def read_number(value: bytes, at: int) -> tuple[int, int]:
-    """The int or long that begins at ``at``, and where it ends.
+    """The int or long that begins at ``at``, and the index after it.
 
     Raises:
         IndexError: it ends too early. ValueError: it is longer than a long.
@@ -42,6 +42,6 @@ def read_number(value: bytes, at: int) -> tuple[int, int]:
         at += 1
         shift += 7
         if shift >= _SHIFT_MAX and byte > 1:
-            raise ValueError(f"an integer of more than 64 bits ends behind byte {at}")
+            raise ValueError(f"an integer of more than 64 bits ends after byte {at}")
         bits |= (byte & 127) << shift
     return bits >> 1 ^ -(bits & 1), at

@@ -1,7 +1,7 @@
 """The schemas under ``avsc/``, parsed once, found by name or by fingerprint.
 
-The ``.avsc`` files are the only list of fields. Every version ever shipped stays in the folder and
-stays readable; the newest version of a name is the one that is written.
+The ``.avsc`` files are the only list of fields. The newest version of a name is the one that is
+written.
 
 Source: Avro 1.12 specification, "Single-object encoding" and "Parsing Canonical Form".
 """

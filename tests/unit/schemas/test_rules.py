@@ -1,4 +1,4 @@
-"""Ids, the order of policies, and the words for reasons."""
+"""Ids, the order of policies, and the rules on fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from rollstream.schemas.ids import GroupKey, group_id, prefix_hash
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, off_branch, policy_lag
-from rollstream.schemas.reasons import DropReason, SealReason, SettleReason
 from rollstream.schemas.rules import BrokenRule, check_version
 
 KEY = GroupKey("math", "ex-1", 0, "step-1", "")
@@ -67,29 +66,6 @@ def test_lag_counts_steps_within_a_lineage() -> None:
 )
 def test_a_policy_is_off_the_branch_beyond_a_later_resume(policy: PolicyRef, off: bool) -> None:
     assert off_branch(policy, [Branch(1, 5), Branch(2, 8)]) is off
-
-
-def test_reasons_are_the_words_of_the_design() -> None:
-    assert {reason.value for reason in SettleReason} == {
-        "dispatched",
-        "duplicate",
-        "replica_cap",
-        "version_rejected",
-        "stale",
-        "off_branch",
-        "broken_chain",
-        "failed",
-        "expired",
-        "unreadable",
-        "lost",
-    }
-    assert {reason.value for reason in SealReason} == {"full", "timeout", "flush"}
-    assert {reason.value for reason in DropReason} == {
-        "stale",
-        "off_branch",
-        "capacity",
-        "filtered",
-    }
 
 
 @pytest.mark.parametrize("version", ["step-1", "é" * 33, "/" * 66, "x" * 200])

@@ -1,8 +1,8 @@
 """One frozen dataclass an event, by the log that it stands in.
 
 ``rollouts`` (ingest), ``owned`` (claims, in every owned log), ``groups`` (seal log), ``sampler``
-(decision log), ``dead_letters``. Rollouts themselves are not here: they
-travel as header and columns (``rollstream.schemas.header``, ``rollstream.schemas.columns``).
+(decision log), ``dead_letters``. Rollouts are no events here: they travel as header and columns
+(``rollstream.schemas.header``, ``rollstream.schemas.columns``).
 """
 
 from rollstream.schemas.events.dead_letters import DeadLetter
@@ -13,7 +13,7 @@ from rollstream.schemas.events.groups import (
     SealedSegments,
     Settlements,
 )
-from rollstream.schemas.events.owned import Adopted, Claimed
+from rollstream.schemas.events.owned import Adopted, Claimed, OwnedEvent
 from rollstream.schemas.events.rollouts import Dispatched, Failed
 from rollstream.schemas.events.sampler import (
     Acked,
@@ -58,6 +58,7 @@ __all__ = [
     "Flushed",
     "GroupsEvent",
     "LogPosition",
+    "OwnedEvent",
     "PolicyPublished",
     "Replaced",
     "Resumed",

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.schemas.events.owned import OwnedEvent
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedFile:
@@ -57,13 +59,13 @@ class SealedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedSegments:
-    """Columns over the members of all groups, in the order of groups, then rows.
+    """Columns over the segments of all groups, in the order of groups, then rows.
 
     Attributes:
         offsets: in the source partition.
-        rewards: NaN, no reward yet.
+        rewards: NaN where there is no reward yet.
         replicas: distinct names.
-        stop_reasons: distinct words.
+        stop_reasons: distinct values.
     """
 
     offsets: NDArray[np.int64]
@@ -96,18 +98,14 @@ class Settlements:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flushed:
-    """What one flush settled: there whole or not at all. Confirmed is the commit point.
+class Flushed(OwnedEvent):
+    """What one flush settled, in one record. The flush is committed once this is confirmed.
 
     Attributes:
-        epoch: offset of the claim under which this was written.
-        nonce: the claim's nonce.
-        now_ts: log time that decided: the running maximum of LogAppendTime on the source partition.
+        now_ts: the time of its decisions, the running maximum of the source's LogAppendTime.
         watermark: every source offset below it is settled, by this event or an earlier one.
     """
 
-    epoch: int
-    nonce: str
     now_ts: int
     watermark: int
     files: tuple[SealedFile, ...]

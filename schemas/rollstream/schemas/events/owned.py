@@ -1,6 +1,6 @@
-"""The two events that every owned log has: a claim, and the checkpoint behind it.
-Field for field as in the ``.avsc`` of the same name.
-"""
+"""What every owned log has: claims, checkpoints, and marks of the claim on each event.
+
+Field for field as in the ``.avsc`` of the same name."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """A new owner asks for the partition; its own offset becomes the epoch.
+    """A new owner takes the log over; the offset of this event is its epoch.
 
     Attributes:
-        owner: who, for people.
+        owner: its name, for people.
     """
 
     owner: str
@@ -21,19 +21,28 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted:
-    """The owner has folded everything before its claim: the checkpoint that keeps start-up short.
+class OwnedEvent:
+    """What an owner appends; it counts where its claim is the newest one before it in the log.
 
     Attributes:
         epoch: offset of the claim under which this was written.
         nonce: the claim's nonce.
-        fold_from: offset of a claim; a fold that begins there is whole.
-        watermark: sealers: low watermark of the source partition; else -1.
-        counts: totals up to the claim, by name.
     """
 
     epoch: int
     nonce: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted(OwnedEvent):
+    """The owner has folded the log up to its claim; the next one need not begin at the start.
+
+    Attributes:
+        fold_from: offset of a claim; a fold that begins there misses nothing that matters.
+        watermark: sealers: low watermark of the source partition; else -1.
+        counts: totals up to the claim, by name.
+    """
+
     fold_from: int
     watermark: int
     counts: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""What producers write besides rollouts.
+"""The control events: what producers write besides rollouts.
 
 Field for field as in the ``.avsc`` of the same name."""
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatched:
-    """A group was handed to an env replica: what is being worked on."""
+    """An env replica began to work on a group."""
 
     environment: str
     example_id: str
@@ -26,7 +26,7 @@ class Failed:
 
     Attributes:
         count: how many members.
-        rollout_uid: the trajectory that failed; empty: none was begun.
+        rollout_uid: the trajectory that failed; empty: none in particular.
     """
 
     environment: str

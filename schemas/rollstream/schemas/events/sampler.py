@@ -9,6 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.schemas.events.owned import OwnedEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(OwnedEvent):
+    """What a sampler decided.
+
+    Attributes:
+        now_ts: when, microseconds since 1970, UTC.
+    """
+
+    now_ts: int
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPosition:
@@ -26,11 +39,13 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenGroup:
-    """A group of a Flushed event at (environment, generation, partition, offset).
+    """A group that a batch has: which one of a seal log, and what its rows were.
 
     Attributes:
-        index: which group of that event.
-        row_mask: null: all rows.
+        offset: of the ``Flushed`` event in the seal log of (environment, generation, partition).
+        index: which group of that event, from 0.
+        digest: of the group's rows, as sealed.
+        row_mask: bool, one a row: those that are served; None: all of them.
     """
 
     environment: str
@@ -44,21 +59,16 @@ class ChosenGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchServed:
-    """A decision: which groups make the batch of a step. Confirmed before the batch is returned.
+class BatchServed(Decision):
+    """Which groups make the batch of a step. It is confirmed before the batch is returned.
 
     Attributes:
-        epoch: offset of the claim under which this was written.
-        nonce: the claim's nonce.
         request: the request as canonical JSON.
         policy_step: newest policy known when it was decided; -1: none.
         cursor: ordered by environment, generation, partition.
         digest: xxh3-128 over the groups' digests and masks, in order.
     """
 
-    epoch: int
-    nonce: str
-    now_ts: int
     trainer_epoch: int
     step: int
     batch_id: str
@@ -71,18 +81,13 @@ class BatchServed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acked:
-    """Delivered and trained on.
+class Acked(Decision):
+    """What became of a served batch.
 
     Attributes:
-        epoch: offset of the claim under which this was written.
-        nonce: the claim's nonce.
         status: trained or failed.
     """
 
-    epoch: int
-    nonce: str
-    now_ts: int
     trainer_epoch: int
     step: int
     batch_id: str
@@ -90,37 +95,24 @@ class Acked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpointed:
-    """Acks up to this step are final.
+class Checkpointed(Decision):
+    """Acks up to this step are final."""
 
-    Attributes:
-        epoch: offset of the claim under which this was written.
-        nonce: the claim's nonce.
-    """
-
-    epoch: int
-    nonce: str
-    now_ts: int
     trainer_epoch: int
     step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
+class Resumed(Decision):
     """A trainer resumes: a new trainer epoch begins.
 
     Attributes:
-        epoch: offset of the claim under which this was written.
-        nonce: the claim's nonce.
         trainer_epoch: the new one.
         later: replay or release: what becomes of later batches.
         first_step: the step to do next.
         policy_epoch: the epoch of policies from now on.
     """
 
-    epoch: int
-    nonce: str
-    now_ts: int
     trainer_epoch: int
     checkpointed_step: int | None
     later: str
@@ -129,17 +121,9 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyPublished:
-    """Weights n are those after n optimizer steps.
+class PolicyPublished(Decision):
+    """Weights n are those after n optimizer steps."""
 
-    Attributes:
-        epoch: offset of the claim under which this was written.
-        nonce: the claim's nonce.
-    """
-
-    epoch: int
-    nonce: str
-    now_ts: int
     trainer_epoch: int
     step: int
     policy_version: str
@@ -148,19 +132,14 @@ class PolicyPublished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replaced:
+class Replaced(Decision):
     """Groups of a served batch gave way to others (dynamic sampling).
 
     Attributes:
-        epoch: offset of the claim under which this was written.
-        nonce: the claim's nonce.
         slots: which slots of the batch.
         digest: of the whole batch, as it is now.
     """
 
-    epoch: int
-    nonce: str
-    now_ts: int
     trainer_epoch: int
     step: int
     batch_id: str
@@ -173,9 +152,10 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedGroup:
-    """A group of the ``Flushed`` event at (environment, generation, partition, offset).
+    """A group that will never be served.
 
     Attributes:
+        offset: of the ``Flushed`` event in the seal log of (environment, generation, partition).
         index: which group of that event, from 0.
     """
 
@@ -187,17 +167,12 @@ class DroppedGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dropped:
+class Dropped(Decision):
     """Groups that will never be served, with the reason.
 
     Attributes:
-        epoch: offset of the claim under which this was written.
-        nonce: the claim's nonce.
         reason: stale, off_branch, capacity, or filtered.
     """
 
-    epoch: int
-    nonce: str
-    now_ts: int
     reason: str
     groups: tuple[DroppedGroup, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rollstream.schemas.events import Claimed, Event
+from rollstream.schemas.events import Claimed, Event, OwnedEvent
 
 
 class CurrentClaim(NamedTuple):
@@ -27,12 +27,13 @@ class Fence:
         self.current_claim: CurrentClaim | None = None
 
     def admits(self, offset: int, event: Event) -> bool:
-        """Feeds the next event of the partition; whether it counts."""
+        """Takes in the next event of the partition; returns whether it counts."""
         if isinstance(event, Claimed):
             self.current_claim = CurrentClaim(offset, event.nonce, event.owner)
             return True
-        mark = (getattr(event, "epoch", None), getattr(event, "nonce", None))
-        return self.current_claim is not None and mark == (
-            self.current_claim.epoch,
-            self.current_claim.nonce,
+        claim = self.current_claim
+        return (
+            claim is not None
+            and isinstance(event, OwnedEvent)
+            and (event.epoch, event.nonce) == (claim.epoch, claim.nonce)
         )
