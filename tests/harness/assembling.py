@@ -66,8 +66,11 @@ class Drive:
         self.now_us += round(seconds * SECOND)
         self.assembler.tick(self.now_us)
 
+    def plan(self, records_max: int, size_max: int) -> Plan | None:
+        return self.assembler.decided.plan(records_max, size_max, self.assembler.now_us)
+
     def commit(self, records_max: int = NO_BOUND, size_max: int = NO_BOUND) -> Plan | None:
-        plan = self.assembler.plan(records_max, size_max)
+        plan = self.plan(records_max, size_max)
         if plan is not None:
             for decision in plan.decisions:
                 self.segments_seen.update(segments_of(decision))

@@ -18,7 +18,7 @@ def test_a_group_is_sealed_by_the_member_that_completes_it() -> None:
     drive.rollout("c")
     assert drive.members() == [("a", "b", "c")]
     assert drive.groups()[0].reason is SealReason.FULL
-    assert drive.assembler.watermark == 3
+    assert drive.assembler.decided.watermark == 3
 
 
 @pytest.mark.proves("A6")
@@ -40,7 +40,7 @@ def test_a_record_moves_log_time_and_seals_before_it_is_added() -> None:
     drive.now_us += 10_000_000
     drive.rollout("c")
     assert drive.members() == [("a", "b")]
-    assert drive.assembler.pending_records == 1
+    assert drive.assembler.pending.records == 1
 
 
 def test_log_time_never_goes_back() -> None:
@@ -84,8 +84,8 @@ def test_flush_seals_what_has_enough_members_and_leaves_the_rest() -> None:
     drive.assembler.flush()
     assert drive.members() == [("a", "b")]
     assert drive.groups()[0].reason is SealReason.FLUSH
-    assert drive.assembler.pending_records == 1
-    assert drive.assembler.watermark == 2
+    assert drive.assembler.pending.records == 1
+    assert drive.assembler.decided.watermark == 2
 
 
 @pytest.mark.proves("A8")
@@ -146,7 +146,7 @@ def test_failed_members_close_their_group_at_once() -> None:
         dispatched: SettleReason.DISPATCHED,
         failed: SettleReason.FAILED,
     }
-    assert drive.assembler.watermark == 3
+    assert drive.assembler.decided.watermark == 3
 
 
 @pytest.mark.proves("F16")
@@ -256,7 +256,7 @@ def test_too_many_pending_rollouts_expire_the_oldest_group() -> None:
     for number in range(65):
         drive.rollout(f"u{number}", example_id=f"ex-{number // 32}")
     assert set(drive.settled()) == set(range(32))
-    assert drive.assembler.pending_records == 33
+    assert drive.assembler.pending.records == 33
 
 
 def test_too_many_pending_bytes_expire_the_oldest_group() -> None:
@@ -276,20 +276,20 @@ def test_what_is_unreadable_or_lost_is_settled() -> None:
         2: SettleReason.LOST,
         4: SettleReason.LOST,
     }
-    assert drive.assembler.watermark == 5
+    assert drive.assembler.decided.watermark == 5
 
 
 def test_a_plan_stays_the_same_until_it_is_committed() -> None:
     drive = Drive()
     for uid in "abcd":
         drive.rollout(uid)
-    plan = drive.assembler.plan(2, 1 << 40)
+    plan = drive.plan(2, 1 << 40)
     assert plan is not None
-    assert drive.assembler.plan(2, 1 << 40) == plan
-    assert (plan.records, plan.watermark, drive.assembler.watermark) == (2, 2, 0)
+    assert drive.plan(2, 1 << 40) == plan
+    assert (plan.records, plan.watermark, drive.assembler.decided.watermark) == (2, 2, 0)
     drive.rollout("e")
     drive.assembler.commit(plan)
-    assert drive.assembler.watermark == 2
+    assert drive.assembler.decided.watermark == 2
     assert drive.members() == [("c", "d")]
 
 
@@ -297,7 +297,7 @@ def test_a_stale_plan_cannot_be_committed() -> None:
     drive = Drive()
     for uid in "abcd":
         drive.rollout(uid)
-    stale = drive.assembler.plan(2, 1 << 40)
+    stale = drive.plan(2, 1 << 40)
     assert stale is not None
     drive.commit()
     with pytest.raises(AssertionError, match="newest"):
@@ -308,9 +308,9 @@ def test_a_plan_holds_one_decision_at_least_and_keeps_to_its_bounds() -> None:
     drive = Drive(target_group_size=4)
     for uid in "abcdefgh":
         drive.rollout(uid)
-    by_records = drive.assembler.plan(1, 1 << 40)
-    by_size = drive.assembler.plan(1 << 40, 100)
-    both = drive.assembler.plan(8, 800)
+    by_records = drive.plan(1, 1 << 40)
+    by_size = drive.plan(1 << 40, 100)
+    both = drive.plan(8, 800)
     assert by_records is not None
     assert by_size is not None
     assert both is not None

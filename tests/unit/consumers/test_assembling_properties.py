@@ -122,7 +122,7 @@ class Life:
 
     def restart(self) -> None:
         """All that was not committed is forgotten; the log is read again from the watermark."""
-        self.assembler = self._begin(self.assembler.watermark)
+        self.assembler = self._begin(self.assembler.decided.watermark)
 
     def read(self, stop: int) -> None:
         now_us = 0
@@ -141,7 +141,7 @@ class Life:
                 self.commit()
 
     def commit(self) -> None:
-        while (plan := self.assembler.plan(8, 1 << 30)) is not None:
+        while (plan := self.assembler.decided.plan(8, 1 << 30, self.assembler.now_us)) is not None:
             for decision in plan.decisions:
                 segments = () if decision.group is None else decision.group.segments
                 self.seen.update(segment_id(*s.header[4:6]) for s in segments)
@@ -153,7 +153,7 @@ class Life:
                         self.seen.add(segment_id(uid, idx))
             self.assembler.commit(plan)
             self.decisions += plan.decisions
-            self.watermarks.append(self.assembler.watermark)
+            self.watermarks.append(self.assembler.decided.watermark)
 
     def finish(self) -> None:
         self.read(len(self.log))
@@ -175,7 +175,7 @@ def _sealed(life: Life) -> list[SegmentId]:
 def _check(life: Life) -> None:
     settled = Counter(offsets_of(life.decisions))
     assert settled == Counter(range(len(life.log))), "each offset once, none left"
-    assert life.assembler.watermark == len(life.log)
+    assert life.assembler.decided.watermark == len(life.log)
     assert life.watermarks == sorted(life.watermarks)
     assert max(Counter(_sealed(life)).values(), default=0) <= 1, "no segment in two groups"
     published = {
@@ -185,8 +185,8 @@ def _check(life: Life) -> None:
     }
     assert published <= life.seen, "not every one of them can be the duplicate of another"
     left = life.assembler
-    assert (left.pending_records, left.pending_bytes, left.pending_groups) == (0, 0, 0)
-    assert (left.decided_records, left.decided_bytes) == (0, 0)
+    assert (left.pending.records, left.pending.size, len(left.pending.ages)) == (0, 0, 0)
+    assert (left.decided.records, left.decided.size) == (0, 0)
 
 
 @pytest.mark.proves("I1", "I2")
@@ -214,7 +214,7 @@ def test_nothing_stays_undecided_for_long(log: list[Arrival]) -> None:
     for stop, now_us in enumerate(times_us, 1):
         life.read(stop)
         life.commit()
-        low = life.assembler.watermark
+        low = life.assembler.decided.watermark
         # Twice: a trajectory that becomes whole in a later group ends with that.
         assert low == stop or times_us[low] > now_us - 2 * POLICY.expire_after_s * SECOND
 
@@ -241,4 +241,4 @@ def test_a_watermark_covers_only_what_was_committed(log: list[Arrival]) -> None:
     fresh.read(len(log))
     for decision in fresh.decisions:
         covered.update(offsets_of([decision]))
-    assert all(offset in covered for offset in range(fresh.assembler.watermark))
+    assert all(offset in covered for offset in range(fresh.assembler.decided.watermark))

@@ -106,12 +106,12 @@ def test_a_trajectory_that_is_not_whole_outlives_its_group() -> None:
     drive.rollout("a")
     drive.wait(10)
     assert drive.members() == [("a",)]
-    assert drive.assembler.watermark == 0
-    assert (drive.assembler.pending_records, drive.assembler.pending_bytes) == (1, 100)
+    assert drive.assembler.decided.watermark == 0
+    assert (drive.assembler.pending.records, drive.assembler.pending.size) == (1, 100)
     turn(drive, "t", 1, last=True)
     drive.wait(10)
     assert drive.members() == [("a",), ("t", "t")]
-    assert (drive.assembler.pending_records, drive.assembler.pending_bytes) == (0, 0)
+    assert (drive.assembler.pending.records, drive.assembler.pending.size) == (0, 0)
 
 
 def test_a_trajectory_that_never_ends_expires() -> None:
@@ -119,7 +119,7 @@ def test_a_trajectory_that_never_ends_expires() -> None:
     turn(drive, "t", 0, last=False)
     drive.wait(100)
     assert drive.settled() == {0: SettleReason.EXPIRED}
-    assert drive.assembler.pending_records == 0
+    assert drive.assembler.pending.records == 0
 
 
 def test_a_trajectory_that_never_ends_expires_however_often_its_key_is_sealed() -> None:
@@ -133,14 +133,14 @@ def test_a_trajectory_that_never_ends_expires_however_often_its_key_is_sealed() 
         drive.rollout(f"d{number}")
         assert len(drive.groups()) == number + 2
     assert drive.settled() == {}
-    assert drive.assembler.watermark == 0
+    assert drive.assembler.decided.watermark == 0
     drive.wait(10)
     assert drive.settled() == {0: SettleReason.EXPIRED}
     kept = [(o, s.header.rollout_uid) for d in drive.decisions for o, s in d.incomplete]
     assert kept == [(0, "t")]
-    assert drive.assembler.watermark == drive.assembler.position
-    left = drive.assembler
-    assert (left.pending_records, left.pending_bytes, left.pending_groups) == (0, 0, 0)
+    assert drive.assembler.decided.watermark == drive.assembler.position
+    left = drive.assembler.pending
+    assert (left.records, left.size, len(left.ages)) == (0, 0, 0)
 
 
 def test_a_trajectory_that_never_ends_expires_by_lag_however_often_its_key_is_sealed(
@@ -156,7 +156,7 @@ def test_a_trajectory_that_never_ends_expires_by_lag_however_often_its_key_is_se
     drive.now_us += 1
     pending = drive.rollout("last")
     assert drive.settled() == {0: SettleReason.EXPIRED}
-    assert drive.assembler.watermark == pending
+    assert drive.assembler.decided.watermark == pending
 
 
 def test_a_trajectory_whose_key_is_not_sealed_again_expires_by_its_own_age() -> None:
@@ -185,7 +185,7 @@ def test_an_expired_trajectory_takes_nobody_with_it() -> None:
     drive.rollout("d", replica_id="r0")
     drive.wait(10)
     assert drive.members() == [("a", "b"), ("c", "d")]
-    assert drive.assembler.watermark == drive.assembler.position
+    assert drive.assembler.decided.watermark == drive.assembler.position
 
 
 def test_what_outlived_its_group_leaves_the_order_of_ages_as_it_is(

@@ -10,7 +10,7 @@ import pytest
 
 from harness.assembling import Drive
 from rollstream.consumers.assembling import Plan
-from rollstream.consumers.assembling.assembler import EVENT_BYTES_MAX
+from rollstream.consumers.assembling.decided import EVENT_BYTES_MAX
 from rollstream.consumers.assembling.decisions import event_bytes
 from rollstream.consumers.sealing.rows import Draft, FlushTarget, draft_flush
 from rollstream.schemas import codec
@@ -33,7 +33,7 @@ def encoded_size(plan: Plan) -> int:
 def planned(drive: Drive) -> Plan:
     plan = drive.commit()
     assert plan is not None
-    assert drive.assembler.decided_records == 0, "all of it is in this plan"
+    assert drive.assembler.decided.records == 0, "all of it is in this plan"
     return plan
 
 

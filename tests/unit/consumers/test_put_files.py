@@ -105,7 +105,7 @@ def test_a_failed_file_is_told_once_nobody_writes_any_more() -> None:
     for version in ("one", "two"):
         for member in range(2):
             drive.rollout(f"{version}-{member}", example_id=version, policy_version=version)
-    plan = drive.assembler.plan(100, 1 << 30)
+    plan = drive.plan(100, 1 << 30)
     assert plan is not None
     target = FlushTarget(PartitionAddress("math", 0, 0), 1, "nonce", "name", "none")
     with Asked() as writers:

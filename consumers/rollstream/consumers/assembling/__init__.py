@@ -1,8 +1,10 @@
 """What becomes of every rollout of one source partition: pure, headers in, decisions out.
 
 - ``assembler``   ``Assembler``: the state machine; members, completion, time-outs, bounds
-- ``decisions``   what it decides: ``Decision``, ``DueGroup``, ``Settlement``, ``Plan``
-- ``pending``     a group that is not decided yet, and the trajectories that are not whole yet
+- ``decisions``   what it decides, as values: ``Decision``, ``DueGroup``, ``Settlement``, ``Plan``
+- ``decided``     ``DecisionQueue``: decisions until they are committed, flush by flush
+- ``pending``     a group that is not decided yet, and its trajectories that are not complete yet
+- ``groups``      all pending groups and trajectories, found by key and by age
 - ``grouping``    which group a rollout, a dispatch or a failure belongs to
 - ``segments``    whether a trajectory's segments form one unbroken chain
 - ``expiry``      groups by age, oldest first, at constant cost

@@ -1,56 +1,69 @@
-"""A group that is not decided yet."""
+"""A group that is not decided yet, and its trajectories that are not complete yet."""
 
 from __future__ import annotations
 
 from rollstream.consumers.assembling.decisions import Settlement
 from rollstream.consumers.assembling.grouping import PendingKey
+from rollstream.consumers.assembling.segments import ChainState, chain_state
 from rollstream.schemas.codec import Segment
 
 
 class Chain:
-    """A trajectory some of whose segments are here.
+    """A trajectory of which some segments were read.
 
     Attributes:
         group: it waits in; another one once that is sealed.
         first_offset, first_ts: of the segment that came first, whatever its index.
-        size: bytes held.
+        size: payload bytes held.
     """
 
-    __slots__ = ("first_offset", "first_ts", "group", "offsets", "segments", "size")
+    __slots__ = ("_offsets", "_segments", "first_offset", "first_ts", "group", "size")
 
     def __init__(self, group: PendingGroup, first_offset: int, first_ts: int) -> None:
         self.group = group
         self.first_offset = first_offset
         self.first_ts = first_ts
-        self.offsets: dict[int, int] = {}
-        self.segments: dict[int, Segment] = {}
         self.size = 0
+        self._offsets: dict[int, int] = {}
+        self._segments: dict[int, Segment] = {}
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def add(self, offset: int, segment: Segment, size: int) -> ChainState:
+        """Adds a segment; returns what the trajectory is now."""
+        idx = segment.header.segment_idx
+        self._offsets[idx] = offset
+        self._segments[idx] = segment
+        self.size += size
+        return chain_state(self._segments)
 
     @property
     def replica_id(self) -> str:
-        """The env replica whose member it is: that of the segment that came first."""
-        return next(iter(self.segments.values())).header.replica_id
+        """The env replica that it counts for: that of the segment that came first."""
+        return next(iter(self._segments.values())).header.replica_id
 
     def rows(self) -> list[tuple[int, Segment]]:
         """Offsets and segments, in the order of the trajectory."""
-        return [(self.offsets[idx], self.segments[idx]) for idx in sorted(self.segments)]
+        return [(self._offsets[idx], self._segments[idx]) for idx in sorted(self._segments)]
 
 
 class PendingGroup:
     """Members so far, and whatever else is settled together with them.
 
     Attributes:
-        size: members, whole or failed, at which it is complete.
-        offsets, segments: the rows of whole members.
-        members: how many are whole.
-        failed: how many will never come.
-        failed_uids: those that said who they are.
-        chains: trajectories that are not whole, by uid.
+        size: members, complete or failed, at which the group is full.
+        offsets, segments: the rows of complete members.
+        members: how many members are complete.
+        failed: how many members will never come.
+        failed_uids: the failed members whose uid is known.
+        chains: trajectories that are not complete, by uid.
         settlements: dispatches, failures and the like, settled with the group.
         replicas: members by env replica; only where a cap is set.
         payload: bytes held, chains included.
         records: offsets held.
-        overdue: the seal time-out has passed, but too few members were here.
+        split: ``train`` while every member is; else the other word.
+        overdue: the seal time-out has passed, but the group had too few members.
     """
 
     __slots__ = (

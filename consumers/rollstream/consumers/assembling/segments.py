@@ -8,25 +8,38 @@ Segment k > 0 may say what it continues: ``continuation_of`` is then the traject
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 from itertools import pairwise
 
 from rollstream.schemas.codec import Segment
 from rollstream.schemas.ids import prefix_hash
 
 
-def last_index(segments: Mapping[int, Segment]) -> int | None:
-    """The index of the first segment that says it is the last; None where none does yet."""
-    ends = [idx for idx, segment in segments.items() if segment.header.is_last_segment]
-    return min(ends) if ends else None
+class ChainState(Enum):
+    """What some segments of one trajectory amount to."""
+
+    OPEN = auto()
+    """Segments are missing."""
+    COMPLETE = auto()
+    """The last segment and every one before it are there, each continuing those before it."""
+    BROKEN = auto()
+    """No later segment can complete it."""
 
 
-def contradicts(segments: Mapping[int, Segment]) -> bool:
-    """Whether no later segment can make a chain of these: something stands behind the last."""
-    last = last_index(segments)
-    return last is not None and max(segments) > last
+def chain_state(segments: Mapping[int, Segment]) -> ChainState:
+    """The state of these segments, by their indexes."""
+    last = min((i for i, s in segments.items() if s.header.is_last_segment), default=None)
+    if last is None:
+        return ChainState.OPEN
+    if max(segments) > last:
+        return ChainState.BROKEN
+    if len(segments) <= last:
+        return ChainState.OPEN
+    ordered = [segments[idx] for idx in range(last + 1)]
+    return ChainState.COMPLETE if _is_chain(ordered) else ChainState.BROKEN
 
 
-def is_chain(segments: Sequence[Segment]) -> bool:
+def _is_chain(segments: Sequence[Segment]) -> bool:
     """Whether each of these segments, 0 to the last, continues those before it."""
     prefix = ""
     for before, segment in pairwise(segments):

@@ -100,7 +100,7 @@ class Intake:
             BrokerUnavailable: the end is not known.
         """
         context = self._context
-        oldest_ts = self.assembler.oldest_ts()
+        oldest_ts = self.assembler.pending.oldest_ts()
         if oldest_ts is None:
             return
         if self._tick is None:
@@ -120,8 +120,8 @@ class Intake:
         """Where flushes do not get through (a full disk), reading more would only fill memory."""
         config = self._context.config
         backlog = max(
-            self.assembler.decided_records / config.max_flush_rollouts,
-            self.assembler.decided_bytes / config.max_flush_bytes,
+            self.assembler.decided.records / config.max_flush_rollouts,
+            self.assembler.decided.size / config.max_flush_bytes,
         )
         if not self._paused and backlog > BACKLOG_FLUSHES_MAX:
             self._paused = True

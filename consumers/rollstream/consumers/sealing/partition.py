@@ -112,7 +112,7 @@ class Partition:
 
     def drained(self) -> bool:
         """Whether everything that is decided is committed."""
-        undecided = self.intake is None or self.intake.assembler.decided_records == 0
+        undecided = self.intake is None or self.intake.assembler.decided.records == 0
         return undecided and self._flush is None
 
     def advance(self, *, draining: bool = False) -> None:
@@ -178,11 +178,11 @@ class Partition:
             self.address.environment,
             self.address.partition,
             position=assembler.position,
-            watermark=assembler.watermark,
-            pending=assembler.pending_records,
-            pending_bytes=assembler.pending_bytes,
-            pending_groups=assembler.pending_groups,
-            decided=assembler.decided_records,
+            watermark=assembler.decided.watermark,
+            pending=assembler.pending.records,
+            pending_bytes=assembler.pending.size,
+            pending_groups=len(assembler.pending.ages),
+            decided=assembler.decided.records,
         )
 
     # --- states ---
@@ -259,17 +259,17 @@ class Partition:
     # --- flushes ---
 
     def _begin_flush_if_due(self, assembler: Assembler, draining: bool) -> None:
-        if assembler.decided_records == 0:
+        if assembler.decided.records == 0:
             self._due_since_s = None
             return
         context, now_s = self._context, self._context.clock.monotonic_s()
         if self._due_since_s is None:
             self._due_since_s = now_s
         records_max, size_max = context.config.max_flush_rollouts, context.config.max_flush_bytes
-        full = assembler.decided_records >= records_max or assembler.decided_bytes >= size_max
+        full = assembler.decided.records >= records_max or assembler.decided.size >= size_max
         if not (full or draining or now_s - self._due_since_s >= context.config.flush_interval_s):
             return
-        plan = assembler.plan(records_max, size_max)
+        plan = assembler.decided.plan(records_max, size_max, assembler.now_us)
         assert plan is not None, "something is decided"
         if _has_unreadable(plan):
             context.letters.deliver(context.deadline())
