@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 from rollstream.console.broker import bound_to_parent
@@ -25,6 +26,9 @@ class BoundChild:
         output: file for its stdout and stderr, truncated first.
         keep_open: file descriptors that the child inherits.
         on_exit: called in that thread once the child has ended.
+
+    Raises:
+        OSError: the program could not be started.
     """
 
     def __init__(
@@ -36,57 +40,52 @@ class BoundChild:
         keep_open: Sequence[int] = (),
         on_exit: Callable[[], None] = lambda: None,
     ) -> None:
-        self._command = [
-            *(sys.executable, "-I", "-S", str(bound_to_parent.__file__), str(os.getpid())),
-            *command,
-        ]
-        self._cwd = cwd
-        self._output = output
-        self._keep_open = tuple(keep_open)
-        self._on_exit = on_exit
-        self._started = threading.Event()
+        starter = (sys.executable, "-I", "-S", str(bound_to_parent.__file__), str(os.getpid()))
+
+        def start() -> subprocess.Popen[bytes]:
+            with output.open("wb") as file:
+                return subprocess.Popen(
+                    [*starter, *command],
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=tuple(keep_open),
+                    # Ctrl-C goes to this process alone, which then stops the child.
+                    start_new_session=True,
+                )
+
+        started: Future[subprocess.Popen[bytes]] = Future()
         self._ended = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._failure: OSError | None = None
-        threading.Thread(target=self._live, name="bound-child", daemon=True).start()
-        self._started.wait()
-        if self._failure is not None:
-            raise self._failure
+        live = (start, started, on_exit)
+        threading.Thread(target=self._live, args=live, name="bound-child", daemon=True).start()
+        self._process = started.result()
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
         return self._process.pid
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Waits for its end. Returns the exit code, negative for a signal; None at the time-out."""
-        assert self._process is not None
         return self._process.returncode if self._ended.wait(timeout_s) else None
 
     def signal(self, number: int) -> None:
         """Sends a signal; does nothing once the child has ended."""
-        assert self._process is not None
         self._process.send_signal(number)
 
-    def _live(self) -> None:
+    def _live(
+        self,
+        start: Callable[[], subprocess.Popen[bytes]],
+        started: Future[subprocess.Popen[bytes]],
+        on_exit: Callable[[], None],
+    ) -> None:
         try:
-            with self._output.open("wb") as output:
-                self._process = subprocess.Popen(
-                    self._command,
-                    cwd=self._cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=self._keep_open,
-                    # Ctrl-C goes to this process alone, which then stops the child.
-                    start_new_session=True,
-                )
+            process = start()
         except OSError as failure:
-            self._failure = failure
-            self._on_exit()
-            self._started.set()
+            on_exit()
+            started.set_exception(failure)
             return
-        self._started.set()
-        self._process.wait()
-        self._on_exit()
+        started.set_result(process)
+        process.wait()
+        on_exit()
         self._ended.set()

@@ -116,8 +116,8 @@ class EmbeddedKafka:
         self._data.mkdir(parents=True, exist_ok=True)
         held = lock_data(self._data)
         try:
-            self._ports = settle_ports(self._data, self._wanted_port)
-            self._write_settings(self._ports)
+            self._ports = ports = settle_ports(self._data, self._wanted_port)
+            self._write_settings(ports)
             command = self._java_command(java, jars)
             if not (self._data / LOG_DIR / "meta.properties").exists():
                 self._format(command, held)
@@ -133,7 +133,7 @@ class EmbeddedKafka:
             on_exit=lambda: os.close(held),
         )
         try:
-            self._wait_until_it_answers(self._child, timeout_s)
+            self._wait_until_it_answers(self._child, ports, timeout_s)
         except BaseException:
             self.kill()
             raise
@@ -226,24 +226,23 @@ class EmbeddedKafka:
         if code != 0:
             raise BrokerDidNotStart(self._with_logs(f"formatting {self._data} failed ({code})"))
 
-    def _wait_until_it_answers(self, child: BoundChild, timeout_s: float) -> None:
+    def _wait_until_it_answers(self, child: BoundChild, ports: Ports, timeout_s: float) -> None:
         deadline = Deadline(timeout_s)
         while not deadline.passed():
             deadline.log_waiting(lambda: f"Kafka over {self._data} to answer on {self.bootstrap}")
             code = child.wait(PROBE_EVERY_S)
             if code is not None:
                 raise BrokerDidNotStart(self._with_logs(f"Kafka ended at its start ({code})"))
-            if self._answers():
+            if self._answers(ports):
                 return
         raise BrokerDidNotStart(
             self._with_logs(f"Kafka did not answer on {self.bootstrap} within {timeout_s} s")
         )
 
-    def _answers(self) -> bool:
-        assert self._ports is not None
+    def _answers(self, ports: Ports) -> bool:
         with socket.socket() as probe:
             probe.settimeout(1)
-            if probe.connect_ex((LOOPBACK, self._ports.broker)) != 0:
+            if probe.connect_ex((LOOPBACK, ports.broker)) != 0:
                 return False
         # The port is open before the broker serves; only then is it in the list of brokers.
         admin = AdminClient(
