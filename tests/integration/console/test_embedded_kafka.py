@@ -1,4 +1,4 @@
-"""The embedded broker as a process: its data survives it, and it survives nobody."""
+"""The embedded broker as a process: its data outlives it, and it never outlives its parent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def occupied_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_what_was_acknowledged_is_there_again_after_kill_9(own_kafka: KafkaFactory) -> None:
+def test_acknowledged_records_survive_kill_9(own_kafka: KafkaFactory) -> None:
     kafka = own_kafka()
     bootstrap, first_pid = kafka.bootstrap, kafka.pid
     topic = create_topic(bootstrap)
@@ -50,7 +50,7 @@ def test_what_was_acknowledged_is_there_again_after_kill_9(own_kafka: KafkaFacto
     assert read(bootstrap, topic, 2) == [b"one", b"two"]
 
 
-def test_a_stopped_broker_leaves_with_its_data_for_another_object(tmp_path: Path) -> None:
+def test_another_object_starts_a_stopped_broker_with_its_data(tmp_path: Path) -> None:
     with start_kafka(tmp_path) as first:
         topic = create_topic(first.bootstrap)
         produce(first.bootstrap, topic, [b"kept"])
@@ -136,14 +136,14 @@ def test_wait_gives_the_exit_code_of_a_broker_that_was_killed(own_kafka: KafkaFa
     assert kafka.wait() == -signal.SIGKILL
 
 
-def test_a_setting_that_kafka_refuses_stops_the_start_with_its_words(tmp_path: Path) -> None:
+def test_a_setting_that_kafka_refuses_ends_the_start_with_its_log(tmp_path: Path) -> None:
     kafka = EmbeddedKafka(tmp_path, overrides={"log.segment.bytes": "few"})
 
     with pytest.raises(BrokerDidNotStart, match=r"few[\s\S]*log\.segment\.bytes"):
         kafka.start()
 
 
-def test_a_broker_that_runs_is_not_started_twice(kafka: EmbeddedKafka) -> None:
+def test_starting_a_running_broker_is_refused(kafka: EmbeddedKafka) -> None:
     with pytest.raises(EmbeddedKafkaError, match=str(kafka.pid)):
         kafka.start()
 
@@ -153,13 +153,13 @@ def test_before_its_start_a_broker_has_no_address(tmp_path: Path) -> None:
         _ = EmbeddedKafka(tmp_path).bootstrap
 
 
-def test_ports_stay_with_the_folder(tmp_path: Path) -> None:
+def test_a_folder_keeps_its_ports(tmp_path: Path) -> None:
     first = settle_ports(tmp_path, None)
 
     assert settle_ports(tmp_path, None) == first
 
 
-def test_a_port_that_was_asked_for_moves_only_the_clients_port(tmp_path: Path) -> None:
+def test_an_explicit_port_replaces_only_the_clients_port(tmp_path: Path) -> None:
     first = settle_ports(tmp_path, None)
     (tmp_path / "other").mkdir()
     other = settle_ports(tmp_path / "other", first.broker).controller
@@ -172,7 +172,7 @@ def test_a_taken_port_is_refused_by_name(tmp_path: Path, occupied_port: int) -> 
         settle_ports(tmp_path, occupied_port)
 
 
-def test_a_file_of_ports_that_is_no_such_file_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_a_damaged_file_of_ports_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "ports.json").write_text('{"broker": 1}')
 
     with pytest.raises(EmbeddedKafkaError, match=r"ports\.json.*delete that file"):

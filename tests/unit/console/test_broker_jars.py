@@ -1,4 +1,4 @@
-"""Kafka's files: fetched once, believed only by their checksum, and never without saying so."""
+"""Kafka's jars: downloaded once, verified by checksum, with typed errors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rollstream.console.broker.java import find_java
 
 
 class Repository:
-    """Stands in for jgo: hands out what a test says, and counts."""
+    """A fake jgo that serves the test's content and records the requests."""
 
     def __init__(self, content: bytes | OSError) -> None:
         self.content = content
-        self.asked: list[str] = []
+        self.requested: list[str] = []
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def context(repo_cache: Path, remote_repos: dict[str, str]) -> SimpleNamespace:
@@ -39,7 +39,7 @@ class Repository:
 
     def _artifact(self, path: Path) -> SimpleNamespace:
         def resolve() -> Path:
-            self.asked.append(path.name)
+            self.requested.append(path.name)
             if isinstance(self.content, OSError):
                 raise self.content
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ class Repository:
         return SimpleNamespace(cached_path=path, resolve=resolve)
 
 
-def test_a_file_that_is_not_the_pinned_one_is_refused_and_nothing_is_called_complete(
+def test_a_jar_with_another_checksum_is_refused_and_the_cache_stays_incomplete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Repository(b"half a jar").install(monkeypatch)
@@ -70,7 +70,7 @@ def test_no_network_is_a_typed_error_that_names_the_file_and_the_remedy(
         kafka_jars(tmp_path)
 
 
-def test_what_is_in_the_cache_is_used_without_asking_anybody(
+def test_cached_jars_are_used_without_a_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = Repository(b"")
@@ -79,7 +79,7 @@ def test_what_is_in_the_cache_is_used_without_asking_anybody(
 
     jars = kafka_jars(tmp_path)
 
-    assert repository.asked == []
+    assert repository.requested == []
     assert [jar.name for jar in jars] == [jar.filename for jar in pinned_jars()]
 
 

@@ -41,7 +41,7 @@ def test_a_leading_space_of_a_value_survives() -> None:
     assert render({"key": " x"}) == "key=\\ x\n"
 
 
-def test_the_pinned_files_name_each_jar_once_with_a_whole_checksum() -> None:
+def test_the_pinned_files_name_each_jar_once_with_a_full_checksum() -> None:
     jars = pinned_jars()
 
     assert len({jar.filename for jar in jars}) == len(jars)

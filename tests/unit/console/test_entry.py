@@ -1,4 +1,4 @@
-"""The script's first steps: what is missing is named, what is printed while Kafka starts."""
+"""The script's errors for missing extras and wrong paths, and the progress of Kafka's start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_missing_extra_is_named_with_what_to_run(
     )
 
 
-def test_what_is_counted_becomes_a_bar_and_the_rest_lines() -> None:
+def test_counted_progress_is_a_bar_and_other_messages_are_lines() -> None:
     out = StringIO()
     with Fetching(Console(file=out, width=100)) as fetching:
         fetching("formatting kafka")
@@ -46,18 +46,18 @@ def test_what_is_counted_becomes_a_bar_and_the_rest_lines() -> None:
     ("seconds", "words"),
     [(None, "never"), (0.04, "0.0 s"), (59.9, "59.9 s"), (120, "2 min")],
 )
-def test_ages_are_said_as_people_say_them(seconds: float | None, words: str) -> None:
+def test_ages_have_a_unit_that_fits(seconds: float | None, words: str) -> None:
     assert age(seconds) == words
 
 
 @pytest.mark.parametrize(
-    ("module", "said"),
+    ("module", "message"),
     [
         ("jgo.core", "needs jgo; in the clone of Rollstream, run: pip install '.[local]'"),
         ("oops", ""),
     ],
 )
-def test_command_whose_extra_is_missing_names_it(module: str, said: str) -> None:
+def test_command_whose_extra_is_missing_names_it(module: str, message: str) -> None:
     app = build()
 
     @app.command("broken")
@@ -66,8 +66,8 @@ def test_command_whose_extra_is_missing_names_it(module: str, said: str) -> None
 
     done = CliRunner().invoke(app, ["broken"])
     assert done.exit_code == 1
-    assert said in done.stderr
-    assert isinstance(done.exception, SystemExit if said else ModuleNotFoundError)
+    assert message in done.stderr
+    assert isinstance(done.exception, SystemExit if message else ModuleNotFoundError)
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
@@ -78,5 +78,5 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     assert line.startswith(f"rollstream: {tmp_path / 'file'}")
 
 
-def test_a_port_that_is_none_is_refused() -> None:
+def test_an_impossible_port_is_refused() -> None:
     assert CliRunner().invoke(build(), ["up", "--port", "99999"]).exit_code == 2

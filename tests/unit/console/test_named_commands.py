@@ -1,4 +1,4 @@
-"""A message that names a command names one that there is."""
+"""Every command that a source names exists."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rollstream.console.app import build
 NAMED = re.compile(r"`rollstream ((?:[a-z]+ ?)+)")
 
 
-def is_there(words: list[str]) -> bool:
-    """Whether the words lead to a command; what follows a command is its arguments."""
+def exists(words: list[str]) -> bool:
+    """True where the words begin with a command; the rest are its arguments."""
     command: Any = typer.main.get_command(build())
     for word in words:
         if not isinstance(command, TyperGroup):
@@ -34,10 +34,10 @@ NAMES = sorted(
 
 @pytest.mark.parametrize(("words", "file"), NAMES)
 def test_every_command_that_a_source_names_exists(words: str, file: str) -> None:
-    assert is_there(words.split()), f"{file} names `rollstream {words}`"
+    assert exists(words.split()), f"{file} names `rollstream {words}`"
 
 
 def test_names_are_found_and_wrong_ones_are_noticed() -> None:
     assert "topics create" in {words for words, _ in NAMES}
-    assert not is_there(["topics", "surprise"])
-    assert not is_there(["surprise"])
+    assert not exists(["topics", "surprise"])
+    assert not exists(["surprise"])

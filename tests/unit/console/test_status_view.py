@@ -1,4 +1,4 @@
-"""What the tables show where there is little room."""
+"""The tables of status and audit at 80 columns."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SAMPLERS = {"trainer-a": SamplerConfig(environments=("math",))}
 
 
 def shown(view: RenderableType) -> str:
-    """As a pipe gets it, where rich knows no width but 80 columns."""
+    """The text that a pipe gets, for which rich assumes 80 columns."""
     out = StringIO()
     Console(file=out, width=80).print(view)
     return out.getvalue()
@@ -93,7 +93,7 @@ def test_groups_that_are_not_ready_are_named_below_the_table() -> None:
     assert "trainer-a: 7 groups from before the dedupe horizon" in text
 
 
-def test_audit_calls_records_what_counts_the_word_that_a_group_was_begun_too() -> None:
+def test_audit_counts_control_events_among_the_records() -> None:
     row = PartitionAudit(
         environment="math",
         partition=0,

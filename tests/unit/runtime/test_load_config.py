@@ -1,4 +1,4 @@
-"""The configuration: one file, checked whole, errors that say what to write instead."""
+"""The configuration: one file, all of it checked, with errors that name what to write instead."""
 
 from __future__ import annotations
 
@@ -77,24 +77,24 @@ def test_wrong_setting_names_file_key_value_and_what_to_write(
     assert refusal(tmp_path, MINIMAL + line) == [f"rollstream.toml: environments.math.{complaint}"]
 
 
-def test_key_like_no_other_lists_the_keys_that_there_are(tmp_path: Path) -> None:
+def test_unknown_key_without_a_close_match_lists_the_known_keys(tmp_path: Path) -> None:
     (line,) = refusal(tmp_path, MINIMAL.replace("[store]", "qqq = 1\n[store]"))
     assert line.startswith("rollstream.toml: kafka.qqq = 1: there is no such key; remove it, or ")
     assert "namespace" in line
 
 
-def test_settings_that_could_never_make_progress_are_refused(tmp_path: Path) -> None:
+def test_settings_with_which_nothing_could_progress_are_refused(tmp_path: Path) -> None:
     (line,) = refusal(tmp_path, MINIMAL + "min_group_size = 9")
     assert "environments.math: min_group_size 9 is above target_group_size 8" in line
     assert "lower it" in line
 
 
-def test_sampler_of_an_environment_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_sampler_of_an_unknown_environment_is_refused(tmp_path: Path) -> None:
     (line,) = refusal(tmp_path, MINIMAL + SAMPLER.replace('"math"', '"maths"'))
     assert "samplers.trainer-a.environments names 'maths'" in line
 
 
-def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_one_error_lists_every_problem(tmp_path: Path) -> None:
     lines = refusal(tmp_path, "kafka = 3\n[samplers.a]\n")
     assert lines == [
         "rollstream.toml: kafka = 3: must be a section; for example [kafka] with bootstrap = "
@@ -111,7 +111,7 @@ def test_missing_file_names_the_sections_to_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"[kafka\n", b"\xff\xfe"])
-def test_file_that_is_no_toml_says_so(tmp_path: Path, raw: bytes) -> None:
+def test_file_that_is_not_toml_is_refused(tmp_path: Path, raw: bytes) -> None:
     file = tmp_path / "rollstream.toml"
     file.write_bytes(raw)
     with pytest.raises(ConfigError, match="is not TOML"):
@@ -134,7 +134,7 @@ def test_variables_override_keys_whatever_their_case(tmp_path: Path) -> None:
     assert config.kafka.client == {"sasl.username": "me"}
 
 
-def test_variable_may_give_what_the_file_leaves_out(tmp_path: Path) -> None:
+def test_variable_may_set_a_key_that_the_file_lacks(tmp_path: Path) -> None:
     without = MINIMAL.replace('bootstrap = "localhost:9092"', "")
     assert load(tmp_path, without, ROLLSTREAM_KAFKA__BOOTSTRAP="a:1").kafka.bootstrap == "a:1"
 

@@ -93,7 +93,7 @@ def test_equal_rows_give_equal_bytes(drawn: list[Any]) -> None:
     assert once == again
 
 
-def test_only_the_fields_that_are_asked_for_are_there() -> None:
+def test_only_the_requested_fields_are_read() -> None:
     blobs = written(Columns.from_segments(members(3)))
     found = read_rows(blobs, PATH, fields=["reward", "environment", "logprobs", "loss_mask"])
     assert found.scalars == {"reward": [0.0, 1.0, 0.0], "environment": ["math"] * 3}
@@ -123,7 +123,7 @@ def test_ranges_of_a_local_file_are_views_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("byte", [0, 2, 3])
-def test_array_whose_page_is_not_what_the_footer_says_is_corrupt(byte: int) -> None:
+def test_array_whose_page_is_not_the_one_in_the_footer_is_corrupt(byte: int) -> None:
     blobs = written(Columns.from_segments(members(3)))
     data = bytearray(blobs.read(PATH))
     group = pq.read_metadata(pa.BufferReader(bytes(data))).row_group(0)
@@ -251,7 +251,7 @@ def root(tmp_path: Path) -> Path:
         messages='[{"role": "user"}]',
     )
     seal(blobs, [rare], name="b", offset=10)
-    # Nobody named this one: a flush that died before its event.
+    # No manifest names this one: its flush ended before its event.
     orphan = encode_rows(Columns.from_segments(members(4)), provenance(4))
     blobs.create(PATH.replace("7-a", "8-orphan"), orphan)
     return tmp_path
@@ -288,7 +288,7 @@ def test_duckdb_reads_partitions_and_lists(root: Path) -> None:
 
 
 @pytest.mark.proves("F10", "A10")
-def test_open_dataset_shows_what_manifests_name_and_nothing_else(root: Path) -> None:
+def test_open_dataset_has_the_files_that_manifests_name_and_no_others(root: Path) -> None:
     table = open_dataset(root).to_table(
         columns=["environment", "policy_version", "segment", "reward", "output_tokens"]
     )
@@ -325,7 +325,7 @@ def test_open_dataset_of_an_empty_store_has_columns_and_no_rows(tmp_path: Path) 
     )
 
 
-def test_open_dataset_of_a_root_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_open_dataset_of_a_missing_root_is_typed(tmp_path: Path) -> None:
     root = tmp_path / "mistyped"
     for name in (root, root.as_uri()):
         with pytest.raises(BlobMissing, match=r"mistyped.* nothing was ever written"):

@@ -1,4 +1,4 @@
-"""What only a disk can do to blobs: run full, lose power, be left by a killed process."""
+"""Faults of a disk: it is full, loses power, loses a mount, or has files of a killed process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def blobs(tmp_path: Path) -> LocalBlobs:
 
 
 class Disk:
-    """Records, in order, what is synced and what gets its name."""
+    """Records the order of syncs and links."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.events: list[str] = []
@@ -44,7 +44,7 @@ class Disk:
 
 @contextmanager
 def root_is_away(root: Path, *, leaves_a_mount_point: bool) -> Iterator[None]:
-    """What a lost mount looks like: at the root, another folder shows; at a parent, none does."""
+    """A lost mount: another folder at the root if it was mounted there, none if at a parent."""
     away = root.with_name("away")
     root.rename(away)
     if leaves_a_mount_point:
@@ -73,7 +73,7 @@ def test_create_syncs_bytes_before_the_name_and_folders_before_it_returns(
     assert named < len(disk.events) - 1
 
 
-def test_folder_that_another_process_made_is_synced_all_the_same(
+def test_folder_that_another_process_made_is_synced_too(
     blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (blobs.root / "a" / "b").mkdir(parents=True)
@@ -82,7 +82,7 @@ def test_folder_that_another_process_made_is_synced_all_the_same(
     assert {"folder b", "folder a", "folder root"} <= set(disk.events)
 
 
-def test_a_name_that_is_there_is_synced_before_somebody_relies_on_it(
+def test_an_existing_name_is_synced_before_it_is_reported(
     blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blobs.create("a/b/c", b"x")
@@ -134,7 +134,7 @@ def test_short_writes_are_continued(blobs: LocalBlobs, monkeypatch: pytest.Monke
     assert blobs.read("a") == b"seven.."
 
 
-def test_what_a_killed_process_left_is_never_listed(blobs: LocalBlobs) -> None:
+def test_files_that_a_killed_process_left_are_never_listed(blobs: LocalBlobs) -> None:
     staging = blobs.root / STAGING
     staging.mkdir(parents=True)
     (staging / "half").write_bytes(b"ha")
@@ -162,7 +162,7 @@ LOST = r"not the folder that it was.*was a mount lost\?"
 @pytest.mark.parametrize("leaves_a_mount_point", [False, True])
 @pytest.mark.parametrize("how", ["create", "replace"])
 @pytest.mark.parametrize("path", ["a/b/2", "new/2"])
-def test_nothing_is_written_while_the_root_is_away_and_all_goes_on_once_it_is_back(
+def test_writes_are_refused_while_the_root_is_away_and_work_once_it_is_back(
     blobs: LocalBlobs, leaves_a_mount_point: bool, how: str, path: str
 ) -> None:
     blobs.create("a/b/1", b"1")
@@ -175,7 +175,7 @@ def test_nothing_is_written_while_the_root_is_away_and_all_goes_on_once_it_is_ba
 
 
 @pytest.mark.parametrize("leaves_a_mount_point", [False, True])
-def test_root_that_was_there_at_the_start_and_is_lost_before_the_first_write_is_missed(
+def test_root_that_existed_at_the_start_and_is_lost_before_the_first_write_is_refused(
     tmp_path: Path, leaves_a_mount_point: bool
 ) -> None:
     root = tmp_path / "root"
@@ -222,7 +222,7 @@ def test_root_lost_while_bytes_are_synced_gives_no_blob_a_name(
     assert blobs.read(path) == b"2"
 
 
-def test_what_only_reads_or_deletes_makes_no_root(blobs: LocalBlobs) -> None:
+def test_reads_and_deletes_make_no_root(blobs: LocalBlobs) -> None:
     assert list(blobs.list("")) == []
     assert blobs.info("a") is None
     blobs.delete("a")
@@ -246,7 +246,7 @@ def test_folder_removed_under_a_running_process_is_made_and_synced_again_by_the_
     assert {"folder b", "folder a", "folder root"} <= set(disk.events)
 
 
-def test_parent_that_had_to_be_made_again_is_synced_again(
+def test_parent_that_was_made_again_is_synced_again(
     blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blobs.create("a/b/1", b"1")
@@ -263,7 +263,7 @@ def test_staging_folder_that_was_removed_is_made_again(blobs: LocalBlobs) -> Non
     assert blobs.read("b") == b"2"
 
 
-def test_root_that_cannot_be_looked_at_is_a_store_error(tmp_path: Path) -> None:
+def test_root_that_cannot_be_read_is_a_store_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match=r"root.*check the disk"):
         LocalBlobs(tmp_path / "file" / "root")

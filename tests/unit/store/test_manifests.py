@@ -79,7 +79,7 @@ def test_projecting_again_changes_nothing(event: Flushed) -> None:
     assert blobs.read(path) == before
 
 
-def test_other_bytes_under_the_name_are_compared_not_believed(event: Flushed) -> None:
+def test_other_bytes_at_the_path_are_corrupt(event: Flushed) -> None:
     blobs = MemoryBlobs()
     blobs.create(manifest_path(ADDRESS, 99), b"{}")
     with pytest.raises(CorruptFile, match="holds another event"):
@@ -87,7 +87,7 @@ def test_other_bytes_under_the_name_are_compared_not_believed(event: Flushed) ->
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"schema": "flushed.v1"}', b"\xff"])
-def test_bytes_that_are_no_manifest_are_typed(data: bytes) -> None:
+def test_bytes_that_are_no_manifest_are_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptFile, match="no manifest"):
         read_manifest(data)
 
@@ -122,12 +122,12 @@ def test_files_are_visible_once_a_manifest_names_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("root", ["s3://bucket/run", "data/run", "file://host/data", "file:data"])
-def test_root_that_is_no_local_folder_says_what_to_write(root: str) -> None:
+def test_root_that_is_no_local_folder_names_the_remedy(root: str) -> None:
     with pytest.raises(UnsupportedRoot, match="file:///an/absolute/folder"):
         open_store(root)
 
 
-def test_root_may_have_signs_that_urls_escape(tmp_path: Path) -> None:
+def test_root_may_have_characters_that_urls_escape(tmp_path: Path) -> None:
     open_store(f"file://{tmp_path}/a%20b").create("x", b"1")
     assert (tmp_path / "a b" / "x").read_bytes() == b"1"
     assert open_dataset(tmp_path / "a b").count_rows() == 0

@@ -1,4 +1,4 @@
-"""Advice about the page cache changes nothing that a reader sees."""
+"""Dropping cached pages changes nothing that a reader sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of our own writing hold what pyarrow would have written, for any reader."""
+"""Files of our own writer hold the table that pyarrow would write, for any reader."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_any_plain_rows_are_the_table_that_pyarrow_writes(drawn: list[Segment]) 
 
 @given(st.lists(st.sampled_from([0.0, -0.0, 1.5, -2.5, None]), min_size=1))
 @settings(max_examples=50)
-def test_range_of_rewards_is_what_pyarrow_says(rewards: list[float | None]) -> None:
+def test_bounds_of_rewards_are_those_of_pyarrow(rewards: list[float | None]) -> None:
     assert_same_file(Columns.from_segments([make_segment(reward=r) for r in rewards]))
 
 
@@ -130,13 +130,13 @@ def repeated(rows: int) -> Columns:
 
 
 @pytest.mark.parametrize("distinct", [1, 2, 255, 256, 257, DISTINCT_MAX])
-def test_any_number_of_distinct_words_comes_back(distinct: int) -> None:
+def test_any_number_of_distinct_texts_comes_back(distinct: int) -> None:
     rows = distinct + 3
     ids = [f"g{row % distinct}" for row in range(rows)]
     assert_same_file(repeated(rows), {**sources(rows), "group_id": ids})
 
 
-def test_more_distinct_words_have_no_dictionary() -> None:
+def test_more_distinct_texts_have_no_dictionary() -> None:
     rows = DISTINCT_MAX + 1
     ids = [f"g{row}" for row in range(rows)]
     file, _ = both(repeated(rows), {**sources(rows), "group_id": ids})
@@ -149,7 +149,7 @@ def test_more_distinct_words_have_no_dictionary() -> None:
 @pytest.mark.parametrize(
     "names", [["x" * 4_096], ["x" * 4_097], ["a", "x" * 4_097], ["a" * 4_097, "x"]]
 )
-def test_long_text_bounds_no_range(names: list[str]) -> None:
+def test_long_text_has_no_bound_in_the_statistics(names: list[str]) -> None:
     assert_same_file(Columns.from_segments([make_segment(example_id=name) for name in names]))
 
 
@@ -211,7 +211,7 @@ def test_schema_with_a_type_that_is_not_written_here_is_left_to_pyarrow(
     assert plain_rows._shape_and_writers.__wrapped__() is None
 
 
-def test_footer_that_is_laid_out_otherwise_is_left_to_pyarrow() -> None:
+def test_footer_with_another_layout_is_left_to_pyarrow() -> None:
     schema = pa.schema([pa.field("x", pa.int32())])
     assert FileShape.of(schema) is not None
     sink = pa.BufferOutputStream()
@@ -219,7 +219,7 @@ def test_footer_that_is_laid_out_otherwise_is_left_to_pyarrow() -> None:
     assert around_counts(sink.getvalue().to_pybytes()) is None
 
 
-def test_duckdb_reads_what_is_null_empty_and_mapped(tmp_path: Path) -> None:
+def test_duckdb_reads_nulls_empty_lists_and_maps(tmp_path: Path) -> None:
     drawn = [
         make_segment(rewards={"format": 0.5, "length": -1.0}, logprobs=None),
         make_segment(output_tokens=[], logprobs=[], reward=None),

@@ -1,4 +1,4 @@
-"""Memory is kept warm as far as the C library lets, and never made colder than it was."""
+"""keep_memory_warm sets the thresholds that the C library accepts, and no others."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def _as_before() -> Iterator[None]:
     [
         (Libc(1 << 31), {MMAP: 1024 * MIB, TRIM: 256 * MIB}),
         (Libc(32 * MIB), {MMAP: 32 * MIB, TRIM: 256 * MIB}),
-        (Libc(MIB // 2), {}),  # The other alone would stop it from learning.
+        (Libc(MIB // 2), {}),  # Setting the other alone would fix the threshold at its default.
         (object(), {}),
     ],
     ids=["any value", "the limit of 64 bits", "the limit of 32 bits", "no mallopt"],
 )
-def test_large_buffers_are_kept_as_far_as_the_c_library_lets(
+def test_thresholds_are_the_largest_that_the_c_library_accepts(
     monkeypatch: pytest.MonkeyPatch, libc: Any, taken: dict[int, int]
 ) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: libc)

@@ -39,7 +39,7 @@ def test_help_has_an_example(line: CommandLine, command: list[str]) -> None:
     assert f"Example: rollstream {' '.join(command)}" in done.stdout
 
 
-def test_up_says_that_it_reads_a_configuration_only_where_one_is_named(line: CommandLine) -> None:
+def test_help_of_up_explains_when_it_reads_a_configuration(line: CommandLine) -> None:
     words = " ".join(line.run("up", "--help").stdout.replace("│", " ").split())
     assert "without it the port of kafka.bootstrap where --config is given" in words
     assert "read only if given" in words
@@ -57,7 +57,7 @@ def test_error_is_one_line_on_stderr_without_traceback(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_topics_create_makes_what_is_missing_once(line: CommandLine) -> None:
+def test_topics_create_creates_missing_topics_once(line: CommandLine) -> None:
     names = [spec.name for spec in specs_of(line.config)]
     first = line.run("topics", "create", "--json")
     assert json.loads(first.stdout) == names
@@ -66,7 +66,7 @@ def test_topics_create_makes_what_is_missing_once(line: CommandLine) -> None:
     assert line.run("topics", "check").exit_code == 0
 
 
-def test_topics_check_says_what_differs_and_exits_1(line: CommandLine) -> None:
+def test_topics_check_lists_differences_and_exits_1(line: CommandLine) -> None:
     wanted = {spec.name: spec for spec in specs_of(line.config)}
     rollouts = wanted.pop(line.layout.rollouts("math"))
     wanted.pop(line.layout.sampler("trainer-a"))
@@ -83,7 +83,7 @@ def test_topics_check_says_what_differs_and_exits_1(line: CommandLine) -> None:
     ]
 
 
-def test_files_lists_what_manifests_name(line: CommandLine) -> None:
+def test_files_lists_the_files_that_manifests_name(line: CommandLine) -> None:
     assert line.run("files").stdout == ""
     assert json.loads(line.run("files", "--json").stdout) == []
     path = seal(line.blobs, members(2))
@@ -93,7 +93,7 @@ def test_files_lists_what_manifests_name(line: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
-def test_files_of_a_root_without_any_says_so_beside_the_list(
+def test_files_of_an_empty_root_explains_it_on_stderr(
     line: CommandLine, options: list[str]
 ) -> None:
     done = line.run("files", *options)
@@ -104,14 +104,14 @@ def test_files_of_a_root_without_any_says_so_beside_the_list(
     assert line.run("files", *options).stderr == ""
 
 
-def test_seal_without_topics_says_what_to_do(line: CommandLine) -> None:
+def test_seal_without_topics_names_the_remedy(line: CommandLine) -> None:
     done = line.run("seal")
     assert done.exit_code == 1
     assert "rollstream topics create" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_seal_that_is_told_to_stop_leaves_cleanly(line: CommandLine) -> None:
+def test_stopped_seal_exits_0(line: CommandLine) -> None:
     line.create_topics()
     line.stopping.set()
     done = line.run("seal", "--name", "sealer-x")
