@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,13 +42,7 @@ def event() -> Flushed:
         segment_idxs=np.array([0, 1], np.int32),
     )
     incomplete = SealedFile(path="incomplete/y.parquet", size=3, rows=1, checksum="cd")
-    return Flushed(
-        **{
-            **{name: getattr(plain, name) for name in Flushed.__slots__},
-            "settled": (settled,),
-            "incomplete": (incomplete,),
-        }
-    )
+    return replace(plain, settled=(settled,), incomplete=(incomplete,))
 
 
 @pytest.mark.proves("A10")
