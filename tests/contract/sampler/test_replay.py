@@ -181,7 +181,7 @@ def test_of_several_trainers_the_newest_decision_is_checked_unless_one_is_named(
 
 def test_a_step_without_files_and_a_name_without_section_say_so(world: LocalWorld) -> None:
     train(world, 1)
-    with pytest.raises(BlobMissing, match="for step 9 lies under"):
+    with pytest.raises(BlobMissing, match="for step 9 under"):
         file_check(world, 9)
     with pytest.raises(UnknownSampler, match=r"no \[samplers\.other\]"):
         check_from_files("other", 0, config=world.config, store=world.store)

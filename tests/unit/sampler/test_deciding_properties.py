@@ -15,8 +15,12 @@ from hypothesis import strategies as st
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
 from rollstream.sampler.deciding.batches import NextBatch, Replace
-from rollstream.sampler.deciding.policies import PublishPolicy
-from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, Resume
+from rollstream.sampler.deciding.trainer import (
+    Ack,
+    MarkCheckpointed,
+    PublishPolicy,
+    Resume,
+)
 from rollstream.sampler.errors import TooManyOpenBatches
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import ref_of

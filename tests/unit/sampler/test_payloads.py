@@ -29,7 +29,7 @@ def sealed(blobs: Blobs, name: str, *, output: int = 64) -> list[KnownGroup]:
 def test_rows_are_those_of_the_group(blobs: Blobs) -> None:
     groups = sealed(blobs, "a")
     part = Payloads(blobs, 1 << 20).parts(0, [(7, groups[2])])[0]
-    assert (part.slot, part.first) == (7, groups[2].group.row_start)
+    assert (part.slot, part.rows.start) == (7, groups[2].group.row_start)
     assert set(REQUIRED_ARRAYS) <= set(part.columns.arrays)
     uids = Payloads(blobs, 0).all_fields(groups[2]).scalars["rollout_uid"]
     assert list(uids) == list(groups[2].segments.uids[4:6])
@@ -68,7 +68,7 @@ def test_a_file_whose_groups_all_were_served_leaves_when_another_step_is_asked_f
     assert 0 < cache.cached_bytes <= held, "the first left, the second is still needed"
     part = cache.parts(0, [(0, first[1])])[0]
     assert cache.files_read == 3
-    assert part.columns.arrays["output_tokens"].row(part.first) is not None
+    assert part.columns.arrays["output_tokens"].row(part.rows.start) is not None
 
 
 def test_a_batch_larger_than_the_cache_reads_each_file_once(blobs: Blobs) -> None:

@@ -45,7 +45,7 @@ def batch_of(
         groups=(),
         digest=b"d",
     )
-    parts = [GroupRows(i, g, columns, g.group.row_start) for i, g in enumerate(groups)]
+    parts = [GroupRows(i, g, columns) for i, g in enumerate(groups)]
     served = ServedBatch(event, 0, (), (), b"d")
     assembled = assemble(served, parts, memory=memory or Fresh(), groups_ready=5)
     return assembled(waited_s=0.5, read_group=None)

@@ -13,8 +13,12 @@ from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
 from rollstream.sampler.deciding.batches import NextBatch, Replace
 from rollstream.sampler.deciding.command import Command
-from rollstream.sampler.deciding.policies import PublishPolicy
-from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, Resume
+from rollstream.sampler.deciding.trainer import (
+    Ack,
+    MarkCheckpointed,
+    PublishPolicy,
+    Resume,
+)
 from rollstream.sampler.errors import SamplerError
 from rollstream.schemas.events import BatchServed
 from rollstream.streams.broker import TopicPartition

@@ -2,8 +2,7 @@
 
 - ``command``       ``Command``: what all have in common; ``Reply``
 - ``batches``       ``NextBatch``, ``Replace``
-- ``trainer``       ``Ack``, ``MarkCheckpointed``, ``Resume``
-- ``policies``      ``PublishPolicy``
+- ``trainer``       ``Ack``, ``MarkCheckpointed``, ``Resume``, ``PublishPolicy``
 - ``looking``       ``AskProgress``, ``AskStats``, ``ReadGroup``, ``Start``: they decide nothing
 - ``choose``        ``sample_groups``: which of the ready groups make a batch
 - ``dropping``      groups that will never be served, and the events that drop them

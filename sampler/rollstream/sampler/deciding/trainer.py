@@ -1,4 +1,4 @@
-"""What a trainer reports: batches trained on, checkpoints, new beginnings. Pure."""
+"""What a trainer reports: batches trained on, checkpoints, new beginnings, new weights. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Literal
 from rollstream.sampler.deciding.command import Command, Engine, Now
 from rollstream.sampler.deciding.served_steps import batch_of
 from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
-from rollstream.schemas.events import Acked, Checkpointed, Resumed, SamplerEvent
+from rollstream.schemas.events import (
+    Acked,
+    Checkpointed,
+    PolicyPublished,
+    Resumed,
+    SamplerEvent,
+)
+from rollstream.schemas.order import Policy
 from rollstream.streams.folds.sampler.state import SamplerState
 
 AckStatus = Literal["trained", "failed"]
@@ -117,3 +124,53 @@ class Resume(Command[int]):
                 f"steps {first} to {min(state.batches) - 1} are final and no longer held, so they "
                 "cannot be replayed; resume from a newer checkpoint, or with later='release'"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishPolicy(Command[Policy]):
+    """Weights ``step`` can be sampled with, under this version."""
+
+    step: int
+    policy_version: str
+
+    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        if self.step < 0 or not self.policy_version:
+            raise InvalidRequest(
+                f"policy {self.policy_version!r} of step {self.step}: the version must not be "
+                "empty and the step not negative"
+            )
+        version = self._unused_version(state)
+        published = state.policies.get((state.policy_epoch, self.step))
+        if published is not None:
+            if published not in (version, self.policy_version):
+                raise RequestDiffers(
+                    f"weights {self.step} were published as {published!r} and now as "
+                    f"{self.policy_version!r}; a policy has one version"
+                )
+            return []
+        holder = state.versions.get(version)
+        if holder is not None:
+            raise RequestDiffers(
+                f"version {version!r} already names weights {holder[1]} and is now given to "
+                f"weights {self.step}; a version is never used again"
+            )
+        event = PolicyPublished(
+            **now,
+            trainer_epoch=state.trainer_epoch,
+            step=self.step,
+            policy_version=version,
+            lineage=state.config.lineage,
+            policy_epoch=state.policy_epoch,
+        )
+        return [event]
+
+    def result(self, state: SamplerState, engine: Engine) -> Policy:
+        version = state.policies[state.policy_epoch, self.step]
+        return Policy(state.config.lineage, state.policy_epoch, self.step, version)
+
+    def _unused_version(self, state: SamplerState) -> str:
+        """A version that no older epoch used: a rewound trainer tends to count up to the same."""
+        holder = state.versions.get(self.policy_version)
+        if holder is None or holder[0] == state.policy_epoch:
+            return self.policy_version
+        return f"{self.policy_version}.e{state.policy_epoch}"

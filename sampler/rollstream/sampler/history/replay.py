@@ -37,12 +37,12 @@ Choice = BatchServed | Replaced
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A decision beside what deciding again gives.
+    """A recorded decision, and what the same state decides now.
 
     Attributes:
         offset: of the event in the decision log.
         event: as recorded.
-        group_ids: that the same state, cursor and seed choose now.
+        group_ids: the groups that are chosen now.
         digest: of the batch that they make.
     """
 
@@ -59,10 +59,10 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """A projected decision beside the rows that the files hold.
+    """The digest of a projected decision, and that of the rows that the files hold.
 
     Attributes:
-        recorded: digest of the batch.
+        recorded: digest of the batch when it was decided.
         found: digest of the batch over the rows as they are now.
         differing: ids of groups whose rows are not those that were sealed.
     """
@@ -90,10 +90,11 @@ def replay_step(
 
     Args:
         name: which ``[samplers.<name>]``.
-        config: the configuration, or where it lies; with the settings of the sampler as they were
-            when the step was served.
-        broker, clock: from ``config`` and the system unless given.
-        timeout_s: for reading each log.
+        config: the configuration, or the path of its file, with the sampler's settings as they
+            were when the step was served.
+        broker: instead of the configured one; the caller closes it.
+        clock: instead of the system's.
+        timeout_s: for reading the decision log, and again for the seal logs.
 
     Returns:
         The newest decision for the step and the replacements in it, in their order.
@@ -120,9 +121,9 @@ def check_from_files(
 
     Args:
         name: which ``[samplers.<name>]``.
-        config: the configuration, or where it lies.
-        store: from ``config`` unless given.
-        trainer_epoch: in which the step was decided; None: the newest whose decision lies there.
+        config: the configuration, or the path of its file.
+        store: instead of the configured one.
+        trainer_epoch: in which the step was decided; None: the newest that has a file of it.
 
     Raises:
         BlobMissing: the decision was not projected, or a file of it is gone. CorruptFile.
@@ -156,18 +157,17 @@ def _replay(
     clock: Clock | None,
 ) -> list[Replayed]:
     sampler = sampler_config(name, config)
-    layout = Layout(config.kafka.namespace, config.kafka.generation)
-    log = layout.sampler_log(name)
+    log = Layout(config.kafka.namespace, config.kafka.generation).sampler_log(name)
     decisions = list(_read(broker, [log], Deadline(timeout_s, clock)))
     choices = _choices_of(step, decisions)
     if not choices:
         raise UnknownStep(f"the log of sampler {name!r} has no batch for step {step}")
-    events = [_choice(decisions[index]) for index in choices]
-    if isinstance(events[0], BatchServed):
-        sampler = sampler.model_copy(update={"seed": events[0].seed})
-    cursors = [position_of(event.cursor) for event in events]
+    served = choices[0][1]
+    assert isinstance(served, BatchServed), served
+    cursors = [position_of(event.cursor) for _, event in choices]
     addresses = seal_logs_of(name, config)
-    state = SamplerState(name, sampler, list(addresses.values()))
+    seeded = sampler.model_copy(update={"seed": served.seed})
+    state = SamplerState(name, seeded, list(addresses.values()))
     between: list[tuple[PartitionAddress, ConfirmedEvent]] = []  # The first choice and the last.
     for sealed in _read(broker, list(addresses), Deadline(timeout_s, clock)):
         address = addresses[sealed.where]
@@ -176,7 +176,7 @@ def _replay(
         elif sealed.offset < cursors[-1].get(address, 0):
             between.append((address, sealed))
     replayed, folded = [], 0
-    for index, event, cursor in zip(choices, events, cursors, strict=True):
+    for (index, event), cursor in zip(choices, cursors, strict=True):
         for address, sealed in between:
             if state.applied(address) <= sealed.offset < cursor.get(address, 0):
                 state.apply_groups(address, sealed.offset, sealed.event)
@@ -187,21 +187,16 @@ def _replay(
     return replayed
 
 
-def _choices_of(step: int, decisions: Sequence[ConfirmedEvent]) -> list[int]:
-    """Where the newest batch of a step, and the replacements in it, are among the decisions."""
-    choices: list[int] = []
+def _choices_of(step: int, decisions: Sequence[ConfirmedEvent]) -> list[tuple[int, Choice]]:
+    """The newest batch of a step and the replacements in it, with their indices."""
+    choices: list[tuple[int, Choice]] = []
     for index, decision in enumerate(decisions):
         match decision.event:
-            case BatchServed(step=at) if at == step:
-                choices = [index]
-            case Replaced(step=at) if at == step:
-                choices.append(index)
+            case BatchServed() as event if event.step == step:
+                choices = [(index, event)]
+            case Replaced() as event if event.step == step:
+                choices.append((index, event))
     return choices
-
-
-def _choice(decision: ConfirmedEvent) -> Choice:
-    assert isinstance(decision.event, Choice), decision
-    return decision.event
 
 
 def _newest_epoch(store: Blobs, name: str, step: int) -> int:
@@ -215,9 +210,9 @@ def _newest_epoch(store: Blobs, name: str, step: int) -> int:
     ]
     if not epochs:
         raise BlobMissing(
-            f"no decision of sampler {name!r} for step {step} lies under {folder}/; either the "
-            "step was not served, or it is not yet written there: see store.root and the step, "
-            "or read the logs with replay_step"
+            f"there is no decision of sampler {name!r} for step {step} under {folder}/; either the "
+            "step was not served, or it is not yet written: check store.root and the step, or read "
+            "the logs with replay_step"
         )
     return max(epochs)
 

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from rollstream.runtime.clock import Clock
@@ -20,8 +19,14 @@ from rollstream.sampler.deciding.looking import (
     ReadGroup,
     SamplerStats,
 )
-from rollstream.sampler.deciding.policies import PublishPolicy
-from rollstream.sampler.deciding.trainer import Ack, AckStatus, Later, MarkCheckpointed, Resume
+from rollstream.sampler.deciding.trainer import (
+    Ack,
+    AckStatus,
+    Later,
+    MarkCheckpointed,
+    PublishPolicy,
+    Resume,
+)
 from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.schemas.order import Policy
@@ -66,12 +71,7 @@ class SamplerApi(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property

@@ -63,7 +63,7 @@ class Payloads:
             columns = held.get(group.file.path)
             if columns is None:
                 columns = held[group.file.path] = self._columns(group.file)
-            parts.append(GroupRows(slot, group, columns, group.group.row_start))
+            parts.append(GroupRows(slot, group, columns))
             self._mark_served(group)
         return parts
 

@@ -22,12 +22,22 @@ FIELDS = ("prompt_tokens", "output_tokens", "logprobs", "loss_mask", "rewards", 
 
 
 class GroupRows(NamedTuple):
-    """A group, its slot in the batch, and its rows: those of ``columns`` from ``first`` on."""
+    """A group, its slot in the batch, and the columns of its file."""
 
     slot: int
     group: KnownGroup
     columns: Columns
-    first: int
+
+    @property
+    def rows(self) -> range:
+        """The group's rows among the columns."""
+        start = self.group.group.row_start
+        return range(start, start + self.group.group.rows)
+
+    @property
+    def in_flush(self) -> slice:
+        """The same rows among all segments of the group's flush."""
+        return slice(self.group.first, self.group.first + self.group.group.rows)
 
 
 class AssembledBatch(Protocol):
@@ -49,7 +59,7 @@ def assemble(
     event = served.event
     lengths = _Lengths.of(parts)
     tokens, loss_mask, logprobs = _per_token(parts, lengths, memory)
-    uids = tuple(uid for p in parts for uid in p.group.segments.uids[_rows_of(p)])
+    uids = tuple(uid for p in parts for uid in p.group.segments.uids[p.in_flush])
     rows = [p.group.group.rows for p in parts]
     return partial(
         Batch,
@@ -61,12 +71,12 @@ def assemble(
         prompt_lengths=lengths.prompts.astype(np.int32),
         loss_mask=loss_mask,
         logprobs=logprobs,
-        rewards=_joined([p.group.segments.rewards[_rows_of(p)] for p in parts], np.float32),
+        rewards=_joined([p.group.segments.rewards[p.in_flush] for p in parts], np.float32),
         reward_components=_components(parts, len(uids)),
         group_index=np.repeat(np.arange(len(parts), dtype=np.int32), rows),
         trajectory_index=_trajectories(uids),
         uids=uids,
-        weight_steps=_joined([p.group.segments.weight_steps[_rows_of(p)] for p in parts], np.int64),
+        weight_steps=_joined([p.group.segments.weight_steps[p.in_flush] for p in parts], np.int64),
         environments=tuple(
             name for p in parts for name in (p.group.key.environment,) * p.group.group.rows
         ),
@@ -112,7 +122,7 @@ def _per_token(
     rollout = 0
     for part in parts:
         arrays = part.columns.arrays
-        first, end = part.first, part.first + part.group.group.rows
+        first, end = part.rows.start, part.rows.stop
         prompts, outputs = arrays["prompt_tokens"], arrays["output_tokens"]
         prompt_at = prompts.offsets[first : end + 1].tolist()
         output_at = outputs.offsets[first : end + 1].tolist()
@@ -150,12 +160,7 @@ def _present(ragged: Ragged | None, first: int, end: int) -> tuple[list[Any] | N
 
 
 def _row_lengths(part: GroupRows, name: str) -> NDArray[np.int64]:
-    end = part.first + part.group.group.rows
-    return np.diff(part.columns.arrays[name].offsets[part.first : end + 1])
-
-
-def _rows_of(part: GroupRows) -> slice:
-    return slice(part.group.first, part.group.first + part.group.group.rows)
+    return np.diff(part.columns.arrays[name].offsets[part.rows.start : part.rows.stop + 1])
 
 
 def _joined(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
@@ -166,7 +171,7 @@ def _joined(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
 
 def _stop_reasons(part: GroupRows) -> list[str]:
     reasons = part.group.segments.stop_reasons
-    return [reasons[i] for i in part.group.segments.stop_reason_idxs[_rows_of(part)].tolist()]
+    return [reasons[i] for i in part.group.segments.stop_reason_idxs[part.in_flush].tolist()]
 
 
 def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:
@@ -176,40 +181,40 @@ def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:
 
 
 def _components(parts: Sequence[GroupRows], rollouts: int) -> dict[str, NDArray[np.float32]]:
-    found: dict[str, NDArray[np.float32]] = {}
+    components: dict[str, NDArray[np.float32]] = {}
     at = 0
     for part in parts:
         rewards = part.columns.scalars["rewards"]
-        for row in range(part.first, part.first + part.group.group.rows):
+        for row in part.rows:
             for name, value in rewards[row].items():
-                if name not in found:
-                    found[name] = np.full(rollouts, np.nan, np.float32)
-                found[name][at] = value
+                if name not in components:
+                    components[name] = np.full(rollouts, np.nan, np.float32)
+                components[name][at] = value
             at += 1
-    return dict(sorted(found.items()))
+    return dict(sorted(components.items()))
 
 
 def _token_arrays(parts: Sequence[GroupRows], lengths: _Lengths) -> dict[str, NDArray[Any]]:
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     middles = lengths.offsets[:-1] + lengths.prompts
     at = 0
     for part in parts:
         carried = part.columns.scalars["token_arrays"]
-        for row in range(part.first, part.first + part.group.group.rows):
+        for row in part.rows:
             for array in carried[row]:
                 values = token_array(array, int(lengths.outputs[at]))
                 name = array["name"]
-                if name not in found:
+                if name not in arrays:
                     shape = (int(lengths.offsets[-1]), *values.shape[1:])
-                    found[name] = np.zeros(shape, values.dtype)
-                there = found[name]
-                if (there.dtype, there.shape[1:]) != (values.dtype, values.shape[1:]):
+                    arrays[name] = np.zeros(shape, values.dtype)
+                joined = arrays[name]
+                if (joined.dtype, joined.shape[1:]) != (values.dtype, values.shape[1:]):
                     raise InvalidRequest(
-                        f"token array {name!r} is {there.dtype} [n, *{there.shape[1:]}] in some "
+                        f"token array {name!r} is {joined.dtype} [n, *{joined.shape[1:]}] in some "
                         f"rollouts of this batch and {values.dtype} [n, *{values.shape[1:]}] in "
                         "others; publish it under two names, or resume(…, later='release') and "
                         "ask for batches of one environment with mix"
                     )
-                there[middles[at] : lengths.offsets[at + 1]] = values
+                joined[middles[at] : lengths.offsets[at + 1]] = values
             at += 1
-    return dict(sorted(found.items()))
+    return dict(sorted(arrays.items()))

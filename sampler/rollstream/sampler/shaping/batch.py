@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
-from rollstream.sampler.shaping.padded import Padded, PaddedLayout, pad
+from rollstream.sampler.shaping.padded import Padded, PaddedLayout
 from rollstream.schemas.records import RolloutGroup, RolloutRecord, SampledBatch
 
 GroupReader = Callable[[int, bytes, int], RolloutGroup]  # Of a step's batch by digest: a slot.
@@ -87,16 +87,41 @@ class Batch:
         return len(self.slots)
 
     def padded(self, length: int, pad_id: int, *, layout: PaddedLayout = "sequence") -> Padded:
-        """Rectangles; a rollout that does not fit is an error, never cut off."""
-        return pad(
-            self.tokens,
-            self.offsets,
-            self.prompt_lengths,
-            self.loss_mask,
-            self.logprobs,
-            length=length,
-            pad_id=pad_id,
-            layout=layout,
+        """The rollouts as rectangles of ``length`` columns; nothing is ever cut off.
+
+        Raises:
+            InvalidRequest: a rollout does not fit, or the layout is unknown.
+        """
+        if layout not in ("sequence", "prompt_response"):
+            raise InvalidRequest(
+                f"layout {layout!r} is unknown; use 'sequence' or 'prompt_response'"
+            )
+        rows = len(self)
+        lengths = np.diff(self.offsets)
+        prompt_width = 0
+        starts = np.zeros(rows, np.int64)
+        if layout == "prompt_response" and rows:
+            prompt_width = int(self.prompt_lengths.max())
+            starts = prompt_width - self.prompt_lengths.astype(np.int64)
+        needed = int((starts + lengths).max()) if rows else 0
+        if needed > length:
+            raise InvalidRequest(
+                f"the longest rollout needs {needed} columns and length is {length}; raise it"
+            )
+        within = np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], lengths)
+        where = within + np.repeat(np.arange(rows) * length + starts, lengths)
+
+        def spread(values: NDArray[Any], filler: Any) -> NDArray[Any]:
+            rectangle = np.full(rows * length, filler, values.dtype)
+            rectangle[where] = values
+            return rectangle.reshape(rows, length)
+
+        return Padded(
+            spread(self.tokens, pad_id),
+            spread(np.ones(len(self.tokens), np.bool_), False),
+            spread(self.loss_mask, False),
+            spread(self.logprobs, 0),
+            prompt_width,
         )
 
     def to_torch(self) -> dict[str, Any]:
@@ -114,22 +139,13 @@ class Batch:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Every array by name; ``reward_components`` and ``token_arrays`` as ``name/key``."""
-        named: dict[str, NDArray[Any]] = {
-            "tokens": self.tokens,
-            "offsets": self.offsets,
-            "prompt_lengths": self.prompt_lengths,
-            "loss_mask": self.loss_mask,
-            "logprobs": self.logprobs,
-            "rewards": self.rewards,
-            "group_index": self.group_index,
-            "trajectory_index": self.trajectory_index,
-            "weight_steps": self.weight_steps,
-        }
+        named = ((field.name, getattr(self, field.name)) for field in fields(self))
+        arrays = {name: value for name, value in named if isinstance(value, np.ndarray)}
         for name, component in self.reward_components.items():
-            named[f"reward_components/{name}"] = component
+            arrays[f"reward_components/{name}"] = component
         for name, values in self.token_arrays.items():
-            named[f"token_arrays/{name}"] = values
-        return named
+            arrays[f"token_arrays/{name}"] = values
+        return arrays
 
     def __getstate__(self) -> list[Any]:
         """All fields but ``read_group``, which asks a sampler that other processes do not have."""
