@@ -25,7 +25,8 @@ from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import Provenance, encode_rows
 from rollstream.store.layout import GROUPS, rows_path
 from rollstream.streams.broker import Broker, TopicPartition
-from rollstream.streams.owned.log import FoldCheckpoint, OwnedLog
+from rollstream.streams.owned.fold import FoldCheckpoint
+from rollstream.streams.owned.log import OwnedLog
 
 WAIT_S = 30.0
 

@@ -1,23 +1,48 @@
-"""An owned log that appends again when a report is lost, instead of claiming again."""
+"""An owned log that appends again when an outcome is unknown, instead of claiming again."""
 
 from __future__ import annotations
 
-from rollstream.runtime.deadline import Deadline
+from typing import Any
+
+from harness.faults import FaultyBroker, FaultyWriter
+from rollstream.streams.broker import Broker, Delivery, OnDelivery, TopicPartition
 from rollstream.streams.errors import DeliveryUnknown
 from rollstream.streams.folds.seal import SealFold
-from rollstream.streams.owned.log import OwnedLog, Ticket
+from rollstream.streams.owned.log import OwnedLog
 
 
-class WithoutDoubt(OwnedLog[SealFold]):
-    """What was not reported is taken for not written."""
+class AppendingTwice(FaultyBroker):
+    """What may or may not be written is taken for not written."""
 
-    def wait_confirmed(self, ticket: Ticket, deadline: Deadline) -> int:
-        first = self._sending.first()
-        try:
-            return super().wait_confirmed(ticket, deadline)
-        except DeliveryUnknown:
-            if first is None or self._next is None:
-                raise
-            self._sending.throw_away()
-            self._trouble = None
-            return super().wait_confirmed(self.append(first.event), deadline)
+    def writer(self, **settings: Any) -> FaultyWriter:
+        return _Writer(self, self.inner.writer(**settings))
+
+
+class _Writer(FaultyWriter):
+    abandoned = False
+
+    def append(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        def report(delivery: Delivery) -> None:
+            if isinstance(delivery.error, DeliveryUnknown) and not self.abandoned:
+                append(topic, value, key=key, partition=partition, on_delivery=on_delivery)
+            elif on_delivery is not None:
+                on_delivery(delivery)
+
+        append = super().append
+        append(topic, value, key=key, partition=partition, on_delivery=report)
+
+    def abandon(self) -> None:
+        self.abandoned = True
+        super().abandon()
+
+
+def without_doubt(broker: Broker, where: TopicPartition, **settings: Any) -> OwnedLog[SealFold]:
+    return OwnedLog(AppendingTwice(broker), where, **settings)

@@ -2,8 +2,9 @@
 
 - ``fence``      pure: which events of a partition count
 - ``fold``       what a log folds into: the interface
+- ``folded``     pure: a fold, and how far the log was folded
 - ``sending``    an owner's appends, one on its way at a time
-- ``log``        ``OwnedLog``: claim, append, confirmed, for the owner
+- ``log``        ``OwnedLog``: claim, append, wait until it is confirmed
 - ``adoption``   where a fold may start, so that start-up stays short
 - ``follow``     ``Follower``: the events that count, for everybody else
 """

@@ -1,11 +1,11 @@
-"""An owner's appends: one on its way at a time."""
+"""An owner's appends, sent one at a time."""
 
 from __future__ import annotations
 
 from collections import deque
 
 from rollstream.schemas import codec
-from rollstream.schemas.events import Event
+from rollstream.schemas.events import Claimed, Event
 from rollstream.streams.broker import Broker, Delivery, TopicPartition, Writer
 from rollstream.streams.errors import BrokerError, BufferFull, RecordTooLarge
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
@@ -13,104 +13,104 @@ from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 APPENDS_MAX = 10_000  # Appended and not confirmed yet; BufferFull beyond.
 
 
-class Append:
-    """An event on its way, and what the broker said of it."""
+class Ticket:
+    """One append: the event, and what became of it so far.
 
-    __slots__ = ("delivery", "event", "number", "value")
+    Attributes:
+        event: as it was appended.
+        delivery: what the broker reported; None: nothing yet.
+        offset: of the event in the log, once it is confirmed; None before.
+    """
 
-    def __init__(self, number: int, event: Event) -> None:
-        self.number = number
+    __slots__ = ("delivery", "event", "offset", "value")
+
+    def __init__(self, event: Event) -> None:
         self.event = event
         self.value = codec.encode(event)
         self.delivery: Delivery | None = None
+        self.offset: int | None = None
 
     def report(self, delivery: Delivery) -> None:
         self.delivery = delivery
 
-    def is_in(self) -> bool:
-        """Whether it is known to be in the log."""
-        return self.delivery is not None and self.delivery.error is None
-
 
 class Sending:
-    """The next event is handed to the broker once the one before is known to be in the log.
+    """Sends an event once the one before it is reported to be in the log.
 
     So of what is appended the log always holds a beginning, and at most one event is in doubt. It
     also makes retries needless, so the writer sends each record once.
+
+    Attributes:
+        pending: appended and not confirmed, the oldest first.
     """
 
     def __init__(self, broker: Broker, where: TopicPartition) -> None:
+        self.pending: deque[Ticket] = deque()
         self._broker = broker
         self._where = where
         self._writer: Writer | None = None
-        self._appends: deque[Append] = deque()  # Not confirmed yet, in order.
-        self._unsent: deque[Append] = deque()  # The end of them that was not handed on yet.
-        self._sent: Append | None = None
-        self.number = 0  # Of the newest append; numbers rise and are never used again.
+        self._unsent: deque[Ticket] = deque()  # The newest of ``pending``.
+        self._sent: Ticket | None = None  # The newest that was handed to the writer.
 
-    def add(self, event: Event) -> int:
-        """Queues an event; its number.
+    def add(self, event: Event) -> Ticket:
+        """Queues an event.
 
         Raises:
             BufferFull, RecordTooLarge: nothing was queued.
         """
-        if len(self._appends) >= APPENDS_MAX:
+        if len(self.pending) >= APPENDS_MAX:
             raise BufferFull(
-                f"{self._where}: {APPENDS_MAX} events were not confirmed yet; hear them"
+                f"{self._where}: {APPENDS_MAX} events are not confirmed; wait_confirmed makes room"
             )
-        append = Append(self.number + 1, event)
-        if len(append.value) > RECORD_BYTES_MAX:
+        ticket = Ticket(event)
+        if len(ticket.value) > RECORD_BYTES_MAX:
             raise RecordTooLarge(
-                f"{self._where}: {type(event).__name__} of {len(append.value)} bytes; "
+                f"{self._where}: {type(event).__name__} of {len(ticket.value)} bytes; "
                 f"the limit is {RECORD_BYTES_MAX}"
             )
-        self.number += 1
-        self._appends.append(append)
-        self._unsent.append(append)
+        self.pending.append(ticket)
+        self._unsent.append(ticket)
         self._send_next()
-        return self.number
+        return ticket
 
-    def add_claim(self, event: Event) -> Append:
-        """Sends a claim at once; it is not among the appends."""
-        assert not self._appends, "what was not confirmed is thrown away before a claim"
-        claim = Append(-1, event)
-        self._send(claim)
-        return claim
+    def add_claim(self, claim: Claimed) -> Ticket:
+        """Sends a claim at once; it never becomes pending, since its owner reads it back."""
+        assert not self.pending, "what was not confirmed is thrown away before a claim"
+        ticket = Ticket(claim)
+        self._send(ticket)
+        return ticket
 
-    def first(self) -> Append | None:
-        """The oldest append that was not confirmed yet."""
-        return self._appends[0] if self._appends else None
-
-    def pop_first(self) -> None:
-        """It was confirmed."""
-        self._appends.popleft()
+    def confirm_first(self, offset: int) -> None:
+        """Takes the oldest out of ``pending``; it stands at ``offset``."""
+        self.pending.popleft().offset = offset
         self._send_next()
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Serves reports and sends what is next."""
+        """Serves reports, waiting up to ``timeout_s`` for the first, and sends what is next."""
         if self._writer is not None:
             self._writer.poll(timeout_s)
             self._send_next()
 
     def throw_away(self) -> None:
-        """The writer and all that was not confirmed: what is on its way is in doubt."""
+        """Drops the writer and all that is pending; what was sent is in doubt from now on."""
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
-        self._appends.clear()
+        self.pending.clear()
         self._unsent.clear()
         self._sent = None
 
     def _send_next(self) -> None:
-        if self._unsent and (self._sent is None or self._sent.is_in()):
+        sent = self._sent
+        if self._unsent and (sent is None or (sent.delivery and sent.delivery.error is None)):
             self._sent = self._unsent.popleft()
             self._send(self._sent)
 
-    def _send(self, append: Append) -> None:
+    def _send(self, ticket: Ticket) -> None:
         if self._writer is None:
             self._writer = self._broker.writer(linger_ms=0.0, retries=False)
         topic, partition = self._where
         try:
-            self._writer.append(topic, append.value, partition=partition, on_delivery=append.report)
-        except BrokerError as error:  # Answered where the report is looked at, like any other.
-            append.report(Delivery(topic, partition, -1, error))
+            self._writer.append(topic, ticket.value, partition=partition, on_delivery=ticket.report)
+        except BrokerError as error:  # It is raised where the report is looked at, like any other.
+            ticket.report(Delivery(topic, partition, -1, error))
