@@ -20,7 +20,7 @@ def uids_of(groups: int) -> list[str]:
 
 
 def dying_between_produce_and_report(inner: Broker, nth: int) -> Broker:
-    """Kill -9 once the ``nth`` record is in the log, before its producer hears of it."""
+    """Kill -9 once the ``nth`` record is in the log, before its producer gets the report."""
     faulty = FaultyBroker(inner)
     left = nth
 

@@ -1,4 +1,4 @@
-"""``AsyncRolloutProducer``: the same for thousands of coroutines in one process."""
+"""``AsyncRolloutProducer``: publishes from thousands of coroutines in one process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Delivery
 from rollstream.streams.errors import DeliveryUnknown
 
-_POLL_S = 0.002  # How late an answer may be told; one task polls for all coroutines.
+_POLL_S = 0.002  # How late a delivery report may be seen; one task polls for all coroutines.
 _ASK_S = 0.05  # How long the loop may stand still while a topic is looked up, once a topic.
 
 
@@ -73,7 +73,7 @@ class AsyncRolloutProducer(ProducerShell):
         group_uid: str = "",
         split: str = "train",
     ) -> AsyncGroup:
-        """A group that is being worked on, for an ``async with`` block."""
+        """``RolloutProducer.dispatch`` for an ``async with`` block."""
         address = self._outbox.address(environment, example_id, group_uid, group_size, split)
         return AsyncGroup(Membership(self._outbox, address), self._deliver)
 
@@ -87,17 +87,16 @@ class AsyncRolloutProducer(ProducerShell):
         rollout_uid: str = "",
         split: str = "train",
     ) -> AsyncTrajectory:
-        """A rollout of several segments, for an ``async with`` block."""
+        """``RolloutProducer.trajectory`` for an ``async with`` block."""
         address = self._outbox.address(environment, example_id, group_uid, group_size, split)
         return AsyncTrajectory(Turns(self._outbox, address, rollout_uid), self._deliver)
 
     async def flush(self, timeout_s: float = TIMEOUT_S) -> None:
-        """When it returns, everything published before is in the log.
+        """Returns once everything published before is in the log.
 
         Raises:
-            DeliveryFailed: not these, nor as many as its ``outstanding`` says; those stay queued.
-                Only those whose own ``publish`` could not say so any more, because it was
-                cancelled or ran out of time, are named.
+            DeliveryFailed: some failed whose own ``publish`` was cancelled or ran out of time (any
+                other one raised it there); ``outstanding`` more are on their way and stay queued.
             FlushTimedOut: some were still on their way; they stay queued.
         """
         self._refuse()
@@ -107,7 +106,7 @@ class AsyncRolloutProducer(ProducerShell):
             raise FlushTimedOut(self._outbox.broker, left, timeout_s)
 
     async def close(self) -> None:
-        """Flushes within ``timeout_s`` and gives everything back. Idempotent.
+        """Flushes within ``timeout_s`` and releases everything. Idempotent.
 
         Raises:
             DeliveryFailed: as ``flush``.
@@ -146,7 +145,7 @@ class AsyncRolloutProducer(ProducerShell):
             await asyncio.sleep(_POLL_S)
 
     async def _deliver(self, record: Outgoing) -> None:
-        """When it returns, the record is in the log."""
+        """Appends the record; returns once it is in the log."""
         self._refuse()
         answer: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
         on_delivery = partial(self._on_delivery, answer, record.subject)

@@ -29,22 +29,22 @@ _ROOM_POLL_S = 0.05  # How long one thread holds the writer while it waits for r
 
 
 class RolloutProducer(ProducerShell):
-    """Publishes rollouts in batches behind the caller's back, and tells of every one that failed.
+    """Publishes rollouts in batches, in the background; an error names every one that failed.
 
-    A rollout that ``publish`` took is in the log once ``flush`` or the end of the ``with`` block
-    returns without an error; otherwise ``DeliveryFailed`` names it. Threads may share a producer;
-    processes may not.
+    A rollout whose ``publish`` returned is in the log once ``flush``, or the end of the ``with``
+    block, returns without an error; otherwise ``DeliveryFailed`` names it. Threads may share a
+    producer; processes may not.
 
     Args:
         bootstrap: Kafka's ``host:port``, several with commas; or give ``broker``.
-        environment: where a call names none.
+        environment: used where a call names none.
         replica_id: the env replica; one replica's share of a group can be capped.
-        worker_id: this process; default: host and process id.
+        worker_id: this process; empty: host name and process id.
         lineage: policies are compared only within one.
         namespace: the first part of topics' names.
         generation: the last part of topics' names.
-        timeout_s: how long a publish may wait for room, for the topic, and the end of the ``with``
-            block for what is still on its way.
+        timeout_s: how long a publish may wait for room and for the topic, and the end of the
+            ``with`` block for records on their way.
         broker: for tests, ``MemoryBroker``; or a ``KafkaBroker`` with properties of your own.
         clock: for tests.
 
@@ -133,13 +133,13 @@ class RolloutProducer(ProducerShell):
         group_uid: str = "",
         split: str = "train",
     ) -> Group:
-        """A group that is being worked on, for a ``with`` block.
+        """A group that this env replica works on, for a ``with`` block.
 
         Args:
             example_id: the problem.
             group_size: members at which the group is complete, failed ones among them.
-            environment: default: the producer's.
-            group_uid: default: a new one.
+            environment: empty: the producer's.
+            group_uid: empty: a new one.
             split: ``train`` or ``eval``.
         """
         address = self._outbox.address(environment, example_id, group_uid, group_size, split)
@@ -155,15 +155,18 @@ class RolloutProducer(ProducerShell):
         rollout_uid: str = "",
         split: str = "train",
     ) -> Trajectory:
-        """A rollout of several segments, for a ``with`` block; complete when the block ends."""
+        """A rollout of several segments, for a ``with`` block; complete when the block ends.
+
+        Arguments are those of ``publish``; ``turn`` takes the others.
+        """
         address = self._outbox.address(environment, example_id, group_uid, group_size, split)
         return Trajectory(Turns(self._outbox, address, rollout_uid), self._send)
 
     def flush(self, timeout_s: float = TIMEOUT_S) -> None:
-        """When it returns, everything published before is in the log.
+        """Returns once everything published before is in the log.
 
         Raises:
-            DeliveryFailed: not these, nor as many as its ``outstanding`` says; those stay queued.
+            DeliveryFailed: some failed; ``outstanding`` more are on their way and stay queued.
             FlushTimedOut: some were still on their way; they stay queued.
         """
         self._refuse()
@@ -174,7 +177,7 @@ class RolloutProducer(ProducerShell):
             raise FlushTimedOut(self._outbox.broker, left, timeout_s)
 
     def close(self) -> None:
-        """Flushes within ``timeout_s`` and gives everything back. Idempotent.
+        """Flushes within ``timeout_s`` and releases everything. Idempotent.
 
         Raises:
             DeliveryFailed: names what is not, or perhaps not, in the log.

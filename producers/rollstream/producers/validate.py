@@ -1,6 +1,6 @@
 """A caller's arguments to a rollout segment's fields, or ``InvalidRollout``. Pure.
 
-What is right costs one pass over each array; what is wrong is then looked for exactly.
+A correct array costs one pass; only a wrong one is searched for the value to name.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ def group_address(
 
 
 def segment_fields(given: Mapping[str, Any], stamped: Mapping[str, Any]) -> dict[str, Any]:
-    """All fields of the ``rollout`` schema.
+    """All fields of the ``rollout`` schema, checked and packed.
 
     Args:
-        given: what the caller said (``RolloutArguments``).
-        stamped: the fields for a caller who says nothing, with the producer's names in them.
+        given: the caller's arguments (``RolloutArguments``).
+        stamped: the fields of a rollout for which nothing is given, with the producer's names.
 
     Raises:
         InvalidRollout: names the field, the value and the remedy.
-        TypeError: an argument that nobody knows, or one missing that has no default.
+        TypeError: an unknown argument, or a missing one that has no default.
     """
     fields = dict(stamped)
     rare: dict[str, Any] = {}
@@ -108,8 +108,8 @@ def segment_fields(given: Mapping[str, Any], stamped: Mapping[str, Any]) -> dict
 
 
 def _invalid(broken: BrokenRule) -> InvalidRollout:
-    field = "weight_step" if broken.field == "weight_steps" else broken.field  # As callers say it.
-    return InvalidRollout(f"{field} {broken.finding}; {broken.remedy}")
+    argument = "weight_step" if broken.field == "weight_steps" else broken.field
+    return InvalidRollout(f"{argument} {broken.finding}; {broken.remedy}")
 
 
 def _text(name: str, value: Any) -> str:

@@ -178,7 +178,7 @@ def test_a_uid_of_the_callers_is_kept_and_others_are_unique(stage: Stage) -> Non
 
 
 @pytest.mark.proves("A8")
-def test_a_dispatched_group_begins_with_the_word_that_it_was_dispatched(stage: Stage) -> None:
+def test_a_dispatched_group_begins_with_its_control_event(stage: Stage) -> None:
     async def scenario(producer: AnyProducer) -> str:
         async with producer.dispatch(example_id="aime-17", group_size=3) as group:
             for _ in range(3):

@@ -90,7 +90,7 @@ def test_a_forked_child_is_told_and_the_parent_goes_on(kafka_bootstrap: str) -> 
 
 
 def _refused(producer: RolloutProducer) -> bool:
-    """Whether the child is told, and may leave its ``with`` block."""
+    """Whether a publish in the child raises, and leaving its ``with`` block does not."""
     try:
         producer.publish(example_id="ex", **sampled())
     except ForkedProducer:

@@ -1,4 +1,4 @@
-"""What a caller may give, and what a caller is told who gives something else."""
+"""What ``publish`` takes, and the error for anything else."""
 
 from __future__ import annotations
 
