@@ -31,8 +31,10 @@ def audit(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Accounts for every record ever published (records = pending + sealed + settled), and compares
-    every file with its event. Exit code 1 where the audit does not hold."""
+    """Accounts for every published record, and compares every file with its event.
+
+    It holds where records = pending + sealed + settled and no file differs; else exit code 1.
+    """
     services, settings = services_of(context), load_config(config)
     with services.broker(settings) as broker:
         report = run_audit(

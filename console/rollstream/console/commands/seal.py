@@ -27,8 +27,10 @@ def seal(
         str | None, typer.Option(help="Shown as the owner of partitions.", metavar="NAME")
     ] = None,
 ) -> None:
-    """Joins rollouts into groups and writes them as Parquet until SIGTERM or Ctrl-C, then commits
-    what is decided and ends. Several sealers share the partitions."""
+    """Joins rollouts into groups and writes them as Parquet, until SIGTERM or Ctrl-C.
+
+    It then commits what is decided and ends. Several sealers share the partitions.
+    """
     services, settings = services_of(context), load_config(config)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     keep_memory_warm()

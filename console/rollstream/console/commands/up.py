@@ -48,7 +48,7 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Runs a real Kafka on this machine, without Docker or an installed Java, until Ctrl-C."""
+    """Runs a real Kafka on this machine, without Docker or an installed Java."""
     if port is None and config is not None:
         port = _port_of(load_config(config).kafka.bootstrap)
     console = Console()
