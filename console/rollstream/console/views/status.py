@@ -83,7 +83,7 @@ def _not_ready(row: SamplerFigures, config: SamplerConfig) -> list[str]:
 
 
 def _table(title: str, first: str, *numbers: str) -> Table:
-    """Room for 80 columns: a row is one line, in which only the owner folds where it is long."""
+    """A table for 80 columns: a row is one line, in which only a long owner is folded."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column(first, no_wrap=True)
     for heading in numbers:
@@ -93,7 +93,7 @@ def _table(title: str, first: str, *numbers: str) -> Table:
 
 
 def age(seconds: float | None) -> str:
-    """Seconds ago, as people say them."""
+    """A span of seconds in the unit that fits; "never" for None."""
     if seconds is None:
         return "never"
     if seconds < 60:
