@@ -73,7 +73,7 @@ class RolloutProducer(ProducerShell):
             weight_step (int or int64 [n], default -1): optimizer steps behind its weights: one
                 number, or one for each output token; -1: not known.
             policy_epoch (int, default 0): the trainer's epoch, where it has resumed.
-            lineage (str, default: the producer's): policies are compared only within one.
+            lineage (str, default the producer's): policies are compared only within one.
             prompt_tokens (int32 [prompt], default empty): token ids, none negative.
             output_tokens (int32 [n], default empty): token ids, none negative.
             logprobs (float32 [n] or None, default None): ``logprobs[i]`` is the natural logarithm
@@ -97,7 +97,7 @@ class RolloutProducer(ProducerShell):
                 1 MiB for each token.
             attachments (mapping of str to bytes, default {}): together at most 4 MiB.
             messages (sequence of mappings, default []): the conversation, to be read by people.
-            rollout_uid (str, default: a new one): makes a retry idempotent, across processes too,
+            rollout_uid (str, default a new one): makes a retry idempotent, across processes too,
                 within the sealer's dedupe horizon.
             segment_idx (int, default 0): counts the segments of a rollout from 0.
             is_last_segment (bool, default True): whether the rollout ends here.
@@ -105,12 +105,12 @@ class RolloutProducer(ProducerShell):
                 one continues.
             prefix_hash (str, default ''): ``rollstream.schemas.ids.prefix_hash`` over the segments
                 before this one.
-            environment (str, default: the producer's): where the rollout was played.
+            environment (str, default the producer's): where the rollout was played.
             group_uid (str, default ''): members of one group share it; '': the sealer infers it.
             group_size (int, default 0): members at which the group is complete; 0: the
                 environment's target.
             split (str, default 'train'): or ``eval``: stored, inspectable, never trained on.
-            replica_id (str, default: the producer's): the env replica.
+            replica_id (str, default the producer's): the env replica.
 
         Raises:
             InvalidRollout: names field, value and remedy; nothing was queued.
