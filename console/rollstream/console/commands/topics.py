@@ -46,7 +46,7 @@ def create(
         return
     for name in created:
         typer.echo(f"created {name}")
-    typer.echo(f"{len(created)} created, {len(specs) - len(created)} were there")
+    typer.echo(f"{len(created)} created, {len(specs) - len(created)} existed")
 
 
 def check(

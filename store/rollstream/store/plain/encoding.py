@@ -147,7 +147,7 @@ def _runs(counts: NDArray[np.int64], levels: NDArray[np.uint8]) -> bytes:
 # --- Values: plain, or as indices into a dictionary.
 
 TYPECODES = {"INT32": "i", "INT64": "q", "DOUBLE": "d"}  # array.array's names of Parquet's types.
-DISTINCT_MAX = 65_536  # Entries of a dictionary: fastparquet fails on files with more.
+DISTINCT_MAX = 65_536  # Entries of a dictionary: as many as 16-bit indices can name.
 _LENGTH_BYTES = 4
 _LENGTHS_KEPT = 4_096
 _ONE_BYTE_INDICES_MAX = 256

@@ -62,7 +62,7 @@ def test_topics_create_creates_missing_topics_once(line: CommandLine) -> None:
     first = line.run("topics", "create", "--json")
     assert json.loads(first.stdout) == names
     again = line.run("topics", "create")
-    assert again.stdout == f"0 created, {len(names)} were there\n"
+    assert again.stdout == f"0 created, {len(names)} existed\n"
     assert line.run("topics", "check").exit_code == 0
 
 
