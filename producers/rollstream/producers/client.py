@@ -72,13 +72,13 @@ class RolloutProducer(ProducerShell):
             policy_version (str): the policy that sampled, as the trainer named it; never reused.
             weight_step (int or int64 [n], default -1): optimizer steps behind its weights: one
                 number, or one for each output token; -1: not known.
-            policy_epoch (int, default 0): the trainer's epoch, where it has resumed.
+            policy_epoch (int, default 0): ``epoch`` of what the trainer's ``publish_policy`` returned.
             lineage (str, default the producer's): policies are compared only within one.
             prompt_tokens (int32 [prompt], default empty): token ids, none negative.
             output_tokens (int32 [n], default empty): token ids, none negative.
             logprobs (float32 [n] or None, default None): ``logprobs[i]`` is the natural logarithm
                 of the probability of ``output_tokens[i]`` under the policy that sampled it; None:
-                not known, and batches have NaN there.
+                not known, and batches have 0 there, so give them.
             loss_mask (bool [n] or None, default None): False for tokens of tools and of the
                 environment, which are not trained on; None: all True.
             reward (float or None, default None): None: not known, and the group waits for it,

@@ -1,4 +1,4 @@
-"""Letters about records of any size reach their log, or somebody hears why not."""
+"""Letters about records of any size reach their log, or an error says why not."""
 
 from __future__ import annotations
 
