@@ -72,7 +72,8 @@ class RolloutProducer(ProducerShell):
             policy_version (str): the policy that sampled, as the trainer named it; never reused.
             weight_step (int or int64 [n], default -1): optimizer steps behind its weights: one
                 number, or one for each output token; -1: not known.
-            policy_epoch (int, default 0): ``epoch`` of what the trainer's ``publish_policy`` returned.
+            policy_epoch (int, default 0): ``epoch`` of what the trainer's ``publish_policy``
+                returned.
             lineage (str, default the producer's): policies are compared only within one.
             prompt_tokens (int32 [prompt], default empty): token ids, none negative.
             output_tokens (int32 [n], default empty): token ids, none negative.
