@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class RollstreamError(Exception):
     """Whatever Rollstream raises on purpose: the message names the value and the remedy."""
@@ -23,3 +25,7 @@ class UnreadableEvent(RollstreamError):
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        """It crosses from a sampler's process to a trainer's."""
+        return type(self), (self.reason, self.detail)

@@ -28,7 +28,7 @@ def sample_groups(
     mix: Mapping[str, float] | None = None,
     without: Set[GroupRef] = frozenset(),
 ) -> list[KnownGroup] | None:
-    """``num_groups`` distinct groups, or None while there are too few.
+    """Chooses ``num_groups`` distinct groups; None while there are too few.
 
     The same for the same ready groups, turns and arguments, in whatever order they arrived. Keys
     (environment, example) take turns: the one that was served longest ago comes first, and none
@@ -38,10 +38,10 @@ def sample_groups(
     Args:
         environments: that may be drawn from.
         seed: of the draws within a key, together with ``step`` and ``start_offset``.
-        start_offset: sets draws for the same step apart (a replacement's).
+        start_offset: other draws for the same step, as a replacement needs.
         mix: shares by environment; they are scaled to 1, and the largest remainders round up.
             None: keys of all environments take turns with one another.
-        without: ready groups that are left out, as if they were not there.
+        without: ready groups that are left out.
     """
     salt = f"{seed}\x1f{step}\x1f{start_offset}"
     chosen: list[KnownGroup] = []

@@ -157,7 +157,7 @@ def _replay(
     clock: Clock | None,
 ) -> list[Replayed]:
     sampler = sampler_config(name, config)
-    log = Layout(config.kafka.namespace, config.kafka.generation).sampler_log(name)
+    log = Layout.of(config.kafka).sampler_log(name)
     decisions = list(_read(broker, [log], Deadline(timeout_s, clock)))
     choices = _choices_of(step, decisions)
     if not choices:

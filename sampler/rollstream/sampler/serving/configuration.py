@@ -1,4 +1,4 @@
-"""What the configuration says of one sampler."""
+"""The part of a configuration that concerns one sampler."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def partitions_of(name: str, config: RollstreamConfig) -> dict[str, int]:
 
 def seal_logs_of(name: str, config: RollstreamConfig) -> dict[TopicPartition, PartitionAddress]:
     """The seal logs of the environments that a sampler serves, with their addresses."""
-    layout = Layout(config.kafka.namespace, config.kafka.generation)
+    layout = Layout.of(config.kafka)
     addresses = layout.addresses(partitions_of(name, config))
     return {layout.groups_log(address): address for address in addresses}

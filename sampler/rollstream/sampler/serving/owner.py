@@ -43,11 +43,11 @@ START_TIMEOUT_FACTOR = 4.0  # A start asks the broker several times, and reads w
 
 
 class Standing(Enum):
-    """Of an owner towards its decision log."""
+    """Whether an owner may decide."""
 
-    IN_DOUBT = auto()  # Not claimed yet, or it is not known what was written: claim first.
+    IN_DOUBT = auto()  # Nothing is claimed, or it is not known what was written: claim first.
     OWNER = auto()
-    FENCED = auto()  # Another owner took over; it stays so.
+    FENCED = auto()  # Another owner took over: never again.
     CLOSED = auto()
 
 
@@ -58,7 +58,8 @@ class Owner:
     every call. May be shared between threads: one command is executed after the other.
 
     Args:
-        broker, store: None: those that the configuration names, closed with the owner.
+        broker: None: one to the configured address, closed with the owner.
+        store: None: the configured one.
         memory: that batches are made in; with ``Scratch`` a batch is valid until the next command.
     """
 
@@ -83,7 +84,7 @@ class Owner:
         self._config = config
         self._broker = broker
         self._clock = clock
-        self._layout = Layout(config.kafka.namespace, config.kafka.generation)
+        self._layout = Layout.of(config.kafka)
         self._addresses = seal_logs_of(name, config)
         self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
         self._payloads = Payloads(store, sampler.cache_bytes)
@@ -168,12 +169,12 @@ class Owner:
                 self._own_broker = None
 
     def _decide(self, command: Command[R]) -> Shortage | None:
-        """Decides, and confirms the events; returns the groups that are missing all the same."""
+        """Decides, and confirms the events; returns the shortage where groups are missing."""
         while True:
             try:
                 events = command.decide(self._state, self._now())
             except SamplerError:
-                if self._confirm([]):  # The state of one who was fenced is no reason to refuse.
+                if self._confirm([]):  # A fenced owner's state is stale: it is checked first.
                     raise
             else:
                 shortage = None if events else command.shortage(self._state)
@@ -185,9 +186,9 @@ class Owner:
             self._claim()
 
     def _confirm(self, events: Sequence[SamplerEvent]) -> bool:
-        """Appends the events and waits until they are confirmed; where there are none, asks the
-        log whether this owner still owns it. False: the outcome is unknown, so claim again; the
-        fold then holds what was written.
+        """Appends the events and waits until they are confirmed; where there are none, checks that
+        nobody took over. Returns False where the outcome is unknown: after the next claim the fold
+        holds what was written.
 
         Raises:
             Fenced: somebody took over.
@@ -225,11 +226,11 @@ class Owner:
         if self._follower is None or self._log.fold is not self._state:
             self._state = self._log.fold
             self._catch_up(deadline)
-        self._projector.project_missing(self._state)  # Also what was in doubt and was written.
+        self._projector.project_missing(self._state)  # Among them what turned out to be written.
         self._standing = Standing.OWNER
 
     def _stop_for_good(self, error: Fenced) -> Fenced:
-        """What every call raises from now on."""
+        """Ends this owner, and returns what every call raises from now on."""
         self._standing = Standing.FENCED
         self._successor = (
             f"sampler {self.name!r} was taken over and this one stops for good: {error}"

@@ -1,4 +1,4 @@
-"""What a trainer gets: a ragged, packed batch. Pure."""
+"""``Batch``: ragged and packed. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfRea
 from rollstream.sampler.shaping.padded import Padded, PaddedLayout
 from rollstream.schemas.records import RolloutGroup, RolloutRecord, SampledBatch
 
-GroupReader = Callable[[int, bytes, int], RolloutGroup]  # Of a step's batch by digest: a slot.
+GroupReader = Callable[[int, bytes, int], RolloutGroup]  # Called with step, digest and slot.
 TRUNCATED = "length"  # The stop reason of a rollout that ran into its limit.
 
 
@@ -23,7 +23,7 @@ class Batch:
     """The rollouts of one step, or a data-parallel rank's share of them.
 
     The same step of the same trainer epoch gives the same bytes. Rollout ``i`` is
-    ``tokens[offsets[i]:offsets[i + 1]]``, prompt first; groups stand together.
+    ``tokens[offsets[i]:offsets[i + 1]]``, prompt first; those of a group are adjacent.
 
     Attributes:
         step: the batch turns weights ``step`` into weights ``step + 1``.
@@ -32,7 +32,7 @@ class Batch:
         tokens: int32 [total].
         offsets: int64 [n + 1].
         prompt_lengths: int32 [n].
-        loss_mask: bool [total]; False at prompts and where the rollout's own mask says so.
+        loss_mask: bool [total]; False at prompts and where the rollout's own mask is.
         logprobs: float32 [total], under the policy that sampled; 0 at prompts.
         rewards: float32 [n].
         reward_components: name to float32 [n]; NaN where a rollout has none of that name.
@@ -45,10 +45,12 @@ class Batch:
         token_arrays: name to [total, …]; 0 at prompts and where a rollout has none of that name.
         sampled: the whole recorded batch: its id, its groups, when it was decided.
         slots: of this batch's groups in the recorded batch.
-        dp_rank, dp_size: whose share this is.
+        dp_rank: the rank whose share this is.
+        dp_size: how many ranks share the recorded batch.
         policy_step: the newest policy when the batch was decided; -1: none was published.
         groups_ready: groups that could be served when the batch was decided.
-        waited_s: how long the groups had to be waited for.
+        waited_s: how long the call that returned this batch took.
+        read_group: reads a group of the recorded batch; None in a copy of the batch.
     """
 
     step: int
@@ -78,12 +80,12 @@ class Batch:
     read_group: GroupReader | None = field(repr=False)
 
     def __len__(self) -> int:
-        """Rollouts."""
+        """The number of rollouts."""
         return len(self.uids)
 
     @property
     def num_groups(self) -> int:
-        """Groups in this batch (a rank's share)."""
+        """The number of groups in this batch (a rank's share)."""
         return len(self.slots)
 
     def padded(self, length: int, pad_id: int, *, layout: PaddedLayout = "sequence") -> Padded:

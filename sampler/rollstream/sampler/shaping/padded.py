@@ -15,9 +15,9 @@ PaddedLayout = Literal["sequence", "prompt_response"]
 class Padded:
     """Rectangles over the rollouts of a batch; ``length`` is the width.
 
-    ``sequence``: prompt and output begin in column 0, padding behind. ``prompt_response``: the
-    prompt ends, and the output begins, in the same column of every row (``prompt_width``), padding
-    on both sides.
+    ``sequence``: the prompt begins in column 0, the output follows, then padding.
+    ``prompt_response``: the output begins in the same column of every row (``prompt_width``), after
+    padding and the prompt; more padding follows.
 
     Attributes:
         tokens: int32 [n, length].

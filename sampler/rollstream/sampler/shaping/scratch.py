@@ -1,7 +1,7 @@
-"""Memory that batches are made in again and again. Pure.
+"""The memory that batches are made in. Pure.
 
-Touching fresh memory costs three times what filling it does, so whoever copies a batch away at once
-(an actor, into shared memory) makes the next one in the same place.
+Fresh memory takes three times as long to fill as memory that was filled before, so an actor, whose
+batches Ray copies into shared memory at once, makes the next one in the same memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 
 class Scratch:
-    """One array a name, as large as the largest that was asked for.
+    """Reuses one array a name, as large as the largest that was asked for.
 
     What ``take`` returns is valid until the same name is taken again.
     """
@@ -22,7 +22,7 @@ class Scratch:
         self._memory: dict[str, NDArray[np.uint8]] = {}
 
     def take(self, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
-        """An array [size] whose contents mean nothing."""
+        """An array [size] with arbitrary contents."""
         needed = size * np.dtype(dtype).itemsize
         memory = self._memory.get(name)
         if memory is None or len(memory) < needed:
@@ -31,8 +31,8 @@ class Scratch:
 
 
 class Fresh:
-    """New memory each time: the batch may be kept."""
+    """New memory at each call: the batch may be kept."""
 
     def take(self, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
-        """An array [size] whose contents mean nothing."""
+        """An array [size] with arbitrary contents."""
         return np.empty(size, dtype)
