@@ -223,7 +223,7 @@ class RolloutProducer(ProducerShell):
                 if topic not in self._topics_found:
                     self._find_topic(topic)
                 self._writer.poll(0.0 if deadline is None else deadline.slice_s(_ROOM_POLL_S))
-                if raise_earlier and deadline is None:
+                if raise_earlier and deadline is None and self._outbox.undelivered:
                     self._outbox.raise_failures(nothing_queued=True)
                 try:
                     self._writer.append(topic, value, key=key, on_delivery=on_delivery)

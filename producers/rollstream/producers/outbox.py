@@ -80,7 +80,7 @@ class Outbox:
         self._uids = itertools.count(1)  # Threads may share it: ``next`` is atomic.
         self._clock = clock
         self._topics: dict[str, str] = {}
-        self._undelivered: list[tuple[Subject, BrokerError]] = []
+        self.undelivered: list[tuple[Subject, BrokerError]] = []
         self._stamped: Mapping[str, Any] = {
             **_wire_defaults(),
             "environment": environment,
@@ -167,7 +167,7 @@ class Outbox:
     def record_failure(self, subject: Subject, delivery: Delivery) -> None:
         """Keeps a failed delivery for ``raise_failures``; called for every delivery report."""
         if delivery.error is not None:
-            self._undelivered.append((subject, delivery.error))
+            self.undelivered.append((subject, delivery.error))
 
     def raise_failures(self, outstanding: int = 0, *, nothing_queued: bool = False) -> None:
         """Raises the failed deliveries since the last call as one ``DeliveryFailed``, if any.
@@ -176,8 +176,8 @@ class Outbox:
             outstanding: records that a flush left on their way.
             nothing_queued: the caller has not queued what it was given.
         """
-        if self._undelivered:
-            failed, self._undelivered = self._undelivered, []
+        if self.undelivered:
+            failed, self.undelivered = self.undelivered, []
             raise self.failure(failed, outstanding, nothing_queued=nothing_queued)
 
     def failure(

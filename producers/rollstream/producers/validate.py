@@ -22,6 +22,7 @@ from rollstream.producers.errors import RolloutTooLarge
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.rules import (
     ATTACHED_BYTES_MAX,
+    BOUNDS,
     PER_TOKEN_BYTES,
     RARE_PER_TOKEN_BYTES,
     SPLITS,
@@ -144,9 +145,11 @@ def _version(name: str, value: Any) -> str:
 
 
 def _number(name: str, value: Any) -> int:
-    number = value if value.__class__ is int else _integer(name, value)
+    if value.__class__ is int and value in BOUNDS[name]:
+        return int(value)
+    number = _integer(name, value)
     check_number(name, number)
-    return int(number)
+    return number
 
 
 def _integer(name: str, value: Any) -> int:

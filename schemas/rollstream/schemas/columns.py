@@ -75,21 +75,13 @@ class Columns:
         headers = [segment.header for segment in segments]
         by_field = list(zip(*headers, strict=True)) or [()] * len(RolloutHeader._fields)
         scalars.update(zip(RolloutHeader._fields, by_field, strict=True))
-        for name in _FREE:
+        for name in scalar_fields().keys() - scalars.keys() - rare_fields():
             scalars[name] = [body[name] for body in bodies]
         _add_rare(scalars, arrays, bodies)
         return cls(len(segments), scalars, arrays)
 
 
 REQUIRED_ARRAYS = ("prompt_tokens", "output_tokens")
-_FREE = ("rewards", "metadata")  # The scalars besides the header that every segment has.
-_RARE_DEFAULTS: Mapping[str, Any] = {
-    "actor_logprob_sum": None,
-    "actor_policy_version": "",
-    "token_arrays": [],
-    "attachments": [],
-    "messages": "",
-}
 
 
 def _add_rare(
@@ -97,10 +89,10 @@ def _add_rare(
 ) -> None:
     extras = [body["extras"] for body in bodies]
     if all(extra is None for extra in extras):
-        for name, default in _RARE_DEFAULTS.items():
+        for name, default in _rare_defaults().items():
             scalars[name] = [default] * len(bodies)
         return
-    for name, default in _RARE_DEFAULTS.items():
+    for name, default in _rare_defaults().items():
         scalars[name] = [default if extra is None else extra[name] for extra in extras]
     for name, dtype in array_fields().items():
         if name in rare_fields():
@@ -121,35 +113,35 @@ def _join(packed: list[Packed | None], dtype: str) -> Ragged:
 
 
 @cache
-def _fields() -> dict[str, tuple[Any, bool]]:
-    """Field name to (Avro type, whether it is among the extras)."""
-    found: dict[str, tuple[Any, bool]] = {}
-    for field in wire_schemas.newest("rollout").fields:
-        if field["name"] != "extras":
-            found[field["name"]] = (field["type"], False)
-            continue
-        for rare in field["type"][1]["fields"]:
-            found[rare["name"]] = (rare["type"], True)
-    return found
+def _fields() -> dict[str, Any]:
+    """The fields of the ``rollout`` schema by name, those of the extras last."""
+    *fields, extras = wire_schemas.newest("rollout").fields
+    return {field["name"]: field for field in (*fields, *extras["type"][1]["fields"])}
 
 
 @cache
 def array_fields() -> dict[str, str]:
     """The packed arrays of the ``rollout`` schema: name to dtype."""
-    packed = {name: packed_dtype(avro_type) for name, (avro_type, _) in _fields().items()}
+    packed = {name: packed_dtype(field["type"]) for name, field in _fields().items()}
     return {name: found[0] for name, found in packed.items() if found is not None}
 
 
 @cache
 def scalar_fields() -> dict[str, Any]:
     """Every other field: name to Avro type."""
-    return {name: t for name, (t, _) in _fields().items() if packed_dtype(t) is None}
+    return {name: f["type"] for name, f in _fields().items() if packed_dtype(f["type"]) is None}
 
 
 @cache
 def rare_fields() -> frozenset[str]:
     """The fields that travel in ``extras``."""
-    return frozenset(name for name, (_, rare) in _fields().items() if rare)
+    return frozenset(_fields()) - {field["name"] for field in wire_schemas.newest("rollout").fields}
+
+
+@cache
+def _rare_defaults() -> dict[str, Any]:
+    """What a row without extras has in each scalar among them."""
+    return {name: _fields()[name]["default"] for name in scalar_fields() if name in rare_fields()}
 
 
 @cache
