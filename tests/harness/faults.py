@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from rollstream.runtime.clock import Clock
@@ -108,12 +107,7 @@ class FaultyBroker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -1,15 +1,15 @@
-"""Logs: the broker, topics, the owned log, and what the logs mean.
+"""Logs: brokers, topics, the owned log, and the state that the logs hold.
 
 Map:
 
 - ``broker``      the interfaces (``Broker``, ``Writer``, ``LogReader``, ``GroupReader``, ``Admin``)
-- ``errors``      what a broker may answer, as types
+- ``errors``      the errors that brokers and owned logs raise
 - ``partitioning``  which partition a key belongs to
 - ``kafka/``      ``KafkaBroker``: the interfaces over confluent-kafka
 - ``memory/``     ``MemoryBroker``: the same in memory, for tests (public)
 - ``topics/``     names, layout, creation, checks
 - ``reading``     a stretch of one log, record by record
-- ``owned/``      one partition, one owner at a time: claim, append, confirmed, fence, follow
-- ``folds/``      what a log says: settled offsets and dedupe
+- ``owned/``      a partition with one owner at a time: claim, append, fence, follow
+- ``folds/``      state from events: settled offsets, dedupe, a sampler's decisions
 - ``status/``     how far each stage is, and which one is stuck
 """

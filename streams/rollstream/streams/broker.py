@@ -1,5 +1,5 @@
-"""The broker, as four small interfaces. This page is the contract; one suite tests it twice:
-against ``MemoryBroker`` and against Kafka (``tests/contract/test_broker.py``).
+"""The interfaces of a broker. This file is the contract; one suite tests ``MemoryBroker`` and
+``KafkaBroker`` against it (``tests/contract/streams/test_broker_contract.py``).
 
 Every wait has a deadline in seconds. Nothing here knows what a rollout is.
 """
@@ -7,17 +7,16 @@ Every wait has a deadline in seconds. Nothing here knows what a rollout is.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from rollstream.streams.errors import BrokerError
 
 EARLIEST = -2  # A start position: the oldest offset that is kept.
-END = -1  # A start position: behind the newest record.
+END = -1  # A start position: after the newest record.
 
 
 class TopicPartition(NamedTuple):
-    """One log."""
+    """One partition of a topic, in the broker's terms."""
 
     topic: str
     partition: int
@@ -39,7 +38,7 @@ class Record(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """What became of an append. Without ``error`` the record is durable at ``offset``.
+    """The outcome of an append. Without ``error`` the record is durable at ``offset``.
 
     ``error`` is a ``DeliveryUnknown`` where the record may or may not be in the log, a
     ``PermanentBrokerError`` where it is certainly not. ``timestamp_us`` is that of ``Record``, -1
@@ -85,13 +84,13 @@ class Writer(Protocol):
         """Runs the callbacks that are due; waits up to ``timeout_s`` for the first."""
 
     def flush(self, timeout_s: float) -> int:
-        """Waits until all is delivered or failed; how many still are neither at the deadline."""
+        """Waits until all are delivered or failed; returns how many are neither at the deadline."""
 
     def outstanding(self) -> int:
-        """Records that are queued or in flight."""
+        """Returns how many records are queued or in flight."""
 
     def partitions(self, topic: str, timeout_s: float) -> int:
-        """How many partitions the topic has; who may write to it may ask.
+        """Returns how many partitions the topic has; permission to write suffices.
 
         Raises:
             UnknownTopic, NotAuthorised, BrokerUnavailable: the broker's answer, or none in time.
@@ -111,7 +110,7 @@ class LogReader(Protocol):
     """
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
-        """The next records, none if there are none by then.
+        """Returns the next records; an empty list where none came within ``timeout_s``.
 
         Raises:
             OffsetLost: a wanted offset is not in the log any more; again at each call until the
@@ -120,17 +119,17 @@ class LogReader(Protocol):
         """
 
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
-        """(oldest offset that is kept, next offset to be written), asked of the broker now."""
+        """Asks the broker for (oldest offset that is kept, next offset to be written)."""
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        """The next record of ``where`` that is returned is ``offset``."""
+        """Makes ``offset`` the next record of ``where`` that ``poll`` returns."""
 
     def close(self) -> None:
         """Idempotent."""
 
 
 class Committed(NamedTuple):
-    """What a consumer group remembers of a partition."""
+    """What a consumer group committed for a partition."""
 
     offset: int
     metadata: str
@@ -144,7 +143,7 @@ class GroupReader(LogReader, Protocol):
     """
 
     def assigned(self) -> frozenset[TopicPartition]:
-        """What is assigned now, begun or not."""
+        """Returns the partitions that are assigned now, begun or not."""
 
     def begin(self, where: TopicPartition, offset: int) -> None:
         """Starts reading an assigned partition there."""
@@ -153,13 +152,13 @@ class GroupReader(LogReader, Protocol):
         """Stops reading it; ``begin`` starts again."""
 
     def commit(self, where: TopicPartition, offset: int, metadata: str, timeout_s: float) -> bool:
-        """Commits; False where the group says that the partition is not this member's any more."""
+        """Commits; returns False where the partition is no longer this member's."""
 
     def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
-        """What the group remembers, None if nothing."""
+        """Returns what was committed last; None where nothing was, or Kafka forgot it."""
 
     def still_assigned(self, where: TopicPartition, timeout_s: float) -> bool:
-        """Asks the group itself (not our memory of it) whether the partition is ours."""
+        """Asks the group itself whether the partition is this member's, not its last answer."""
 
 
 class TopicSpec(NamedTuple):
@@ -174,14 +173,14 @@ class Admin(Protocol):
     """Topics. ``replication`` is the broker's default."""
 
     def describe(self, names: Collection[str] | None, timeout_s: float) -> dict[str, TopicSpec]:
-        """Those of ``names`` that exist (None: all), with their effective configuration."""
+        """Returns those of ``names`` that exist (None: all), with their effective configuration."""
 
     def create(self, specs: Sequence[TopicSpec], timeout_s: float) -> None:
         """Creates all; one that exists is left as it is. They can be used when it returns."""
 
 
 class Broker(Protocol):
-    """Where logs live. Making any of these is cheap and asks nobody yet."""
+    """Makes clients for logs. Making one is cheap and sends no request."""
 
     def writer(
         self, *, linger_ms: float = 5.0, report_success: bool = True, retries: bool = True
@@ -212,9 +211,4 @@ class Broker(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...

@@ -1,4 +1,4 @@
-"""What a broker, or an owned log, may answer, as types."""
+"""The errors that brokers and owned logs raise."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from rollstream.schemas.errors import RollstreamError
 
 
 class BrokerError(RollstreamError):
-    """The broker refused, or could not be asked."""
+    """The broker refused a request, or did not answer it."""
 
 
 class BrokerUnavailable(BrokerError, TimeoutError):
-    """No answer within the deadline; asking again later may help."""
+    """The broker did not answer within the deadline; a later attempt may succeed."""
 
 
 class PermanentBrokerError(BrokerError):
-    """Asking again cannot help until somebody changes something."""
+    """No attempt can succeed until permissions, topics or settings change."""
 
 
 class NotAuthorised(PermanentBrokerError):
-    """The broker knows us and says no."""
+    """The broker refuses the credentials, or they lack a permission."""
 
 
 class UnknownTopic(PermanentBrokerError):
@@ -26,7 +26,7 @@ class UnknownTopic(PermanentBrokerError):
 
 
 class RecordTooLarge(PermanentBrokerError):
-    """The record is over the limit of client, topic or broker."""
+    """The record is larger than the client, the topic or the broker allows."""
 
 
 class BufferFull(BrokerError):
@@ -56,16 +56,16 @@ class OffsetLost(BrokerError):
 
 
 class TopicMismatch(BrokerError):
-    """Topics are missing or not as configured; the message says which and what to do."""
+    """Topics are missing or not as configured; the message names each, with a remedy."""
 
 
 class Fenced(RollstreamError):
-    """A newer owner took over; whatever this one writes from now on is ignored by every reader."""
+    """A newer owner claimed the log; every reader ignores what this one writes from now on."""
 
 
 class ClaimFailed(BrokerError):
-    """The claim could not be proven within the deadline; nothing is owned."""
+    """The claim was not proven within the deadline; nothing is owned."""
 
 
 class CorruptLog(RollstreamError):
-    """A log says what no owner of ours may write: a defect. Nothing is folded over it."""
+    """A log holds what no owner may write: a defect. Readers stop there and fold nothing more."""

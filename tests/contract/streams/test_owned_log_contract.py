@@ -51,7 +51,6 @@ def test_an_owner_hears_what_it_appends_in_order(world: World, where: TopicParti
     kinds = [type(confirmed.event) for confirmed in follower.read_to_end(in_time())]
     assert kinds == [Claimed, Adopted, Flushed, Flushed, Flushed]
     assert follower.next_offsets() == {where: 5}
-    assert follower.epochs() == {where: 0}
 
 
 def test_polling_sends_what_waits_behind_an_event(world: World, where: TopicPartition) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from rollstream.streams.kafka.repeats import LINES_MAX, QUIET_S, Repeats
+from rollstream.streams.kafka.repeats import LINES_MAX, QUIET_S, RepeatFilter
 
 AWAY = "FAIL [thrd:kafka:9092/bootstrap]: Connection refused (after {}ms in state CONNECT)"
 
@@ -16,19 +16,19 @@ def line(text: str, at_s: float) -> logging.LogRecord:
 
 
 def test_a_line_that_differs_in_its_timing_only_is_said_once_in_a_while() -> None:
-    repeats = Repeats()
+    repeats = RepeatFilter()
     said = [repeats.filter(line(AWAY.format(n % 7), n * 0.05)) for n in range(400)]
     assert [n for n, passed in enumerate(said) if passed] == [0, round(QUIET_S / 0.05)]
 
 
 def test_another_line_is_said_at_once() -> None:
-    repeats = Repeats()
+    repeats = RepeatFilter()
     assert repeats.filter(line(AWAY.format(1), 0.0))
     assert repeats.filter(line("FAIL [thrd:kafka:9092/1]: Disconnected", 0.0))
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    repeats = Repeats()
+    repeats = RepeatFilter()
     assert all(repeats.filter(line(f"line {n}", 0.0)) for n in range(LINES_MAX + 1))
     assert repeats.filter(line("line 0", 0.0)), "the first was to be forgotten"
     assert not repeats.filter(line(f"line {LINES_MAX}", 0.0))

@@ -1,4 +1,4 @@
-"""Names of sealed groups: where in which seal log they stand. Pure."""
+"""Identifies sealed groups by their offset in a seal log. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollstream.schemas.ids import PartitionAddress
 
 
 class GroupRef(NamedTuple):
-    """Names a group by where it stands; sorts by environment, generation, partition, offset."""
+    """A sealed group: its flush, and its index there. Sorts by partition address, then offset."""
 
     environment: str
     generation: int
@@ -18,7 +18,7 @@ class GroupRef(NamedTuple):
     index_in_flush: int
 
     def event_ref(self) -> DroppedGroup:
-        """As it stands in events."""
+        """The same as a part of an event."""
         return DroppedGroup(
             environment=self.environment,
             generation=self.generation,
@@ -29,12 +29,12 @@ class GroupRef(NamedTuple):
 
     @property
     def log(self) -> PartitionAddress:
-        """The seal log that tells of it."""
+        """The partition whose seal log has the flush."""
         return PartitionAddress(self.environment, self.generation, self.partition)
 
 
 def ref_of(chosen: ChosenGroup | DroppedGroup) -> GroupRef:
-    """Where a group stands that an event names."""
+    """The group that a part of an event identifies."""
     return GroupRef(
         chosen.environment, chosen.generation, chosen.partition, chosen.offset, chosen.index
     )

@@ -1,4 +1,4 @@
-"""Which sealed groups cannot be served as they are: samplers and status ask the same rule. Pure."""
+"""The rule which sealed groups cannot be served as they are. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Waits = Literal["eval", "reward", "weight_step", "lineage"]
 def waits_for(
     group: SealedGroup, *, has_rewards: bool, lineage: str, max_policy_lag: int | None
 ) -> Waits | None:
-    """Why the group cannot be served as it is, whatever the policy; None: it can.
+    """Returns why the group cannot be served as it is, whatever the policy; None where it can.
 
     ``eval`` never ends; the others may.
 
@@ -40,8 +40,10 @@ def waits_for(
 
 
 def with_trajectories_rewarded(segments: SealedSegments) -> SealedSegments:
-    """What a trajectory earned is often known at its last segment only; the earlier ones have it
-    too. A last segment without a reward waits for its score."""
+    """Gives segments without a reward that of the next segment of their trajectory.
+
+    A reward is often known at a trajectory's last segment only. Where that has none, none is given.
+    """
     missing = np.flatnonzero(np.isnan(segments.rewards))
     if not missing.size or not segments.segment_idxs.any():
         return segments

@@ -2,8 +2,8 @@
 
 - ``broker``      ``KafkaBroker``
 - ``properties``  what librdkafka is configured with
-- ``repeats``     its log without repetitions
-- ``answers``     pure: librdkafka's errors as our types
+- ``repeats``     keeps repeated lines out of librdkafka's log
+- ``answers``     pure: librdkafka's errors as the types of ``streams.errors``
 - ``writer``      ``KafkaWriter``
 - ``reader``      ``KafkaReader``: named partitions
 - ``member``      ``KafkaGroupReader``: a member of a consumer group

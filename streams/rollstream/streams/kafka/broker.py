@@ -1,10 +1,9 @@
-"""Kafka behind the broker interface."""
+"""The broker interface over Kafka."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from confluent_kafka import Consumer, Producer
@@ -81,12 +80,7 @@ class KafkaBroker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _make_admin(self) -> AdminClient:

@@ -19,7 +19,7 @@ class KafkaGroupReader(KafkaReader):
     """A ``GroupReader``: cooperative-sticky.
 
     What the group assigns is noted and not fetched before ``begin``: only partitions that were
-    begun are in librdkafka's own assignment, so nothing is read from a place that nobody chose.
+    begun are in librdkafka's own assignment, so nothing is read from an offset that nobody chose.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class KafkaGroupReader(KafkaReader):
         return any((tp.topic, tp.partition) == where for tp in held)
 
     def close(self) -> None:
-        self._assigned.clear()  # Leaving is no loss: nobody is told.
+        self._assigned.clear()  # First, so that leaving calls no `on_revoked`.
         super().close()
         if self._commits is not None:
             self._commits.shutdown(wait=False)
@@ -118,19 +118,19 @@ class KafkaGroupReader(KafkaReader):
         consumer.subscribe(
             self._topics,
             on_assign=self._on_assign,
-            on_revoke=self._on_gone_all,
-            on_lost=self._on_gone_all,
+            on_revoke=self._on_revoked_all,
+            on_lost=self._on_revoked_all,
         )
 
     def _on_assign(self, consumer: Consumer, positions: Iterable[Any]) -> None:
         self._assigned.update(TopicPartition(tp.topic, tp.partition) for tp in positions)
         consumer.incremental_assign([])
 
-    def _on_gone_all(self, consumer: Consumer, positions: Iterable[Any]) -> None:
+    def _on_revoked_all(self, consumer: Consumer, positions: Iterable[Any]) -> None:
         self._moved = True
-        gone = [TopicPartition(tp.topic, tp.partition) for tp in positions]
-        begun = [at_offset(tp, END) for tp in gone if self._starts.pop(tp, None) is not None]
-        for where in gone:
+        revoked = [TopicPartition(tp.topic, tp.partition) for tp in positions]
+        begun = [at_offset(tp, END) for tp in revoked if self._starts.pop(tp, None) is not None]
+        for where in revoked:
             self._forget_loss(where)
             if where in self._assigned:
                 self._on_revoked(where)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from rollstream.streams.kafka.repeats import Repeats
+from rollstream.streams.kafka.repeats import RepeatFilter
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 QUEUED_KIB_MAX = 32 * 1024  # Bytes that wait for the broker in one writer; BufferFull beyond.
@@ -18,10 +18,10 @@ SESSION_TIMEOUT_MS = 10_000  # A dead member's partitions move after this.
 POLL_INTERVAL_MS_MAX = 300_000  # A member that does not poll for this long loses its partitions.
 
 LOG = logging.getLogger("rollstream.kafka")
-LOG.addHandler(logging.NullHandler())  # A library is silent unless somebody listens.
-# One section of properties serves all clients; that a producer ignores a consumer's is no news.
+LOG.addHandler(logging.NullHandler())  # A library logs nothing unless its user asks for it.
+# One section of properties serves all clients; each complains about those of the others.
 LOG.addFilter(lambda record: "property and will be ignored" not in record.getMessage())
-LOG.addFilter(Repeats())
+LOG.addFilter(RepeatFilter())
 
 
 def writer_properties(
@@ -69,12 +69,12 @@ def reader_properties(bootstrap: str, client: Mapping[str, str], *, group: str) 
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": False,
-        # An offset that is gone is a loss to report, never a reason to begin somewhere else.
+        # An offset that was deleted is a loss to report, never a reason to start elsewhere.
         "auto.offset.reset": "error",
         "topic.metadata.propagation.max.ms": NO_TOPIC_AFTER_MS,
-        # We write no transactions; nobody else's may hold our readers up.
+        # No transactions are written here; those of others must not block these readers.
         "isolation.level": "read_uncommitted",
-        # At its default of 1 s a reader that drains in bursts stands still in between.
+        # At its default of 1 s a reader that drains in bursts idles in between.
         "fetch.queue.backoff.ms": 5,
         # A seek waits for the fetch that is under way.
         "fetch.wait.max.ms": 50,

@@ -48,7 +48,7 @@ class KafkaReader:
             self._begin_all(consumer)
         if self._failures or self._wanted or self._lost:
             self._raise_first()
-        # librdkafka waits for as many as it is asked for; a reader wants what is there, at once.
+        # librdkafka waits until it has as many as asked for; a reader wants what has arrived.
         messages = consumer.consume(records_max, 0)
         if not messages and timeout_s > 0:
             messages = consumer.consume(1, timeout_s)
@@ -116,18 +116,18 @@ class KafkaReader:
         consumer.incremental_assign(positions)
 
     def _prove_topics(self, consumer: Consumer, timeout_s: float) -> None:
-        """librdkafka waits silently for a topic that does not exist; the first idle poll asks."""
+        """librdkafka waits silently for a missing topic, so the first idle poll asks for it."""
         for topic in sorted(self._unproven):
             if not self._prove_topic(consumer, topic, timeout_s):
                 return
             self._unproven.discard(topic)
 
     def _prove_topic(self, consumer: Consumer, topic: str, timeout_s: float) -> bool:
-        """Whether the broker says that it has the topic; if not, it is away, and the caller sees
-        its own deadline pass.
+        """Returns whether the broker answered that the topic exists; False where it did not answer,
+        so that the caller's own deadline passes.
 
         Raises:
-            UnknownTopic: it says that it has not. NotAuthorised.
+            UnknownTopic: it answered that it does not. NotAuthorised.
         """
         try:
             found = consumer.list_topics(topic, max(timeout_s, _PROOF_TIMEOUT_S_MIN))
@@ -146,32 +146,32 @@ class KafkaReader:
                 good.append(message)
             elif error.code() in _IS_LOST:
                 where = TopicPartition(message.topic(), message.partition())
-                # What was on its way when the partition was sought elsewhere says nothing any more.
+                # An error from before the last seek concerns an offset that nobody wants now.
                 if message.offset() >= self._starts.get(where, message.offset() + 1):
                     self._wanted[where] = message.offset()
             elif isinstance(_as_read_error(error, "poll"), PermanentBrokerError):
                 self._failures.append(error)
-            # Else the client tries again by itself, and its caller sees its own deadline pass.
+            # Else the client retries by itself, until the deadline of its caller passes.
         return good
 
     def _raise_first(self) -> None:
         if self._failures:
             raise _as_read_error(self._failures.pop(0), "poll")
         for where, wanted in list(self._wanted.items()):
-            # librdkafka says it once: forgotten here, the partition would stand still for ever.
+            # librdkafka reports it once; forgotten here, the partition would never move again.
             low, high = self.bounds(where, _ANSWER_TIMEOUT_S)
             self._lost[where] = OffsetLost(str(where), wanted, low, high)
             del self._wanted[where]
         raise next(iter(self._lost.values()))
 
     def _forget_loss(self, where: TopicPartition) -> None:
-        """It is sought elsewhere, or not read any more."""
+        """After a seek, or where the partition is no longer read."""
         self._wanted.pop(where, None)
         self._lost.pop(where, None)
 
 
 def _as_read_error(error: KafkaError, what: str) -> BrokerError:
     if error.code() == KafkaError._UNKNOWN_PARTITION:
-        # librdkafka says so of every partition while the broker is away.
+        # librdkafka reports this for every partition while the broker is down.
         return BrokerUnavailable(f"{what}: {error.str()}; asking again later may help")
     return as_request_error(error, what)

@@ -1,4 +1,4 @@
-"""librdkafka's log without its repetitions."""
+"""Keeps repeated lines out of librdkafka's log."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ LINES_MAX = 256  # Remembered; beyond it the one that was let through first is f
 _TIMING = re.compile(r"\(after \d+ms .*?\)$")
 
 
-class Repeats(logging.Filter):
+class RepeatFilter(logging.Filter):
     """Lets a line through once in ``QUIET_S``.
 
-    A client dials a broker that is away twenty times a second and says so each time, and its own
-    suppression takes lines for different that differ in their milliseconds only.
+    A client dials a broker that is down twenty times a second and logs each failure; its own
+    suppression does not recognise lines that differ only in their milliseconds.
     """
 
     def __init__(self) -> None:

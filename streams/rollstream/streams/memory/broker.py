@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from rollstream.runtime.clock import Clock
@@ -58,7 +57,7 @@ class MemoryBroker:
         return MemoryAdmin(self.logs)
 
     def drop_before(self, where: TopicPartition, offset: int) -> None:
-        """What retention does: records below ``offset`` are gone."""
+        """Deletes the records below ``offset``, as retention would."""
         self.logs.drop_before(where, offset)
 
     def close(self) -> None:
@@ -70,10 +69,5 @@ class MemoryBroker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -23,7 +23,7 @@ class MemoryGroup:
         self._next_member = 0
 
     def join(self, topics: tuple[str, ...], counts: Mapping[str, int]) -> int:
-        """A new member; its number."""
+        """Adds a member; returns its number."""
         member = self._next_member
         self._next_member += 1
         self._members[member] = topics
@@ -31,7 +31,7 @@ class MemoryGroup:
         return member
 
     def leave(self, member: int, counts: Mapping[str, int]) -> None:
-        """The member is gone; what it held is free at once."""
+        """Removes the member; what it held is free at once."""
         if self._members.pop(member, None) is None:
             return
         self._holders = {tp: held for tp, held in self._holders.items() if held != member}
@@ -44,7 +44,7 @@ class MemoryGroup:
         return self._holders.get(where) == member
 
     def to_revoke(self, member: int) -> tuple[TopicPartition, ...]:
-        """What the member holds and shall not hold any more."""
+        """The partitions that the member holds and is to give up."""
         return tuple(
             tp
             for tp, holder in sorted(self._holders.items())
@@ -56,7 +56,7 @@ class MemoryGroup:
             del self._holders[where]
 
     def take(self, member: int) -> tuple[TopicPartition, ...]:
-        """Takes what is free and meant for the member."""
+        """Gives the member the free partitions that are meant for it; returns them."""
         taken = tuple(
             tp
             for tp, target in sorted(self._targets.items())
@@ -83,7 +83,7 @@ class MemoryGroup:
         # Whoever has most keeps the bigger shares, so that nothing moves without need.
         by_size = sorted(members, key=lambda member: (-len(held[member]), member))
         share, bigger = divmod(partitions, len(members))
-        shares = {member: share + (place < bigger) for place, member in enumerate(by_size)}
+        shares = {member: share + (index < bigger) for index, member in enumerate(by_size)}
         spread = {tp: member for member in members for tp in held[member][: shares[member]]}
         free = [tp for tp in all_partitions if tp not in spread]
         for member in by_size:

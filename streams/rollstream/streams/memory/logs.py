@@ -34,10 +34,10 @@ class _Partition:
 
 
 class MemoryLogs:
-    """What a cluster would hold. Several ``MemoryBroker`` may share it, in threads of one process.
+    """The topics and records of a cluster. Several brokers in threads of one process may share it.
 
     Records are stamped with ``clock``; retention and compaction do not run by themselves:
-    ``drop_before`` says what is gone.
+    ``drop_before`` deletes.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -106,13 +106,13 @@ class MemoryLogs:
             return partition.first, partition.end
 
     def resolve(self, where: TopicPartition, offset: int) -> int:
-        """A start position as an offset."""
+        """Returns a start position as an offset."""
         if offset == EARLIEST:
             return self.bounds(where)[0]
         return self.bounds(where)[1] if offset == END else offset
 
     def drop_before(self, where: TopicPartition, offset: int) -> None:
-        """What retention does: records below ``offset`` are gone."""
+        """Deletes the records below ``offset``, as retention would."""
         with self.lock:
             partition = self._partition(where)
             assert partition.first <= offset <= partition.end, (where, offset)

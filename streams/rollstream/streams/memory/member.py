@@ -74,10 +74,10 @@ class MemoryGroupReader(MemoryReader):
 
     def _before_read(self) -> None:
         with self._logs.lock:
-            gone = self._member is not None and not self._group.knows(self._member)
+            evicted = self._member is not None and not self._group.knows(self._member)
             losing = (
                 tuple(sorted(self._assigned))
-                if gone or self._member is None
+                if evicted or self._member is None
                 else self._group.to_revoke(self._member)
             )
         # Without the lock: what the owner does on losing a partition may take the broker's time.
@@ -86,7 +86,7 @@ class MemoryGroupReader(MemoryReader):
             self._on_revoked(where)
             self._assigned.discard(where)
         with self._logs.lock:
-            if self._member is None or gone:
+            if self._member is None or evicted:
                 counts = self._logs.partition_counts()
                 self._member = self._group.join(self._topics, counts)
                 self._logs.wake()

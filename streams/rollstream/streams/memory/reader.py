@@ -27,7 +27,7 @@ class MemoryReader:
             records = self._read(records_max)
             if records or last:
                 return records
-            # A wait that ended with nothing to see is the time-out; one more look and out.
+            # After a wait that timed out, it reads once more and returns.
             left_s = until_s - clock.monotonic_s()
             last = left_s <= 0 or not clock.wait(self._changed, left_s)
 
@@ -48,8 +48,8 @@ class MemoryReader:
     def _read(self, records_max: int) -> list[Record]:
         partitions = sorted(self._positions)
         records: list[Record] = []
-        for place in range(len(partitions)):
-            where = partitions[(self._turn + place) % len(partitions)]
+        for index in range(len(partitions)):
+            where = partitions[(self._turn + index) % len(partitions)]
             offset = self._logs.resolve(where, self._positions[where])
             taken = self._logs.read(where, offset, records_max - len(records))
             self._positions[where] = offset + len(taken)

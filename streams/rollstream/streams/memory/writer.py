@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import NamedTuple
 
 from rollstream.streams.broker import Delivery, OnDelivery, TopicPartition
 from rollstream.streams.errors import (
@@ -22,18 +21,13 @@ from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 QUEUED_RECORDS_MAX = 100_000  # Reports that wait for `poll`; append raises BufferFull beyond.
 
 
-class _Report(NamedTuple):
-    on_delivery: OnDelivery
-    delivery: Delivery
-
-
 class MemoryWriter:
     """A ``Writer``: ``append`` puts the record into the log, its report waits for ``poll``."""
 
     def __init__(self, logs: MemoryLogs, *, report_success: bool) -> None:
         self._logs = logs
         self._report_success = report_success
-        self._reports: deque[_Report] = deque()
+        self._reports: deque[tuple[OnDelivery, Delivery]] = deque()
         self._keyless = 0
         self._abandoned = False
 
@@ -53,15 +47,15 @@ class MemoryWriter:
             raise RecordTooLarge(f"{topic}: {len(value)} bytes; the limit is {RECORD_BYTES_MAX}")
         delivery = self._deliver(topic, value, key, partition)
         if on_delivery is not None and (self._report_success or delivery.error is not None):
-            self._reports.append(_Report(on_delivery, delivery))
+            self._reports.append((on_delivery, delivery))
 
     def poll(self, timeout_s: float = 0.0) -> None:
         if not self._reports and timeout_s > 0:
             # Nothing can come, since reports are due at once; the wait takes its time all the same.
             self._logs.clock.wait(threading.Event(), timeout_s)
         for _ in range(len(self._reports)):
-            report = self._reports.popleft()
-            report.on_delivery(report.delivery)
+            on_delivery, delivery = self._reports.popleft()
+            on_delivery(delivery)
 
     def flush(self, timeout_s: float) -> int:
         self.poll()
@@ -79,11 +73,11 @@ class MemoryWriter:
     def abandon(self) -> None:
         self._abandoned = True
         while self._reports:
-            report = self._reports.popleft()
-            topic, partition, _, error, _ = report.delivery
+            on_delivery, delivery = self._reports.popleft()
+            topic, partition, _, error, _ = delivery
             if not isinstance(error, PermanentBrokerError):
                 error = DeliveryUnknown(f"{topic}: the writer was thrown away before its report")
-            report.on_delivery(Delivery(topic, partition, -1, error))
+            on_delivery(Delivery(topic, partition, -1, error))
 
     def _deliver(
         self, topic: str, value: bytes, key: bytes | None, partition: int | None
@@ -96,10 +90,8 @@ class MemoryWriter:
         return Delivery(topic, number, record.offset, None, record.timestamp_us)
 
     def _choose(self, topic: str, key: bytes | None) -> int:
-        spec = self._logs.topics().get(topic)
-        if spec is None:
-            raise UnknownTopic(f"{topic} does not exist; `rollstream topics create` makes topics")
+        partitions = self.partitions(topic, 0.0)
         if key is not None:
-            return partition_of(key, spec.partitions)
+            return partition_of(key, partitions)
         self._keyless += 1
-        return self._keyless % spec.partitions
+        return self._keyless % partitions

@@ -1,4 +1,4 @@
-"""One partition, one owner at a time (docs/architecture.md, "The owned log").
+"""A partition that has one owner at a time (docs/architecture.md, "The owned log").
 
 - ``fence``      pure: which events of a partition count
 - ``fold``       what a log folds into: the interface
@@ -6,5 +6,5 @@
 - ``sending``    an owner's appends, one on its way at a time
 - ``log``        ``OwnedLog``: claim, append, wait until it is confirmed
 - ``adoption``   where a fold may start, so that start-up stays short
-- ``follow``     ``Follower``: the events that count, for everybody else
+- ``follow``     ``Follower``: reads the events that count, without owning the log
 """

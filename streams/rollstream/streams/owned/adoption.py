@@ -1,7 +1,7 @@
-"""Where a fold may start: a claim that an ``Adopted`` names, so that start-up stays short.
+"""Finds the claim from which a fold may start, so that start-up costs less than the history.
 
-An ``Adopted`` counts as proof only where the fence admits it: behind its claim, no other claim in
-between. What it says was true at its claim, and stays true whatever has been claimed since.
+An ``Adopted`` names such a claim. It is valid only where the fence admits it: after its own claim,
+with no other claim in between. It stays valid whatever is claimed later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rollstream.streams.errors import OffsetLost
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.reading import read_between
 
-HINT_RECORDS_MAX = 64  # How far behind a hinted claim its `Adopted` is looked for; then the tail.
+HINT_RECORDS_MAX = 64  # From a hinted claim on, searched for its `Adopted`; then the tail is.
 TAIL_WINDOW_RECORDS = 256  # The first window of the search from the end backwards.
 TAIL_WINDOW_GROWTH = 4
 
@@ -24,7 +24,7 @@ TAIL_WINDOW_GROWTH = 4
 def find_start(
     reader: LogReader, where: TopicPartition, hint: int | None, deadline: Deadline
 ) -> int:
-    """The offset from which a fold is whole: a claim, or 0.
+    """Returns the offset from which a fold is complete: that of a claim, or 0.
 
     Args:
         reader: reads ``where``; its position is changed.
@@ -32,41 +32,42 @@ def find_start(
         deadline: for all of it.
 
     Raises:
-        OffsetLost: the beginning of the log is gone, and no ``Adopted`` says that it may be.
+        OffsetLost: the log no longer has its beginning, and no ``Adopted`` makes it dispensable.
         BrokerUnavailable: not read in time.
     """
     first, end = reader.bounds(where, max(deadline.left_s(), 0.001))
     if hint is not None and first <= hint < end:
-        found = _newest_proof(reader, where, hint, min(end, hint + HINT_RECORDS_MAX), deadline)
-        if found is not None and found >= first:
-            return found
+        start = _newest_adopted(reader, where, hint, min(end, hint + HINT_RECORDS_MAX), deadline)
+        if start is not None and start >= first:
+            return start
     stop, window = end, TAIL_WINDOW_RECORDS
     while stop > first:
-        start = max(first, stop - window)
-        # The windows overlap by as much as may lie between a claim and its `Adopted`.
-        found = _newest_proof(reader, where, start, min(end, stop + HINT_RECORDS_MAX), deadline)
-        if found is not None and found >= first:
-            return found
-        stop, window = start, window * TAIL_WINDOW_GROWTH
+        begin = max(first, stop - window)
+        # Windows overlap: the `Adopted` of a claim at the end of one may be in the next.
+        overlap = min(end, stop + HINT_RECORDS_MAX)
+        start = _newest_adopted(reader, where, begin, overlap, deadline)
+        if start is not None and start >= first:
+            return start
+        stop, window = begin, window * TAIL_WINDOW_GROWTH
     if first > 0:
         raise OffsetLost(str(where), 0, first, end)
     return 0
 
 
-def _newest_proof(
+def _newest_adopted(
     reader: LogReader, where: TopicPartition, start: int, stop: int, deadline: Deadline
 ) -> int | None:
-    """``fold_from`` of the newest proven claim in [start, stop)."""
+    """``fold_from`` of the newest valid ``Adopted`` in [start, stop), None without one."""
     fence = Fence()
-    found = None
+    fold_from = None
     for record in read_between(reader, where, start, stop, deadline):
         if record.value[: wire_schemas.PREFIX_BYTES] not in _prefixes():
-            continue  # Most records are events of the owners: not decoded only to be passed over.
+            continue  # Most records are other events; they need not be decoded.
         event = codec.decode(record.value)
         assert isinstance(event, Claimed | Adopted)
         if fence.admits(record.offset, event) and isinstance(event, Adopted):
-            found = event.fold_from
-    return found
+            fold_from = event.fold_from
+    return fold_from
 
 
 @cache

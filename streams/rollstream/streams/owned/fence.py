@@ -1,4 +1,4 @@
-"""Which events of an owned partition count. Every reader uses this same fold."""
+"""Decides which events of an owned partition count; every reader uses it. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class CurrentClaim(NamedTuple):
 class Fence:
     """An event counts if and only if its epoch and nonce equal those of the newest claim before it.
 
-    Claims always count. A zombie may write for as long as it likes: nothing of it counts. A fence
-    must be fed from a claim on, since only a claim tells which epoch is in effect; events before
-    the first claim do not count.
+    Claims always count. A fenced owner may go on writing; none of it counts. A fence must be fed
+    from a claim on, since only a claim names the epoch in effect; events before the first claim do
+    not count.
     """
 
     def __init__(self) -> None:

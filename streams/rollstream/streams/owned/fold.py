@@ -1,4 +1,4 @@
-"""What an owned log folds into: the interface. Pure."""
+"""The interface of a fold over an owned log. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rollstream.schemas.events import Event
 
 
 class FoldCheckpoint(NamedTuple):
-    """What a fold tells ``Adopted``.
+    """What ``Adopted`` records of a fold.
 
     Attributes:
-        fold_from: offset of a claim, among those that ``checkpoint`` was given, before which
-            nothing matters any more.
+        fold_from: offset of a claim, among those that ``checkpoint`` was given, from which a new
+            fold reaches the same state.
         watermark: the low watermark; -1 where the log has none.
         counts: totals by name.
     """
@@ -27,10 +27,7 @@ class LogFold(Protocol):
     """State as a fold over the events of one partition that count. Pure."""
 
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
-        """The next event that counts (claims and adoptions among them), in the order of offsets."""
+        """Applies the next event that counts, claims and adoptions included, by rising offset."""
 
     def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
-        """Which of ``claims`` (offsets, rising, the newest last) a later fold may start from."""
-
-    def digest(self) -> bytes:
-        """Equal for equal states."""
+        """Chooses among ``claims`` (offsets, rising) the one that a later fold may start from."""

@@ -64,6 +64,6 @@ class FoldedLog(Generic[F]):
     def _keep_claim(self, offset: int) -> None:
         self._claims.append(offset)
         if len(self._claims) > CLAIMS_KEPT_MAX:
-            # The first stays (a fold from there is whole); any others may go.
+            # The first stays, since a fold from there is always complete; any others may go.
             half = CLAIMS_KEPT_MAX // 2
             self._claims = self._claims[:half:2] + self._claims[half:]

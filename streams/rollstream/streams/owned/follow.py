@@ -45,11 +45,11 @@ class Follower:
         self._records: deque[Record] = deque()
 
     def poll(self, records_max: int, timeout_s: float) -> list[ConfirmedEvent]:
-        """The next events that count; events that do not are consumed and left out.
+        """Returns the next events that count; passes over those that do not.
 
         Raises:
-            UnreadableEvent: bytes in an owned log that are no event: a defect, never skipped.
-            CorruptLog: a start that is no claim.
+            UnreadableEvent: a record is no event: a defect, raised again by each call.
+            CorruptLog: a start is not the offset of a claim, or a record is a rollout.
         """
         if not self._records:
             self._records.extend(self._reader.poll(records_max, timeout_s))
@@ -61,7 +61,7 @@ class Follower:
                 event = self._decode(where, record)
             except (UnreadableEvent, CorruptLog):
                 if confirmed:
-                    return confirmed  # What stands before the defect first; the defect next time.
+                    return confirmed  # First the events before the defect; the next call raises.
                 raise
             if self._fences[where].admits(record.offset, event):
                 confirmed.append(ConfirmedEvent(where, record.offset, record.timestamp_us, event))
@@ -70,17 +70,8 @@ class Follower:
         return confirmed
 
     def next_offsets(self) -> dict[TopicPartition, int]:
-        """Per partition the offset behind the newest record seen, admitted or not; where none was
-        seen yet, the start."""
+        """Per partition the next offset that ``poll`` will look at; the start before any."""
         return {**self._starts, **self._next}
-
-    def epochs(self) -> dict[TopicPartition, int]:
-        """Per partition the claim in effect: from there a new follower may start."""
-        return {
-            where: fence.current_claim.epoch
-            for where, fence in self._fences.items()
-            if fence.current_claim is not None
-        }
 
     def read_to_end(
         self, deadline: Deadline, *, ends_within_s: float = math.inf

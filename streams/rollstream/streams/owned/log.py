@@ -179,7 +179,7 @@ class OwnedLog(Generic[F]):
 
         Raises:
             Fenced: a newer claim stands before it. DeliveryUnknown: time-out or lost report: claim
-            again, then ``fold`` tells whether it is there. PermanentBrokerError: it is certainly
+            again, then ``fold`` shows whether it is there. PermanentBrokerError: it is certainly
             not there, and what was appended after it is in doubt. BrokerError: any other; it is in
             doubt too.
         """
@@ -188,8 +188,8 @@ class OwnedLog(Generic[F]):
         self._expect_owner()
         if getattr(ticket.event, "epoch", None) != self.epoch:
             raise DeliveryUnknown(
-                f"{self.where}: appended before the claim at {self.epoch}; the fold tells what "
-                "became of it"
+                f"{self.where}: appended before the claim at {self.epoch}; the fold holds it if it "
+                "was written"
             )
         try:
             return self._confirm(ticket, deadline)

@@ -81,7 +81,7 @@ class Sending:
         return ticket
 
     def confirm_first(self, offset: int) -> None:
-        """Takes the oldest out of ``pending``; it stands at ``offset``."""
+        """Removes the oldest from ``pending``; ``offset`` is its offset in the log."""
         self.pending.popleft().offset = offset
         self._send_next()
 

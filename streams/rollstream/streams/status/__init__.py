@@ -1,6 +1,6 @@
-"""How far each stage is, and which one is stuck: from the logs alone.
+"""How far each stage is, and which one is stuck, read from the logs alone.
 
-- ``figures``   what is known of each stage
+- ``figures``   the figures of each stage
 - ``measure``   reads the figures
 - ``sampling``  pure: one sampler's figures, over the fold that the sampler itself has
 - ``verdict``   pure: the first stage that is stuck, and the likely reason

@@ -1,4 +1,4 @@
-"""What is known of each stage at one moment. Ages are seconds by the broker's clock."""
+"""The figures of each stage at one moment. Ages are seconds by the broker's clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PartitionFigures:
         kept_from: oldest offset that the ingest log still has.
         ingest_end: next offset to be written to the ingest log.
         published_age_s: of the newest record there; None: there is none.
-        owner: who claimed the seal log last; empty: nobody ever did.
+        owner: who claimed the seal log last; empty: it was never claimed.
         watermark: every ingest offset below it is settled.
         groups: sealed so far.
         segments: in those groups.
@@ -52,7 +52,7 @@ class SamplerFigures:
 
     Attributes:
         environments: that it draws from.
-        owner: who claimed the log last; empty: nobody ever did.
+        owner: who claimed the log last; empty: it was never claimed.
         ready: groups that are sealed, neither served nor dropped, and can be served as they are.
         waiting: groups that cannot, yet or ever, by what they wait for.
         older: groups sealed before what was read of the seal logs, and neither served nor dropped:
@@ -65,8 +65,8 @@ class SamplerFigures:
         policy_step: of the newest policy of that epoch; -1: none was published.
         decision_age_s: of the newest decision that is no drop (before there is one, of the oldest
             claim); None: there is neither.
-        dropped_since: groups that were dropped behind that decision, by reason.
-        waiting_since: of those that wait, the ones sealed behind that decision.
+        dropped_since: groups that were dropped after that decision, by reason.
+        waiting_since: of those that wait, the ones sealed after that decision.
     """
 
     name: str
@@ -88,10 +88,10 @@ class SamplerFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Everything, at one moment.
+    """All figures of a deployment.
 
     Attributes:
-        missing_topics: of those that must be there; where there are any, the rest is empty.
+        missing_topics: topics that are configured and do not exist; with any, the rest is empty.
         partitions: by environment, then partition.
         samplers: by name.
     """

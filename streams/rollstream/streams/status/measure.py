@@ -2,7 +2,7 @@
 
 It costs the dedupe horizon of each partition's seal log (as adopting it does) and the decision
 logs; payloads are never read, but for one record a partition. What a group sealed before that
-horizon waits for is therefore not known, only that it is there.
+horizon waits for is therefore not known, only that it exists.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from rollstream.streams.topics.layout import Layout
 def measure(
     broker: Broker, config: RollstreamConfig, *, clock: Clock, deadline: Deadline
 ) -> Figures:
-    """The figures as the logs have them now. Nothing is written and no group is joined.
+    """Returns the figures as the logs hold them now. Writes nothing and joins no consumer group.
 
     Args:
-        broker: where.
+        broker: has the logs.
         config: which environments and samplers.
         clock: for ages.
         deadline: for all of it.

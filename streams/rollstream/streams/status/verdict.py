@@ -13,7 +13,7 @@ from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.remedies import why_dropped, why_waiting
 from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
 
-QUIET_S = 60.0  # A stage that has work and did nothing for so long counts as stuck.
+QUIET_S = 60.0  # A stage that has work and did nothing for this long counts as stuck.
 
 
 class Verdict(NamedTuple):
@@ -26,7 +26,7 @@ class Verdict(NamedTuple):
 def first_stuck(figures: Figures, config: RollstreamConfig) -> Verdict:
     """The first stage that is stuck, in the order topics, env replicas, sealers, sampler, trainer.
 
-    What stands behind a stuck stage waits for it, so only the first one is named.
+    Stages after a stuck one wait for it, so only the first is named.
     """
     if figures.missing_topics:
         missing = ", ".join(figures.missing_topics)
@@ -111,7 +111,7 @@ def _sampling(sampler: SamplerFigures, figures: Figures, config: SamplerConfig) 
 
 
 def _unserved(sampler: SamplerFigures, config: SamplerConfig) -> Verdict:
-    """Groups came, and none of them could be served: the reason of most."""
+    """Names the commonest reason why no group that came could be served."""
     ends = [
         (
             count,

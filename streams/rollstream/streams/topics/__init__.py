@@ -3,5 +3,5 @@
 - ``layout``   what each topic is called
 - ``specs``    how each must be configured
 - ``create``   makes what is missing
-- ``check``    says what differs, and what to do about it
+- ``check``    compares topics with their specification; names each difference and its remedy
 """

@@ -1,4 +1,4 @@
-"""What differs between the topics that are there and those that must be."""
+"""Compares the topics of a broker with how they must be."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rollstream.streams.errors import TopicMismatch
 
 
 class Difference(NamedTuple):
-    """One thing that is not as it must be.
+    """One setting of a topic, or the topic itself, that is not as it must be.
 
     Attributes:
         topic: its name.
         what: ``missing``, ``partitions``, or the name of a setting.
-        wanted: as it must be.
-        found: as it is; empty where the topic is missing.
+        wanted: the value that it must have.
+        found: the actual value; empty where the topic is missing.
         remedy: what to do, for a person.
     """
 
@@ -33,7 +33,7 @@ class Difference(NamedTuple):
 
 
 def check_topics(admin: Admin, specs: Sequence[TopicSpec], timeout_s: float) -> list[Difference]:
-    """Every difference, in the order of ``specs``; empty when all is as it must be.
+    """Returns every difference, in the order of ``specs``; empty when there is none.
 
     Raises:
         BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
@@ -45,18 +45,18 @@ def check_topics(admin: Admin, specs: Sequence[TopicSpec], timeout_s: float) -> 
 
 
 def require_topics(admin: Admin, specs: Sequence[TopicSpec], timeout_s: float) -> None:
-    """Returns when all is as it must be.
+    """Returns when every topic is as it must be.
 
     Raises:
         TopicMismatch: with every difference and what to do about it.
     """
-    found = check_topics(admin, specs, timeout_s)
-    if found:
-        raise TopicMismatch("; ".join(str(difference) for difference in found))
+    mismatches = check_topics(admin, specs, timeout_s)
+    if mismatches:
+        raise TopicMismatch("; ".join(map(str, mismatches)))
 
 
 def differences(wanted: TopicSpec, found: TopicSpec | None) -> list[Difference]:
-    """What differs in one topic. Pure."""
+    """Returns the differences of one topic. Pure."""
     name = wanted.name
     if found is None:
         remedy = "run `rollstream topics create`"

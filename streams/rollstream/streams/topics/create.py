@@ -12,9 +12,9 @@ from rollstream.streams.broker import Admin, TopicSpec
 def create_topics(
     admin: Admin, specs: Sequence[TopicSpec], timeout_s: float, *, clock: Clock | None = None
 ) -> list[str]:
-    """Creates what is missing and leaves alone what is there; the names that were created.
+    """Creates the topics that do not exist; returns their names.
 
-    A topic that exists with another layout is not changed: ``check_topics`` says what differs.
+    A topic that exists with other settings is left as it is; ``check_topics`` names them.
 
     Raises:
         BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.

@@ -24,7 +24,7 @@ def specs_for(
     """The topics of ``environments`` and ``samplers``, each once, in a fixed order.
 
     The ingest log and the seal log of an environment have the same number of partitions, since
-    partition p of the one says what became of partition p of the other.
+    partition p of the seal log settles partition p of the ingest log.
 
     Args:
         environments: name to number of partitions.
@@ -47,7 +47,7 @@ def _kept(retention_ms: int) -> dict[str, str]:
     return {
         "cleanup.policy": "delete",
         "retention.ms": str(retention_ms),
-        # Never by size: a burst may not push out what nobody has sealed.
+        # Never by size: a burst must not delete records that are not sealed yet.
         "retention.bytes": "-1",
         # The broker's clock, not a worker's, decides retention and time-outs.
         "message.timestamp.type": "LogAppendTime",

@@ -1,9 +1,9 @@
-"""What a sampler's logs mean: one fold, shared by the sampler that decides and by ``status``. Pure.
+"""The fold over a sampler's logs, shared by the sampler that decides and by ``status``. Pure.
 
 - ``state``     ``SamplerState``: the fold over the seal logs and the decision log
 - ``known``     a sealed group as the seal log describes it
-- ``ready``     the groups that may be served, in the order in which they take turns
-- ``eligible``  which groups will never be served: stale, or off the branch
+- ``ready``     the groups that may be served, least recently served examples first
+- ``eligible``  the rule which groups will never be served: stale, or off the branch
 - ``served``    a served batch, and what became of examples
 - ``remedies``  why groups are not served, and what to do about it
 """

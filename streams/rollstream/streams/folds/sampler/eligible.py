@@ -1,4 +1,4 @@
-"""Which groups will never be served: staleness, branches. Pure."""
+"""The rule which groups will never be served: stale, or off the branch. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def dropped_for(
     branches: Sequence[Branch],
     max_policy_lag: int | None,
 ) -> DropReason | None:
-    """Why groups of these policies will never be served; None: they may be.
+    """Returns why groups of these policies will never be served; None where they may be.
 
     A group is as stale as its oldest member, and off the branch if any member is.
     """

@@ -1,4 +1,4 @@
-"""What the sampler knows of a sealed group: the seal log's words, never a token. Pure."""
+"""A sealed group as its flush event describes it, without tokens. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollstream.streams.folds.waiting import with_trajectories_rewarded
 
 
 class Key(NamedTuple):
-    """What the round-robin goes over: an example must not starve."""
+    """An example of an environment; batches take turns over them, so that none starves."""
 
     environment: str
     example_id: str
@@ -46,7 +46,7 @@ class KnownGroup(NamedTuple):
 
 
 def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[KnownGroup]:
-    """The groups that a flush at ``offset`` sealed, in its order."""
+    """Returns the groups that the flush at ``offset`` sealed, in its order."""
     if not event.groups:
         return []
     segments = with_trajectories_rewarded(event.segments)
@@ -57,11 +57,11 @@ def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[Kno
     highest = np.maximum.reduceat(segments.rewards, starts)
     has_rewards = (~np.isnan(lowest)).tolist()
     all_equal = (lowest == highest).tolist()
-    found = []
+    known = []
     for index, (group, (first, end)) in enumerate(
         zip(event.groups, pairwise(bounds.tolist()), strict=True)
     ):
-        found.append(
+        known.append(
             KnownGroup(
                 GroupRef(*log, offset, index),
                 Key(log.environment, group.example_id),
@@ -75,7 +75,7 @@ def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[Kno
                 all_equal[index],
             )
         )
-    return found
+    return known
 
 
 def _policies(

@@ -51,7 +51,7 @@ class ReadyIndex:
         return sorted(self._groups)
 
     def add(self, group: KnownGroup) -> None:
-        """A group becomes ready."""
+        """The group is ready from now on."""
         assert group.ref not in self._groups, group.ref
         self._groups[group.ref] = group
         self._counts[group.key.environment] = self._counts.get(group.key.environment, 0) + 1
@@ -67,7 +67,7 @@ class ReadyIndex:
         heapq.heappush(self._ages, (group.sealed_ts, group.ref))
 
     def remove(self, ref: GroupRef) -> None:
-        """A group is ready no more."""
+        """The group is no longer ready."""
         group = self._groups.pop(ref)
         self._counts[group.key.environment] -= 1
         bucket = self._buckets[group.key]

@@ -1,4 +1,4 @@
-"""A served batch as the log tells it, and what became of examples. Pure."""
+"""A served batch, and the outcomes of groups by example. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class ServedBatch:
-    """One decision and what was said about it since.
+    """One decision, with its replacements and acks so far.
 
     Attributes:
         event: as it was written.
@@ -72,12 +72,12 @@ class ExampleCounts:
 
     def by_environment(self, *outcomes: Outcome) -> dict[str, dict[str, int]]:
         """Environment to example id to groups."""
-        found: dict[str, dict[str, int]] = {}
+        counted: dict[str, dict[str, int]] = {}
         for outcome in outcomes:
             for key, count in self._counts.get(outcome, Counter[Key]()).items():
-                examples = found.setdefault(key.environment, {})
+                examples = counted.setdefault(key.environment, {})
                 examples[key.example_id] = examples.get(key.example_id, 0) + count
-        return found
+        return counted
 
     def totals(self) -> dict[str, int]:
         """Groups by outcome."""

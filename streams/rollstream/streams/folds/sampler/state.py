@@ -1,7 +1,7 @@
 """The sampler's state: a fold over the seal logs and its own decision log. Pure.
 
-The two kinds of log may be folded in any interleaving: a decision about a group that the seal log
-has not told about yet is kept until it does. So the state is the same whoever folds it.
+The two kinds of log may be folded in any interleaving: a decision about a group whose flush was not
+applied yet is kept until it is. So every reader reaches the same state.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class SamplerState:
         )
 
     def applied(self, log: PartitionAddress) -> int:
-        """The offset behind the newest event of this seal log that was applied."""
+        """The next offset of this seal log to be applied."""
         return self._applied[log]
 
     def taken_before(self, log: PartitionAddress, offset: int) -> int:
@@ -109,7 +109,7 @@ class SamplerState:
         return sum(mask.bit_count() for at, mask in masks.items() if at < offset)
 
     def group(self, chosen: ChosenGroup) -> KnownGroup | None:
-        """What is known of a group of a batch; None: its seal log was not read that far."""
+        """The group as it was sealed; None where its seal log was not applied that far."""
         return self._known.get(ref_of(chosen))
 
     def open_batches(self) -> list[ServedBatch]:
@@ -147,7 +147,7 @@ class SamplerState:
     # The fold.
 
     def apply_groups(self, log: PartitionAddress, offset: int, event: Event) -> None:
-        """The next event of a seal log that counts, in the order of its offsets."""
+        """Applies the next event of a seal log that counts, by rising offset."""
         assert offset >= self._applied[log], (log, offset, self._applied[log])
         self._applied[log] = offset + 1
         if not isinstance(event, Flushed):
@@ -167,7 +167,7 @@ class SamplerState:
                 self._index(group)
 
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
-        """The next event of the decision log that counts, in the order of offsets."""
+        """Applies the next event of the decision log that counts, by rising offset."""
         match event:
             case BatchServed():
                 self._serve(offset, event)
@@ -191,7 +191,7 @@ class SamplerState:
                 for group in event.groups:
                     self._end(ref_of(group), DropReason(event.reason).value)
             case _:
-                pass  # Claims and adoptions say who decides, not what.
+                pass  # Claims and adoptions change who decides, not what was decided.
 
     def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
         """Every decision matters for ever: a fold begins with the oldest claim."""
@@ -281,7 +281,7 @@ class SamplerState:
             self.policy_epoch = event.policy_epoch
             self._epoch_used = False
         if event.policy_epoch > 0:
-            # The checkpoint behind batch n holds weights n + 1: these are common to both branches.
+            # The checkpoint after batch n holds weights n + 1: these are common to both branches.
             self.branches[event.policy_epoch] = Branch(event.policy_epoch, newest + 1)
         self._finish(newest)
         for at, batch in list(self.batches.items()):
@@ -353,7 +353,7 @@ class SamplerState:
 
 
 def position_of(cursor: Sequence[LogPosition]) -> dict[PartitionAddress, int]:
-    """A recorded cursor by seal log."""
+    """A recorded cursor as a mapping from seal log to the next offset to be applied."""
     return {
         PartitionAddress(at.environment, at.generation, at.partition): at.groups_next_offset
         for at in cursor
