@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 from pathlib import Path
 
 from rollstream.console.broker.errors import BrokerDataInUse
-from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 
 TRY_EVERY_S = 0.05
@@ -53,7 +51,7 @@ def lock_file(path: Path, deadline: Deadline) -> int | None:
                 os.close(held)
                 return None
             deadline.log_waiting(lambda: f"the lock {path}, held by process {holder_of(path)}")
-            SystemClock().wait(threading.Event(), deadline.slice_s(TRY_EVERY_S))
+            deadline.wait(TRY_EVERY_S)
         else:
             os.ftruncate(held, 0)
             os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
