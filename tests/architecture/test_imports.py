@@ -49,7 +49,7 @@ PURE = (
     "sampler/rollstream/sampler/shaping",
 )
 IMPURE = ("time", "random", "os", "confluent_kafka", "pyarrow", "ray")
-# Services console, which drives processes and terminals, these are asked in one place each.
+# Outside of the console, which drives processes and terminals, these are asked in one place each.
 ONE_PLACE = {
     "time": "runtime/rollstream/runtime/clock.py",
     "random": "runtime/rollstream/runtime/entropy.py",

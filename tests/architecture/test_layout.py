@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 import rollstream
-from harness.source_tree import ROOT, all_sources, package_folder, packages, pyproject
+from harness.source_tree import (
+    ROOT,
+    all_sources,
+    package_folder,
+    packages,
+    parsed,
+    pyproject,
+)
 
 LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
 JOINING = {"__init__.py", "py.typed"}  # One root has the file that joins them all.
 VAGUE = {"utils", "util", "helpers", "helper", "common", "base", "manager", "core", "misc"}
 
@@ -55,6 +65,17 @@ def test_no_file_is_too_long_to_read() -> None:
         for path in files
     }
     assert {path: lines for path, lines in lengths.items() if lines > LINES_MAX} == {}
+
+
+def test_no_function_is_too_long_to_read() -> None:
+    files = [path for _, path in all_sources()] + sorted((ROOT / "tests").rglob("*.py"))
+    lengths = {
+        f"{path.relative_to(ROOT)}:{node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for path in files
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > FUNCTION_LINES_MAX} == {}
 
 
 def test_files_and_folders_are_named_for_what_they_do() -> None:
