@@ -185,7 +185,7 @@ def _check(life: Life) -> None:
     }
     assert published <= life.seen, "not every one of them can be the duplicate of another"
     left = life.assembler
-    assert (left.pending.records, left.pending.size, len(left.pending.ages)) == (0, 0, 0)
+    assert (left.pending.records, left.pending.size, len(left.pending.by_key)) == (0, 0, 0)
     assert (left.decided.records, left.decided.size) == (0, 0)
 
 

@@ -140,7 +140,7 @@ def test_a_trajectory_that_never_ends_expires_however_often_its_key_is_sealed() 
     assert kept == [(0, "t")]
     assert drive.assembler.decided.watermark == drive.assembler.position
     left = drive.assembler.pending
-    assert (left.records, left.size, len(left.ages)) == (0, 0, 0)
+    assert (left.records, left.size, len(left.by_key)) == (0, 0, 0)
 
 
 def test_a_trajectory_that_never_ends_expires_by_lag_however_often_its_key_is_sealed(

@@ -7,8 +7,6 @@
 - ``groups``      all pending groups and trajectories, found by key and by age
 - ``grouping``    which group a rollout, a dispatch or a failure belongs to
 - ``segments``    whether a trajectory's segments form one unbroken chain
-- ``expiry``      groups by age, oldest first, at constant cost
-- ``watermark``   the oldest offset that is not settled
 """
 
 from rollstream.consumers.assembling.assembler import Assembler

@@ -85,7 +85,6 @@ class Assembler:
         self._cap = config.max_per_replica
         accepted = config.accept_policy_versions
         self._accepted = None if accepted is None else frozenset(accepted)
-        self._expire_after_us = round(config.expire_after_s * 1e6)
         self._seen = seen
         self._uncommitted: set[SegmentId] = set()  # Segments that are pending or decided.
 
@@ -177,7 +176,7 @@ class Assembler:
 
     def flush(self) -> None:
         """Seals every group that has enough members; the rest stays pending."""
-        for group in self.pending.ages.all():
+        for group in list(self.pending.by_key.values()):
             if group.members >= self._min_size:
                 self._seal(group, SealReason.FLUSH)
 
@@ -287,22 +286,18 @@ class Assembler:
 
     def _advance(self, now_us: int) -> None:
         self.now_us = now_us
-        ages, chains = self.pending.ages, self.pending.chains
-        while (group := ages.next_timed_out(now_us)) is not None:
+        pending = self.pending
+        while (group := pending.next_timed_out(now_us)) is not None:
             if group.members >= self._min_size:
                 self._seal(group, SealReason.TIMEOUT)
-        while (group := ages.next_expired(now_us)) is not None:
-            self._expire(group)
         lag_limit = self.position - LAG_RECORDS_MAX
-        while (group := ages.oldest()) is not None and group.first_offset < lag_limit:
+        while (group := pending.next_expired(now_us, lag_limit)) is not None:
             self._expire(group)
         # Those that are left are too old only where they outlived the group that they came with.
-        while chains:
-            uid, chain = next(iter(chains.items()))
-            young = chain.first_ts + self._expire_after_us > now_us
-            if young and chain.first_offset >= lag_limit:
+        while pending.chains:
+            chain = pending.next_expired_chain(now_us, lag_limit)
+            if chain is None:
                 return
-            self.pending.take_chain(uid, chain)
             self._settle_expired((), chain.rows(), chain.size)
 
     def _expire_over_limit(self) -> None:
@@ -310,7 +305,7 @@ class Assembler:
         that would complete the others are still to come."""
         pending = self.pending
         while pending.records > pending.records_max or pending.size > pending.size_max:
-            oldest = pending.ages.oldest()
+            oldest = pending.oldest()
             assert oldest is not None, "something is pending"
             self._expire(oldest)
 
@@ -340,8 +335,7 @@ class Assembler:
         records = len(group.offsets) + len(group.settlements)
         self.decided.append(Decision(due, group.settlements, (), records, payload))
         if group.chains:
-            rest = self._begin(group.key, group.size)
-            self.pending.move_chains(group, rest)
+            self.pending.move_chains(group, self._begin(group.key, group.size))
 
     def _expire(self, group: PendingGroup) -> None:
         self.pending.remove(group)

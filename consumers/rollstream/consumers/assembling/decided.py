@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from rollstream.consumers.assembling.decisions import Decision, Plan, event_bytes, offsets_of
-from rollstream.consumers.assembling.watermark import Watermark
 
 # Bytes of one flush event, well below RECORD_BYTES_MAX of a topic.
 EVENT_BYTES_MAX = 8 * 1024 * 1024
@@ -15,25 +15,22 @@ class DecisionQueue:
     """Decisions in the order in which they were made, and the low watermark of those committed.
 
     Attributes:
+        watermark: every offset below it is settled and committed.
         records: offsets that are decided and not committed.
         size: payload bytes that are decided and not committed.
     """
 
     def __init__(self, watermark: int) -> None:
-        self._watermark = Watermark(watermark)
+        self.watermark = watermark
         self.records = 0
         self.size = 0
         self._queue: deque[Decision] = deque()
         self._plans = 0
-
-    @property
-    def watermark(self) -> int:
-        """Every offset below it is settled and committed."""
-        return self._watermark.low
+        self._settled: set[int] = set()  # Offsets above the watermark.
 
     def skip(self, offset: int) -> None:
         """The offset was settled before this queue began."""
-        self._watermark.settle((offset,))
+        self._settle((offset,))
 
     def append(self, decision: Decision) -> None:
         """Adds the newest decision."""
@@ -63,8 +60,10 @@ class DecisionQueue:
             decisions.append(decision)
         if not decisions:
             return None
-        low = self._watermark.after(offsets_of(decisions))
-        return Plan(self._plans, tuple(decisions), low, now_us, records, size)
+        planned, watermark = set(offsets_of(decisions)), self.watermark
+        while watermark in planned or watermark in self._settled:
+            watermark += 1
+        return Plan(self._plans, tuple(decisions), watermark, now_us, records, size)
 
     def commit(self, plan: Plan) -> None:
         """Removes what a confirmed plan settled, and moves the watermark."""
@@ -75,5 +74,14 @@ class DecisionQueue:
             assert first is decision, "decisions are committed in order"
         self.records -= plan.records
         self.size -= plan.size
-        self._watermark.settle(offsets_of(plan.decisions))
+        self._settle(offsets_of(plan.decisions))
         assert self.watermark == plan.watermark, (self.watermark, plan.watermark)
+
+    def _settle(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            assert offset >= self.watermark, (offset, self.watermark)
+            assert offset not in self._settled, f"offset {offset} is settled twice"
+            self._settled.add(offset)
+        while self.watermark in self._settled:
+            self._settled.remove(self.watermark)
+            self.watermark += 1

@@ -1,56 +1,85 @@
-"""All groups and trajectories of one partition that are not decided."""
+"""All groups and trajectories of one partition that are not decided.
+
+Offsets and log time never go back, so the order in which groups begin is the order of their
+deadlines. Every operation costs the same however many are pending: an ``OrderedDict`` finds and
+removes its oldest entry at constant cost, which a plain dict does not.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from rollstream.consumers.assembling.expiry import AgeOrder
 from rollstream.consumers.assembling.grouping import PendingKey
 from rollstream.consumers.assembling.pending import Chain, PendingGroup
 from rollstream.runtime.config.sections import EnvironmentConfig
 
 
 class PendingGroups:
-    """Groups by key and by age, and open trajectories by uid, in the order in which they began.
+    """Groups and open trajectories, oldest first.
 
     Attributes:
         by_key: the groups, by what their members share.
-        ages: the groups, oldest first.
-        chains: trajectories that are not complete, in whichever group they are now.
+        chains: trajectories that are not complete, by uid, in whichever group they are now.
         records: offsets that groups hold; ``records_max`` is their bound.
         size: payload bytes that groups hold; ``size_max`` is their bound.
     """
 
     def __init__(self, config: EnvironmentConfig) -> None:
-        self.ages = AgeOrder(round(config.seal_timeout_s * 1e6), round(config.expire_after_s * 1e6))
+        self.by_key: OrderedDict[PendingKey, PendingGroup] = OrderedDict()
         self.chains: OrderedDict[str, Chain] = OrderedDict()
         self.records = 0
         self.size = 0
         self.records_max = config.max_pending_rollouts
         self.size_max = config.max_pending_bytes
-        self.by_key: dict[PendingKey, PendingGroup] = {}
+        # Groups whose seal time-out has not passed; all others are older.
+        self._fresh: OrderedDict[PendingKey, PendingGroup] = OrderedDict()
         self._capped = config.max_per_replica is not None
-
-    def oldest_ts(self) -> int | None:
-        """Log time from which the oldest group or trajectory counts; None without any."""
-        group = self.ages.oldest()
-        if group is None:
-            return None
-        chain = next(iter(self.chains.values()), None)
-        return group.first_ts if chain is None else min(group.first_ts, chain.first_ts)
+        self._seal_timeout_us = round(config.seal_timeout_s * 1e6)
+        self._expire_after_us = round(config.expire_after_s * 1e6)
 
     def begin(self, key: PendingKey, size: int, offset: int, now_us: int) -> PendingGroup:
-        """A new group. Offsets and log time never go back, so groups stay in the order of both."""
-        group = self.by_key[key] = PendingGroup(key, size, offset, now_us)
-        self.ages.add(group)
+        """A new group, under a key that no pending one has."""
+        group = self.by_key[key] = self._fresh[key] = PendingGroup(key, size, offset, now_us)
         return group
 
     def remove(self, group: PendingGroup) -> None:
         """The group is decided; what becomes of its trajectories is for the caller to do."""
         del self.by_key[group.key]
-        self.ages.remove(group)
+        if not group.overdue:
+            del self._fresh[group.key]
         self.records -= group.records
         self.size -= group.payload
+
+    def oldest(self) -> PendingGroup | None:
+        """The group that began first; None without any."""
+        return next(iter(self.by_key.values()), None)
+
+    def oldest_ts(self) -> int | None:
+        """Log time from which the oldest group or trajectory counts; None without any."""
+        group = self.oldest()
+        if group is None:
+            return None
+        chain = next(iter(self.chains.values()), None)
+        return group.first_ts if chain is None else min(group.first_ts, chain.first_ts)
+
+    def next_timed_out(self, now_us: int) -> PendingGroup | None:
+        """A group whose seal time-out has passed; it counts as overdue from now on."""
+        for group in self._fresh.values():
+            if group.first_ts + self._seal_timeout_us > now_us:
+                break
+            del self._fresh[group.key]
+            group.overdue = True
+            return group
+        return None
+
+    def next_expired(self, now_us: int, lag_limit: int) -> PendingGroup | None:
+        """The oldest group, where it waited for longer than it may, or began below the offset
+        ``lag_limit``."""
+        for group in self.by_key.values():
+            if group.first_offset < lag_limit or group.first_ts + self._expire_after_us <= now_us:
+                return group
+            break
+        return None
 
     def begin_chain(self, uid: str, group: PendingGroup, offset: int, now_us: int) -> Chain:
         """A trajectory that begins with the segment at ``offset``, in the group."""
@@ -61,25 +90,31 @@ class PendingGroups:
         """The trajectory is complete or settled; its records stay counted in its group."""
         del self.chains[uid], chain.group.chains[uid]
 
-    def take_chain(self, uid: str, chain: Chain) -> None:
-        """Removes the trajectory with its records; a group that holds nothing else goes too."""
+    def next_expired_chain(self, now_us: int, lag_limit: int) -> Chain | None:
+        """Removes, with its records, the oldest trajectory that is too old in the same way. A group
+        that holds nothing else goes too."""
+        uid, chain = next(iter(self.chains.items()))
+        young = chain.first_ts + self._expire_after_us > now_us
+        if young and chain.first_offset >= lag_limit:
+            return None
         group = chain.group
         self.remove_chain(uid, chain)
-        group.records -= len(chain)
+        group.records -= len(chain.rows())
         group.payload -= chain.size
-        self.records -= len(chain)
+        self.records -= len(chain.rows())
         self.size -= chain.size
         if self._capped:
             group.replicas[chain.replica_id] -= 1
         if group.records == 0:
             self.remove(group)
+        return chain
 
     def move_chains(self, decided: PendingGroup, rest: PendingGroup) -> None:
         """Trajectories that were open when their group was decided go on in a new one."""
         for uid, chain in decided.chains.items():
             chain.group = rest
             rest.chains[uid] = chain
-            rest.records += len(chain)
+            rest.records += len(chain.rows())
             rest.payload += chain.size
             if self._capped:
                 rest.replicas[chain.replica_id] = rest.replicas.get(chain.replica_id, 0) + 1

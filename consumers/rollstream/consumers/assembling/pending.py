@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from rollstream.consumers.assembling.decisions import Settlement
 from rollstream.consumers.assembling.grouping import PendingKey
 from rollstream.consumers.assembling.segments import ChainState, chain_state
 from rollstream.schemas.codec import Segment
 
 
+@dataclass(slots=True, eq=False)
 class Chain:
     """A trajectory of which some segments were read.
 
@@ -17,18 +20,12 @@ class Chain:
         size: payload bytes held.
     """
 
-    __slots__ = ("_offsets", "_segments", "first_offset", "first_ts", "group", "size")
-
-    def __init__(self, group: PendingGroup, first_offset: int, first_ts: int) -> None:
-        self.group = group
-        self.first_offset = first_offset
-        self.first_ts = first_ts
-        self.size = 0
-        self._offsets: dict[int, int] = {}
-        self._segments: dict[int, Segment] = {}
-
-    def __len__(self) -> int:
-        return len(self._segments)
+    group: PendingGroup
+    first_offset: int
+    first_ts: int
+    size: int = 0
+    _offsets: dict[int, int] = field(default_factory=dict)
+    _segments: dict[int, Segment] = field(default_factory=dict)
 
     def add(self, offset: int, segment: Segment, size: int) -> ChainState:
         """Adds a segment; returns what the trajectory is now."""
@@ -48,11 +45,13 @@ class Chain:
         return [(self._offsets[idx], self._segments[idx]) for idx in sorted(self._segments)]
 
 
+@dataclass(slots=True, eq=False)
 class PendingGroup:
     """Members so far, and whatever else is settled together with them.
 
     Attributes:
         size: members, complete or failed, at which the group is full.
+        first_offset, first_ts: of the record that it began with.
         offsets, segments: the rows of complete members.
         members: how many members are complete.
         failed: how many members will never come.
@@ -66,39 +65,19 @@ class PendingGroup:
         overdue: the seal time-out has passed, but the group had too few members.
     """
 
-    __slots__ = (
-        "chains",
-        "failed",
-        "failed_uids",
-        "first_offset",
-        "first_ts",
-        "key",
-        "members",
-        "offsets",
-        "overdue",
-        "payload",
-        "records",
-        "replicas",
-        "segments",
-        "settlements",
-        "size",
-        "split",
-    )
-
-    def __init__(self, key: PendingKey, size: int, first_offset: int, first_ts: int) -> None:
-        self.key = key
-        self.size = size
-        self.first_offset = first_offset
-        self.first_ts = first_ts
-        self.offsets: list[int] = []
-        self.segments: list[Segment] = []
-        self.members = 0
-        self.failed = 0
-        self.failed_uids: set[str] = set()
-        self.chains: dict[str, Chain] = {}
-        self.settlements: list[Settlement] = []
-        self.replicas: dict[str, int] = {}
-        self.payload = 0
-        self.records = 0
-        self.split = "train"
-        self.overdue = False
+    key: PendingKey
+    size: int
+    first_offset: int
+    first_ts: int
+    offsets: list[int] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    members: int = 0
+    failed: int = 0
+    failed_uids: set[str] = field(default_factory=set)
+    chains: dict[str, Chain] = field(default_factory=dict)
+    settlements: list[Settlement] = field(default_factory=list)
+    replicas: dict[str, int] = field(default_factory=dict)
+    payload: int = 0
+    records: int = 0
+    split: str = "train"
+    overdue: bool = False

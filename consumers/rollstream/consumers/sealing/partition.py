@@ -181,7 +181,7 @@ class Partition:
             watermark=assembler.decided.watermark,
             pending=assembler.pending.records,
             pending_bytes=assembler.pending.size,
-            pending_groups=len(assembler.pending.ages),
+            pending_groups=len(assembler.pending.by_key),
             decided=assembler.decided.records,
         )
 
