@@ -62,7 +62,7 @@ def test_a_manifest_before_the_event_is_heard_is_found() -> None:
 
 def test_an_event_before_its_files_is_found() -> None:
     def draft_only(flush: Flush) -> None:
-        flush.event = draft_flush(flush.plan, flush.target, lambda draft: None)
+        flush.event = draft_flush(flush.plan, flush.target, lambda path, data: None)
 
     world = world_after(Step("draft_only", draft_only), APPEND, CRASH, PUT, PROJECT, COMMIT)
     world.run(world.sealer(), seconds=5)

@@ -5,9 +5,8 @@
 - ``environment``   one environment: its consumer group, adoption, losses
 - ``partition``     one partition: its states from the claim to its revocation, flushes, doubt
 - ``intake``        what it reads: records, log time, losses, the pause
-- ``flush``         the steps of a flush, in order
+- ``flush``         the steps of a flush, in order; manifests that a killed owner left out
 - ``rows``          from a plan to files and the event that names them
-- ``projecting``    manifests that a killed predecessor left out
 - ``readable``      rejects records that cannot be sealed
 - ``dead_letters``  keeps the rejected records for people
 - ``backoff``       growing intervals between attempts, and what is logged meanwhile

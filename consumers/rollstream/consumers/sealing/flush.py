@@ -7,18 +7,23 @@ tuple of steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from rollstream.consumers.assembling import Plan
 from rollstream.consumers.sealing.context import SealerContext
-from rollstream.consumers.sealing.rows import Draft, FlushTarget, draft_flush
+from rollstream.consumers.sealing.rows import FlushTarget, draft_flush
 from rollstream.runtime.deadline import Deadline
+from rollstream.schemas import codec
 from rollstream.schemas.events import Event, Flushed
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobExists, Blobs, Bytes, CorruptFile, project
+from rollstream.store.layout import manifest_path
 from rollstream.streams.owned.log import Ticket
+from rollstream.streams.reading import read_between
 
 
 class EventAppender(Protocol):
@@ -80,9 +85,8 @@ def put_files(flush: Flush) -> None:
     context = flush.context
     writes: list[Future[None]] = []
 
-    def put(draft: Draft) -> None:
-        write = context.writers.submit(create_or_compare, context.blobs, draft.path, draft.data)
-        writes.append(write)
+    def put(path: str, data: Bytes) -> None:
+        writes.append(context.writers.submit(create_or_compare, context.blobs, path, data))
 
     try:
         event = draft_flush(flush.plan, flush.target, put)
@@ -133,3 +137,30 @@ def create_or_compare(blobs: Blobs, path: str, data: Bytes) -> None:
             raise CorruptFile(
                 f"{path} exists and holds other bytes than this flush would write; move it away"
             ) from None
+
+
+def project_missing(
+    context: SealerContext, address: PartitionAddress, flushes: Sequence[int]
+) -> None:
+    """Writes the manifests that are missing of ``flushes`` (offsets of events that count, rising):
+    a predecessor may have been killed between its event and the manifest.
+
+    An owner projects one flush before it appends the next, and a new owner first of all calls this;
+    so those that are missing are the newest, and the search ends at the first that exists.
+
+    Raises:
+        BrokerUnavailable: an event could not be read in time. StoreError: a manifest was not
+            written.
+    """
+    missing: list[int] = []
+    for offset in reversed(flushes):
+        if context.blobs.info(manifest_path(address, offset)) is not None:
+            break
+        missing.append(offset)
+    if not missing:
+        return
+    where = context.layout.groups_log(address)
+    with closing(context.broker.reader({where: missing[-1]})) as reader:
+        for offset in reversed(missing):
+            for record in read_between(reader, where, offset, offset + 1, context.deadline()):
+                project(context.blobs, address, offset, codec.decode_as(Flushed, record.value))

@@ -10,9 +10,8 @@ from rollstream.consumers.assembling import Assembler, Plan
 from rollstream.consumers.assembling.decisions import offsets_of
 from rollstream.consumers.sealing.backoff import Backoff
 from rollstream.consumers.sealing.context import SealerContext
-from rollstream.consumers.sealing.flush import Flush
+from rollstream.consumers.sealing.flush import Flush, project_missing
 from rollstream.consumers.sealing.intake import Intake
-from rollstream.consumers.sealing.projecting import project_missing
 from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.schemas.ids import PartitionAddress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,18 +14,17 @@ from rollstream.schemas.codec import Segment
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, SealedSegments, Settlements
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.store import Bytes, Provenance, encode_rows
 from rollstream.store.layout import GROUPS, INCOMPLETE, rows_path
 
-_TRAJECTORY = 0  # Groups hold whole trajectories: they lie where their first segments would.
+_TRAJECTORY = 0  # Groups hold whole trajectories; their files are named by the first segment.
 
 
 class FlushTarget(NamedTuple):
-    """Whose rows these are, and how files are written.
+    """Which partition and claim a flush is written for, and how its files are written.
 
     Attributes:
-        name: last part of the files' names; used once an epoch.
+        name: last part of the files' names; an epoch uses each once.
     """
 
     address: PartitionAddress
@@ -34,71 +34,47 @@ class FlushTarget(NamedTuple):
     compression: str
 
 
-class Draft(NamedTuple):
-    """A file that is to be created."""
-
-    path: str
-    data: Bytes
-
-
-class _File(NamedTuple):
-    sealed: SealedFile
-    columns: Columns
-
-
-def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[Draft], object]) -> Flushed:
-    """Hands each file of a flush to ``put``, as soon as it is encoded, and returns the event that
-    names them. One file a policy version."""
+def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Bytes], object]) -> Flushed:
+    """Hands each file of a flush, path and bytes, to ``put`` as soon as it is encoded, and returns
+    the event that names them. One file a policy version."""
     by_version: dict[str, list[DueGroup]] = {}
     for decision in plan.decisions:
         if decision.group is not None:
             by_version.setdefault(_version_of(decision.group), []).append(decision.group)
-    files: list[_File] = []
+    files: list[SealedFile] = []
     groups: list[SealedGroup] = []
+    parts: list[Columns] = []
+    offsets: list[int] = []
     for version, due in by_version.items():
-        files.append(_groups_file(version, due, target, len(files), groups, put))
-    incomplete = _incomplete_files(plan, target, put)
+        columns = Columns.from_segments([segment for group in due for segment in group.segments])
+        starts = list(accumulate((len(group.segments) for group in due[:-1]), initial=0))
+        digests = digest.row_digests(columns, starts)
+        sealed = [
+            _sealed_group(group, version, len(files), start, rows_digest)
+            for group, start, rows_digest in zip(due, starts, digests, strict=True)
+        ]
+        group_ids = [group.group_id for group in sealed for _ in range(group.rows)]
+        rows = [offset for group in due for offset in group.offsets]
+        files.append(_write(GROUPS, version, columns, group_ids, rows, target, put))
+        groups += sealed
+        parts.append(columns)
+        offsets += rows
     return Flushed(
         epoch=target.epoch,
         nonce=target.nonce,
         now_ts=plan.now_us,
         watermark=plan.watermark,
-        files=tuple(file.sealed for file in files),
+        files=tuple(files),
         groups=tuple(groups),
-        segments=_sealed_segments(
-            files, [o for due in by_version.values() for g in due for o in g.offsets]
-        ),
-        settled=_settled(s for decision in plan.decisions for s in decision.settled),
-        incomplete=tuple(file.sealed for file in incomplete),
+        segments=_sealed_segments(parts, offsets),
+        settled=_by_reason(s for decision in plan.decisions for s in decision.settled),
+        incomplete=_write_incomplete(plan, target, put),
     )
 
 
 def _version_of(group: DueGroup) -> str:
     versions = {segment.header.policy_version for segment in group.segments}
     return versions.pop() if len(versions) == 1 else ids.MIXED_POLICY
-
-
-def _groups_file(
-    version: str,
-    due: Sequence[DueGroup],
-    target: FlushTarget,
-    index: int,
-    groups: list[SealedGroup],
-    put: Callable[[Draft], object],
-) -> _File:
-    segments = [segment for group in due for segment in group.segments]
-    offsets = [offset for group in due for offset in group.offsets]
-    starts = [0]
-    for group in due[:-1]:
-        starts.append(starts[-1] + len(group.segments))
-    columns = Columns.from_segments(segments)
-    digests = digest.row_digests(columns, starts)
-    group_ids: list[str] = []
-    for group, start, rows_digest in zip(due, starts, digests, strict=True):
-        sealed = _sealed_group(group, version, index, start, rows_digest)
-        groups.append(sealed)
-        group_ids += [sealed.group_id] * sealed.rows
-    return _encoded(GROUPS, version, columns, group_ids, offsets, target, put)
 
 
 def _sealed_group(
@@ -113,7 +89,7 @@ def _sealed_group(
         lineage=oldest.lineage,
         policy_version=version,
         policy_epoch=oldest.policy_epoch,
-        weight_step=oldest.weight_step if oldest.weight_step >= 0 else UNKNOWN_STEP,
+        weight_step=oldest.weight_step,
         segment_idx=_TRAJECTORY,
         split=group.split,
         seal_reason=group.reason,
@@ -125,55 +101,43 @@ def _sealed_group(
     )
 
 
-def _incomplete_files(
-    plan: Plan, target: FlushTarget, put: Callable[[Draft], object]
-) -> list[_File]:
+def _write_incomplete(
+    plan: Plan, target: FlushTarget, put: Callable[[str, Bytes], object]
+) -> tuple[SealedFile, ...]:
     by_version: dict[str, list[tuple[int, Segment]]] = {}
     for decision in plan.decisions:
         for offset, segment in decision.incomplete:
             by_version.setdefault(segment.header.policy_version, []).append((offset, segment))
-    return [
-        _encoded(
-            INCOMPLETE,
-            version,
-            Columns.from_segments([segment for _, segment in rows]),
-            [""] * len(rows),
-            [offset for offset, _ in rows],
-            target,
-            put,
-        )
-        for version, rows in by_version.items()
-    ]
+    files = []
+    for version, rows in by_version.items():
+        columns = Columns.from_segments([segment for _, segment in rows])
+        offsets = [offset for offset, _ in rows]
+        files.append(_write(INCOMPLETE, version, columns, [""] * len(rows), offsets, target, put))
+    return tuple(files)
 
 
-def _encoded(
+def _write(
     kind: str,
     version: str,
     columns: Columns,
     group_ids: Sequence[str],
     offsets: Sequence[int],
     target: FlushTarget,
-    put: Callable[[Draft], object],
-) -> _File:
-    provenance = Provenance(
-        group_ids=group_ids,
-        generation=target.address.generation,
-        partition=target.address.partition,
-        epoch=target.epoch,
-        offsets=np.array(offsets, np.int64),
-    )
+    put: Callable[[str, Bytes], object],
+) -> SealedFile:
+    environment, generation, partition = target.address
+    sources = np.array(offsets, np.int64)
+    provenance = Provenance(group_ids, generation, partition, target.epoch, sources)
     data = encode_rows(columns, provenance, compression=target.compression)
-    environment = target.address.environment
     path = rows_path(kind, environment, version, _TRAJECTORY, target.epoch, target.name)
-    checksum = digest.checksum(data)
-    sealed = SealedFile(path=path, size=len(data), rows=columns.rows, checksum=checksum)
-    put(Draft(path, data))
-    return _File(sealed, columns)
+    file = SealedFile(path=path, size=len(data), rows=columns.rows, checksum=digest.checksum(data))
+    put(path, data)
+    return file
 
 
-def _sealed_segments(files: Sequence[_File], offsets: Sequence[int]) -> SealedSegments:
+def _sealed_segments(parts: Sequence[Columns], offsets: Sequence[int]) -> SealedSegments:
     def scalars(name: str) -> list[Any]:
-        return [value for file in files for value in file.columns.scalars[name]]
+        return [value for columns in parts for value in columns.scalars[name]]
 
     replicas, replica_idxs = _coded(scalars("replica_id"))
     stop_reasons, stop_reason_idxs = _coded(scalars("stop_reason"))
@@ -195,14 +159,14 @@ def _sealed_segments(files: Sequence[_File], offsets: Sequence[int]) -> SealedSe
     )
 
 
-def _coded(words: Sequence[str]) -> tuple[tuple[str, ...], Any]:
-    """Distinct words in the order of their first use, and which of them each one is."""
+def _coded(values: Sequence[str]) -> tuple[tuple[str, ...], Any]:
+    """The distinct values in the order of their first use, and the index of each value in them."""
     indexes: dict[str, int] = {}
-    idxs = [indexes.setdefault(word, len(indexes)) for word in words]
+    idxs = [indexes.setdefault(value, len(indexes)) for value in values]
     return tuple(indexes), np.array(idxs, np.int32)
 
 
-def _settled(settlements: Iterable[Settlement]) -> tuple[Settlements, ...]:
+def _by_reason(settlements: Iterable[Settlement]) -> tuple[Settlements, ...]:
     by_reason: dict[str, list[Settlement]] = {}
     for settlement in settlements:
         by_reason.setdefault(settlement.reason, []).append(settlement)
