@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from rollstream.store.errors import StoreError
+from rollstream.store.errors import BlobExists, CorruptFile, StoreError
 
 Bytes = bytes | bytearray | memoryview
 
@@ -52,6 +52,24 @@ class Blobs(Protocol):
 
     def local_path(self, path: str) -> Path | None:
         """Returns the blob's local file, to be mapped into memory; None where it has none."""
+
+
+def create_or_compare(blobs: Blobs, path: str, data: Bytes) -> None:
+    """Creates the blob; one that exists already must have the same bytes. Repeating it changes
+    nothing.
+
+    Raises:
+        CorruptFile: the path has a blob with other bytes.
+        StoreFull, StoreError: it could not be written.
+    """
+    try:
+        blobs.create(path, data)
+    except BlobExists:
+        if blobs.read(path) != data:
+            raise CorruptFile(
+                f"{path} exists and holds other bytes than are to be written; move it away, then "
+                "it is written again"
+            ) from None
 
 
 def names_of(path: str) -> list[str]:

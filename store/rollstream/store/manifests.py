@@ -18,8 +18,8 @@ from rollstream.schemas import events, wire_schemas
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.wire_schemas import packed_dtype
-from rollstream.store.blobs import Blobs
-from rollstream.store.errors import BlobExists, CorruptFile
+from rollstream.store.blobs import Blobs, create_or_compare
+from rollstream.store.errors import CorruptFile
 from rollstream.store.layout import MANIFESTS, manifest_path
 
 _SCHEMA = "flushed.v1"
@@ -41,15 +41,7 @@ def project(blobs: Blobs, address: PartitionAddress, offset: int, event: Flushed
         StoreFull, StoreError: it could not be written.
     """
     path = manifest_path(address, offset)
-    data = encode_manifest(Manifest(address, offset, event))
-    try:
-        blobs.create(path, data)
-    except BlobExists:
-        if blobs.read(path) != data:
-            raise CorruptFile(
-                f"{path} holds another event than offset {offset} of the seal log; move it away, "
-                "then it is written again"
-            ) from None
+    create_or_compare(blobs, path, encode_manifest(Manifest(address, offset, event)))
     return path
 
 

@@ -77,7 +77,7 @@ def test_projecting_again_changes_nothing(event: Flushed) -> None:
 def test_other_bytes_at_the_path_are_corrupt(event: Flushed) -> None:
     blobs = MemoryBlobs()
     blobs.create(manifest_path(ADDRESS, 99), b"{}")
-    with pytest.raises(CorruptFile, match="holds another event"):
+    with pytest.raises(CorruptFile, match=r"\.json exists and holds other bytes"):
         project(blobs, ADDRESS, 99, event)
 
 

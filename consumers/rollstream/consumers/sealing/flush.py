@@ -20,7 +20,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import Event, Flushed
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import BlobExists, Blobs, Bytes, CorruptFile, project
+from rollstream.store import Bytes, create_or_compare, project
 from rollstream.store.layout import manifest_path
 from rollstream.streams.owned.log import Ticket
 from rollstream.streams.reading import read_between
@@ -122,21 +122,6 @@ STEPS: tuple[Step, ...] = (
     Step("project_manifests", project_manifests),
     Step("commit_watermark", commit_watermark, in_loop=True),
 )
-
-
-def create_or_compare(blobs: Blobs, path: str, data: Bytes) -> None:
-    """Creates the blob; one that exists already must hold the same bytes.
-
-    Raises:
-        CorruptFile: it holds other bytes. StoreFull, StoreError: it was not written.
-    """
-    try:
-        blobs.create(path, data)
-    except BlobExists:
-        if blobs.read(path) != data:
-            raise CorruptFile(
-                f"{path} exists and holds other bytes than this flush would write; move it away"
-            ) from None
 
 
 def project_missing(
