@@ -249,8 +249,9 @@ def example_of(batch: Batch, group: int) -> str:
     return f"ex-{batch.uids[int(np.argmax(batch.group_index == group))].split('-g')[1][0]}"
 
 
+@pytest.mark.proves("A2")
 def test_a_batch_reads_all_fields_of_its_groups_on_request(world: SamplerWorld) -> None:
-    world.writer().flush(*specs(2))
+    flushed = world.writer().flush(*specs(2))
     sampler = world.open()
     batch = sampler.next_batch(0, 2, timeout_s=WAIT_S)
     records = batch.records(1)
@@ -260,6 +261,11 @@ def test_a_batch_reads_all_fields_of_its_groups_on_request(world: SamplerWorld) 
         records[0].output_tokens.tolist()
         == batch.tokens[batch.offsets[2] + batch.prompt_lengths[2] : batch.offsets[3]].tolist()
     )
+    group = batch.group(1)
+    assert group.id == batch.sampled.group_ids[1]
+    assert (group.environment, group.policy_version) == ("math", "step-0")
+    assert group.metadata["uids"] == sorted(batch.uids[2:])
+    assert group.sealed_ts == flushed.now_ts
 
 
 def test_environments_mix_by_share(world: SamplerWorld) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import accumulate
 from typing import assert_never
 
@@ -46,7 +46,11 @@ def sample_groups(
     salt = f"{seed}\x1f{step}\x1f{start_offset}"
     chosen: list[KnownGroup] = []
     for among, wanted in quotas(environments, num_groups, mix):
-        part = _in_turns(_buckets(ready, among, without), wanted, salt, recency)
+        buckets = (
+            (key, [group for group in bucket if group.ref not in without] if without else bucket)
+            for key, bucket in ready.keys_in_turn(among)
+        )
+        part = _in_turns(buckets, wanted, salt, recency)
         if part is None:
             return None
         chosen.extend(part)
@@ -68,19 +72,6 @@ def quotas(
     return [([name], count) for name, count in counts.items() if count]
 
 
-def _buckets(
-    ready: ReadyIndex, environments: list[str], without: Set[GroupRef]
-) -> Iterator[tuple[Key, Sequence[KnownGroup]]]:
-    buckets = ready.keys_in_turn(environments)
-    if not without:
-        yield from buckets
-        return
-    for key, bucket in buckets:
-        left = [group for group in bucket if group.ref not in without]
-        if left:
-            yield key, left
-
-
 def _in_turns(
     buckets: Iterable[tuple[Key, Sequence[KnownGroup]]], wanted: int, salt: str, recency: Recency
 ) -> list[KnownGroup] | None:
@@ -90,6 +81,8 @@ def _in_turns(
     while True:
         left: list[tuple[Key, Sequence[KnownGroup]]] = []
         for key, bucket in buckets:
+            if not bucket:
+                continue
             text = f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1f{turn}"
             drawn = _draw(bucket, text, recency)
             chosen.append(bucket[drawn])

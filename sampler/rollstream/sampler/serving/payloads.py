@@ -64,7 +64,10 @@ class Payloads:
             if columns is None:
                 columns = held[group.file.path] = self._columns(group.file)
             parts.append(GroupRows(slot, group, columns))
-            self._mark_served(group)
+            file, first = self._files.get(group.file.path), group.group.row_start
+            if file is not None and first not in file.served:
+                file.served.add(first)
+                file.rows_left -= group.group.rows
         return parts
 
     def all_fields(self, group: KnownGroup) -> Columns:
@@ -87,12 +90,6 @@ class Payloads:
         self.files_read += 1
         self._keep(file, columns)
         return columns
-
-    def _mark_served(self, group: KnownGroup) -> None:
-        file, first = self._files.get(group.file.path), group.group.row_start
-        if file is not None and first not in file.served:
-            file.served.add(first)
-            file.rows_left -= group.group.rows
 
     def _drop_served(self) -> None:
         for path in [path for path, file in self._files.items() if not file.rows_left]:

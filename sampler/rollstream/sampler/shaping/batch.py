@@ -158,7 +158,7 @@ class Batch:
         return list(self.group(group).rollouts)
 
     def group(self, group: int) -> RolloutGroup:
-        """One of this batch's groups, from 0, with all fields of its rollouts, from the store.
+        """One of this batch's groups, from 0, with all fields of its rollouts, read from the store.
 
         Raises:
             InvalidRequest: there is no such group in this batch.
