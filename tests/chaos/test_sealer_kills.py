@@ -70,8 +70,8 @@ def test_killed_at_a_step_nothing_is_lost_or_twice(
     for victim in victims:
         assert victim.wait() == -signal.SIGKILL, "it reached its kill point"
     successors = [start(cleanup, world) for world in worlds]
-    for place, world in enumerate(worlds):
-        uids[place] += publish_groups(world, GROUPS)
+    for index, world in enumerate(worlds):
+        uids[index] += publish_groups(world, GROUPS)
         world.until()
     for successor in successors:
         assert successor.stop() == 0

@@ -21,13 +21,13 @@ NO_BOUND = 1 << 40
 class Drive:
     """Feeds one assembler and commits what it decides, remembering every uid that was settled."""
 
-    def __init__(self, *, watermark: int = 0, **policy: Any) -> None:
+    def __init__(self, *, watermark: int = 0, **config: Any) -> None:
         self.segments_seen: set[SegmentId] = set()
         self.decisions: list[Decision] = []
         self.now_us = 0
         self.assembler = Assembler(
             "math",
-            EnvironmentConfig(**{"target_group_size": 2, "min_group_size": 2, **policy}),
+            EnvironmentConfig(**{"target_group_size": 2, "min_group_size": 2, **config}),
             self.segments_seen.__contains__,
             watermark=watermark,
         )

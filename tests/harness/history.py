@@ -36,7 +36,7 @@ def problems_of(world: SealWorld, uids: Iterable[str] = (), *, drained: bool = T
 
 
 def holds(report: AuditReport) -> None:
-    """Fails with everything that the audit says."""
+    """Fails with every problem of the audit."""
     assert report.holds, "\n".join(report.problems)
 
 
@@ -63,12 +63,12 @@ def _segments_of(part: SealedSegments | Settlements) -> Iterable[tuple[str, int]
 
 
 def _unconfirmed(confirmed: list[ConfirmedEvent], blobs: Blobs) -> list[str]:
-    """What readers without Kafka see must be what the seal log says."""
+    """What readers without Kafka see beyond the seal log: manifests and files."""
     wanted = {
         (item.where.partition, item.offset) for item in confirmed if isinstance(item.event, Flushed)
     }
     projected = {(m.address.partition, m.offset) for m in list_manifests(blobs)}
-    problems = [f"manifest {place} of an unconfirmed flush" for place in sorted(projected - wanted)]
+    problems = [f"manifest {where} of an unconfirmed flush" for where in sorted(projected - wanted)]
     named = {
         f.path for item in confirmed if isinstance(item.event, Flushed) for f in item.event.files
     }

@@ -26,7 +26,7 @@ class KillPoint(StrEnum):
 
     AFTER_PUT_FILES = "after-put-files"
     BETWEEN_FILES = "between-files"
-    BEFORE_HEARD = "before-confirmed"  # The event is in the log; its owner never learns of it.
+    BEFORE_CONFIRMED = "before-confirmed"  # The event is in the log; its owner never learns of it.
     AFTER_APPEND_EVENT = "after-append-event"
     AFTER_PROJECT_MANIFESTS = "after-project-manifests"
     AFTER_COMMIT_WATERMARK = "after-commit-watermark"
@@ -57,7 +57,7 @@ def arm(point: KillPoint, broker: Broker, blobs: Blobs, die: Die, *, nth: int = 
     match point:
         case KillPoint.BETWEEN_FILES:
             return Armed(broker, _DyingBlobs(blobs, fuse), steps)
-        case KillPoint.BEFORE_HEARD:
+        case KillPoint.BEFORE_CONFIRMED:
             faulty.decide = _at(Flushed, faulty, fuse, written=True)
         case KillPoint.BEFORE_CLAIM:
             faulty.decide = _at(Claimed, faulty, fuse, written=False)

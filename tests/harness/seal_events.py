@@ -1,4 +1,4 @@
-"""Flush events as short as a test can say them."""
+"""Flush events from a few arguments."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A sealer as a process of its own, with a kill point in it: ``python -m harness.sealer_process``.
-
-It prints ``ready`` once it seals, and every further word a line at a time.
-"""
+"""A sealer as a process of its own, with a kill point in it: ``python -m harness.sealer_process``."""
 
 from __future__ import annotations
 

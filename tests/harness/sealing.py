@@ -1,4 +1,4 @@
-"""A small deployment for sealers: logs, files, a clock, and whoever publishes into it."""
+"""A small deployment for sealers: logs, files, a clock, and a writer that publishes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class SealWorld:
     Args:
         kafka: bootstrap of a real broker; it comes with files under ``root``, real time, a
             namespace of its own, and short sessions.
-        policy: of the environment; by default groups of 2 in 2 partitions, flushed at once.
+        config: of the environment; by default groups of 2 in 2 partitions, flushed at once.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SealWorld:
         kafka: str = "",
         root: Path | None = None,
         seed: int = 0,
-        **policy: Any,
+        **config: Any,
     ) -> None:
         real = bool(kafka)
         namespace = f"test-{uuid.uuid4().hex[:12]}" if real else "rollstream"
@@ -87,7 +87,7 @@ class SealWorld:
         self.logs = MemoryLogs(self.clock)
         self.layout = Layout(namespace)
         self.environment = EnvironmentConfig(
-            **{"partitions": 2, "target_group_size": 2, "flush_interval_s": 0.0, **policy}
+            **{"partitions": 2, "target_group_size": 2, "flush_interval_s": 0.0, **config}
         )
         self.config = RollstreamConfig(
             kafka=KafkaConfig(
@@ -198,13 +198,13 @@ class SealWorld:
 
     def groups(self) -> list[tuple[str, ...]]:
         """The uids of each sealed group, sorted."""
-        found = []
+        groups = []
         for event in self.flushes():
             start = 0
             for group in event.groups:
-                found.append(tuple(sorted(event.segments.uids[start : start + group.rows])))
+                groups.append(tuple(sorted(event.segments.uids[start : start + group.rows])))
                 start += group.rows
-        return sorted(found)
+        return sorted(groups)
 
     def settled(self) -> Counter[str]:
         """How many offsets were settled, by reason."""

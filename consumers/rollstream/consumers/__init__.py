@@ -1,10 +1,10 @@
-"""From ingest logs to sealed groups, and the proof that nothing was lost.
+"""Turns ingest logs into sealed groups, and proves that nothing was lost.
 
 Map:
 
 - ``assembling/``   pure: what becomes of every rollout of one partition
-- ``sealing/``      the thin loop around it: reads, writes files, appends events (``Sealer``)
-- ``audit/``        every offset accounted for, every file as its event says (``audit``)
+- ``sealing/``      the loop around it: reads, writes files, appends events (``Sealer``)
+- ``audit/``        checks that every offset is accounted for and every file intact (``audit``)
 """
 
 from rollstream.consumers.audit import AuditReport, PartitionAudit, audit

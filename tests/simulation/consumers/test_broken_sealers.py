@@ -44,13 +44,13 @@ def test_sound_steps_and_a_crash_leave_nothing_to_find() -> None:
     assert problems_of(world, "abcd") == []
 
 
-def test_a_commit_before_the_event_is_heard_is_refused_by_the_next_owner() -> None:
+def test_a_commit_before_the_event_is_confirmed_is_refused_by_the_next_owner() -> None:
     world = world_after(PUT, COMMIT, CRASH, APPEND, PROJECT)
     with pytest.raises(CorruptLog, match="the group committed 4"):
         world.run(world.sealer(), seconds=5)
 
 
-def test_a_manifest_before_the_event_is_heard_is_found() -> None:
+def test_a_manifest_before_the_event_is_confirmed_is_found() -> None:
     def project_early(flush: Flush) -> None:
         flush.offset = 2
         PROJECT.run(flush)
@@ -69,12 +69,12 @@ def test_an_event_before_its_files_is_found() -> None:
     assert any("is missing" in problem for problem in problems_of(world, "abcd"))
 
 
-def test_an_owner_who_does_not_wait_to_be_heard_is_found() -> None:
+def test_an_owner_who_does_not_wait_for_confirmation_is_found() -> None:
     """It projects what it appended as a zombie: nobody counts the event, the files are shown."""
     world = SealWorld(partitions=1)
     own = world.new_broker()
 
-    def append_deaf(flush: Flush) -> None:
+    def append_unconfirmed(flush: Flush) -> None:
         assert flush.event is not None
         where = TopicPartition(world.layout.groups("math"), 0)
         successor = world.sealer()
@@ -86,9 +86,11 @@ def test_an_owner_who_does_not_wait_to_be_heard_is_found() -> None:
 
     for uid in ("a", "b"):
         world.publish(uid)
-    deaf = world.sealer(broker=own, steps=(PUT, Step("deaf", append_deaf), PROJECT, CRASH))
+    hasty = world.sealer(
+        broker=own, steps=(PUT, Step("append_unconfirmed", append_unconfirmed), PROJECT, CRASH)
+    )
     with pytest.raises(Crash):
-        world.run(deaf, seconds=5)
+        world.run(hasty, seconds=5)
     found = problems_of(world, "ab")
     assert any("does not count" in problem for problem in found)
     assert any("is visible" in problem for problem in found)

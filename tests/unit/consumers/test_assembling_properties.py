@@ -22,7 +22,7 @@ from rollstream.schemas.ids import SegmentId, segment_id
 from rollstream.schemas.reasons import SettleReason
 
 FOREVER_S = 10_000
-POLICY = EnvironmentConfig(
+CONFIG = EnvironmentConfig(
     target_group_size=3,
     min_group_size=2,
     seal_timeout_s=10,
@@ -118,7 +118,7 @@ class Life:
         self.assembler = self._begin(0)
 
     def _begin(self, watermark: int) -> Assembler:
-        return Assembler("math", POLICY, self.seen.__contains__, watermark=watermark)
+        return Assembler("math", CONFIG, self.seen.__contains__, watermark=watermark)
 
     def restart(self) -> None:
         """All that was not committed is forgotten; the log is read again from the watermark."""
@@ -148,7 +148,7 @@ class Life:
                 for reason, offset, uid, idx in decision.settled:
                     assert offset not in self.reasons
                     self.reasons[offset] = reason
-                    # A duplicate says nothing of its original.
+                    # A duplicate does not settle its original.
                     if uid and reason is not SettleReason.DUPLICATE:
                         self.seen.add(segment_id(uid, idx))
             self.assembler.commit(plan)
@@ -215,8 +215,8 @@ def test_nothing_stays_undecided_for_long(log: list[Arrival]) -> None:
         life.read(stop)
         life.commit()
         low = life.assembler.decided.watermark
-        # Twice: a trajectory that becomes whole in a later group ends with that.
-        assert low == stop or times_us[low] > now_us - 2 * POLICY.expire_after_s * SECOND
+        # Twice: a trajectory that is completed in a later group ends with that.
+        assert low == stop or times_us[low] > now_us - 2 * CONFIG.expire_after_s * SECOND
 
 
 @pytest.mark.proves("A12", "I1", "I2")

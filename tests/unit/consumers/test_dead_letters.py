@@ -1,4 +1,4 @@
-"""Letters about records of any size reach their log, or an error says why not."""
+"""Letters about records of any size reach their log, or an error gives the reason."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ _repeated_names = attrgetter("rollout_uid", "replica_id", "stop_reason")
 
 
 class Settlement(NamedTuple):
-    """An offset that ends without a readable group. ``rollout_uid`` is empty where the record
-    names none."""
+    """Why an offset ends without a readable group. ``rollout_uid`` is empty where the record names
+    none."""
 
     reason: SettleReason
     offset: int
@@ -31,11 +31,11 @@ class Settlement(NamedTuple):
 
 class DueGroup(NamedTuple):
     """A group to be sealed: its rows are all segments of its members, a member's together, in the
-    order in which members became whole.
+    order in which members became complete.
 
     Attributes:
         key: what the members share; with ``rollstream.schemas.ids.group_id`` it names the group.
-        split: ``train`` where every member is; else the other word.
+        split: ``train`` where every member is; else that of one that is not.
         offsets: of the rows, in the source partition.
         first_ts: log time of the group's first record, microseconds.
     """
@@ -54,8 +54,8 @@ class Decision(NamedTuple):
     settlements alone. Fixed once made; later records never change it.
 
     Attributes:
-        settled: offsets that end here without a readable group.
-        incomplete: (offset, segment) of those among ``settled`` that are kept for people.
+        settled: the offsets that end without a readable group.
+        incomplete: (offset, segment) of those settled ones that are kept for people.
         records: offsets that it settles.
         size: payload bytes that it writes.
     """
@@ -68,10 +68,10 @@ class Decision(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The oldest decisions that fit into one flush. Nothing is given up before ``commit``.
+    """The oldest decisions that fit into one flush; they stay in the queue until ``commit``.
 
     Attributes:
-        number: of the plan, so that a stale one cannot be committed.
+        number: counts plans, so that a stale one cannot be committed.
         watermark: the low watermark once the plan is committed.
         now_us: log time that decided.
     """
@@ -85,7 +85,7 @@ class Plan(NamedTuple):
 
 
 def offsets_of(decisions: Iterable[Decision]) -> Iterator[int]:
-    """Every offset that they settle."""
+    """Every offset that the decisions settle."""
     for decision in decisions:
         if decision.group is not None:
             yield from decision.group.offsets
@@ -104,8 +104,8 @@ def segments_of(decision: Decision) -> Iterator[SegmentId]:
 
 
 def event_bytes(decision: Decision) -> int:
-    """How much of a flush event it takes, at most; names are counted in full, since a caller may
-    choose them as long as it likes."""
+    """An upper bound of what the decision adds to a flush event. Names are counted in full, since
+    producers choose how long they are."""
     total = _RECORD_EVENT_BYTES * decision.records
     if decision.settled:
         total += _utf8_bytes(settlement.rollout_uid for settlement in decision.settled)

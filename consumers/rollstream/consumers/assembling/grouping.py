@@ -15,7 +15,7 @@ PendingKey = tuple[str, ...]
 
 
 def pending_key(header: RolloutHeader, strict: bool) -> PendingKey:
-    """Under which a pending group is found."""
+    """The key of the pending group that the rollout belongs to."""
     if header.group_uid:
         return (header.group_uid, header.example_id)
     policy = header.policy_version if strict else ""
@@ -23,7 +23,7 @@ def pending_key(header: RolloutHeader, strict: bool) -> PendingKey:
 
 
 def group_key(environment: str, header: RolloutHeader, strict: bool) -> GroupKey:
-    """What the sealed group's id is a function of, from its first row."""
+    """The key of the sealed group that has this header in its first row."""
     inferred = strict and not header.group_uid
     policy = header.policy_version if inferred else ""
     return GroupKey(environment, header.example_id, 0, policy, header.group_uid)

@@ -61,7 +61,7 @@ class PendingGroup:
         replicas: members by env replica; only where a cap is set.
         payload: bytes held, chains included.
         records: offsets held.
-        split: ``train`` while every member is; else the other word.
+        split: ``train`` while every member is; else that of one that is not.
         overdue: the seal time-out has passed, but the group had too few members.
     """
 

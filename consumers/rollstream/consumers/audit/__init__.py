@@ -1,4 +1,4 @@
-"""The proof, from logs and files, that nothing was lost and nothing is there twice.
+"""Proves from logs and files that nothing was lost and nothing was sealed twice.
 
 - ``audit``    ``audit``: reads a deployment's logs and files, and reports what does not hold
 - ``ledger``   pure: what one partition's seal log settles, offset by offset

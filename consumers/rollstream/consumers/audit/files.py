@@ -52,7 +52,7 @@ def digest_problems(blobs: Blobs, file: SealedFile, groups: list[SealedGroup]) -
 def manifest_problems(
     blobs: Blobs, address: PartitionAddress, offset: int, event: Flushed
 ) -> list[str]:
-    """Empty where the manifest of the event is as the seal log says, else the problem, in words.
+    """Empty where the manifest equals its event, else the problem, in words.
 
     Raises:
         BlobMissing: the event has no manifest.

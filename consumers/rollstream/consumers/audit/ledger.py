@@ -1,4 +1,4 @@
-"""What one partition's seal log settles, offset by offset. Pure, and deliberately a second
+"""Accounts for every offset that one partition's seal log settles. Pure, and deliberately a second
 implementation of the fold that sealers use, so that a mistake in one does not hide in the other."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt, and saying what is waited for."""
+"""How long to wait before the next attempt, and what is logged meanwhile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = logging.getLogger("rollstream.sealer")
 
 
 class Backoff:
-    """Attempts at growing intervals: never a hot loop, never an end, never silent."""
+    """Attempts at growing intervals, without end; what failed is logged first and every so often."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -35,7 +35,7 @@ class Backoff:
         self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
 
     def reset(self) -> None:
-        """The next failure is a first one again."""
+        """An attempt succeeded: the next failure counts as the first."""
         self._since_s = None
         self._wait_s = FIRST_WAIT_S
         self._until_s = 0.0

@@ -1,4 +1,4 @@
-"""What could not be read, kept for people: bytes, reason, and where they stood."""
+"""Records that could not be read, kept for people with their reasons and offsets."""
 
 from __future__ import annotations
 
@@ -18,15 +18,20 @@ from rollstream.streams.errors import (
     RecordTooLarge,
 )
 
-LETTERS_MAX = 10_000  # Not delivered yet; `write` waits for the broker beyond.
+LETTERS_MAX = 10_000  # Letters not delivered yet; beyond it `write` waits for the broker.
 DETAIL_CHARS_MAX = 1_000  # A detail may repeat names and numbers as long as a record.
 _SLICE_S = 0.1
 _log = logging.getLogger("rollstream.sealer")
 
 
 class DeadLetters:
-    """Writes letters, each at least once: an offset is settled as unreadable only after
-    ``deliver`` returned, and one that was not settled is read, and written, again."""
+    """Writes dead letters, each at least once: an offset is settled as unreadable only after
+    ``deliver`` returned, and one that was not settled is read again, so its letter is written
+    again.
+
+    Attributes:
+        written: how many were delivered.
+    """
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self._broker = broker
@@ -34,7 +39,6 @@ class DeadLetters:
         self._writer: Writer | None = None
         self._letters: list[tuple[bytes, bytes]] = []
         self.written = 0
-        """How many were delivered."""
 
     def write(self, record: Record, error: UnreadableEvent, deadline: Deadline) -> None:
         """Keeps the letter until ``deliver``; a long detail is cut.
@@ -90,13 +94,13 @@ class DeadLetters:
         if self._writer is None:
             self._writer = self._broker.writer()
         reports: dict[int, Delivery] = {}
-        sent = 0  # The first so many; none is given up before all of these are in the log.
+        sent = 0  # How many of the first letters; kept until all of these are in the log.
         full = False
         while sent < len(self._letters) and not full:
             key, value = self._letters[sent]
-            note = partial(reports.__setitem__, sent)
+            report_as = partial(reports.__setitem__, sent)
             try:
-                self._writer.append(self._topic, value, key=key, on_delivery=note)
+                self._writer.append(self._topic, value, key=key, on_delivery=report_as)
             except RecordTooLarge as error:
                 self._letters[sent] = (key, _without_bytes(value, error))
             except BufferFull:
@@ -107,7 +111,7 @@ class DeadLetters:
             self._writer.poll(deadline.slice_s(_SLICE_S))
         failed = {idx: report.error for idx, report in reports.items() if report.error is not None}
         if failed or len(reports) < sent:
-            # Which of them are in does not matter: a letter may stand there twice.
+            # Which of them are in the log does not matter: a letter may be written twice.
             self.close()
             for idx, refusal in failed.items():
                 if isinstance(refusal, RecordTooLarge):
@@ -127,8 +131,8 @@ def _cut(detail: str) -> str:
 
 
 def _without_bytes(letter: bytes, error: RecordTooLarge) -> bytes:
-    """The letter without key and value; raises ``error`` where it is without them already, since
-    nothing makes it any smaller."""
+    """The letter without key and value. Raises ``error`` where it has none already: nothing makes
+    it any smaller."""
     event = codec.decode_as(DeadLetter, letter)
     if event.value is None:
         raise error

@@ -123,15 +123,15 @@ class EnvironmentSealer:
         Raises:
             CorruptLog: it was not retention. BrokerUnavailable: the bounds are not known.
         """
-        found = False
+        lost = False
         for where, partition in self._partitions.items():
             if partition.intake is None or partition.state in FINAL_STATES:
                 continue
             first, _ = self._reader.bounds(where, self._context.timeout_s)
             if partition.intake.assembler.position < first:
                 partition.intake.lost(first)
-                found = True
-        if not found:
+                lost = True
+        if not lost:
             # Also where the log was written to again and holds that offset by now. The reader
             # raises for no revoked partition, so it is one of ours.
             raise CorruptLog(

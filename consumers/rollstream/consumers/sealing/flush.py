@@ -45,7 +45,7 @@ class Flush:
         done: how many steps were done.
         event: set once the files are written.
         offset: of the event in the seal log, set once it is confirmed.
-        committed: whether the assembler was told that the plan is confirmed.
+        committed: whether the plan was committed in the assembler.
     """
 
     plan: Plan
@@ -80,8 +80,8 @@ class Step(NamedTuple):
 
 
 def put_files(flush: Flush) -> None:
-    """Creates the files, synced; nobody reads them yet. While some are written, the next ones are
-    encoded."""
+    """Creates the files, synced; no reader sees them before the event. While some are written, the
+    next ones are encoded."""
     context = flush.context
     writes: list[Future[None]] = []
 

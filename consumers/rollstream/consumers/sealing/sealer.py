@@ -26,10 +26,10 @@ from rollstream.streams.topics.check import require_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
 
-THREADS = 2  # Beside the loop: one encodes while the other waits for the broker.
-WRITERS = 4  # Of files, for all flushes: mostly they wait for a disk.
+THREADS = 2  # They run flushes: one encodes while the other waits for the broker.
+WRITERS = 4  # Threads that write files, for all flushes: mostly they wait for a disk.
 IDLE_WAIT_S = 0.02
-BUSY_WAIT_S = 0.005  # While a job runs: its end is seen this soon.
+BUSY_WAIT_S = 0.005  # While a job runs, so that its end is noticed this soon.
 STEP_S = 0.1  # How long one step of `run` may last.
 _log = logging.getLogger("rollstream.sealer")
 
@@ -133,8 +133,8 @@ class Sealer:
             self.close()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Seals every pending group that has ``min_group_size`` members, and returns once that, and
-        whatever else was decided, can be read.
+        """Seals every pending group that has ``min_group_size`` members; returns once these groups,
+        and whatever else was decided, are committed.
 
         Raises:
             BrokerUnavailable: not within ``timeout_s`` (``kafka.timeout_s``).
