@@ -1,4 +1,4 @@
-"""A sealer as a process of its own, with a kill point in it: ``python -m harness.sealer_process``."""
+"""``python -m harness.sealer_process``: a sealer as a process of its own, with a kill point."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _log = logging.getLogger("rollstream.sealer")
 
 
 class Backoff:
-    """Attempts at growing intervals, without end; what failed is logged first and every so often."""
+    """Attempts at growing intervals, without end; failures are logged at first and now and then."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
