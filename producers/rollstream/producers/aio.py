@@ -28,7 +28,7 @@ _POLL_S = 0.002  # How late a delivery report may be seen; one task polls for al
 _ASK_S = 0.05  # How long the loop may stand still while a topic is looked up, once a topic.
 
 
-class AsyncRolloutProducer(ProducerShell):
+class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
     """Each ``await publish(…)`` returns once the broker has the rollout, or raises.
 
     Belongs to one event loop; all its coroutines may share it. The arguments are those of
@@ -63,33 +63,6 @@ class AsyncRolloutProducer(ProducerShell):
         record = self._outbox.rollout(self._outbox.fields(rollout))
         await self._deliver(record)
         return record.subject.rollout_uid
-
-    def dispatch(
-        self,
-        *,
-        example_id: str,
-        group_size: int,
-        environment: str = "",
-        group_uid: str = "",
-        split: str = "train",
-    ) -> AsyncGroup:
-        """``RolloutProducer.dispatch`` for an ``async with`` block."""
-        address = self._outbox.address(environment, example_id, group_uid, group_size, split)
-        return AsyncGroup(Membership(self._outbox, address), self._deliver)
-
-    def trajectory(
-        self,
-        *,
-        example_id: str,
-        environment: str = "",
-        group_uid: str = "",
-        group_size: int = 0,
-        rollout_uid: str = "",
-        split: str = "train",
-    ) -> AsyncTrajectory:
-        """``RolloutProducer.trajectory`` for an ``async with`` block."""
-        address = self._outbox.address(environment, example_id, group_uid, group_size, split)
-        return AsyncTrajectory(Turns(self._outbox, address, rollout_uid), self._deliver)
 
     async def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """Returns once everything published before is in the log.
@@ -134,6 +107,12 @@ class AsyncRolloutProducer(ProducerShell):
             if error is None:
                 raise
             error.add_note(str(failed))  # What the caller's block raised stays in front.
+
+    def _group(self, membership: Membership) -> AsyncGroup:
+        return AsyncGroup(membership, self._deliver)
+
+    def _trajectory(self, turns: Turns) -> AsyncTrajectory:
+        return AsyncTrajectory(turns, self._deliver)
 
     async def _drain(self, timeout_s: float) -> int:
         deadline = Deadline(timeout_s, self._clock)

@@ -28,7 +28,7 @@ LINGER_MS = 50.0
 _ROOM_POLL_S = 0.05  # How long one thread holds the writer while it waits for room.
 
 
-class RolloutProducer(ProducerShell):
+class RolloutProducer(ProducerShell[Group, Trajectory]):
     """Publishes rollouts in batches, in the background; an error names every one that failed.
 
     A rollout whose ``publish`` returned is in the log once ``flush``, or the end of the ``with``
@@ -125,44 +125,6 @@ class RolloutProducer(ProducerShell):
         self._send(record)
         return record.subject.rollout_uid
 
-    def dispatch(
-        self,
-        *,
-        example_id: str,
-        group_size: int,
-        environment: str = "",
-        group_uid: str = "",
-        split: str = "train",
-    ) -> Group:
-        """A group that this env replica works on, for a ``with`` block.
-
-        Args:
-            example_id: the problem.
-            group_size: members at which the group is complete, failed ones among them.
-            environment: empty: the producer's.
-            group_uid: empty: a new one.
-            split: ``train`` or ``eval``.
-        """
-        address = self._outbox.address(environment, example_id, group_uid, group_size, split)
-        return Group(Membership(self._outbox, address), self._send)
-
-    def trajectory(
-        self,
-        *,
-        example_id: str,
-        environment: str = "",
-        group_uid: str = "",
-        group_size: int = 0,
-        rollout_uid: str = "",
-        split: str = "train",
-    ) -> Trajectory:
-        """A rollout of several segments, for a ``with`` block; complete when the block ends.
-
-        Arguments are those of ``publish``; ``turn`` takes the others.
-        """
-        address = self._outbox.address(environment, example_id, group_uid, group_size, split)
-        return Trajectory(Turns(self._outbox, address, rollout_uid), self._send)
-
     def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """Returns once everything published before is in the log.
 
@@ -211,6 +173,12 @@ class RolloutProducer(ProducerShell):
             if error is None:
                 raise
             error.add_note(str(failed))  # What the caller's block raised stays in front.
+
+    def _group(self, membership: Membership) -> Group:
+        return Group(membership, self._send)
+
+    def _trajectory(self, turns: Turns) -> Trajectory:
+        return Trajectory(turns, self._send)
 
     def _send(self, record: Outgoing, *, raise_earlier: bool = True) -> None:
         topic, key, value, subject = record

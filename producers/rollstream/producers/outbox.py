@@ -131,38 +131,15 @@ class Outbox:
 
     def dispatched(self, address: GroupAddress) -> Outgoing:
         """The control event that a group was begun."""
-        return self._control(
-            Dispatched(
-                environment=address.environment,
-                example_id=address.example_id,
-                group_uid=address.group_uid,
-                group_size=address.group_size,
-                replica_id=self._replica_id,
-                worker_id=self._worker_id,
-                created_ts=self._clock.now_us(),
-            ),
-            rollout_uid="",
-        )
+        return self._control(Dispatched(**self._origin(address)), rollout_uid="")
 
     def failed(
         self, address: GroupAddress, reason: str, count: int, rollout_uid: str = ""
     ) -> Outgoing:
         """The control event that members of a group, or one trajectory, will never come."""
-        return self._control(
-            Failed(
-                environment=address.environment,
-                example_id=address.example_id,
-                group_uid=address.group_uid,
-                group_size=address.group_size,
-                count=count,
-                rollout_uid=rollout_uid,
-                reason=reason[:REASON_CHARS_MAX].encode(errors="backslashreplace").decode(),
-                replica_id=self._replica_id,
-                worker_id=self._worker_id,
-                created_ts=self._clock.now_us(),
-            ),
-            rollout_uid,
-        )
+        shown = reason[:REASON_CHARS_MAX].encode(errors="backslashreplace").decode()
+        failed = Failed(**self._origin(address), count=count, rollout_uid=rollout_uid, reason=shown)
+        return self._control(failed, rollout_uid)
 
     def record_failure(self, subject: Subject, delivery: Delivery) -> None:
         """Keeps a failed delivery for ``raise_failures``; called for every delivery report."""
@@ -200,6 +177,18 @@ class Outbox:
             outstanding=outstanding,
             nothing_queued=nothing_queued,
         )
+
+    def _origin(self, address: GroupAddress) -> dict[str, Any]:
+        """What control events of a group have in common: which one, by whom, when."""
+        return {
+            "environment": address.environment,
+            "example_id": address.example_id,
+            "group_uid": address.group_uid,
+            "group_size": address.group_size,
+            "replica_id": self._replica_id,
+            "worker_id": self._worker_id,
+            "created_ts": self._clock.now_us(),
+        }
 
     def _control(self, event: Dispatched | Failed, rollout_uid: str) -> Outgoing:
         try:

@@ -7,6 +7,7 @@ import socket
 import weakref
 from abc import ABC, abstractmethod
 from functools import cache
+from typing import Any, Generic, TypeVar
 
 from rollstream.producers.errors import (
     BrokerUnavailable,
@@ -16,7 +17,9 @@ from rollstream.producers.errors import (
     ProducerClosed,
     UnknownTopic,
 )
+from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outbox
+from rollstream.producers.trajectory import Turns
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.errors import RollstreamError
@@ -24,11 +27,13 @@ from rollstream.streams.broker import Broker
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE, Layout
 
+GroupT = TypeVar("GroupT")
+TrajectoryT = TypeVar("TrajectoryT")
 TIMEOUT_S = 30.0  # How long a publish may wait: for room, for the topic's existence, for an answer.
 
 
-class ProducerShell(ABC):
-    """See ``RolloutProducer``."""
+class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
+    """A producer whose blocks are ``GroupT`` and ``TrajectoryT`` (see ``RolloutProducer``)."""
 
     def __init__(
         self,
@@ -81,9 +86,56 @@ class ProducerShell(ABC):
         _watch_forks()
         _ALIVE.add(self)
 
+    def dispatch(
+        self,
+        *,
+        example_id: str,
+        group_size: int,
+        environment: str = "",
+        group_uid: str = "",
+        split: str = "train",
+    ) -> GroupT:
+        """A group that this env replica works on, for a ``with`` (``async with``) block.
+
+        Args:
+            example_id: the problem.
+            group_size: members at which the group is complete, failed ones among them.
+            environment: empty: the producer's.
+            group_uid: empty: a new one.
+            split: ``train`` or ``eval``.
+        """
+        address = self._outbox.address(environment, example_id, group_uid, group_size, split)
+        return self._group(Membership(self._outbox, address))
+
+    def trajectory(
+        self,
+        *,
+        example_id: str,
+        environment: str = "",
+        group_uid: str = "",
+        group_size: int = 0,
+        rollout_uid: str = "",
+        split: str = "train",
+    ) -> TrajectoryT:
+        """A rollout of several segments, for a ``with`` (``async with``) block.
+
+        It is complete when the block ends, and failed when the block raises. Arguments are those of
+        ``publish``; ``turn`` takes the others.
+        """
+        address = self._outbox.address(environment, example_id, group_uid, group_size, split)
+        return self._trajectory(Turns(self._outbox, address, rollout_uid))
+
     @abstractmethod
     def _open_writer(self) -> None:
         """Makes the writer, and what guards it."""
+
+    @abstractmethod
+    def _group(self, membership: Membership) -> GroupT:
+        """The block of ``dispatch``."""
+
+    @abstractmethod
+    def _trajectory(self, turns: Turns) -> TrajectoryT:
+        """The block of ``trajectory``."""
 
     def after_fork(self) -> None:
         """Runs in a forked child: the producer stays the parent's."""
@@ -122,7 +174,7 @@ class ProducerShell(ABC):
         )
 
 
-_ALIVE: weakref.WeakSet[ProducerShell] = weakref.WeakSet()
+_ALIVE: weakref.WeakSet[ProducerShell[Any, Any]] = weakref.WeakSet()
 
 
 @cache
