@@ -79,7 +79,7 @@ def test_adopting_costs_the_horizon_and_not_the_history(
     assert broker.records_read < (150 if hinted else 500)
 
 
-def test_a_long_lived_owner_is_told_to_claim_again(world: World, where: TopicPartition) -> None:
+def test_a_long_lived_owner_should_claim_again(world: World, where: TopicPartition) -> None:
     log = owner_of(world.broker(), where)
     assert not log.should_reclaim()
     log.claim(in_time())

@@ -2,6 +2,5 @@
 
 - ``refs``     identifies sealed groups
 - ``seal``     settled source offsets, the low watermark, dedupe
-- ``waiting``  the rule which sealed groups cannot be served as they are
 - ``sampler/``  the fold of a sampler, which ``status`` shares
 """

@@ -2,11 +2,10 @@
 
 - ``logs``      ``MemoryLogs``: topics, records and groups, shared by any number of brokers
 - ``group``     consumer groups: who holds which partition
-- ``broker``    ``MemoryBroker``
+- ``broker``    ``MemoryBroker`` and its ``Admin``
 - ``writer``    ``MemoryWriter``
 - ``reader``    ``MemoryReader``
 - ``member``    ``MemoryGroupReader``
-- ``admin``     ``MemoryAdmin``
 """
 
 from rollstream.streams.memory.broker import MemoryBroker

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
 
 from rollstream.runtime.clock import Clock
-from rollstream.streams.broker import TopicPartition
-from rollstream.streams.memory.admin import MemoryAdmin
+from rollstream.streams.broker import TopicPartition, TopicSpec
 from rollstream.streams.memory.logs import MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.memory.reader import MemoryReader
@@ -71,3 +70,18 @@ class MemoryBroker:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class MemoryAdmin:
+    """An ``Admin``."""
+
+    def __init__(self, logs: MemoryLogs) -> None:
+        self._logs = logs
+
+    def describe(self, names: Collection[str] | None, timeout_s: float) -> dict[str, TopicSpec]:
+        topics = self._logs.topics()
+        return {name: spec for name, spec in topics.items() if names is None or name in names}
+
+    def create(self, specs: Sequence[TopicSpec], timeout_s: float) -> None:
+        for spec in specs:
+            self._logs.create(spec)

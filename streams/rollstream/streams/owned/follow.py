@@ -39,9 +39,9 @@ class Follower:
 
     def __init__(self, broker: Broker, starts: Mapping[TopicPartition, int]) -> None:
         self._reader = broker.reader(starts)
-        self._starts = dict(starts)
+        self._positions = dict(starts)
+        self._at_claim = {where for where, start in starts.items() if start > 0}
         self._fences = {where: Fence() for where in starts}
-        self._next: dict[TopicPartition, int] = {}
         self._records: deque[Record] = deque()
 
     def poll(self, records_max: int, timeout_s: float) -> list[ConfirmedEvent]:
@@ -65,13 +65,14 @@ class Follower:
                 raise
             if self._fences[where].admits(record.offset, event):
                 confirmed.append(ConfirmedEvent(where, record.offset, record.timestamp_us, event))
-            self._next[where] = record.offset + 1
+            self._positions[where] = record.offset + 1
+            self._at_claim.discard(where)
             self._records.popleft()
         return confirmed
 
     def next_offsets(self) -> dict[TopicPartition, int]:
         """Per partition the next offset that ``poll`` will look at; the start before any."""
-        return {**self._starts, **self._next}
+        return dict(self._positions)
 
     def read_to_end(
         self, deadline: Deadline, *, ends_within_s: float = math.inf
@@ -93,11 +94,11 @@ class Follower:
         """
         ends = self._ends(Deadline(deadline.slice_s(ends_within_s), deadline.clock))
         for where, end in ends.items():
-            while self._position(where) < end:
+            while self._positions[where] < end:
                 if deadline.passed():
                     raise BrokerUnavailable(
-                        f"{where} was read up to {self._position(where)}, not to its end at {end}, "
-                        f"within {deadline.timeout_s} s; allow more time"
+                        f"{where} was read up to {self._positions[where]}, not to its end at "
+                        f"{end}, within {deadline.timeout_s} s; allow more time"
                     )
                 deadline.log_waiting(partial("{} to be read to its end at {}".format, where, end))
                 yield from self.poll(READ_RECORDS_MAX, deadline.slice_s(READ_SLICE_S))
@@ -109,7 +110,7 @@ class Follower:
     def _ends(self, deadline: Deadline) -> dict[TopicPartition, int]:
         """The next offset to be written, of each log that has records to be read."""
         ends: dict[TopicPartition, int] = {}
-        for where in self._starts:
+        for where in self._positions:
             while where not in ends:
                 try:
                     first, end = self._reader.bounds(where, max(0.001, deadline.left_s()))
@@ -120,17 +121,14 @@ class Follower:
                     deadline.wait(ASK_AGAIN_S)
                 else:
                     # A log that holds nothing has no record that would move the position.
-                    ends[where] = end if end > first else self._position(where)
+                    ends[where] = end if end > first else self._positions[where]
         return ends
-
-    def _position(self, where: TopicPartition) -> int:
-        return self._next.get(where, self._starts[where])
 
     def _decode(self, where: TopicPartition, record: Record) -> Event:
         event = codec.decode(record.value)
         if isinstance(event, codec.Segment):
             raise CorruptLog(f"{where}: a rollout at {record.offset} of an owned log")
-        if where not in self._next and self._starts[where] > 0 and not isinstance(event, Claimed):
+        if where in self._at_claim and not isinstance(event, Claimed):
             raise CorruptLog(
                 f"{where}: {type(event).__name__} at {record.offset}; start at a claim or at 0"
             )

@@ -67,9 +67,9 @@ class OwnedLog(Generic[F]):
     event for which ``wait_confirmed`` returned is in the partition and counts for ever, with
     nothing of a newer owner before it. Whoever acts on an event does so only after that.
 
-    One event is on its way at a time: the next is sent once the one before is known to be in the
-    log. So of what an owner appended the log always holds a beginning, never a later event without
-    an earlier one, and at most one event is ever in doubt.
+    One event is on its way at a time: the next is sent once the one before is confirmed. So of what
+    an owner appended the log always holds a beginning, never a later event without an earlier one,
+    and at most one event is ever in doubt.
 
     Not shared between threads.
 
@@ -198,11 +198,6 @@ class OwnedLog(Generic[F]):
             raise
         finally:
             self._close_reader()
-
-    def poll(self) -> None:
-        """Serves reports and sends what is next, without waiting; call it in each turn of a loop
-        that appends."""
-        self._sending.poll()
 
     def check_still_owner(self, deadline: Deadline) -> None:
         """Asks the log itself whether somebody took over: for an answer that appends nothing.

@@ -35,13 +35,13 @@ class Ticket:
 
 
 class Sending:
-    """Sends an event once the one before it is reported to be in the log.
+    """Sends an event once the one before it is confirmed.
 
     So of what is appended the log always holds a beginning, and at most one event is in doubt. It
     also makes retries needless, so the writer sends each record once.
 
     Attributes:
-        pending: appended and not confirmed, the oldest first.
+        pending: appended and not confirmed, the oldest first; only that one was sent.
     """
 
     def __init__(self, broker: Broker, where: TopicPartition) -> None:
@@ -49,8 +49,6 @@ class Sending:
         self._broker = broker
         self._where = where
         self._writer: Writer | None = None
-        self._unsent: deque[Ticket] = deque()  # The newest of ``pending``.
-        self._sent: Ticket | None = None  # The newest that was handed to the writer.
 
     def add(self, event: Event) -> Ticket:
         """Queues an event.
@@ -69,8 +67,8 @@ class Sending:
                 f"the limit is {RECORD_BYTES_MAX}"
             )
         self.pending.append(ticket)
-        self._unsent.append(ticket)
-        self._send_next()
+        if len(self.pending) == 1:
+            self._send(ticket)
         return ticket
 
     def add_claim(self, claim: Claimed) -> Ticket:
@@ -81,15 +79,15 @@ class Sending:
         return ticket
 
     def confirm_first(self, offset: int) -> None:
-        """Removes the oldest from ``pending``; ``offset`` is its offset in the log."""
+        """Removes the oldest, which is in the log at ``offset``, and sends the next."""
         self.pending.popleft().offset = offset
-        self._send_next()
+        if self.pending:
+            self._send(self.pending[0])
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Serves reports, waiting up to ``timeout_s`` for the first, and sends what is next."""
+        """Serves reports; waits up to ``timeout_s`` for the first."""
         if self._writer is not None:
             self._writer.poll(timeout_s)
-            self._send_next()
 
     def throw_away(self) -> None:
         """Drops the writer and all that is pending; what was sent is in doubt from now on."""
@@ -97,14 +95,6 @@ class Sending:
             self._writer.abandon()
             self._writer = None
         self.pending.clear()
-        self._unsent.clear()
-        self._sent = None
-
-    def _send_next(self) -> None:
-        sent = self._sent
-        if self._unsent and (sent is None or (sent.delivery and sent.delivery.error is None)):
-            self._sent = self._unsent.popleft()
-            self._send(self._sent)
 
     def _send(self, ticket: Ticket) -> None:
         if self._writer is None:

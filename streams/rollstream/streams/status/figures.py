@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollstream.schemas.reasons import DropReason
-from rollstream.streams.folds.waiting import Waits
+from rollstream.streams.folds.sampler.eligible import Waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.schemas.events import Acked, Adopted, BatchServed, Claimed, Dropped, Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.sampler.eligible import Waits
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
-from rollstream.streams.folds.waiting import Waits
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.status.figures import SamplerFigures
 

@@ -1,14 +1,35 @@
-"""The rule which groups will never be served: stale, or off the branch. Pure."""
+"""The rules which sealed groups cannot be served: not as they are, or never. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal
 
-from rollstream.schemas.order import Branch, PolicyRef, off_branch, policy_lag
+from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, off_branch, policy_lag
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.sampler.known import KnownGroup
 
+TRAIN = "train"
 Accept = Literal["nonzero_std"]
+Waits = Literal["eval", "reward", "weight_step", "lineage"]
+
+
+def waits_for(known: KnownGroup, config: SamplerConfig) -> Waits | None:
+    """Returns why the group cannot be served as it is, whatever the policy; None where it can.
+
+    ``eval`` never ends; the others may. A group's weight step is unknown where any member's is.
+    """
+    if known.group.split != TRAIN:
+        return "eval"
+    if not known.has_rewards:
+        return "reward"
+    if config.max_policy_lag is not None:
+        if known.group.weight_step == UNKNOWN_STEP:
+            return "weight_step"
+        if known.group.lineage != config.lineage:
+            return "lineage"
+    return None
 
 
 def dropped_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,7 +12,6 @@ from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, SealedSe
 from rollstream.schemas.ids import MIXED_POLICY, PartitionAddress
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.waiting import with_trajectories_rewarded
 
 
 class Key(NamedTuple):
@@ -49,7 +49,7 @@ def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[Kno
     """Returns the groups that the flush at ``offset`` sealed, in its order."""
     if not event.groups:
         return []
-    segments = with_trajectories_rewarded(event.segments)
+    segments = _with_rewards(event.segments)
     bounds = np.cumsum([0, *(group.rows for group in event.groups)])
     assert bounds[-1] == len(segments.rewards), (log, offset)
     starts = bounds[:-1]
@@ -87,3 +87,18 @@ def _policies(
     steps = segments.weight_steps[first:end].tolist()
     distinct = {PolicyRef(group.lineage, *pair) for pair in zip(epochs, steps, strict=True)}
     return tuple(sorted(distinct))
+
+
+def _with_rewards(segments: SealedSegments) -> SealedSegments:
+    """Gives segments without a reward that of the next segment of their trajectory.
+
+    A reward is often known at a trajectory's last segment only. Where that has none, none is given.
+    """
+    missing = np.flatnonzero(np.isnan(segments.rewards))
+    if not missing.size or not segments.segment_idxs.any():
+        return segments
+    rewards, uids = segments.rewards.copy(), segments.uids
+    for row in missing[::-1].tolist():  # A member's rows lie together, in the order of segments.
+        if row + 1 < len(uids) and uids[row + 1] == uids[row]:
+            rewards[row] = rewards[row + 1]
+    return replace(segments, rewards=rewards)

@@ -6,7 +6,7 @@ from typing import assert_never
 
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.schemas.reasons import DropReason
-from rollstream.streams.folds.waiting import Waits
+from rollstream.streams.folds.sampler.eligible import Waits
 
 
 def why_waiting(reason: Waits, name: str, config: SamplerConfig) -> str:

@@ -30,6 +30,7 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, Policy, PolicyRef
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef, ref_of
+from rollstream.streams.folds.sampler.eligible import Waits, waits_for
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.folds.sampler.ready import ReadyIndex
 from rollstream.streams.folds.sampler.served import (
@@ -38,7 +39,6 @@ from rollstream.streams.folds.sampler.served import (
     Replacement,
     ServedBatch,
 )
-from rollstream.streams.folds.waiting import Waits, waits_for
 from rollstream.streams.owned.fold import FoldCheckpoint
 
 FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
@@ -336,12 +336,7 @@ class SamplerState:
             self.outcomes.add(outcome, known.key)
 
     def _index(self, group: KnownGroup) -> None:
-        waits = waits_for(
-            group.group,
-            has_rewards=group.has_rewards,
-            lineage=self.config.lineage,
-            max_policy_lag=self.config.max_policy_lag,
-        )
+        waits = waits_for(group, self.config)
         if waits == "eval":
             self.eval_groups += 1
             return
