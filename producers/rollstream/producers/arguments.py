@@ -12,6 +12,8 @@ from typing import Any, Protocol, Required, TypedDict, TypeVar, get_type_hints
 
 from numpy.typing import NDArray
 
+from rollstream.schemas.order import UNKNOWN_STEP
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -71,36 +73,21 @@ class RolloutArguments(MemberArguments, total=False):
     replica_id: str
 
 
+_NOTHING_NAMED: Mapping[str, Any] = MappingProxyType({})
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
-        "environment": "",
-        "group_uid": "",
-        "group_size": 0,
-        "rollout_uid": "",
-        "segment_idx": 0,
+        **dict.fromkeys(("environment", "group_uid", "rollout_uid", "lineage"), ""),
+        **dict.fromkeys(("continuation_of", "prefix_hash", "actor_policy_version"), ""),
+        **dict.fromkeys(("group_size", "segment_idx", "policy_epoch"), 0),
+        **dict.fromkeys(("reward", "logprobs", "loss_mask"), None),
+        **dict.fromkeys(("actor_logprobs", "ref_logprobs", "token_rewards"), None),
+        **dict.fromkeys(("rewards", "metadata", "token_arrays", "attachments"), _NOTHING_NAMED),
+        **dict.fromkeys(("prompt_tokens", "output_tokens", "messages"), ()),
         "is_last_segment": True,
-        "continuation_of": "",
-        "prefix_hash": "",
-        "lineage": "",
-        "policy_epoch": 0,
-        "weight_step": -1,
+        "weight_step": UNKNOWN_STEP,
         "replica_id": "unknown",
-        "reward": None,
         "split": "train",
         "stop_reason": "stop",
-        "prompt_tokens": (),
-        "output_tokens": (),
-        "logprobs": None,
-        "loss_mask": None,
-        "rewards": MappingProxyType({}),
-        "metadata": MappingProxyType({}),
-        "actor_logprobs": None,
-        "actor_policy_version": "",
-        "ref_logprobs": None,
-        "token_rewards": None,
-        "token_arrays": MappingProxyType({}),
-        "attachments": MappingProxyType({}),
-        "messages": (),
     }
 )
 

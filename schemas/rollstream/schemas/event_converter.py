@@ -19,7 +19,7 @@ from rollstream.schemas.events import Event
 from rollstream.schemas.wire_schemas import packed_dtype
 
 _Convert = Callable[[Any], Any]
-# Nested records of one dataclass: within a schema, Avro wants a name for each.
+# Nested records of one dataclass: Avro wants another name for each definition.
 _SAME_SHAPE = {
     "IncompleteFile": "SealedFile",
     "ReplacingGroup": "ChosenGroup",
