@@ -37,7 +37,7 @@ class DeadLetters:
         self._broker = broker
         self._topic = topic
         self._writer: Writer | None = None
-        self._letters: list[tuple[bytes, bytes]] = []
+        self._letters: list[DeadLetter] = []
         self.written = 0
 
     def write(self, record: Record, error: UnreadableEvent, deadline: Deadline) -> None:
@@ -46,10 +46,12 @@ class DeadLetters:
         Raises:
             BrokerUnavailable: too many wait, and the broker did not take them in time.
         """
-        where = f"{record.topic}[{record.partition}] at {record.offset}"
         detail = _cut(error.detail)
         _log.warning(
-            "%s cannot be read and becomes a dead letter: %s: %s", where, error.reason, detail
+            "%s[%d] at %d cannot be read and becomes a dead letter: %s: %s",
+            *record[:3],
+            error.reason,
+            detail,
         )
         letter = DeadLetter(
             topic=record.topic,
@@ -61,8 +63,7 @@ class DeadLetters:
             key=record.key,
             value=record.value,
         )
-        key = f"{record.topic}/{record.partition}".encode()
-        self._letters.append((key, codec.encode(letter)))
+        self._letters.append(letter)
         if len(self._letters) >= LETTERS_MAX:
             self.deliver(deadline)
 
@@ -97,12 +98,15 @@ class DeadLetters:
         sent = 0  # How many of the first letters; kept until all of these are in the log.
         full = False
         while sent < len(self._letters) and not full:
-            key, value = self._letters[sent]
+            letter = self._letters[sent]
+            key = f"{letter.topic}/{letter.partition}".encode()
             report_as = partial(reports.__setitem__, sent)
             try:
-                self._writer.append(self._topic, value, key=key, on_delivery=report_as)
+                self._writer.append(
+                    self._topic, codec.encode(letter), key=key, on_delivery=report_as
+                )
             except RecordTooLarge as error:
-                self._letters[sent] = (key, _without_bytes(value, error))
+                self._letters[sent] = _without_bytes(letter, error)
             except BufferFull:
                 full = True
             else:
@@ -115,8 +119,7 @@ class DeadLetters:
             self.close()
             for idx, refusal in failed.items():
                 if isinstance(refusal, RecordTooLarge):
-                    key, value = self._letters[idx]
-                    self._letters[idx] = (key, _without_bytes(value, refusal))
+                    self._letters[idx] = _without_bytes(self._letters[idx], refusal)
                 elif isinstance(refusal, PermanentBrokerError):
                     raise refusal
         else:
@@ -130,17 +133,10 @@ def _cut(detail: str) -> str:
     return f"{detail[:DETAIL_CHARS_MAX]}… (cut; {len(detail)} characters)"
 
 
-def _without_bytes(letter: bytes, error: RecordTooLarge) -> bytes:
+def _without_bytes(letter: DeadLetter, error: RecordTooLarge) -> DeadLetter:
     """The letter without key and value. Raises ``error`` where it has none already: nothing makes
     it any smaller."""
-    event = codec.decode_as(DeadLetter, letter)
-    if event.value is None:
+    if letter.value is None:
         raise error
-    return codec.encode(
-        replace(
-            event,
-            detail=f"{event.detail}; its {len(event.value)} bytes are too many for a letter",
-            key=None,
-            value=None,
-        )
-    )
+    detail = f"{letter.detail}; its {len(letter.value)} bytes are too many for a letter"
+    return replace(letter, detail=detail, key=None, value=None)

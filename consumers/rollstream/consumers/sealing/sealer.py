@@ -186,7 +186,6 @@ class Sealer:
     def _drain(self, deadline: Deadline) -> bool:
         """Returns whether all that is decided was committed in time. Reads nothing meanwhile:
         under load that would never end."""
-        never = threading.Event()
         while True:
             for environment in self._environments:
                 environment.advance(draining=True)
@@ -194,7 +193,7 @@ class Sealer:
             if drained or deadline.passed():
                 return drained and not self._busy()
             deadline.log_waiting(lambda: "what is decided to be committed")
-            self._clock.wait(never, deadline.slice_s(BUSY_WAIT_S))
+            deadline.wait(BUSY_WAIT_S)
 
     def _busy(self) -> bool:
         return any(environment.busy() for environment in self._environments)
