@@ -87,7 +87,7 @@ class Command(ABC, Generic[R]):
     trainer_epoch: int | None = None
 
     def decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
-        """The events that the command calls for. None where it was decided before, where it
+        """The events that the command calls for; no events where it was decided before, where it
         decides nothing, and where groups are missing (see ``shortage``).
 
         Raises:
