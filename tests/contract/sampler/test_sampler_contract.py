@@ -194,6 +194,16 @@ def test_a_trainer_that_wakes_up_after_its_successor_resumed_is_fenced(
     new.ack(new.next_batch(0, 2, timeout_s=WAIT_S))
 
 
+def test_a_client_joins_the_trainer_epoch_in_effect_at_its_first_call(
+    world: SamplerWorld,
+) -> None:
+    early, trainer = world.open(), world.open()
+    trainer.resume(None)
+    assert early.trainer_epoch is None
+    assert early.progress().next_step == 0
+    assert early.trainer_epoch == trainer.trainer_epoch
+
+
 @pytest.mark.proves("A15")
 def test_published_policies_set_the_lag(world: SamplerWorld) -> None:
     world.configure(max_policy_lag=1)
