@@ -100,7 +100,7 @@ def test_status_and_sampler_agree_whatever_was_decided(actions: list[Action], un
 
 def status_of(sampler: Decider, start: int) -> SamplerFigures:
     """What status finds, where it reads each seal log from ``start`` on."""
-    reading = SamplerReading("trainer-a", sampler.config, LOGS)
+    reading = SamplerReading("trainer-a", sampler.config, dict.fromkeys(LOGS, start))
     for offset, event in enumerate(sampler.events):
         reading.apply_decision(ConfirmedEvent(TopicPartition("sampler", 0), offset, 0, event))
     for log in LOGS:
@@ -109,5 +109,5 @@ def status_of(sampler: Decider, start: int) -> SamplerFigures:
             if offset >= start:
                 where = TopicPartition(f"groups.{log.environment}", log.partition)
                 reading.apply_groups(log, ConfirmedEvent(where, offset, 0, flush))
-        reading.end_log(log, start, sum(len(flush.groups) for _, flush in flushes))
+        reading.end_log(log, sum(len(flush.groups) for _, flush in flushes))
     return reading.figures(0)

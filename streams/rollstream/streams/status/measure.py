@@ -49,25 +49,24 @@ def measure(
     if missing:
         return Figures(missing_topics=missing)
     now_us = clock.now_us()
-    addresses = layout.addresses({e: s.partitions for e, s in config.environments.items()})
-    samplers: dict[str, SamplerReading] = {}
+    starts: dict[PartitionAddress, int] = {}
+    for address in layout.addresses({e: s.partitions for e, s in config.environments.items()}):
+        where = layout.groups_log(address)
+        with closing(broker.reader({where: EARLIEST})) as reader:
+            starts[address] = find_start(reader, where, None, deadline)
+    samplers = []
     for name, section in sorted(config.samplers.items()):
-        logs = [address for address in addresses if address.environment in section.environments]
-        samplers[name] = SamplerReading(name, section, logs)
+        samplers.append(SamplerReading(name, section, starts))
         with closing(Follower(broker, {layout.sampler_log(name): 0})) as follower:
             for confirmed in follower.read_to_end(deadline):
-                samplers[name].apply_decision(confirmed)
-    partitions = []
-    for address in addresses:
-        readers = [
-            reading
-            for name, reading in samplers.items()
-            if address.environment in config.samplers[name].environments
-        ]
-        partitions.append(_partition(broker, layout, address, readers, now_us, deadline))
+                samplers[-1].apply_decision(confirmed)
+    partitions = [
+        _partition(broker, layout, address, start, samplers, now_us, deadline)
+        for address, start in starts.items()
+    ]
     return Figures(
         partitions=tuple(partitions),
-        samplers=tuple(reading.figures(now_us) for reading in samplers.values()),
+        samplers=tuple(sampler.figures(now_us) for sampler in samplers),
     )
 
 
@@ -75,6 +74,7 @@ def _partition(
     broker: Broker,
     layout: Layout,
     address: PartitionAddress,
+    start: int,
     samplers: Sequence[SamplerReading],
     now_us: int,
     deadline: Deadline,
@@ -83,12 +83,9 @@ def _partition(
     published_from, published_end, published_ts = _ends(
         broker, layout.rollouts_log(address), deadline
     )
-    where = layout.groups_log(address)
-    with closing(broker.reader({where: EARLIEST})) as reader:
-        start = find_start(reader, where, None, deadline)
     fold = SealFold(dedupe_horizon=0)
     owner, flushed_ts = "", None
-    with closing(Follower(broker, {where: start})) as follower:
+    with closing(Follower(broker, {layout.groups_log(address): start})) as follower:
         for confirmed in follower.read_to_end(deadline):
             fold.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
             for sampler in samplers:
@@ -99,7 +96,7 @@ def _partition(
                 flushed_ts = confirmed.timestamp_us
     groups = fold.counts.get("groups", 0)
     for sampler in samplers:
-        sampler.end_log(address, start, groups)
+        sampler.end_log(address, groups)
     return PartitionFigures(
         environment=address.environment,
         partition=address.partition,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.schemas.events import Acked, Adopted, BatchServed, Claimed, Dropped, Flushed
@@ -18,11 +18,22 @@ from rollstream.streams.status.figures import SamplerFigures
 class SamplerReading:
     """Folds what a sampler folds, and notes when it last decided.
 
-    Feed it the whole decision log first, then each seal log from any of its claims on.
+    Feed it the whole decision log first, then each seal log from its start on.
+
+    Args:
+        starts: the offset from which each seal log is read; those of other environments are passed
+            over, then and now.
     """
 
-    def __init__(self, name: str, config: SamplerConfig, logs: Sequence[PartitionAddress]) -> None:
-        self._state = SamplerState(name, config, logs)
+    def __init__(
+        self, name: str, config: SamplerConfig, starts: Mapping[PartitionAddress, int]
+    ) -> None:
+        self._starts = {
+            log: start for log, start in starts.items() if log.environment in config.environments
+        }
+        self._state = SamplerState(name, config, list(self._starts))
+        for log, start in self._starts.items():
+            self._state.start_at(log, start)
         self._owner = ""
         self._batches = 0
         self._acked: set[str] = set()  # By id: a batch that is replayed is acked again.
@@ -56,6 +67,8 @@ class SamplerReading:
 
     def apply_groups(self, log: PartitionAddress, confirmed: ConfirmedEvent) -> None:
         """The next event of a seal log."""
+        if log not in self._starts:
+            return
         event, eval_before = confirmed.event, self._state.eval_groups
         self._state.apply_groups(log, confirmed.offset, event)
         if not isinstance(event, Flushed):
@@ -65,10 +78,12 @@ class SamplerReading:
             self._flushes_since.add((log, confirmed.offset))
             self._eval_since += self._state.eval_groups - eval_before
 
-    def end_log(self, log: PartitionAddress, start: int, groups_sealed: int) -> None:
-        """A seal log was read from ``start`` to its end; so many groups it sealed in all."""
-        self._older += groups_sealed - self._groups_read - self._state.taken_before(log, start)
-        self._groups_read = 0
+    def end_log(self, log: PartitionAddress, groups_sealed: int) -> None:
+        """A seal log was read to its end; it sealed so many groups in all."""
+        if log in self._starts:
+            taken = self._state.taken_before(log, self._starts[log])
+            self._older += groups_sealed - self._groups_read - taken
+            self._groups_read = 0
 
     def figures(self, now_us: int) -> SamplerFigures:
         """The figures once all logs were read."""

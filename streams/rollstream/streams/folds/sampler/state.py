@@ -146,6 +146,10 @@ class SamplerState:
 
     # The fold.
 
+    def start_at(self, log: PartitionAddress, offset: int) -> None:
+        """The seal log is applied from ``offset`` on; nothing is kept for groups before it."""
+        self._applied[log] = offset
+
     def apply_groups(self, log: PartitionAddress, offset: int, event: Event) -> None:
         """Applies the next event of a seal log that counts, by rising offset."""
         assert offset >= self._applied[log], (log, offset, self._applied[log])
@@ -238,10 +242,10 @@ class SamplerState:
             self._take(ref)
             self._in_batch[ref] = step
             known = self._known.get(ref)
-            if known is None:
-                self._turn_of_unknown[ref] = self._turn
-            else:
+            if known is not None:
                 self.ready.mark_served(known.key, self._turn)
+            elif self._is_to_come(ref):
+                self._turn_of_unknown[ref] = self._turn
 
     def _replace(self, event: Replaced) -> None:
         batch = self.batches[event.step]
@@ -330,10 +334,14 @@ class SamplerState:
 
     def _count(self, ref: GroupRef, outcome: Outcome) -> None:
         known = self._known.get(ref)
-        if known is None:
-            self._outcome_of_unknown[ref] = outcome
-        else:
+        if known is not None:
             self.outcomes.add(outcome, known.key)
+        elif self._is_to_come(ref):
+            self._outcome_of_unknown[ref] = outcome
+
+    def _is_to_come(self, ref: GroupRef) -> bool:
+        """Whether the flush of the group is still to be applied."""
+        return ref.offset >= self._applied.get(ref.log, 0)
 
     def _index(self, group: KnownGroup) -> None:
         waits = waits_for(group, self.config)
