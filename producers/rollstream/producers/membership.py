@@ -25,7 +25,7 @@ class Membership:
             address = address._replace(group_uid=f"g-{outbox.new_uid()}")
         self.address = address
         self.outbox = outbox
-        self._address_fields = address._asdict()
+        self._stamped = outbox.stamped(address)
         self._admitted: set[str] = set()
         self._ended: set[str] = set()
         self._failed = 0
@@ -36,10 +36,10 @@ class Membership:
 
     def publish(self, given: Mapping[str, Any]) -> Steps[str]:
         """Publishes one member's segment (``MemberArguments``); returns its uid."""
-        for name in self._address_fields:
+        for name in GroupAddress._fields:
             if name in given:
                 raise TypeError(f"{name!r} is the group's; it was given to dispatch()")
-        fields = self.outbox.fields({**given, **self._address_fields})
+        fields = self.outbox.fields(given, self._stamped)
         uid: str = fields["rollout_uid"]
         self.admit(uid)
         try:

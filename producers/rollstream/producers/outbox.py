@@ -102,9 +102,15 @@ class Outbox:
             environment or self.environment, example_id, group_uid, group_size, split
         )
 
-    def fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def stamped(self, address: GroupAddress) -> Mapping[str, Any]:
+        """The fields of a rollout of this group for which nothing is given, for ``fields``."""
+        return {**self._stamped, **address._asdict()}
+
+    def fields(
+        self, given: Mapping[str, Any], stamped: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """One segment's fields from ``RolloutArguments``: checked and stamped, not yet encoded."""
-        fields = segment_fields(given, self._stamped)
+        fields = segment_fields(given, stamped or self._stamped)
         if not fields["rollout_uid"]:
             fields["rollout_uid"] = self.new_uid()
         fields["created_ts"] = self._clock.now_us()

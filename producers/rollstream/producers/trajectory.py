@@ -72,15 +72,12 @@ class Turns:
             if name in given:
                 raise TypeError(f"{name!r} is the trajectory's; a turn does not take it")
         before = self._held
-        fields = self._outbox.fields(
-            {
-                **given,
-                **self._address._asdict(),
-                **_chain(self.rollout_uid, before),
-                "rollout_uid": self.rollout_uid,
-                "is_last_segment": False,
-            }
-        )
+        stamped = {
+            **self._outbox.stamped(self._address),
+            **_chain(self.rollout_uid, before),
+            "is_last_segment": False,
+        }
+        fields = self._outbox.fields({**given, "rollout_uid": self.rollout_uid}, stamped)
         self._held = _Held(fields, self._outbox.rollout(fields))
         if before is not None:
             try:
