@@ -34,14 +34,25 @@ class EnvironmentSealer:
 
     def step(self, timeout_s: float) -> int:
         """Reads once, then advances every partition; returns how many records were read."""
-        count = 0
+        records: list[Record] = []
+        by_number: defaultdict[int, list[Record]] = defaultdict(list)
         try:
-            count = self._read(timeout_s)
+            try:
+                records = self._reader.poll(POLL_RECORDS_MAX, timeout_s)
+            except OffsetLost as error:
+                self._settle_losses(error)
+            for record in records:
+                by_number[record.partition].append(record)
+            for number, listed in by_number.items():
+                partition = self._partitions.get(TopicPartition(self._topic, number))
+                if partition is not None and partition.state not in FINAL_STATES:
+                    assert partition.intake is not None, f"{partition.source} was not begun"
+                    partition.intake.take(listed)
             self._adopt()
         except BrokerUnavailable as error:
             _log.warning("%s: %s; the next step asks again", self._context.environment, error)
         self.advance()
-        return count
+        return len(records)
 
     def advance(self, *, draining: bool = False) -> None:
         """Advances every partition; reads nothing."""
@@ -79,22 +90,6 @@ class EnvironmentSealer:
     def stats(self) -> list[PartitionStats]:
         """One a partition, by number."""
         return [partition.stats() for _, partition in sorted(self._partitions.items())]
-
-    def _read(self, timeout_s: float) -> int:
-        try:
-            records = self._reader.poll(POLL_RECORDS_MAX, timeout_s)
-        except OffsetLost as error:
-            self._settle_losses(error)
-            return 0
-        by_number: defaultdict[int, list[Record]] = defaultdict(list)
-        for record in records:
-            by_number[record.partition].append(record)
-        for number, listed in by_number.items():
-            partition = self._partitions.get(TopicPartition(self._topic, number))
-            if partition is not None and partition.state not in FINAL_STATES:
-                assert partition.intake is not None, f"{partition.source} was not begun"
-                partition.intake.take(listed)
-        return len(records)
 
     def _adopt(self) -> None:
         for where in sorted(self._reader.assigned()):

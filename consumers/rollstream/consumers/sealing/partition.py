@@ -141,8 +141,6 @@ class Partition:
                     self._job = self._context.workers.submit(
                         project_missing, self._context, self.address, self._log.fold.flushes
                     )
-                case State.FLUSHING:
-                    self._continue_flush()
                 case State.READING if self._log.should_reclaim():
                     self._enter(State.CLAIMING)
                 case State.READING:
@@ -150,6 +148,15 @@ class Partition:
                     self.intake.tick_if_due()
                     self._begin_flush_if_due(self.intake.assembler, draining)
                     self._commit_if_due()
+            if self.state is State.FLUSHING:
+                assert self._flush is not None, "a flush is on its way"
+                # Steps in the loop run here, and those beside it, up to the next, in a worker.
+                self._flush.run_steps(in_loop=True)
+                if self._flush.finished():
+                    self._flush = None
+                    self._enter(State.READING)
+                else:
+                    self._job = self._context.workers.submit(self._flush.run_steps, in_loop=False)
         except BrokerUnavailable as error:
             self._backoff.record_failure(str(self.source), error)
 
@@ -275,7 +282,6 @@ class Partition:
         self._due_since_s = now_s  # The flush interval begins again now, not when this flush ends.
         self._flush = self._make_flush(plan)
         self._enter(State.FLUSHING)
-        self._continue_flush()
 
     def _make_flush(self, plan: Plan) -> Flush:
         self._flushes += 1
@@ -288,16 +294,6 @@ class Partition:
             compression=self._context.config.compression,
         )
         return Flush(plan, target, self._context, self._log, self._commit_watermark)
-
-    def _continue_flush(self) -> None:
-        """Runs the steps in the loop here, and those beside it, up to the next, in a worker."""
-        assert self._flush is not None, "a flush is on its way"
-        self._flush.run_steps(in_loop=True)
-        if self._flush.finished():
-            self._flush = None
-            self._enter(State.READING)
-        else:
-            self._job = self._context.workers.submit(self._flush.run_steps, in_loop=False)
 
     def _commit(self, flush: Flush) -> None:
         """The flush is confirmed: its plan is committed in the assembler."""
