@@ -72,7 +72,7 @@ class LocalWorld:
         self._broker = broker
         self._first: Sampler | None = None
         self._writers: list[GroupWriter] = []
-        layout = Layout(config.kafka.namespace)
+        layout = Layout.of(config.kafka)
         create_topics(broker.admin(), specs_for(layout, ENVIRONMENTS, [self.name]), TIMEOUT_S)
 
     def configure(self, **sampler: Any) -> None:

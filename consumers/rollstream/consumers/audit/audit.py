@@ -56,7 +56,7 @@ def audit(
     kafka = config.kafka
     deadline = Deadline(timeout_s, clock or SystemClock())
     blobs = store or open_store(config.store.root)
-    layout = Layout(kafka.namespace, kafka.generation)
+    layout = Layout.of(kafka)
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
         auditor = _Auditor(layout, used, blobs, deadline, kafka.timeout_s, digests)
         return auditor.report(config.environments)

@@ -75,7 +75,7 @@ class Sealer:
         self._own_broker = KafkaBroker(kafka.bootstrap, kafka.client) if broker is None else None
         broker = broker or self._own_broker
         assert broker is not None
-        layout = Layout(kafka.namespace, kafka.generation)
+        layout = Layout.of(kafka)
         partitions = {name: env.partitions for name, env in config.environments.items()}
         specs = specs_for(layout, partitions, rollouts_retention_hours=kafka.retention_hours)
         require_topics(broker.admin(), specs, kafka.timeout_s)

@@ -11,7 +11,7 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.schemas import codec
-from rollstream.schemas.events import Claimed, Event
+from rollstream.schemas.events import Claimed, Event, OwnedEvent
 from rollstream.streams.broker import Broker, LogReader, TopicPartition
 from rollstream.streams.errors import (
     BrokerError,
@@ -167,8 +167,10 @@ class OwnedLog(Generic[F]):
             BufferFull: too many are not confirmed yet. RecordTooLarge: nothing was queued.
         """
         self._expect_owner()
-        mark = (getattr(event, "epoch", None), getattr(event, "nonce", None))
-        assert mark == (self.epoch, self.nonce), f"{type(event).__name__} of another claim: {mark}"
+        assert isinstance(event, OwnedEvent), f"{type(event).__name__} is no owner's event"
+        assert (event.epoch, event.nonce) == (self.epoch, self.nonce), (
+            f"{type(event).__name__} of another claim: {event.epoch}, {event.nonce}"
+        )
         return self._sending.add(event)
 
     def wait_confirmed(self, ticket: Ticket, deadline: Deadline) -> int:
@@ -186,7 +188,7 @@ class OwnedLog(Generic[F]):
         if ticket.offset is not None:
             return ticket.offset
         self._expect_owner()
-        if getattr(ticket.event, "epoch", None) != self.epoch:
+        if isinstance(ticket.event, OwnedEvent) and ticket.event.epoch != self.epoch:
             raise DeliveryUnknown(
                 f"{self.where}: appended before the claim at {self.epoch}; the fold holds it if it "
                 "was written"
