@@ -20,7 +20,7 @@ from rollstream.schemas.codec import Segment
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.digest import checksum, row_digests
 from rollstream.schemas.events import Event, Flushed, SealedFile, SealedGroup, SealedSegments
-from rollstream.schemas.ids import MIXED_POLICY, GroupKey, group_id
+from rollstream.schemas.ids import MIXED_POLICY, GroupKey, PartitionAddress, group_id
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import Provenance, encode_rows
 from rollstream.store.layout import GROUPS, rows_path
@@ -233,8 +233,7 @@ def _write_file(
     counts = [len(group) for group in groups]
     provenance = Provenance(
         group_ids=np.repeat(ids, counts).tolist(),
-        generation=1,
-        partition=partition,
+        address=PartitionAddress(environment, 1, partition),
         epoch=0,
         offsets=np.arange(columns.rows, dtype=np.int64),
     )

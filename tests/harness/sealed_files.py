@@ -19,8 +19,7 @@ def provenance(rows: int, *, group_size: int = 8, first_offset: int = 0) -> Prov
     """Rows in groups of ``group_size``, from offsets that follow one another."""
     return Provenance(
         group_ids=[f"group-{first_offset + i // group_size}" for i in range(rows)],
-        generation=1,
-        partition=0,
+        address=PartitionAddress("math", 1, 0),
         epoch=7,
         offsets=np.arange(first_offset, first_offset + rows),
     )

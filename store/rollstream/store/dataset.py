@@ -22,6 +22,7 @@ from rollstream.schemas.columns import (
     collection_fields,
     scalar_fields,
 )
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import arrow
 from rollstream.store.blobs import Blobs, Bytes
 from rollstream.store.errors import CorruptFile
@@ -58,14 +59,13 @@ class Provenance:
 
     Attributes:
         group_ids: one a row.
-        generation, partition: of the ingest log, the same for all rows.
+        address: of the ingest log, the same for all rows.
         epoch: of the claim under which the rows are sealed, the same for all rows.
         offsets: int64 [rows], in that partition of the ingest log.
     """
 
     group_ids: Sequence[str]
-    generation: int
-    partition: int
+    address: PartitionAddress
     epoch: int
     offsets: NDArray[np.int64]
 
@@ -94,8 +94,8 @@ def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = 
     }
     sources = {
         "group_id": provenance.group_ids,
-        "log_generation": [provenance.generation] * columns.rows,
-        "log_partition": [provenance.partition] * columns.rows,
+        "log_generation": [provenance.address.generation] * columns.rows,
+        "log_partition": [provenance.address.partition] * columns.rows,
         "log_offset": provenance.offsets.tolist(),
         "log_epoch": [provenance.epoch] * columns.rows,
     }

@@ -18,6 +18,7 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler import UnknownSampler, UnknownStep
 from rollstream.sampler.history import FileCheck, check_from_files, replay, replay_step
 from rollstream.schemas.events import BatchServed, Replaced
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.dataset import Provenance, encode_rows, read_rows
 from rollstream.store.errors import BlobMissing
 from rollstream.store.local import LocalBlobs
@@ -201,8 +202,7 @@ def test_a_step_is_found_in_the_files_alone_and_a_changed_row_is_noticed(
     columns = replace(columns, arrays={**columns.arrays, "output_tokens": changed})
     provenance = Provenance(
         group_ids=[""] * columns.rows,
-        generation=1,
-        partition=0,
+        address=PartitionAddress("math", 1, 0),
         epoch=0,
         offsets=np.arange(columns.rows),
     )

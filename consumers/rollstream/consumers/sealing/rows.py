@@ -125,11 +125,12 @@ def _write(
     target: FlushTarget,
     put: Callable[[str, Bytes], object],
 ) -> SealedFile:
-    environment, generation, partition = target.address
     sources = np.array(offsets, np.int64)
-    provenance = Provenance(group_ids, generation, partition, target.epoch, sources)
+    provenance = Provenance(group_ids, target.address, target.epoch, sources)
     data = encode_rows(columns, provenance, compression=target.compression)
-    path = rows_path(kind, environment, version, _TRAJECTORY, target.epoch, target.name)
+    path = rows_path(
+        kind, target.address.environment, version, _TRAJECTORY, target.epoch, target.name
+    )
     file = SealedFile(path=path, size=len(data), rows=columns.rows, checksum=digest.checksum(data))
     put(path, data)
     return file
