@@ -65,7 +65,7 @@ class EnvironmentSealer:
                 partition.release()
                 del self._partitions[where]
 
-    def force(self) -> None:
+    def seal_pending(self) -> None:
         """Seals every pending group that has enough members."""
         for partition in self._partitions.values():
             if partition.intake is not None:

@@ -38,14 +38,14 @@ class State(Enum):
 
     ::
 
-        CLAIMING ──▶ PROJECTING ──▶ READING ◀──▶ FLUSHING
-           ▲             └──────────────────────────▲        (the flush in doubt goes on)
-           ├── READING (to keep the log short to adopt), any state in doubt about the seal log
-           │
-        ASKING_GROUP ◀── any state that was fenced
-           └──▶ RELINQUISHED
-
-    REVOKED follows on every other state, and is final, as RELINQUISHED is.
+        CLAIMING → PROJECTING → READING ⇄ FLUSHING
+        PROJECTING → FLUSHING            the flush in doubt is not in the log, so it is made again
+        READING → CLAIMING               every so often, to keep the log short to adopt
+        any → CLAIMING                   a claim or an append is in doubt
+        any → ASKING_GROUP               fenced
+        ASKING_GROUP → CLAIMING          by a zombie
+        ASKING_GROUP → RELINQUISHED      by a new owner
+        any → REVOKED                    the group took the partition away
     """
 
     CLAIMING = auto()
@@ -57,11 +57,11 @@ class State(Enum):
     FLUSHING = auto()
     """A flush is on its way."""
     ASKING_GROUP = auto()
-    """Fenced, by a zombie or by a new owner: the consumer group knows which."""
+    """Fenced: the consumer group is asked whether the partition is still this sealer's."""
     RELINQUISHED = auto()
-    """The group says that the partition is somebody else's."""
+    """The group assigned the partition to another sealer."""
     REVOKED = auto()
-    """The group took the partition away: nothing new is begun."""
+    """Nothing new is begun; what a running job commits still counts."""
 
 
 FINAL_STATES = frozenset((State.RELINQUISHED, State.REVOKED))
@@ -74,8 +74,8 @@ class Partition:
     a time, and only that job touches the owned log meanwhile. ``advance`` never waits for it.
 
     Attributes:
-        source: of the ingest log.
-        intake: None while the partition is not read.
+        source: the partition of the ingest log.
+        intake: what reads it; None before the first claim.
     """
 
     def __init__(self, context: SealerContext, reader: GroupReader, number: int) -> None:

@@ -140,7 +140,7 @@ class Sealer:
             BrokerUnavailable: not within ``timeout_s`` (``kafka.timeout_s``).
         """
         for environment in self._environments:
-            environment.force()
+            environment.seal_pending()
         deadline = Deadline(self._timeout_s if timeout_s is None else timeout_s, self._clock)
         if not self._drain(deadline):
             raise BrokerUnavailable(
