@@ -23,7 +23,16 @@ class HeldWorkers(InlineExecutor):
         if not self.holding:
             return super().submit(fn, *args, **kwargs)
         future: Future[T] = Future()
-        self._held.append(lambda: future.set_result(fn(*args, **kwargs)))
+
+        def run() -> None:
+            done = super(HeldWorkers, self).submit(fn, *args, **kwargs)
+            error = done.exception()
+            if error is None:
+                future.set_result(done.result())
+            else:
+                future.set_exception(error)
+
+        self._held.append(run)
         return future
 
     def go_on(self) -> None:
