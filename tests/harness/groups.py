@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.rollouts import CREATED_TS, make_segment, token_array
-from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.codec import Segment
@@ -169,7 +168,6 @@ class GroupWriter:
             where,
             owner="test sealer",
             make_fold=_NoFold,
-            clock=SystemClock(),
             entropy=SystemEntropy(),
         )
         self._log.claim(Deadline(WAIT_S))

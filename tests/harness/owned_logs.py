@@ -7,7 +7,6 @@ from collections.abc import Callable
 from harness.brokers import TIMEOUT_S, World
 from harness.faults import Append, Fate
 from harness.seal_events import flushed
-from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas import codec
@@ -30,7 +29,6 @@ def owner_of(broker: Broker, where: TopicPartition, owner: str = "a") -> OwnedLo
         where,
         owner=owner,
         make_fold=lambda: SealFold(dedupe_horizon=HORIZON),
-        clock=SystemClock(),
         entropy=SystemEntropy(),
     )
 

@@ -110,7 +110,7 @@ class SealWorld:
             {"math": self.environment.partitions},
             rollouts_retention_hours=self.config.kafka.retention_hours,
         )
-        create_topics(self.broker.admin(), specs, TIMEOUT_S, clock=self.clock)
+        create_topics(self.broker.admin(), specs, TIMEOUT_S)
 
     def source(self, partition: int = 0) -> TopicPartition:
         return TopicPartition(self.layout.rollouts("math"), partition)

@@ -7,7 +7,6 @@ import pytest
 from harness.brokers import LOG_CONFIG, TIMEOUT_S, new_topic
 from harness.kafka import KafkaFactory
 from harness.seal_events import flushed
-from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.streams.broker import LogReader, TopicPartition
@@ -60,7 +59,6 @@ def test_an_owner_goes_on_after_its_broker_was_killed(own_kafka: KafkaFactory) -
         where,
         owner="a",
         make_fold=lambda: SealFold(dedupe_horizon=100),
-        clock=SystemClock(),
         entropy=SystemEntropy(),
     )
     fold = log.claim(Deadline(TIMEOUT_S))

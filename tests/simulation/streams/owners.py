@@ -76,7 +76,6 @@ class Owner:
             WHERE,
             owner=self.name,
             make_fold=lambda: SealFold(dedupe_horizon=HORIZON),
-            clock=self.world.clock,
             entropy=SeededEntropy(dice.randrange(2**32)),
         )
         self.claimed = False

@@ -82,8 +82,7 @@ class Logs:
                 "t": SamplerConfig(environments=("math",), max_policy_lag=self.max_policy_lag)
             },
         )
-        deadline = Deadline(10, self.clock)
-        return measure(self.broker, config, clock=self.clock, deadline=deadline)
+        return measure(self.broker, config, Deadline(10, self.clock))
 
 
 @pytest.fixture

@@ -35,8 +35,7 @@ def status(
     """Shows how far each stage is, and the first one that is stuck with the likely reason."""
     services, settings = services_of(context), load_config(config)
     with services.broker(settings) as broker:
-        deadline = Deadline(timeout_s, services.clock)
-        figures = measure(broker, settings, clock=services.clock, deadline=deadline)
+        figures = measure(broker, settings, Deadline(timeout_s, services.clock))
     verdict = first_stuck(figures, settings)
     if as_json:
         typer.echo(json.dumps({**asdict(figures), "stuck": verdict._asdict()}, indent=2))

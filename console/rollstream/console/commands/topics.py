@@ -40,7 +40,7 @@ def create(
     services, settings = services_of(context), load_config(config)
     specs = specs_of(settings)
     with services.broker(settings) as broker:
-        created = create_topics(broker.admin(), specs, timeout_s, clock=services.clock)
+        created = create_topics(broker.admin(), specs, timeout_s)
     if as_json:
         typer.echo(json.dumps(created, indent=2))
         return

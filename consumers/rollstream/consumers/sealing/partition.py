@@ -91,7 +91,6 @@ class Partition:
             layout.groups_log(self.address),
             owner=context.owner,
             make_fold=lambda: SealFold(dedupe_horizon=context.config.dedupe_horizon),
-            clock=context.clock,
             entropy=context.entropy,
         )
         self._fold: SealFold | None = None  # What the intake began from.

@@ -95,7 +95,6 @@ class Owner:
             self._layout.sampler_log(name),
             owner=f"{socket.gethostname()}:{os.getpid()}",
             make_fold=lambda: SamplerState(name, sampler, list(self._addresses.values())),
-            clock=clock,
             entropy=entropy,
         )
         self._state = self._log.fold

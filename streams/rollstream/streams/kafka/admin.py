@@ -12,7 +12,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import TopicSpec
 from rollstream.streams.errors import BrokerUnavailable
@@ -24,16 +23,13 @@ _ASK_AGAIN_S = 0.05
 class KafkaAdmin:
     """An ``Admin``."""
 
-    def __init__(
-        self, make: Callable[[], AdminClient], bootstrap: str, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, make: Callable[[], AdminClient], bootstrap: str) -> None:
         self._make = make
         self._bootstrap = bootstrap
         self._client: AdminClient | None = None
-        self._clock = clock or SystemClock()
 
     def describe(self, names: Collection[str] | None, timeout_s: float) -> dict[str, TopicSpec]:
-        deadline = Deadline(timeout_s, self._clock)
+        deadline = Deadline(timeout_s)
         partitions = {
             name: count
             for name, count in self._partitions(deadline).items()
@@ -54,7 +50,7 @@ class KafkaAdmin:
     def create(self, specs: Sequence[TopicSpec], timeout_s: float) -> None:
         if not specs:
             return
-        deadline = Deadline(timeout_s, self._clock)
+        deadline = Deadline(timeout_s)
         topics = [NewTopic(s.name, s.partitions, config=dict(s.config)) for s in specs]
         answers = self._admin().create_topics(topics, request_timeout=deadline.left_s())
         for name, future in answers.items():

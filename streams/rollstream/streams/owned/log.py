@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
-from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.schemas import codec
@@ -87,7 +87,6 @@ class OwnedLog(Generic[F]):
         *,
         owner: str,
         make_fold: Callable[[], F],
-        clock: Clock,
         entropy: Entropy,
         make_fence: Callable[[], Fence] = Fence,
     ) -> None:
@@ -98,11 +97,9 @@ class OwnedLog(Generic[F]):
         self._owner = owner
         self._make_fold = make_fold
         self._make_fence = make_fence
-        self._clock = clock
         self._entropy = entropy
         self._sending = Sending(broker, where)
         self._nonces: deque[str] = deque(maxlen=NONCES_KEPT_MAX)
-        self._reader: LogReader | None = None  # While it claims or reads a gap.
         self._watch: LogReader | None = None  # Kept open for `check_still_owner`, asked often.
         self._folded = FoldedLog(make_fold(), make_fence(), 0)
         self._fold_anew = True  # Whether the next claim begins with an empty fold.
@@ -139,12 +136,12 @@ class OwnedLog(Generic[F]):
             self._enter(_State.IN_DOUBT, "the claim was not proven; claim again")
         attempt_s = min(CLAIM_ATTEMPT_S, deadline.left_s() / CLAIM_ATTEMPTS_MIN)
         failure: Exception | None = None
-        try:
+        with closing(self._broker.reader({self.where: 0})) as reader:
             while not deadline.passed():
                 try:
                     if not retake:
-                        self._check_no_successor(self._open_reader(), deadline)
-                    self._claim_once(deadline, hint, attempt_s)
+                        self._check_no_successor(reader, deadline)
+                    self._claim_once(reader, deadline, hint, attempt_s)
                 except (_NotReadBack, DeliveryUnknown, BrokerUnavailable) as error:
                     failure = error
                     self._sending.throw_away()
@@ -153,8 +150,6 @@ class OwnedLog(Generic[F]):
                     deadline.wait(READ_SLICE_S)
                 else:
                     return self.fold
-        finally:
-            self._close_reader()
         raise ClaimFailed(
             f"{self.where}: claim not proven within {deadline.timeout_s} s; last: {failure}"
         ) from failure
@@ -198,8 +193,6 @@ class OwnedLog(Generic[F]):
         except BrokerError as error:
             self._enter(_State.IN_DOUBT, f"{error}; claim again")
             raise
-        finally:
-            self._close_reader()
 
     def check_still_owner(self, deadline: Deadline) -> None:
         """Asks the log itself whether somebody took over: for an answer that appends nothing.
@@ -218,9 +211,8 @@ class OwnedLog(Generic[F]):
         return self._state is _State.OWNER and records >= RECLAIM_EVERY_RECORDS
 
     def release(self) -> None:
-        """Closes the writer and readers and gives the log up. Idempotent; nothing is written."""
+        """Closes the writer and the reader and gives the log up. Idempotent; nothing is written."""
         self._sending.throw_away()
-        self._close_reader()
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -246,40 +238,40 @@ class OwnedLog(Generic[F]):
 
     # --- the claim ---
 
-    def _claim_once(self, deadline: Deadline, hint: int | None, attempt_s: float) -> None:
+    def _claim_once(
+        self, reader: LogReader, deadline: Deadline, hint: int | None, attempt_s: float
+    ) -> None:
         # A fold that nobody was given yet may go on over foreign claims.
         given = self.epoch >= 0 and not self._fold_anew
         if self._fold_anew:
-            self._start_fold(hint, deadline)
-        nonce = self._entropy.token()
-        self._nonces.append(nonce)
-        claim = self._sending.add_claim(Claimed(owner=self._owner, nonce=nonce))
-        silence = Deadline(attempt_s, self._clock)
-        if not self._fold_until(nonce, claim, silence, deadline, stop_at_foreign=given):
-            self._start_fold(self.epoch, deadline)
-            self._fold_until(nonce, claim, silence, deadline, stop_at_foreign=False)
+            self._start_fold(reader, hint, deadline)
+        self._nonces.append(self._entropy.token())
+        claim = self._sending.add_claim(Claimed(owner=self._owner, nonce=self._nonces[-1]))
+        silence = Deadline(attempt_s, deadline.clock)
+        if not self._fold_until(reader, claim, silence, deadline, stop_at_foreign=given):
+            self._start_fold(reader, self.epoch, deadline)
+            self._fold_until(reader, claim, silence, deadline, stop_at_foreign=False)
         adopted = self._folded.adoption()
-        within = Deadline(min(attempt_s, deadline.left_s()), self._clock)
+        within = Deadline(deadline.slice_s(attempt_s), deadline.clock)
         self._confirm(self._sending.add(adopted), within)
         self.epoch, self.nonce = adopted.epoch, adopted.nonce
         self._enter(_State.OWNER, "")
 
-    def _start_fold(self, hint: int | None, deadline: Deadline) -> None:
-        start = find_start(self._open_reader(), self.where, hint, deadline)
+    def _start_fold(self, reader: LogReader, hint: int | None, deadline: Deadline) -> None:
+        start = find_start(reader, self.where, hint, deadline)
         self._folded = FoldedLog(self._make_fold(), self._make_fence(), start)
         self._fold_anew = False
 
     def _fold_until(
         self,
-        nonce: str,
+        reader: LogReader,
         claim: Ticket,
         silence: Deadline,
         deadline: Deadline,
         *,
         stop_at_foreign: bool,
     ) -> bool:
-        """Folds up to our claim; returns False where it stopped at a foreign one."""
-        reader = self._open_reader()
+        """Folds up to our newest claim; returns False where it stopped at a foreign one."""
         reader.seek(self.where, self._folded.next_offset)
         while True:
             self._sending.poll()
@@ -289,7 +281,7 @@ class OwnedLog(Generic[F]):
             for record in records:
                 event = self._folded.apply_record(record)
                 if isinstance(event, Claimed):
-                    if event.nonce == nonce:
+                    if event.nonce == self._nonces[-1]:
                         return True
                     if stop_at_foreign and event.nonce not in self._nonces:
                         self._fenced_by(record.offset, event)
@@ -348,30 +340,23 @@ class OwnedLog(Generic[F]):
             raise DeliveryUnknown(
                 f"{self.where}: a report names {offset}, which was folded already"
             )
-        try:
-            for record in read_between(self._open_reader(), self.where, start, offset, deadline):
-                event = self._folded.apply_record(record)
-                if isinstance(event, Claimed) and event.nonce in self._nonces:
-                    raise DeliveryUnknown(
-                        f"{self.where}: an earlier claim of our own landed late, at {record.offset}"
-                    )
-                if isinstance(event, Claimed):
-                    raise self._fenced_by(record.offset, event)
-        except BrokerUnavailable as error:
-            raise DeliveryUnknown(str(error)) from error
+        # Not kept open: a reader holds memory and threads, and gaps are rare.
+        with closing(self._broker.reader({self.where: start})) as reader:
+            try:
+                for record in read_between(reader, self.where, start, offset, deadline):
+                    event = self._folded.apply_record(record)
+                    if isinstance(event, Claimed):
+                        raise self._foreign_or_late(record.offset, event)
+            except BrokerUnavailable as error:
+                raise DeliveryUnknown(str(error)) from error
+
+    def _foreign_or_late(self, offset: int, claim: Claimed) -> Fenced | DeliveryUnknown:
+        """The error that a claim after ours means: another owner's, or ours from long ago."""
+        if claim.nonce in self._nonces:
+            return DeliveryUnknown(
+                f"{self.where}: an earlier claim of our own landed late, at {offset}"
+            )
+        return self._fenced_by(offset, claim)
 
     def _log_waiting(self, deadline: Deadline, what: str) -> None:
         deadline.log_waiting(lambda: f"{self.where}: {what}")
-
-    # --- readers ---
-
-    def _open_reader(self) -> LogReader:
-        if self._reader is None:
-            self._reader = self._broker.reader({self.where: 0})
-        return self._reader
-
-    def _close_reader(self) -> None:
-        """A reader holds memory and threads, and between claims it is needed over a gap only."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Claimed, Flushed
@@ -25,16 +24,13 @@ from rollstream.streams.status.sampling import SamplerReading, age_s
 from rollstream.streams.topics.layout import Layout
 
 
-def measure(
-    broker: Broker, config: RollstreamConfig, *, clock: Clock, deadline: Deadline
-) -> Figures:
+def measure(broker: Broker, config: RollstreamConfig, deadline: Deadline) -> Figures:
     """Returns the figures as the logs hold them now. Writes nothing and joins no consumer group.
 
     Args:
         broker: has the logs.
         config: which environments and samplers.
-        clock: for ages.
-        deadline: for all of it.
+        deadline: for all of it; ages are measured by its clock.
 
     Raises:
         BrokerUnavailable, NotAuthorised; CorruptLog, UnreadableEvent: a log breaks its rules.
@@ -48,7 +44,7 @@ def measure(
     missing = tuple(topic for topic in wanted if topic not in present)
     if missing:
         return Figures(missing_topics=missing)
-    now_us = clock.now_us()
+    now_us = deadline.clock.now_us()
     starts: dict[PartitionAddress, int] = {}
     for address in layout.addresses({e: s.partitions for e, s in config.environments.items()}):
         where = layout.groups_log(address)
