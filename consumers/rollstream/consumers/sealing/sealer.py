@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Executor, ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 
 from rollstream.consumers.sealing.context import SealerContext
@@ -175,12 +174,7 @@ class Sealer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _drain(self, deadline: Deadline) -> bool:
