@@ -122,7 +122,7 @@ class OwnedLog(Generic[F]):
             deadline: for all of it.
             hint: offset of any claim (from the consumer group's metadata). A wrong, stale or
                 missing one, or a zombie's, does no harm; at worst it is slow.
-            retake: False: where a foreign claim stands after this object's last one, ``Fenced``,
+            retake: False: where a foreign claim comes after this object's last one, ``Fenced``,
                 and nothing more is appended: whoever took over keeps it. Looked at before each
                 attempt; a claim that crosses with another's takes over all the same.
 
@@ -231,7 +231,7 @@ class OwnedLog(Generic[F]):
             raise kind(f"{self.where}: {self._why}")
 
     def _fenced_by(self, offset: int, claim: Claimed) -> Fenced:
-        """Enters FENCED; returns the error that says so."""
+        """Enters FENCED and returns the error for it."""
         self._fold_anew = True
         self._enter(_State.FENCED, f"{claim.owner!r} claimed at {offset}, after this owner")
         return Fenced(f"{self.where}: {self._why}")
@@ -334,7 +334,7 @@ class OwnedLog(Generic[F]):
         return ticket.offset
 
     def _read_gap(self, offset: int, deadline: Deadline) -> None:
-        """Folds what others wrote before ``offset``, where an event of ours stands."""
+        """Folds what others wrote before ``offset``, which is the offset of an event of ours."""
         start = self._folded.next_offset
         if start > offset:
             raise DeliveryUnknown(

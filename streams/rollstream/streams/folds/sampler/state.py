@@ -90,12 +90,7 @@ class SamplerState:
     def cursor(self) -> tuple[LogPosition, ...]:
         """How far each seal log was applied, by environment, generation, partition."""
         return tuple(
-            LogPosition(
-                environment=log.environment,
-                generation=log.generation,
-                partition=log.partition,
-                groups_next_offset=offset,
-            )
+            LogPosition(**log._asdict(), groups_next_offset=offset)
             for log, offset in self._applied.items()
         )
 
