@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from types import TracebackType
 from typing import Self, Unpack
 
 from rollstream.producers.arguments import RolloutArguments, takes
@@ -161,12 +160,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.close()
         except DeliveryFailed as failed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from types import TracebackType
 from typing import Self, Unpack
 
 from rollstream.producers.arguments import MemberArguments, takes
@@ -50,12 +49,7 @@ class Group:
         send_all(self._membership.begin(), self._send)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         send_all(self._membership.leave(error), partial(self._send, raise_earlier=False))
 
 
@@ -88,10 +82,5 @@ class AsyncGroup:
         await deliver_all(self._membership.begin(), self._deliver)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await deliver_all(self._membership.leave(error), self._deliver)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any, NamedTuple, Self, Unpack
 
 from rollstream.producers.arguments import TurnArguments, takes
@@ -147,12 +146,7 @@ class Trajectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         send_all(self._turns.leave(error), partial(self._send, raise_earlier=False))
 
 
@@ -176,10 +170,5 @@ class AsyncTrajectory:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await deliver_all(self._turns.leave(error), self._deliver)

@@ -23,12 +23,7 @@ from rollstream.schemas.events import Dispatched, Event, Failed
 from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.plain_writer import PlainWriter
 from rollstream.schemas.rollout_reader import RolloutReader
-from rollstream.schemas.rules import (
-    BrokenRule,
-    check_control_event,
-    check_counts,
-    check_segment,
-)
+from rollstream.schemas.rules import BrokenRule, check_control_event, check_counts, check_segment
 from rollstream.schemas.wire_schemas import PREFIX_BYTES, WireSchema
 
 E = TypeVar("E")

@@ -8,13 +8,7 @@ from typing import Literal
 from rollstream.sampler.deciding.command import Command, Engine, Now
 from rollstream.sampler.deciding.served_steps import batch_of
 from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
-from rollstream.schemas.events import (
-    Acked,
-    Checkpointed,
-    PolicyPublished,
-    Resumed,
-    SamplerEvent,
-)
+from rollstream.schemas.events import Acked, Checkpointed, PolicyPublished, Resumed, SamplerEvent
 from rollstream.schemas.order import Policy
 from rollstream.streams.folds.sampler.state import SamplerState
 

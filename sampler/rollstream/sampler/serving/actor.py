@@ -49,11 +49,7 @@ class SamplerActor:
     """
 
     def __init__(
-        self,
-        name: str,
-        config: RollstreamConfig,
-        broker: Broker | None,
-        store: Blobs | None,
+        self, name: str, config: RollstreamConfig, broker: Broker | None, store: Blobs | None
     ) -> None:
         keep_memory_warm()
         self._owner = Owner(

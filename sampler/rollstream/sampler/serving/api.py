@@ -143,12 +143,7 @@ class SamplerApi(ABC):
         return self._ask_for_batch(command, timeout_s)
 
     def replace(
-        self,
-        batch: Batch,
-        groups: Sequence[int],
-        reason: str,
-        *,
-        timeout_s: float | None = None,
+        self, batch: Batch, groups: Sequence[int], reason: str, *, timeout_s: float | None = None
     ) -> Batch:
         """The same batch with other groups in those slots, recorded like every decision.
 

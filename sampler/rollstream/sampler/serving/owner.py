@@ -16,11 +16,7 @@ from rollstream.sampler.deciding.command import Command, Engine, Now, R, Reply, 
 from rollstream.sampler.deciding.dropping import evict_over_capacity
 from rollstream.sampler.deciding.shortages import not_enough
 from rollstream.sampler.errors import SamplerError, SamplerUnavailable
-from rollstream.sampler.serving.configuration import (
-    partitions_of,
-    sampler_config,
-    seal_logs_of,
-)
+from rollstream.sampler.serving.configuration import partitions_of, sampler_config, seal_logs_of
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.serving.projecting import Projector
 from rollstream.sampler.shaping.scratch import Fresh, Scratch

@@ -1,7 +1,8 @@
 """One frozen dataclass an event, by the log that it stands in.
 
 ``rollouts`` (ingest), ``owned`` (claims, in every owned log), ``groups`` (seal log), ``sampler``
-(decision log), ``dead_letters``. Rollouts are no events here: they travel as header and columns
+(decision log), ``dead_letters``. The fields are those of the ``.avsc`` of an event's name, which
+describes them. Rollouts are no events here: they travel as header and columns
 (``rollstream.schemas.header``, ``rollstream.schemas.columns``).
 """
 

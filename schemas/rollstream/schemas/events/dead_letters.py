@@ -1,6 +1,4 @@
-"""What could not be read.
-
-Field for field as in the ``.avsc`` of the same name."""
+"""What could not be read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The seal log.
-
-Field for field as in the ``.avsc`` of the same name."""
+"""The seal log."""
 
 from __future__ import annotations
 
@@ -14,13 +12,7 @@ from rollstream.schemas.events.owned import OwnedEvent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedFile:
-    """A Parquet file that a flush wrote.
-
-    Attributes:
-        path: below the store's root.
-        size: bytes.
-        checksum: xxh3-128 of the bytes, hexadecimal.
-    """
+    """A Parquet file that a flush wrote."""
 
     path: str
     size: int
@@ -30,15 +22,7 @@ class SealedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedGroup:
-    """Rows [row_start, row_start + rows) of files[file], in the same order as in ``segments``.
-
-    Attributes:
-        group_uid: as the producer gave it; empty: inferred.
-        policy_version: mixed: members keep their own.
-        weight_step: the oldest of the members; -1: not known.
-        seal_reason: full, timeout, or flush.
-        digest: xxh3-128 over the decoded rows.
-    """
+    """Rows [row_start, row_start + rows) of files[file], in the same order as in ``segments``."""
 
     group_id: str
     group_uid: str
@@ -59,14 +43,7 @@ class SealedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedSegments:
-    """Columns over the segments of all groups, in the order of groups, then rows.
-
-    Attributes:
-        offsets: in the source partition.
-        rewards: NaN where there is no reward yet.
-        replicas: distinct names.
-        stop_reasons: distinct values.
-    """
+    """Columns over the segments of all groups, in the order of groups, then rows."""
 
     offsets: NDArray[np.int64]
     uids: tuple[str, ...]
@@ -85,11 +62,7 @@ class SealedSegments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlements:
-    """Offsets that end without a readable group, for one reason.
-
-    Attributes:
-        uids: one an offset; empty: the record names none.
-    """
+    """Offsets that end without a readable group, for one reason."""
 
     reason: str
     offsets: NDArray[np.int64]
@@ -99,12 +72,7 @@ class Settlements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed(OwnedEvent):
-    """What one flush settled, in one record. The flush is committed once this is confirmed.
-
-    Attributes:
-        now_ts: the time of its decisions, the running maximum of the source's LogAppendTime.
-        watermark: every source offset below it is settled, by this event or an earlier one.
-    """
+    """What one flush settled, in one record. The flush is committed once this is confirmed."""
 
     now_ts: int
     watermark: int

@@ -1,6 +1,4 @@
-"""What every owned log has: claims, checkpoints, and marks of the claim on each event.
-
-Field for field as in the ``.avsc`` of the same name."""
+"""What every owned log has: claims, checkpoints, and marks of the claim on each event."""
 
 from __future__ import annotations
 
@@ -10,11 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """A new owner takes the log over; the offset of this event is its epoch.
-
-    Attributes:
-        owner: its name, for people.
-    """
+    """A new owner takes the log over; the offset of this event is its epoch."""
 
     owner: str
     nonce: str
@@ -22,12 +16,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedEvent:
-    """What an owner appends; it counts where its claim is the newest one before it in the log.
-
-    Attributes:
-        epoch: offset of the claim under which this was written.
-        nonce: the claim's nonce.
-    """
+    """What an owner appends; it counts where its claim is the newest one before it in the log."""
 
     epoch: int
     nonce: str
@@ -35,13 +24,7 @@ class OwnedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted(OwnedEvent):
-    """The owner has folded the log up to its claim; the next one need not begin at the start.
-
-    Attributes:
-        fold_from: offset of a claim; a fold that begins there misses nothing that matters.
-        watermark: sealers: low watermark of the source partition; else -1.
-        counts: totals up to the claim, by name.
-    """
+    """The owner has folded the log up to its claim; the next one need not begin at the start."""
 
     fold_from: int
     watermark: int

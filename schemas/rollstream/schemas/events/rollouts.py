@@ -1,6 +1,4 @@
-"""The control events: what producers write besides rollouts.
-
-Field for field as in the ``.avsc`` of the same name."""
+"""The control events: what producers write besides rollouts."""
 
 from __future__ import annotations
 
@@ -22,12 +20,7 @@ class Dispatched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """Members of a group that will never come; they count towards its size.
-
-    Attributes:
-        count: how many members.
-        rollout_uid: the trajectory that failed; empty: none in particular.
-    """
+    """Members of a group that will never come; they count towards its size."""
 
     environment: str
     example_id: str

@@ -1,6 +1,4 @@
-"""The sampler's decision log.
-
-Field for field as in the ``.avsc`` of the same name."""
+"""The sampler's decision log."""
 
 from __future__ import annotations
 
@@ -14,22 +12,14 @@ from rollstream.schemas.events.owned import OwnedEvent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(OwnedEvent):
-    """What a sampler decided.
-
-    Attributes:
-        now_ts: when, microseconds since 1970, UTC.
-    """
+    """What a sampler decided, and when: ``now_ts``, microseconds since 1970, UTC."""
 
     now_ts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPosition:
-    """How far one partition of a seal log had been applied when a decision was made.
-
-    Attributes:
-        groups_next_offset: the first offset of the seal log that was not applied yet.
-    """
+    """How far one partition of a seal log had been applied when a decision was made."""
 
     environment: str
     generation: int
@@ -41,11 +31,8 @@ class LogPosition:
 class ChosenGroup:
     """A group that a batch has: which one of a seal log, and what its rows were.
 
-    Attributes:
-        offset: of the ``Flushed`` event in the seal log of (environment, generation, partition).
-        index: which group of that event, from 0.
-        digest: of the group's rows, as sealed.
-        row_mask: bool, one a row: those that are served; None: all of them.
+    ``offset`` is of the ``Flushed`` event in the seal log of (environment, generation, partition);
+    ``digest`` is of the group's rows, as sealed.
     """
 
     environment: str
@@ -60,14 +47,7 @@ class ChosenGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchServed(Decision):
-    """Which groups make the batch of a step. It is confirmed before the batch is returned.
-
-    Attributes:
-        request: the request as canonical JSON.
-        policy_step: newest policy known when it was decided; -1: none.
-        cursor: ordered by environment, generation, partition.
-        digest: xxh3-128 over the groups' digests and masks, in order.
-    """
+    """Which groups make the batch of a step. It is confirmed before the batch is returned."""
 
     trainer_epoch: int
     step: int
@@ -82,11 +62,7 @@ class BatchServed(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked(Decision):
-    """What became of a served batch.
-
-    Attributes:
-        status: trained or failed.
-    """
+    """What became of a served batch."""
 
     trainer_epoch: int
     step: int
@@ -104,14 +80,7 @@ class Checkpointed(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed(Decision):
-    """A trainer resumes: a new trainer epoch begins.
-
-    Attributes:
-        trainer_epoch: the new one.
-        later: replay or release: what becomes of later batches.
-        first_step: the step to do next.
-        policy_epoch: the epoch of policies from now on.
-    """
+    """A trainer resumes: a new trainer epoch begins."""
 
     trainer_epoch: int
     checkpointed_step: int | None
@@ -133,12 +102,7 @@ class PolicyPublished(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced(Decision):
-    """Groups of a served batch gave way to others (dynamic sampling).
-
-    Attributes:
-        slots: which slots of the batch.
-        digest: of the whole batch, as it is now.
-    """
+    """Groups of a served batch gave way to others (dynamic sampling)."""
 
     trainer_epoch: int
     step: int
@@ -152,12 +116,7 @@ class Replaced(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedGroup:
-    """A group that will never be served.
-
-    Attributes:
-        offset: of the ``Flushed`` event in the seal log of (environment, generation, partition).
-        index: which group of that event, from 0.
-    """
+    """A group that will never be served, named as in ``ChosenGroup``."""
 
     environment: str
     generation: int
@@ -168,11 +127,7 @@ class DroppedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped(Decision):
-    """Groups that will never be served, with the reason.
-
-    Attributes:
-        reason: stale, off_branch, capacity, or filtered.
-    """
+    """Groups that will never be served, with the reason."""
 
     reason: str
     groups: tuple[DroppedGroup, ...]
