@@ -19,20 +19,18 @@ Map, a line a file:
 from rollstream.producers.aio import AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
 from rollstream.producers.errors import (
-    BrokerUnavailable,
-    BufferFull,
     DeliveryFailed,
     FlushTimedOut,
     ForkedProducer,
-    InvalidRollout,
     InvalidSettings,
     ProducerClosed,
     ProducerError,
     RolloutTooLarge,
-    UnknownTopic,
 )
 from rollstream.producers.group import AsyncGroup, Group
 from rollstream.producers.trajectory import AsyncTrajectory, Trajectory
+from rollstream.schemas.errors import InvalidRollout
+from rollstream.streams.errors import BrokerUnavailable, BufferFull, UnknownTopic
 
 __all__ = [
     "AsyncGroup",

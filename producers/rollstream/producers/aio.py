@@ -7,13 +7,7 @@ from functools import partial
 from typing import Self, Unpack
 
 from rollstream.producers.arguments import RolloutArguments, takes
-from rollstream.producers.errors import (
-    BrokerUnavailable,
-    BufferFull,
-    DeliveryFailed,
-    FlushTimedOut,
-    UnknownTopic,
-)
+from rollstream.producers.errors import DeliveryFailed, FlushTimedOut
 from rollstream.producers.group import AsyncGroup
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outgoing, Subject
@@ -21,7 +15,7 @@ from rollstream.producers.shell import TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import AsyncTrajectory, Turns
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Delivery
-from rollstream.streams.errors import DeliveryUnknown
+from rollstream.streams.errors import BrokerUnavailable, BufferFull, DeliveryUnknown, UnknownTopic
 
 _POLL_S = 0.002  # How late a delivery report may be seen; one task polls for all coroutines.
 _ASK_S = 0.05  # How long the loop may stand still while a topic is looked up, once a topic.
@@ -50,14 +44,8 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
     async def publish(self, **rollout: Unpack[RolloutArguments]) -> str:
         """Checks, stamps and publishes one rollout segment; returns its uid once it is in the log.
 
-        The arguments are those of ``RolloutProducer.publish``.
-
-        Raises:
-            InvalidRollout: names field, value and remedy; nothing was queued.
-            UnknownTopic: the environment has no topic (asked once).
-            BrokerUnavailable: the broker did not answer that question within ``timeout_s``.
-            BufferFull: the queue stayed at its bound for ``timeout_s``; nothing was queued.
-            DeliveryFailed: it is not, or perhaps not, in the log.
+        Arguments and errors are those of ``RolloutProducer.publish``, but ``DeliveryFailed``: this
+        rollout is not, or perhaps not, in the log.
         """
         record = self._outbox.rollout(self._outbox.fields(rollout))
         await self._deliver(record)
@@ -66,10 +54,8 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
     async def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """Returns once everything published before is in the log.
 
-        Raises:
-            DeliveryFailed: some failed whose own ``publish`` was cancelled or ran out of time (any
-                other one raised it there); ``outstanding`` more are on their way and stay queued.
-            FlushTimedOut: some were still on their way; they stay queued.
+        Errors are those of ``RolloutProducer.flush``; ``DeliveryFailed`` names those whose own
+        ``publish`` was cancelled or ran out of time (any other one raised it there).
         """
         self._refuse()
         left = await self._drain(timeout_s)

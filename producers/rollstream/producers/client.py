@@ -7,19 +7,14 @@ from functools import partial
 from typing import Self, Unpack
 
 from rollstream.producers.arguments import RolloutArguments, takes
-from rollstream.producers.errors import (
-    BrokerUnavailable,
-    BufferFull,
-    DeliveryFailed,
-    FlushTimedOut,
-    UnknownTopic,
-)
+from rollstream.producers.errors import DeliveryFailed, FlushTimedOut
 from rollstream.producers.group import Group
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outgoing
 from rollstream.producers.shell import TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import Trajectory, Turns
 from rollstream.runtime.deadline import Deadline
+from rollstream.streams.errors import BrokerUnavailable, BufferFull, UnknownTopic
 
 # Requests of many rollouts cost the broker, the sealer and this process least; nobody waits for one
 # rollout, and ``flush`` does not wait for it either.

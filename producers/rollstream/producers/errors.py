@@ -5,21 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
-from rollstream.streams.errors import BrokerUnavailable, BufferFull, UnknownTopic
-
-__all__ = [
-    "BrokerUnavailable",
-    "BufferFull",
-    "DeliveryFailed",
-    "FlushTimedOut",
-    "ForkedProducer",
-    "InvalidRollout",
-    "InvalidSettings",
-    "ProducerClosed",
-    "ProducerError",
-    "RolloutTooLarge",
-    "UnknownTopic",
-]
+from rollstream.streams.errors import BrokerUnavailable
 
 _UIDS_SHOWN = 5
 
@@ -41,12 +27,8 @@ class ForkedProducer(ProducerError):
 
 
 class RolloutTooLarge(InvalidRollout):
-    """A rollout, or what is attached to it, is over a limit; nothing was published.
-
-    Attributes:
-        size: bytes.
-        limit: bytes.
-    """
+    """A rollout, or what is attached to it, has ``size`` bytes, more than ``limit``; nothing was
+    published."""
 
     def __init__(self, what: str, size: int, limit: int, remedy: str) -> None:
         super().__init__(f"{what}: {size} bytes, over the limit of {limit}; {remedy}")
@@ -82,13 +64,13 @@ class DeliveryFailed(ProducerError):
         failed = [_counted(len(uids), "rollout")] if uids else []
         failed += [_counted(len(group_uids), "control event")] if group_uids else []
         verb = "was" if len(uids) + len(group_uids) == 1 else "were"
-        shown = ", ".join(uids[:_UIDS_SHOWN]) + (", …" if len(uids) > _UIDS_SHOWN else "")
         message = f"{' and '.join(failed)} {verb} not delivered to {broker}"
-        message += f" ({shown}): {cause}" if uids else f": {cause}"
         if uids:
-            message += (
-                "; publish them again with the same rollout_uid, duplicates are settled as such"
-            )
+            shown = ", ".join(uids[:_UIDS_SHOWN]) + (", …" if len(uids) > _UIDS_SHOWN else "")
+            remedy = "publish them again with the same rollout_uid, duplicates are settled as such"
+            message += f" ({shown}): {cause}; {remedy}"
+        else:
+            message += f": {cause}"
         if nothing_queued:
             message += "; this call queued nothing, repeat it too"
         if outstanding:
@@ -101,11 +83,7 @@ class DeliveryFailed(ProducerError):
 
 
 class FlushTimedOut(BrokerUnavailable):
-    """Records were still on their way when the time was up; they stay queued.
-
-    Attributes:
-        outstanding: how many records.
-    """
+    """``outstanding`` records were still on their way when the time was up; they stay queued."""
 
     def __init__(self, broker: str, outstanding: int, timeout_s: float) -> None:
         super().__init__(

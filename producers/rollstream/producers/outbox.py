@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rollstream.producers.errors import DeliveryFailed, RolloutTooLarge
-from rollstream.producers.validate import GroupAddress, group_address, segment_fields
+from rollstream.producers.validate import GroupAddress, segment_fields
 from rollstream.runtime.clock import Clock
 from rollstream.schemas import wire_schemas
 from rollstream.schemas.codec import encode, encode_rollout
@@ -24,6 +24,10 @@ from rollstream.streams.topics.layout import RECORD_BYTES_MAX, Layout
 # Kafka counts the batch around a record too: 61 bytes of batch, at most 21 of record.
 ROLLOUT_BYTES_MAX = RECORD_BYTES_MAX - 1024
 REASON_CHARS_MAX = 500
+_ORIGIN = (
+    *("environment", "example_id", "group_uid", "group_size"),
+    *("replica_id", "worker_id", "created_ts"),
+)
 
 
 class Subject(NamedTuple):
@@ -50,13 +54,9 @@ class Outbox:
 
     Args:
         broker: its name, for messages.
-        environment: used where a call names none; empty: every call must name one.
-        replica_id: the env replica.
-        worker_id: this process.
-        lineage: of the policies that sample here.
         layout: names the topics.
         uid_prefix: no other producer has it; uids are made from it.
-        clock: stamps ``created_ts``.
+        clock: stamps ``created_ts``; the other arguments are those of ``RolloutProducer``.
     """
 
     def __init__(
@@ -73,8 +73,6 @@ class Outbox:
     ) -> None:
         self.broker = broker
         self.environment = environment
-        self._replica_id = replica_id
-        self._worker_id = worker_id
         self._layout = layout
         self._uid_prefix = uid_prefix
         self._uids = itertools.count(1)  # Threads may share it: ``next`` is atomic.
@@ -93,14 +91,6 @@ class Outbox:
     def new_uid(self) -> str:
         """A uid that no other producer makes."""
         return f"{self._uid_prefix}-{next(self._uids):x}"
-
-    def address(
-        self, environment: str, example_id: str, group_uid: str, group_size: int, split: str
-    ) -> GroupAddress:
-        """A checked address; the environment is the producer's where none is given."""
-        return group_address(
-            environment or self.environment, example_id, group_uid, group_size, split
-        )
 
     def stamped(self, address: GroupAddress) -> Mapping[str, Any]:
         """The fields of a rollout of this group for which nothing is given, for ``fields``."""
@@ -124,13 +114,10 @@ class Outbox:
             key = (group_uid or fields["example_id"]).encode()
         except UnicodeEncodeError as error:
             raise _no_utf8(error) from error
-        if len(value) + len(key) > ROLLOUT_BYTES_MAX:
-            raise RolloutTooLarge(
-                f"rollout {uid}",
-                len(value) + len(key),
-                ROLLOUT_BYTES_MAX,
-                "publish it as several segments, or leave out token_arrays and attachments",
-            )
+        size = len(value) + len(key)
+        if size > ROLLOUT_BYTES_MAX:
+            remedy = "publish it as several segments, or leave out token_arrays and attachments"
+            raise RolloutTooLarge(f"rollout {uid}", size, ROLLOUT_BYTES_MAX, remedy)
         environment = fields["environment"]
         topic = self._topics.get(environment) or self._topic(environment)
         return Outgoing(topic, key, value, Subject(uid, group_uid))
@@ -153,12 +140,8 @@ class Outbox:
             self.undelivered.append((subject, delivery.error))
 
     def raise_failures(self, outstanding: int = 0, *, nothing_queued: bool = False) -> None:
-        """Raises the failed deliveries since the last call as one ``DeliveryFailed``, if any.
-
-        Args:
-            outstanding: records that a flush left on their way.
-            nothing_queued: the caller has not queued what it was given.
-        """
+        """Raises the failed deliveries since the last call as one ``DeliveryFailed``, if any; the
+        arguments are its attributes."""
         if self.undelivered:
             failed, self.undelivered = self.undelivered, []
             raise self.failure(failed, outstanding, nothing_queued=nothing_queued)
@@ -171,10 +154,8 @@ class Outbox:
         nothing_queued: bool = False,
     ) -> DeliveryFailed:
         """These failures as one error."""
-        uids = dict.fromkeys(subject.rollout_uid for subject, _ in failed if subject.rollout_uid)
-        groups = dict.fromkeys(
-            subject.group_uid for subject, _ in failed if not subject.rollout_uid
-        )
+        uids = dict.fromkeys(about.rollout_uid for about, _ in failed if about.rollout_uid)
+        groups = dict.fromkeys(about.group_uid for about, _ in failed if not about.rollout_uid)
         return DeliveryFailed(
             list(uids),
             list(groups),
@@ -186,15 +167,8 @@ class Outbox:
 
     def _origin(self, address: GroupAddress) -> dict[str, Any]:
         """What control events of a group have in common: which one, by whom, when."""
-        return {
-            "environment": address.environment,
-            "example_id": address.example_id,
-            "group_uid": address.group_uid,
-            "group_size": address.group_size,
-            "replica_id": self._replica_id,
-            "worker_id": self._worker_id,
-            "created_ts": self._clock.now_us(),
-        }
+        stamped = {**self.stamped(address), "created_ts": self._clock.now_us()}
+        return {name: stamped[name] for name in _ORIGIN}
 
     def _control(self, event: Dispatched | Failed, rollout_uid: str) -> Outgoing:
         try:

@@ -9,21 +9,16 @@ from abc import ABC, abstractmethod
 from functools import cache
 from typing import Any, Generic, TypeVar
 
-from rollstream.producers.errors import (
-    BrokerUnavailable,
-    BufferFull,
-    ForkedProducer,
-    InvalidSettings,
-    ProducerClosed,
-    UnknownTopic,
-)
+from rollstream.producers.errors import ForkedProducer, InvalidSettings, ProducerClosed
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outbox
 from rollstream.producers.trajectory import Turns
+from rollstream.producers.validate import group_address
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Broker
+from rollstream.streams.errors import BrokerUnavailable, BufferFull, UnknownTopic
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE, Layout
 
@@ -104,7 +99,8 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
             group_uid: empty: a new one.
             split: ``train`` or ``eval``.
         """
-        address = self._outbox.address(environment, example_id, group_uid, group_size, split)
+        environment = environment or self._outbox.environment
+        address = group_address(environment, example_id, group_uid, group_size, split)
         return self._group(Membership(self._outbox, address))
 
     def trajectory(
@@ -122,7 +118,8 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         It is complete when the block ends, and failed when the block raises. Arguments are those of
         ``publish``; ``turn`` takes the others.
         """
-        address = self._outbox.address(environment, example_id, group_uid, group_size, split)
+        environment = environment or self._outbox.environment
+        address = group_address(environment, example_id, group_uid, group_size, split)
         return self._trajectory(Turns(self._outbox, address, rollout_uid))
 
     @abstractmethod

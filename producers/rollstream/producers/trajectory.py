@@ -34,12 +34,9 @@ class _Held(NamedTuple):
 
 
 class Turns:
-    """What the segments of one rollout publish. No I/O.
+    """What the segments of one rollout, in the group at this address, publish. No I/O.
 
-    Args:
-        address: the group that the rollout belongs to.
-        rollout_uid: empty: a new one.
-        membership: counts the rollout, where its group was dispatched.
+    An empty ``rollout_uid`` makes a new one; the membership counts it where a group was dispatched.
     """
 
     def __init__(

@@ -9,31 +9,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rollstream.producers.arguments import DEFAULTS
-from rollstream.producers.arrays import (
-    as_array,
-    packed_floats,
-    packed_mask,
-    packed_steps,
-    packed_tokens,
-    token_array,
-)
+from rollstream.producers import arrays
+from rollstream.producers.arguments import DEFAULTS, RolloutArguments
 from rollstream.producers.errors import RolloutTooLarge
+from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
-from rollstream.schemas.rules import (
-    ATTACHED_BYTES_MAX,
-    BOUNDS,
-    PER_TOKEN_BYTES,
-    RARE_PER_TOKEN_BYTES,
-    SPLITS,
-    STEPS,
-    BrokenRule,
-    check_finite,
-    check_lengths,
-    check_name,
-    check_number,
-    check_version,
-)
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -51,11 +31,7 @@ class GroupAddress(NamedTuple):
 def group_address(
     environment: str, example_id: str, group_uid: str, group_size: int, split: str
 ) -> GroupAddress:
-    """The address, once each part of it was checked.
-
-    Raises:
-        InvalidRollout: names the part, the value and the remedy.
-    """
+    """The address, once each part was checked; ``InvalidRollout`` names part, value and remedy."""
     try:
         return GroupAddress(
             _filled_text("environment", environment),
@@ -64,7 +40,7 @@ def group_address(
             _number("group_size", group_size),
             _split("split", split),
         )
-    except BrokenRule as broken:
+    except rules.BrokenRule as broken:
         raise _invalid(broken) from None
 
 
@@ -86,7 +62,7 @@ def segment_fields(given: Mapping[str, Any], stamped: Mapping[str, Any]) -> dict
             check = _CHECKS.get(name)
             if check is not None:
                 fields[name] = check(name, value)
-            elif name == "weight_step" and value.__class__ is int and value in STEPS:
+            elif name == "weight_step" and value.__class__ is int and value in rules.STEPS:
                 fields[name] = value
             elif name not in _RARE:
                 raise TypeError(f"publish() got an unexpected keyword argument {name!r}")
@@ -102,13 +78,13 @@ def segment_fields(given: Mapping[str, Any], stamped: Mapping[str, Any]) -> dict
         fields["token_count"] = count
         if rare:
             fields["extras"] = _extras(rare, fields, count)
-        check_lengths(fields, PER_TOKEN_BYTES, count)
-    except BrokenRule as broken:
+        rules.check_lengths(fields, rules.PER_TOKEN_BYTES, count)
+    except rules.BrokenRule as broken:
         raise _invalid(broken) from None
     return fields
 
 
-def _invalid(broken: BrokenRule) -> InvalidRollout:
+def _invalid(broken: rules.BrokenRule) -> InvalidRollout:
     argument = "weight_step" if broken.field == "weight_steps" else broken.field
     return InvalidRollout(f"{argument} {broken.finding}; {broken.remedy}")
 
@@ -128,35 +104,31 @@ def _filled_text(name: str, value: Any) -> str:
 def _name(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidRollout(f"{name} is {value!r}; give a string")
-    check_name(name, value)
+    rules.check_name(name, value)
     return value
 
 
 def _filled_name(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidRollout(f"{name} is {value!r}; give a string that is not empty")
-    check_name(name, value)
+    rules.check_name(name, value)
     return value
 
 
 def _version(name: str, value: Any) -> str:
-    check_version(name, _filled_text(name, value))
+    rules.check_version(name, _filled_text(name, value))
     return str(value)
 
 
 def _number(name: str, value: Any) -> int:
-    if value.__class__ is int and value in BOUNDS[name]:
+    if value.__class__ is int and value in rules.BOUNDS[name]:
         return int(value)
-    number = _integer(name, value)
-    check_number(name, number)
-    return number
-
-
-def _integer(name: str, value: Any) -> int:
     try:
-        return int(value.__index__())
+        number = int(value.__index__())
     except (AttributeError, TypeError) as error:
         raise InvalidRollout(f"{name} is {value!r}; give a whole number") from error
+    rules.check_number(name, number)
+    return number
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -170,7 +142,7 @@ def _finite(name: str, value: Any) -> float:
         number = value if value.__class__ is float else _float(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRollout(f"{name} is {value!r}; give one number") from error
-    check_finite(name, number)
+    rules.check_finite(name, number)
     return float(number)
 
 
@@ -194,7 +166,7 @@ def _rewards(name: str, value: Any) -> dict[str, float]:
 
 
 def _split(name: str, value: Any) -> str:
-    if value not in SPLITS:
+    if value not in rules.SPLITS:
         raise InvalidRollout(f"{name} is {value!r}; give 'train' or 'eval'")
     return str(value)
 
@@ -233,10 +205,9 @@ def _attachments(name: str, value: Any) -> list[dict[str, Any]]:
             raise InvalidRollout(f"{name}[{key!r}] is a {type(data).__name__}; give bytes")
         attached.append({"name": _filled_text(f"a name in {name}", key), "data": bytes(data)})
     size = sum(len(one["data"]) for one in attached)
-    if size > ATTACHED_BYTES_MAX:
-        raise RolloutTooLarge(
-            name, size, ATTACHED_BYTES_MAX, "put large files elsewhere and their names in metadata"
-        )
+    if size > rules.ATTACHED_BYTES_MAX:
+        remedy = "put large files elsewhere and their names in metadata"
+        raise RolloutTooLarge(name, size, rules.ATTACHED_BYTES_MAX, remedy)
     return attached
 
 
@@ -247,34 +218,34 @@ def _extras(rare: Mapping[str, Any], fields: dict[str, Any], count: int) -> dict
         steps = _weight_steps(rare["weight_step"], fields)
     actor = rare.get("actor_logprobs")
     whole = None
-    if actor is not None and as_array("actor_logprobs", actor).ndim == 0:
+    if actor is not None and arrays.as_array("actor_logprobs", actor).ndim == 0:
         actor, whole = None, _finite("actor_logprobs", actor)
-    arrays = rare.get("token_arrays", {})
-    if not isinstance(arrays, Mapping):
-        raise InvalidRollout(f"token_arrays is {arrays!r}; give a mapping of names to arrays")
+    named = rare.get("token_arrays", {})
+    if not isinstance(named, Mapping):
+        raise InvalidRollout(f"token_arrays is {named!r}; give a mapping of names to arrays")
     extras = {
-        "actor_logprobs": packed_floats("actor_logprobs", actor),
+        "actor_logprobs": arrays.packed_floats("actor_logprobs", actor),
         "actor_logprob_sum": whole,
         "actor_policy_version": _text("actor_policy_version", rare.get("actor_policy_version", "")),
-        "ref_logprobs": packed_floats("ref_logprobs", rare.get("ref_logprobs")),
-        "token_rewards": packed_floats("token_rewards", rare.get("token_rewards")),
+        "ref_logprobs": arrays.packed_floats("ref_logprobs", rare.get("ref_logprobs")),
+        "token_rewards": arrays.packed_floats("token_rewards", rare.get("token_rewards")),
         "weight_steps": steps,
         "token_arrays": [
-            token_array(_filled_text("a name in token_arrays", name), values, count)
-            for name, values in arrays.items()
+            arrays.token_array(_filled_text("a name in token_arrays", name), values, count)
+            for name, values in named.items()
         ],
         "attachments": _attachments("attachments", rare.get("attachments", {})),
         "messages": _messages("messages", rare.get("messages", ())),
     }
-    check_lengths(extras, RARE_PER_TOKEN_BYTES, count)
+    rules.check_lengths(extras, rules.RARE_PER_TOKEN_BYTES, count)
     return extras if any(value not in (None, "", []) for value in extras.values()) else None
 
 
 def _weight_steps(value: Any, fields: dict[str, Any]) -> bytes | None:
-    if as_array("weight_step", value).ndim == 0:
+    if arrays.as_array("weight_step", value).ndim == 0:
         fields["weight_step"] = _number("weight_step", value)
         return None
-    packed, fields["weight_step"] = packed_steps("weight_step", value)
+    packed, fields["weight_step"] = arrays.packed_steps("weight_step", value)
     return packed
 
 
@@ -295,16 +266,11 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "reward": _finite_or_none,
     "split": _split,
     "stop_reason": _filled_name,
-    "prompt_tokens": packed_tokens,
-    "output_tokens": packed_tokens,
-    "logprobs": packed_floats,
-    "loss_mask": packed_mask,
+    "prompt_tokens": arrays.packed_tokens,
+    "output_tokens": arrays.packed_tokens,
+    "logprobs": arrays.packed_floats,
+    "loss_mask": arrays.packed_mask,
     "rewards": _rewards,
     "metadata": _json_object,
 }
-_RARE = frozenset(
-    (
-        *("weight_step", "actor_logprobs", "actor_policy_version", "ref_logprobs"),
-        *("token_rewards", "token_arrays", "attachments", "messages"),
-    )
-)
+_RARE = RolloutArguments.__annotations__.keys() - _CHECKS.keys()

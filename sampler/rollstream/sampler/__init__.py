@@ -32,8 +32,7 @@ from rollstream.sampler.errors import (
 )
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.local import Sampler
-from rollstream.sampler.shaping.batch import Batch
-from rollstream.sampler.shaping.padded import Padded
+from rollstream.sampler.shaping.batch import Batch, Padded
 from rollstream.schemas.order import Policy
 from rollstream.streams.errors import Fenced
 

@@ -64,41 +64,32 @@ class Columns:
     def from_segments(cls, segments: Sequence[Segment]) -> Columns:
         """The segments' fields, in their order; one copy of the payload."""
         bodies = [segment.body for segment in segments]
-        scalars: dict[str, Sequence[Any]] = {}
-        arrays: dict[str, Ragged] = {}
-        for name, dtype in array_fields().items():
-            if name in rare_fields():
-                continue
-            packed = [body[name] for body in bodies]
-            if name in REQUIRED_ARRAYS or any(p is not None for p in packed):
-                arrays[name] = _join(packed, dtype)
+        extras = [body["extras"] for body in bodies]
+        no_extras = all(extra is None for extra in extras)
+
+        def column(name: str) -> list[Any]:
+            if name not in rare_fields():
+                return [body[name] for body in bodies]
+            default = _fields()[name]["default"]
+            if no_extras:
+                return [default] * len(bodies)
+            return [default if extra is None else extra[name] for extra in extras]
+
         headers = [segment.header for segment in segments]
         by_field = list(zip(*headers, strict=True)) or [()] * len(RolloutHeader._fields)
-        scalars.update(zip(RolloutHeader._fields, by_field, strict=True))
-        for name in scalar_fields().keys() - scalars.keys() - rare_fields():
-            scalars[name] = [body[name] for body in bodies]
-        _add_rare(scalars, arrays, bodies)
+        scalars: dict[str, Sequence[Any]] = dict(zip(RolloutHeader._fields, by_field, strict=True))
+        scalars |= {name: column(name) for name in scalar_fields().keys() - scalars.keys()}
+        arrays: dict[str, Ragged] = {}
+        for name, dtype in array_fields().items():
+            if no_extras and name in rare_fields():
+                continue
+            packed = column(name)
+            if name in REQUIRED_ARRAYS or any(p is not None for p in packed):
+                arrays[name] = _join(packed, dtype)
         return cls(len(segments), scalars, arrays)
 
 
 REQUIRED_ARRAYS = ("prompt_tokens", "output_tokens")
-
-
-def _add_rare(
-    scalars: dict[str, Sequence[Any]], arrays: dict[str, Ragged], bodies: list[Mapping[str, Any]]
-) -> None:
-    extras = [body["extras"] for body in bodies]
-    if all(extra is None for extra in extras):
-        for name, default in _rare_defaults().items():
-            scalars[name] = [default] * len(bodies)
-        return
-    for name, default in _rare_defaults().items():
-        scalars[name] = [default if extra is None else extra[name] for extra in extras]
-    for name, dtype in array_fields().items():
-        if name in rare_fields():
-            packed = [None if extra is None else extra[name] for extra in extras]
-            if any(p is not None for p in packed):
-                arrays[name] = _join(packed, dtype)
 
 
 def _join(packed: list[Packed | None], dtype: str) -> Ragged:
@@ -136,12 +127,6 @@ def scalar_fields() -> dict[str, Any]:
 def rare_fields() -> frozenset[str]:
     """The fields that travel in ``extras``."""
     return frozenset(_fields()) - {field["name"] for field in wire_schemas.newest("rollout").fields}
-
-
-@cache
-def _rare_defaults() -> dict[str, Any]:
-    """What a row without extras has in each scalar among them."""
-    return {name: _fields()[name]["default"] for name in scalar_fields() if name in rare_fields()}
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from rollstream.schemas.columns import Columns, array_fields, scalar_fields
 
 _ABSENT = -1
+_to_json = json.JSONEncoder(sort_keys=True, default=methodcaller("hex")).encode
 
 
 def row_digests(columns: Columns, row_starts: Sequence[int]) -> list[bytes]:
@@ -53,12 +55,7 @@ def checksum(data: bytes | bytearray | memoryview) -> str:
 
 
 class _Flow(NamedTuple):
-    """One field's bytes of all rows, where rows differ in length.
-
-    Attributes:
-        raw: the bytes, row after row.
-        ends: 0, then where the bytes of each row end.
-    """
+    """One field's bytes, row after row; ``ends``: 0, then where the bytes of each row end."""
 
     raw: bytes | memoryview
     ends: Sequence[int]
@@ -112,11 +109,5 @@ def _canonical(values: Sequence[Any], avro_type: Any) -> Sequence[str] | NDArray
     if kind == "map":
         return [repr(sorted(dict(value).items())) if value else "" for value in values]
     if kind == "array":
-        return [
-            json.dumps(value, sort_keys=True, default=_hex) if value else "" for value in values
-        ]
+        return [_to_json(value) if value else "" for value in values]
     return np.asarray([np.nan if value is None else value for value in values], np.float64)
-
-
-def _hex(value: bytes) -> str:
-    return value.hex()

@@ -52,11 +52,8 @@ class EventConverter:
         return wire
 
     def from_wire(self, wire: dict[str, Any]) -> Any:
-        """The dataclass, from the dict that fastavro read; the dict is changed.
-
-        Raises:
-            UnreadableEvent: bytes that are no array.
-        """
+        """The dataclass, from the dict that fastavro read, which is changed; ``UnreadableEvent``
+        where bytes are no array."""
         for name, convert in self._from:
             wire[name] = convert(wire[name])
         return self._kind(**wire)

@@ -143,11 +143,7 @@ class RolloutGroup:
 
 @dataclass(frozen=True, slots=True)
 class SampledBatch:
-    """Which groups make a batch.
-
-    Attributes:
-        ts: when it was decided, microseconds since 1970, UTC.
-    """
+    """Which groups make a batch; ``ts``: when it was decided, microseconds since 1970, UTC."""
 
     batch_id: str
     group_ids: tuple[str, ...]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from harness.producers import sampled
 from rollstream.producers.errors import RolloutTooLarge
 from rollstream.producers.outbox import Outbox
+from rollstream.producers.validate import group_address
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.codec import Segment, decode
 from rollstream.schemas.errors import InvalidRollout
@@ -130,9 +131,9 @@ def test_a_missing_argument_is_a_type_error(missing: str) -> None:
 
 def test_control_events_that_utf8_does_not_have_are_refused() -> None:
     with pytest.raises(InvalidRollout, match="cannot be written as UTF-8"):
-        OUTBOX.dispatched(OUTBOX.address("", "ex", "\ud800", 2, "train"))
+        OUTBOX.dispatched(group_address("math", "ex", "\ud800", 2, "train"))
     with pytest.raises(InvalidRollout, match="cannot be written as UTF-8"):
-        OUTBOX.failed(OUTBOX.address("", "\ud800", "", 2, "train"), "raised", 1)
+        OUTBOX.failed(group_address("math", "\ud800", "", 2, "train"), "raised", 1)
 
 
 def test_attachments_over_the_limit_are_told_with_both_sizes() -> None:

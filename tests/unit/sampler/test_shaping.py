@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.groups import GroupSpec, flush_of, group_segments
+from rollstream.sampler.deciding.batches import share
 from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
 from rollstream.sampler.shaping.assembled import GroupRows, assemble
 from rollstream.sampler.shaping.batch import Batch
-from rollstream.sampler.shaping.ranks import share
 from rollstream.sampler.shaping.scratch import Fresh, Scratch
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import BatchServed

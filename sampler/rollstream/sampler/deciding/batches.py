@@ -20,12 +20,21 @@ from rollstream.sampler.errors import (
     UnknownStep,
 )
 from rollstream.sampler.shaping.assembled import AssembledBatch, assemble
-from rollstream.sampler.shaping.ranks import share
 from rollstream.schemas.events import BatchServed, ChosenGroup, Replaced, SamplerEvent
 from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch, batch_digest
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
+
+
+def share(num_groups: int, dp_rank: int, dp_size: int) -> range:
+    """The slots of a recorded batch that a rank reads: slot ``p`` goes to rank ``p mod dp_size``.
+
+    So groups stay whole, and the remainder goes to the lowest ranks. Peers in tensor, pipeline or
+    context parallel groups pass the same rank and get the same bytes.
+    """
+    assert 0 <= dp_rank < dp_size
+    return range(dp_rank, num_groups, dp_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +50,7 @@ class BatchCommand(Command[AssembledBatch]):
     dp_size: int = 1
 
     def result(self, state: SamplerState, engine: Engine) -> AssembledBatch:
-        """This rank's share of the recorded batch, with its rows.
-
-        Raises:
-            InvalidRequest: a group is of an environment that is not configured any more.
-        """
+        """This rank's share of the recorded batch, with its rows; raises as ``group_of``."""
         served = state.batches[self.step]
         slots = share(len(served.groups), self.dp_rank, self.dp_size)
         groups = [(slot, group_of(served, slot, state)) for slot in slots]

@@ -31,13 +31,8 @@ class Now(TypedDict):
 
 
 class Shortage(NamedTuple):
-    """A command waits for groups.
-
-    Attributes:
-        step: of the batch.
-        wanted: how many groups the command needs.
-        described: the same in words, with the environments that they may come from.
-    """
+    """A command waits for ``wanted`` groups for the batch of ``step``; ``described`` says it in
+    words, with the environments that they may come from."""
 
     step: int
     wanted: int

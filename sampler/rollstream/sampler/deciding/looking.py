@@ -134,11 +134,8 @@ class Start(Command[None]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadGroup(Command[RolloutGroup]):
-    """A group of a served batch with all fields of its rollouts.
-
-    Attributes:
-        digest: of the batch as the caller has it.
-    """
+    """A group of a served batch, which the caller has with this digest, with all fields of its
+    rollouts."""
 
     step: int
     digest: bytes

@@ -9,11 +9,7 @@ from rollstream.streams.folds.sampler.state import SamplerState
 
 
 def batch_of(step: int, state: SamplerState) -> ServedBatch:
-    """The batch that was served for a step.
-
-    Raises:
-        UnknownStep: it was not served, or is no longer held.
-    """
+    """The batch of a step; ``UnknownStep`` where it was not served, or is no longer held."""
     batch = state.batches.get(step)
     if batch is None:
         raise UnknownStep(
@@ -24,11 +20,8 @@ def batch_of(step: int, state: SamplerState) -> ServedBatch:
 
 
 def group_of(served: ServedBatch, slot: int, state: SamplerState) -> KnownGroup:
-    """The sealed group in a slot of a batch.
-
-    Raises:
-        InvalidRequest: the sampler does not read its environment any more.
-    """
+    """The sealed group in a slot of a batch; ``InvalidRequest`` where the sampler does not read its
+    environment any more."""
     chosen = served.groups[slot]
     group = state.group(chosen)
     if group is None:

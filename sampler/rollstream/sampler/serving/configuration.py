@@ -10,11 +10,7 @@ from rollstream.streams.topics.layout import Layout
 
 
 def sampler_config(name: str, config: RollstreamConfig) -> SamplerConfig:
-    """The ``[samplers.<name>]`` of a configuration.
-
-    Raises:
-        UnknownSampler: the configuration has none of that name.
-    """
+    """The ``[samplers.<name>]`` of a configuration; ``UnknownSampler`` where it has none."""
     if name not in config.samplers:
         raise UnknownSampler(
             f"there is no [samplers.{name}] in the configuration, only {sorted(config.samplers)}; "

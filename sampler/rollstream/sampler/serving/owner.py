@@ -182,12 +182,8 @@ class Owner:
 
     def _confirm(self, events: Sequence[SamplerEvent]) -> bool:
         """Appends the events and waits until they are confirmed; where there are none, checks that
-        nobody took over. Returns False where the outcome is unknown: after the next claim the fold
-        holds what was written.
-
-        Raises:
-            Fenced: somebody took over.
-        """
+        nobody took over (``Fenced``). Returns False where the outcome is unknown: after the next
+        claim the fold holds what was written."""
         deadline = Deadline(self._config.kafka.timeout_s, self._clock)
         try:
             if not events:
@@ -203,11 +199,8 @@ class Owner:
         return True
 
     def _claim(self) -> None:
-        """Claims the log, and folds the seal logs where the state is new.
-
-        Raises:
-            SamplerUnavailable: closed. Fenced: somebody took over. ClaimFailed, BrokerUnavailable.
-        """
+        """Claims the log, and folds the seal logs where the state is new. Raises ``Fenced`` where
+        somebody took over, as ``start`` where the broker does not answer."""
         if self._standing is Standing.CLOSED:
             raise SamplerUnavailable(f"sampler {self.name!r} is closed; make a new one")
         if self._standing is Standing.FENCED:
@@ -233,12 +226,8 @@ class Owner:
         return Fenced(self._successor)
 
     def _catch_up(self, deadline: Deadline) -> None:
-        """Reads the seal logs from the beginning to their ends, and folds what the state has not
-        applied yet.
-
-        Raises:
-            BrokerUnavailable: not read in time.
-        """
+        """Reads the seal logs from the beginning to their ends within the deadline, and folds what
+        the state has not applied yet."""
         self._stop_following()
         follower = Follower(self._broker, dict.fromkeys(self._addresses, 0))
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -180,41 +180,38 @@ def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:
     return np.fromiter((numbers.setdefault(u, len(numbers)) for u in uids), np.int32, len(uids))
 
 
+def _each(parts: Sequence[GroupRows], name: str) -> Iterator[tuple[int, Any]]:
+    """The values of a column, with the index in the batch of the rollout that each belongs to."""
+    return enumerate(p.columns.scalars[name][row] for p in parts for row in p.rows)
+
+
 def _components(parts: Sequence[GroupRows], rollouts: int) -> dict[str, NDArray[np.float32]]:
     components: dict[str, NDArray[np.float32]] = {}
-    at = 0
-    for part in parts:
-        rewards = part.columns.scalars["rewards"]
-        for row in part.rows:
-            for name, value in rewards[row].items():
-                if name not in components:
-                    components[name] = np.full(rollouts, np.nan, np.float32)
-                components[name][at] = value
-            at += 1
+    for at, rewards in _each(parts, "rewards"):
+        for name, value in rewards.items():
+            if name not in components:
+                components[name] = np.full(rollouts, np.nan, np.float32)
+            components[name][at] = value
     return dict(sorted(components.items()))
 
 
 def _token_arrays(parts: Sequence[GroupRows], lengths: _Lengths) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {}
     middles = lengths.offsets[:-1] + lengths.prompts
-    at = 0
-    for part in parts:
-        carried = part.columns.scalars["token_arrays"]
-        for row in part.rows:
-            for array in carried[row]:
-                values = token_array(array, int(lengths.outputs[at]))
-                name = array["name"]
-                if name not in arrays:
-                    shape = (int(lengths.offsets[-1]), *values.shape[1:])
-                    arrays[name] = np.zeros(shape, values.dtype)
-                joined = arrays[name]
-                if (joined.dtype, joined.shape[1:]) != (values.dtype, values.shape[1:]):
-                    raise InvalidRequest(
-                        f"token array {name!r} is {joined.dtype} [n, *{joined.shape[1:]}] in some "
-                        f"rollouts of this batch and {values.dtype} [n, *{values.shape[1:]}] in "
-                        "others; publish it under two names, or resume(…, later='release') and "
-                        "ask for batches of one environment with mix"
-                    )
-                joined[middles[at] : lengths.offsets[at + 1]] = values
-            at += 1
+    for at, carried in _each(parts, "token_arrays"):
+        for array in carried:
+            values = token_array(array, int(lengths.outputs[at]))
+            name = array["name"]
+            if name not in arrays:
+                shape = (int(lengths.offsets[-1]), *values.shape[1:])
+                arrays[name] = np.zeros(shape, values.dtype)
+            joined = arrays[name]
+            if (joined.dtype, joined.shape[1:]) != (values.dtype, values.shape[1:]):
+                raise InvalidRequest(
+                    f"token array {name!r} is {joined.dtype} [n, *{joined.shape[1:]}] in some "
+                    f"rollouts of this batch and {values.dtype} [n, *{values.shape[1:]}] in "
+                    "others; publish it under two names, or resume(…, later='release') and "
+                    "ask for batches of one environment with mix"
+                )
+            joined[middles[at] : lengths.offsets[at + 1]] = values
     return dict(sorted(arrays.items()))

@@ -1,21 +1,44 @@
-"""``Batch``: ragged and packed. Pure."""
+"""``Batch``: ragged and packed; ``Padded``: the same as rectangles. Pure."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
-from rollstream.sampler.shaping.padded import Padded, PaddedLayout
 from rollstream.schemas.records import RolloutGroup, RolloutRecord, SampledBatch
 
 GroupReader = Callable[[int, bytes, int], RolloutGroup]  # Called with step, digest and slot.
+PaddedLayout = Literal["sequence", "prompt_response"]
 TRUNCATED = "length"  # The stop reason of a rollout that ran into its limit.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Padded:
+    """Rectangles over the rollouts of a batch; ``length`` is the width.
+
+    ``sequence``: the prompt begins in column 0, the output follows, then padding.
+    ``prompt_response``: the output begins in the same column of every row (``prompt_width``), after
+    padding and the prompt; more padding follows.
+
+    Attributes:
+        tokens: int32 [n, length].
+        attention_mask: bool [n, length]; False at padding.
+        loss_mask: bool [n, length]; False at padding.
+        logprobs: float32 [n, length]; 0 at padding.
+        prompt_width: the column where outputs begin; 0 in ``sequence``.
+    """
+
+    tokens: NDArray[np.int32]
+    attention_mask: NDArray[np.bool_]
+    loss_mask: NDArray[np.bool_]
+    logprobs: NDArray[np.float32]
+    prompt_width: int
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
