@@ -20,8 +20,8 @@ from examples.demo.tasks import TASK_NAMES
 from examples.demo.trainer import Trainer
 from examples.demo.weights import WeightsFile
 from rollstream.console.broker.embedded import EmbeddedKafka
+from rollstream.console.fetching import Fetching
 from rollstream.console.services import specs_of
-from rollstream.console.views.fetching import Fetching
 from rollstream.consumers import audit
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.load import load_config

@@ -3,10 +3,10 @@
 Map:
 
 - ``entry``      ``main``, which the script calls; names the extra that is missing
-- ``app``        registers the commands and prints errors as one line
+- ``app``        lists the commands and prints errors as one line
 - ``options``    options that several commands take
 - ``services``   the broker, store, clock and stop signal that commands use
-- ``commands/``  one command a file: a new file is a new command
-- ``views/``     figures as tables
+- ``commands/``  one command a file, with the table that it prints
+- ``fetching``   the progress bar of the embedded Kafka's start
 - ``broker/``    the embedded Kafka of ``rollstream up``
 """

@@ -1,16 +1,19 @@
-"""Builds the command line from the files under ``commands/``, each of which registers itself."""
+"""Builds the command line from the functions under ``commands/``."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from typing import Any
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from rollstream.console import commands
+from rollstream.console.commands.audit import audit
+from rollstream.console.commands.files import files
+from rollstream.console.commands.seal import seal
+from rollstream.console.commands.status import status
+from rollstream.console.commands.topics import check, create
+from rollstream.console.commands.up import up
 from rollstream.runtime.extras import how_to_install
 from rollstream.schemas.errors import RollstreamError
 
@@ -25,26 +28,27 @@ class OneLineErrors(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except RollstreamError as error:
-            _print(str(error))
-            raise typer.Exit(1) from error
-        except OSError as error:
-            if error.filename is None:
+        except (RollstreamError, OSError, ModuleNotFoundError) as error:
+            message = _explained(error)
+            if message is None:
                 raise
-            _print(f"{error.filename}: {error.strerror}; name a folder that can be written to")
-            raise typer.Exit(1) from error
-        except ModuleNotFoundError as error:
-            module = (error.name or "").partition(".")[0]
-            if module not in EXTRAS:
-                raise
-            _print(f"this command needs {module}; {how_to_install(EXTRAS[module])}")
+            stderr = Console(stderr=True, soft_wrap=True, highlight=False)
+            stderr.print("[red]rollstream:[/red]", end=" ")
+            stderr.print(message, markup=False)
             raise typer.Exit(1) from error
 
 
-def _print(message: str) -> None:
-    stderr = Console(stderr=True, soft_wrap=True, highlight=False)
-    stderr.print("[red]rollstream:[/red]", end=" ")
-    stderr.print(message, markup=False)
+def _explained(error: RollstreamError | OSError | ModuleNotFoundError) -> str | None:
+    """The line that a user sees; None for a defect."""
+    if isinstance(error, RollstreamError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        module = (error.name or "").partition(".")[0]
+        extra = EXTRAS.get(module)
+        return f"this command needs {module}; {how_to_install(extra)}" if extra else None
+    if error.filename is None:
+        return None
+    return f"{error.filename}: {error.strerror}; name a folder that can be written to"
 
 
 def build() -> typer.Typer:
@@ -56,11 +60,13 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
     )
-
-    # With a callback, Typer expects a command's name even if there is only one command.
-    @app.callback()
-    def _rollstream() -> None: ...
-
-    for found in pkgutil.iter_modules(commands.__path__):
-        importlib.import_module(f"{commands.__name__}.{found.name}").register(app)
+    app.command(epilog="Example: rollstream audit --config rollstream.toml")(audit)
+    app.command(epilog="Example: rollstream files | xargs -n 1 parquet-tools inspect")(files)
+    app.command(epilog="Example: rollstream seal --config rollstream.toml")(seal)
+    app.command(epilog="Example: rollstream status --config rollstream.toml")(status)
+    app.command(epilog="Example: rollstream up --data ./kafka --port 9092")(up)
+    topics = typer.Typer(help="The topics of the configured environments and samplers.")
+    topics.command(epilog="Example: rollstream topics create --config rollstream.toml")(create)
+    topics.command(epilog="Example: rollstream topics check --config rollstream.toml")(check)
+    app.add_typer(topics, name="topics", no_args_is_help=True)
     return app

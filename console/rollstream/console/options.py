@@ -10,7 +10,7 @@ import typer
 ConfigOption = Annotated[
     Path, typer.Option("--config", "-c", help="The configuration.", metavar="FILE")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", help="Seconds that the command may take.", metavar="SECONDS")
 ]

@@ -16,12 +16,9 @@ def stop_on_signals() -> threading.Event:
 
     def set_stopping(number: int, frame: FrameType | None) -> None:
         stopping.set()
-        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else _interrupt)
+        again = signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler
+        signal.signal(number, again)
 
     signal.signal(signal.SIGTERM, set_stopping)
     signal.signal(signal.SIGINT, set_stopping)
     return stopping
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -13,13 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rollstream.schemas.columns import (
-    REQUIRED_ARRAYS,
-    Columns,
-    Ragged,
-    array_fields,
-    scalar_fields,
-)
+from rollstream.schemas.columns import REQUIRED_ARRAYS, Columns, Ragged, array_fields, scalar_fields
 
 # A file's path names its environment and its groups' policy version, as hive partitions. A column
 # of either name in the file would clash with the one that readers derive from the path, so the
@@ -38,13 +32,16 @@ _PRIMITIVES = {
 }
 
 
+def stored_name(field: str) -> str:
+    """The name of the column for a field of the ``rollout`` schema."""
+    return RENAMED.get(field, field)
+
+
 @cache
 def rows_schema() -> pa.Schema:
     """Columns of a file under ``groups/`` or ``incomplete/``, in the order of the ``.avsc``."""
-    fields = []
-    for name, avro_type in scalar_fields().items():
-        if name != ENVIRONMENT:
-            fields.append(_field(RENAMED.get(name, name), avro_type))
+    stored = {name: kind for name, kind in scalar_fields().items() if name != ENVIRONMENT}
+    fields = [_field(stored_name(name), avro_type) for name, avro_type in stored.items()]
     for name, dtype in array_fields().items():
         kind = pa.list_(pa.field("element", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False))
         fields.append(pa.field(name, kind, nullable=name not in REQUIRED_ARRAYS))
@@ -62,14 +59,11 @@ def rows_schema() -> pa.Schema:
 def leaf_index(name: str) -> int:
     """Index of a numeric (or list-of-numeric) column among the file's leaf columns."""
     schema = rows_schema()
-    before = [schema.field(i).type for i in range(schema.get_field_index(name))]
-    return sum(map(_leaves, before))
+    return sum(_leaves(schema.field(i).type) for i in range(schema.get_field_index(name)))
 
 
 def _leaves(kind: pa.DataType) -> int:
-    if kind.num_fields == 0:
-        return 1
-    return sum(_leaves(kind.field(i).type) for i in range(kind.num_fields))
+    return sum(_leaves(kind.field(i).type) for i in range(kind.num_fields)) or 1
 
 
 def _field(name: str, avro_type: Any) -> pa.Field:
@@ -130,11 +124,6 @@ def scalars_of(column: pa.Array) -> list[Any]:
     return [dict(value) for value in values] if pa.types.is_map(kind) else values
 
 
-def stored_name(field: str) -> str:
-    """The name of the column for a field of the ``rollout`` schema."""
-    return RENAMED.get(field, field)
-
-
 def to_table(columns: Columns, provenance: Mapping[str, Sequence[Any]]) -> pa.Table:
     """The rows as an Arrow table, with the provenance columns."""
     schema = rows_schema()
@@ -157,9 +146,7 @@ def to_table(columns: Columns, provenance: Mapping[str, Sequence[Any]]) -> pa.Ta
 def rows_of(ragged: Ragged, ranges: Sequence[tuple[int, int]]) -> Ragged:
     """The rows of the (first row, number of rows) ranges, in that order: a view for one range, else
     a copy."""
-    return rows_taken(
-        ragged.offsets, lambda first, stop: ragged.values[first:stop], ranges, ragged.present
-    )
+    return rows_taken(ragged.offsets, lambda a, z: ragged.values[a:z], ranges, ragged.present)
 
 
 def rows_taken(

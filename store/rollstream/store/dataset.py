@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,13 +169,15 @@ def read_rows(
             )
     names = [*scalar_fields(), *array_fields()] if fields is None else list(fields)
     assert {*names} <= {*scalar_fields(), *array_fields()}, names
-    with _as_corrupt_file(path):
+    try:
         file = _RowFile(path, data)
         wanted = [(0, file.rows)] if ranges is None else list(ranges)
         for first, count in wanted:
             if first < 0 or count < 0 or first + count > file.rows:
                 raise CorruptFile(f"{path} has {file.rows} rows, not {count} from {first} on")
         return file.read(names, wanted)
+    except _DAMAGED as error:
+        raise CorruptFile(f"{path} is no Parquet file, or a damaged one: {error}") from error
 
 
 class _RowFile:
@@ -265,14 +266,6 @@ class _RowFile:
             if chunk.path_in_schema.partition(".")[0] == name:
                 return chunk
         raise CorruptFile(f"{self._path} has no column {name}, which its footer names")
-
-
-@contextmanager
-def _as_corrupt_file(path: str) -> Iterator[None]:
-    try:
-        yield
-    except _DAMAGED as error:
-        raise CorruptFile(f"{path} is no Parquet file, or a damaged one: {error}") from error
 
 
 def _mapped(blobs: Blobs, path: str) -> pa.Buffer:

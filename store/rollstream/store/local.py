@@ -162,20 +162,17 @@ class LocalBlobs:
                 return
         self._compare_root()
         self._make_folders(folder)
-        named = [folder]
-        above = folder.parent
-        while True:
-            _sync_folder(above)
+        synced = []
+        for made in (*self._up_to_root(folder), self.root):
+            _sync_folder(made.parent)
+            synced.append(made)
             with self._lock:
-                known = above in self._durable_folders
-            if known or above in (self.root.parent, above.parent):
-                break
-            named.append(above)
-            above = above.parent
+                if made.parent in self._durable_folders:
+                    break
         with self._lock:
             if len(self._durable_folders) >= DURABLE_FOLDERS_MAX:
                 self._durable_folders.clear()
-            self._durable_folders.update(named)
+            self._durable_folders.update(synced)
 
     def _make_folders(self, folder: Path) -> None:
         # Not with parents=True, which would make a lost root again. The name of a folder that is

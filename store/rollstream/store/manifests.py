@@ -98,12 +98,8 @@ def visible_files(blobs: Blobs) -> list[str]:
 
 
 def _record(kind: Any, content: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
-    return kind(
-        **{
-            field["name"]: _value(content[field["name"]], field["type"])
-            for field in record["fields"]
-        }
-    )
+    fields = {field["name"]: field["type"] for field in record["fields"]}
+    return kind(**{name: _value(content[name], avro_type) for name, avro_type in fields.items()})
 
 
 def _value(content: Any, avro_type: Any) -> Any:

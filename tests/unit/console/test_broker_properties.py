@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollstream.console.broker.jars import pinned_jars
+from rollstream.console.broker.programs import pinned_jars
 from rollstream.console.broker.properties import broker_properties, render
 
 

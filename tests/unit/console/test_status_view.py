@@ -7,8 +7,8 @@ from io import StringIO
 
 from rich.console import Console, RenderableType
 
-from rollstream.console.views.audit import audit_view
-from rollstream.console.views.status import status_view
+from rollstream.console.commands.audit import audit_view
+from rollstream.console.commands.status import status_view
 from rollstream.consumers.audit import AuditReport, PartitionAudit
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.streams.status import Figures, PartitionFigures, SamplerFigures, Verdict

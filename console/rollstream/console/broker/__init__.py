@@ -1,8 +1,7 @@
 """A real Kafka on this machine, without Docker and without an installed Java.
 
 embedded     ``EmbeddedKafka``: starts, stops and kills one broker over a data folder
-jars         downloads Kafka's jars once, verified (``kafka_4_3_0.jars`` lists them)
-java         finds the Java runtime in a Python package
+programs     finds Java in a Python package, and downloads Kafka's jars (``kafka_4_3_0.jars``)
 properties   the broker's configuration
 ports        picks the two ports of a data folder once
 locks        locks on a data folder and on the download

@@ -41,24 +41,32 @@ class BoundChild:
         on_exit: Callable[[], None] = lambda: None,
     ) -> None:
         starter = (sys.executable, "-I", "-S", str(bound_to_parent.__file__), str(os.getpid()))
-
-        def start() -> subprocess.Popen[bytes]:
-            with output.open("wb") as file:
-                return subprocess.Popen(
-                    [*starter, *command],
-                    cwd=cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=tuple(keep_open),
-                    # Ctrl-C goes to this process alone, which then stops the child.
-                    start_new_session=True,
-                )
-
         started: Future[subprocess.Popen[bytes]] = Future()
         self._ended = threading.Event()
-        live = (start, started, on_exit)
-        threading.Thread(target=self._live, args=live, name="bound-child", daemon=True).start()
+
+        def live() -> None:
+            try:
+                with output.open("wb") as file:
+                    process = subprocess.Popen(
+                        [*starter, *command],
+                        cwd=cwd,
+                        stdin=subprocess.DEVNULL,
+                        stdout=file,
+                        stderr=subprocess.STDOUT,
+                        pass_fds=tuple(keep_open),
+                        # Ctrl-C goes to this process alone, which then stops the child.
+                        start_new_session=True,
+                    )
+            except OSError as failure:
+                on_exit()
+                started.set_exception(failure)
+                return
+            started.set_result(process)
+            process.wait()
+            on_exit()
+            self._ended.set()
+
+        threading.Thread(target=live, name="bound-child", daemon=True).start()
         self._process = started.result()
 
     @property
@@ -72,20 +80,3 @@ class BoundChild:
     def signal(self, number: int) -> None:
         """Sends a signal; does nothing once the child has ended."""
         self._process.send_signal(number)
-
-    def _live(
-        self,
-        start: Callable[[], subprocess.Popen[bytes]],
-        started: Future[subprocess.Popen[bytes]],
-        on_exit: Callable[[], None],
-    ) -> None:
-        try:
-            process = start()
-        except OSError as failure:
-            on_exit()
-            started.set_exception(failure)
-            return
-        started.set_result(process)
-        process.wait()
-        on_exit()
-        self._ended.set()

@@ -10,7 +10,6 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaException
@@ -18,10 +17,9 @@ from confluent_kafka.admin import AdminClient
 
 from rollstream.console.broker.child import BoundChild
 from rollstream.console.broker.errors import BrokerDidNotStart, BrokerNotRunning, EmbeddedKafkaError
-from rollstream.console.broker.jars import KAFKA_VERSION, kafka_jars
-from rollstream.console.broker.java import find_java
 from rollstream.console.broker.locks import lock_data
 from rollstream.console.broker.ports import Ports, settle_ports
+from rollstream.console.broker.programs import KAFKA_VERSION, find_java, kafka_jars
 from rollstream.console.broker.properties import (
     LOG_DIR,
     LOG_FILE,
@@ -156,23 +154,17 @@ class EmbeddedKafka:
                 f"process {child.pid} still exists {KILL_TIMEOUT_S} s after kill -9"
             )
 
-    def wait(self) -> int:
-        """Waits until the broker has ended, for whatever reason, and returns its exit code."""
-        code = self._started_child().wait()
-        assert code is not None
-        return code
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Waits until the broker has ended, for whatever reason, and returns its exit code; None
+        where it still runs after ``timeout_s``."""
+        return self._started_child().wait(timeout_s)
 
     def __enter__(self) -> Self:
         if self._child is None:
             self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def _started_child(self) -> BoundChild:
@@ -207,7 +199,7 @@ class EmbeddedKafka:
             f"-Djava.io.tmpdir={self._data / TEMPORARY_DIR}",
             f"-Dlog4j2.configurationFile={LOGGING_PROPERTIES}",
             "-cp",
-            os.pathsep.join(str(jar) for jar in jars),
+            os.pathsep.join(map(str, jars)),
         ]
 
     def _format(self, command: list[str], held: int) -> None:

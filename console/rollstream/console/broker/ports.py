@@ -6,8 +6,8 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rollstream.console.broker.errors import EmbeddedKafkaError, PortTaken
 from rollstream.console.broker.properties import LOOPBACK
@@ -18,8 +18,7 @@ FIRST_PORT = 20_000
 LAST_PORT = 32_000
 
 
-@dataclass(frozen=True)
-class Ports:
+class Ports(NamedTuple):
     """The clients' port, and the port of the broker's controller."""
 
     broker: int
@@ -44,12 +43,11 @@ def settle_ports(data: Path, wanted: int | None) -> Ports:
             raise EmbeddedKafkaError(
                 f"{kept} holds {kept.read_text()!r} and not two ports: delete that file"
             ) from broken
-        if wanted is not None:
-            ports = Ports(broker=wanted, controller=ports.controller)
+        ports = ports._replace(broker=wanted or ports.broker)
     else:
         free = (port for port in free_ports() if port != wanted)
         ports = Ports(broker=wanted or next(free), controller=next(free))
-    for port in (ports.broker, ports.controller):
+    for port in ports:
         if not is_free(port):
             raise PortTaken(
                 f"port {port} on {LOOPBACK} is in use by another process, and the broker over "
@@ -57,7 +55,7 @@ def settle_ports(data: Path, wanted: int | None) -> Ports:
             )
     # Replaced atomically: a torn file would keep the broker from starting.
     fresh = kept.with_suffix(".new")
-    fresh.write_text(json.dumps(asdict(ports)))
+    fresh.write_text(json.dumps(ports._asdict()))
     os.replace(fresh, kept)
     return ports
 

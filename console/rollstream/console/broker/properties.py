@@ -21,14 +21,9 @@ LOG_FILE = "broker.log"
 def broker_properties(
     *, port: int, controller_port: int, overrides: Mapping[str, str]
 ) -> dict[str, str]:
-    """One node that is broker and controller, reachable from this machine only.
-
-    Args:
-        port: where clients connect.
-        controller_port: where the broker finds its own controller.
-        overrides: properties that replace or add to these.
-    """
-    properties = {
+    """One node that is broker (on ``port``) and its own controller, reachable from this machine
+    only; ``overrides`` replace these properties or add to them."""
+    return {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.bootstrap.servers": f"{LOOPBACK}:{controller_port}",
@@ -61,9 +56,8 @@ def broker_properties(
         "broker.heartbeat.interval.ms": "300",
         "controller.quorum.election.timeout.ms": "300",
         "controller.quorum.fetch.timeout.ms": "1000",
+        **overrides,
     }
-    properties.update(overrides)
-    return properties
 
 
 def logging_properties() -> dict[str, str]:

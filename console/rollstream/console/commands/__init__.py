@@ -1,1 +1,1 @@
-"""One command a file; ``app.build`` calls the ``register(app)`` of each."""
+"""One command a file, with the table that it prints; ``app.build`` lists them."""

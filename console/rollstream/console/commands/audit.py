@@ -7,19 +7,17 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from rollstream.console.options import CONFIG_FILE, ConfigOption, JsonOption, TimeoutOption
+from rollstream.console.options import CONFIG_FILE, AsJson, ConfigOption, TimeoutOption
 from rollstream.console.services import services_of
-from rollstream.console.views.audit import audit_view
+from rollstream.consumers.audit import AuditReport, PartitionAudit
 from rollstream.consumers.audit import audit as run_audit
 from rollstream.runtime.config.load import load_config
 
 TIMEOUT_S = 600.0  # It reads every seal log from its beginning.
-
-
-def register(app: typer.Typer) -> None:
-    app.command("audit", epilog="Example: rollstream audit --config rollstream.toml")(audit)
 
 
 def audit(
@@ -29,7 +27,7 @@ def audit(
     digests: Annotated[
         bool, typer.Option("--digests", help="Also decode every row and compare its digest.")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: AsJson = False,
 ) -> None:
     """Accounts for every published record, and compares every file with its event.
 
@@ -51,3 +49,29 @@ def audit(
         Console().print(audit_view(report))
     if not report.holds:
         raise typer.Exit(1)
+
+
+def audit_view(report: AuditReport) -> RenderableType:
+    """A table with a row for each partition and environment, then the problems and the verdict."""
+    table = Table(title="records = pending + sealed + settled", title_justify="left", box=None)
+    table.add_column("partition")
+    for heading in ("records", "pending", "sealed", "groups", "files"):
+        table.add_column(heading, justify="right")
+    table.add_column("settled")
+    for name in dict.fromkeys(row.environment for row in report.partitions):
+        for row in report.partitions:
+            if row.environment == name:
+                _add(table, f"{name}[{row.partition}]", row, "")
+        _add(table, name, report.environment(name), "bold")
+    verdict = (
+        Text("the audit holds", style="green")
+        if report.holds
+        else Text(f"THE AUDIT DOES NOT HOLD: {len(report.problems)} problems", style="bold red")
+    )
+    return Group(table, *(Text(f"- {problem}") for problem in report.problems), verdict)
+
+
+def _add(table: Table, name: str, row: PartitionAudit, style: str) -> None:
+    settled = ", ".join(f"{count:,} {reason}" for reason, count in sorted(row.settled.items()))
+    figures = (row.published, row.pending, row.sealed, row.groups, row.files)
+    table.add_row(name, *(f"{figure:,}" for figure in figures), settled or "none", style=style)

@@ -6,20 +6,14 @@ import json
 
 import typer
 
-from rollstream.console.options import CONFIG_FILE, ConfigOption, JsonOption
+from rollstream.console.options import CONFIG_FILE, AsJson, ConfigOption
 from rollstream.console.services import services_of
 from rollstream.runtime.config.load import load_config
 from rollstream.store import visible_files
 
-EXAMPLE = "Example: rollstream files | xargs -n 1 parquet-tools inspect"
-
-
-def register(app: typer.Typer) -> None:
-    app.command("files", epilog=EXAMPLE)(files)
-
 
 def files(
-    context: typer.Context, config: ConfigOption = CONFIG_FILE, as_json: JsonOption = False
+    context: typer.Context, config: ConfigOption = CONFIG_FILE, as_json: AsJson = False
 ) -> None:
     """Lists the Parquet files that belong to the data set: those that manifests name."""
     loaded = load_config(config)

@@ -16,10 +16,6 @@ from rollstream.store.warm_memory import keep_memory_warm
 _log = logging.getLogger("rollstream.seal")
 
 
-def register(app: typer.Typer) -> None:
-    app.command("seal", epilog="Example: rollstream seal --config rollstream.toml")(seal)
-
-
 def seal(
     context: typer.Context,
     config: ConfigOption = CONFIG_FILE,

@@ -6,35 +6,18 @@ import json
 
 import typer
 
-from rollstream.console.options import (
-    CONFIG_FILE,
-    TIMEOUT_S,
-    ConfigOption,
-    JsonOption,
-    TimeoutOption,
-)
+from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOption, TimeoutOption
 from rollstream.console.services import services_of, specs_of
 from rollstream.runtime.config.load import load_config
 from rollstream.streams.topics.check import check_topics
 from rollstream.streams.topics.create import create_topics
 
 
-def register(app: typer.Typer) -> None:
-    topics = typer.Typer(help="The topics of the configured environments and samplers.")
-    topics.command("create", epilog="Example: rollstream topics create --config rollstream.toml")(
-        create
-    )
-    topics.command("check", epilog="Example: rollstream topics check --config rollstream.toml")(
-        check
-    )
-    app.add_typer(topics, name="topics", no_args_is_help=True)
-
-
 def create(
     context: typer.Context,
     config: ConfigOption = CONFIG_FILE,
     timeout_s: TimeoutOption = TIMEOUT_S,
-    as_json: JsonOption = False,
+    as_json: AsJson = False,
 ) -> None:
     """Creates the topics that are missing. Existing ones stay as they are."""
     services, settings = services_of(context), load_config(config)
@@ -53,7 +36,7 @@ def check(
     context: typer.Context,
     config: ConfigOption = CONFIG_FILE,
     timeout_s: TimeoutOption = TIMEOUT_S,
-    as_json: JsonOption = False,
+    as_json: AsJson = False,
 ) -> None:
     """Lists what differs from the configuration and what to do. Exit code 1 where anything does."""
     services, settings = services_of(context), load_config(config)

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 
 from rollstream.console.broker import BrokerDidNotStart, EmbeddedKafka
+from rollstream.console.fetching import Fetching
 from rollstream.console.services import services_of
-from rollstream.console.views.fetching import Fetching
 from rollstream.runtime.config.load import load_config
 
 DATA = Path("rollstream-data/kafka")
@@ -19,15 +19,10 @@ PORT = 9092
 LOCAL_HOSTS = ("localhost", "127.0.0.1")
 
 
-def register(app: typer.Typer) -> None:
-    app.command("up", epilog="Example: rollstream up --data ./kafka --port 9092")(up)
-
-
 def up(
     context: typer.Context,
     data: Annotated[
-        Path,
-        typer.Option(help="Folder of its data; kept for later starts.", metavar="FOLDER"),
+        Path, typer.Option(help="Folder of its data; kept for later starts.", metavar="FOLDER")
     ] = DATA,
     port: Annotated[
         int | None,
@@ -57,12 +52,12 @@ def up(
         kafka = EmbeddedKafka(data, port=port or PORT, on_progress=fetching).start()
     with kafka:
         console.print(f'bootstrap = "{kafka.bootstrap}"   data in {data}; Ctrl-C stops it')
-        ended: list[int] = []
-        threading.Thread(target=_watch, args=(kafka, ended, stopping), daemon=True).start()
+        threading.Thread(target=_stop_at_end, args=(kafka, stopping), daemon=True).start()
         stopping.wait()
-        if ended:
+        code = kafka.wait(0)
+        if code is not None:
             raise BrokerDidNotStart(
-                f"Kafka ended by itself with exit code {ended[0]}; its log is {data}/broker.log"
+                f"Kafka ended by itself with exit code {code}; its log is {data}/broker.log"
             )
         console.print("stopping Kafka; its data stays")
 
@@ -72,8 +67,6 @@ def _port_of(bootstrap: str) -> int | None:
     return int(port) if host in LOCAL_HOSTS and port.isdigit() else None
 
 
-def _watch(kafka: EmbeddedKafka, ended: list[int], stopping: threading.Event) -> None:
-    code = kafka.wait()
-    if not stopping.is_set():
-        ended.append(code)
-        stopping.set()
+def _stop_at_end(kafka: EmbeddedKafka, stopping: threading.Event) -> None:
+    kafka.wait()
+    stopping.set()

@@ -7,23 +7,19 @@ from difflib import get_close_matches
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from rollstream.runtime.config.sections import RollstreamConfig
 
-_KINDS = {
-    "string_type": "a text in quotes",
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
+_KINDS = {  # By pydantic's type of error, without its "_type" or "_parsing".
+    "string": "a text in quotes",
+    "int": "a whole number",
     "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "tuple_type": "a list in brackets",
-    "dict_type": "a section",
-    "model_type": "a section",
+    "float": "a number",
+    "bool": "true or false",
+    "tuple": "a list in brackets",
+    "dict": "a section",
+    "model": "a section",
 }
 _EXAMPLES = {  # For keys without a default.
     "kafka.bootstrap": 'bootstrap = "localhost:9092"',
@@ -54,13 +50,14 @@ def explain(problem: ErrorDetails, variables: Mapping[tuple[str, ...], str]) -> 
         given = f"{given} (from {variables[where]})"
     if problem["type"] == "extra_forbidden":
         return f"{given}: there is no such key; {_instead(where)}"
-    return f"{given}: {_wrong(problem)}{_for_example(where)}"
+    example = _example(where)
+    return f"{given}: {_wrong(problem)}{f'; for example {example}' if example else ''}"
 
 
 def _wrong(problem: ErrorDetails) -> str:
-    kind = _KINDS.get(problem["type"])
-    if kind is not None:
-        return f"must be {kind}"
+    kind = problem["type"].removesuffix("_type").removesuffix("_parsing")
+    if kind in _KINDS:
+        return f"must be {_KINDS[kind]}"
     if problem["type"] in ("too_short", "string_too_short"):
         return "must not be empty"
     return problem["msg"].replace("Input should be", "must be")
@@ -73,11 +70,6 @@ def _instead(where: tuple[str, ...]) -> str:
     if close:
         return f"did you mean {close[0]}?"
     return f"remove it, or use one of: {', '.join(known)}"
-
-
-def _for_example(where: tuple[str, ...]) -> str:
-    example = _example(where)
-    return f"; for example {example}" if example else ""
 
 
 def _example(where: tuple[str, ...]) -> str:
@@ -98,13 +90,10 @@ def _model_at(where: tuple[str, ...]) -> type[BaseModel] | None:
     for part in where:
         if get_origin(kind) is dict:
             kind = get_args(kind)[-1]
-        elif isinstance(kind, type) and issubclass(kind, BaseModel):
-            field: FieldInfo | None = kind.model_fields.get(part)
-            kind = field.annotation if field else None
         else:
-            return None
-    is_model = isinstance(kind, type) and get_origin(kind) is None and issubclass(kind, BaseModel)
-    return kind if is_model else None
+            field = getattr(kind, "model_fields", {}).get(part)
+            kind = field.annotation if field else None
+    return kind if hasattr(kind, "model_fields") else None
 
 
 def _shown(value: Any) -> str:

@@ -15,9 +15,7 @@ _FILE_BYTES_MAX = 1 << 30  # A column of a file is one page, and a page's size i
 class Section(BaseModel):
     """A frozen model that refuses unknown keys; the string below each field explains it."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, strict=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class KafkaConfig(Section):

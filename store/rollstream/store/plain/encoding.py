@@ -76,15 +76,10 @@ _VARINT_BYTES_MAX = 5  # Of a run below 2**34 values; a chunk has fewer than 2**
 
 
 class Levels(NamedTuple):
-    """The levels of a data page, which stand before its values.
+    """The levels of a data page, which stand before its values."""
 
-    Attributes:
-        encoded: repetition levels where the column has any, then definition levels.
-        slots: number of levels of each kind: one for each value, null and empty list.
-    """
-
-    encoded: bytes
-    slots: int
+    encoded: bytes  # Repetition levels where the column has any, then definition levels.
+    slots: int  # Number of levels of each kind: one for each value, null and empty list.
 
 
 def absent_levels(rows: int) -> Levels:
@@ -101,13 +96,9 @@ def optional_levels(present: NDArray[np.bool_]) -> Levels:
 def list_levels(
     lengths: NDArray[np.int64], present: NDArray[np.bool_] | None, depth: int
 ) -> Levels:
-    """Levels of a list a row.
-
-    Args:
-        lengths: int64 [rows]; 0 where the list is absent.
-        present: bool [rows]; None: each row has a list.
-        depth: the definition level of a value: 2 where a list may be null, else 1.
-    """
+    """Levels of a list a row. ``lengths`` is int64 [rows], 0 where the list is absent; ``present``
+    is bool [rows], None where each row has a list; ``depth`` is the definition level of a value: 2
+    where a list may be null, else 1."""
     rows = len(lengths)
     slots = np.maximum(lengths, 1)
     total = int(slots.sum())
@@ -154,26 +145,15 @@ _ONE_BYTE_INDICES_MAX = 256
 
 
 class Dictionary(NamedTuple):
-    """A column's distinct values, and the index of each row's value among them.
+    """A column's distinct values, and the index of each row's value among them."""
 
-    Attributes:
-        distinct: number of distinct values.
-        plain: the distinct values, in the order of their first use.
-        indices: one a row, encoded.
-    """
-
-    distinct: int
-    plain: bytes
-    indices: bytes
+    distinct: int  # Number of distinct values.
+    plain: bytes  # The distinct values, in the order of their first use.
+    indices: bytes  # One a row, encoded.
 
 
 def plain_values(values: Sequence[Any], physical: str) -> list[bytes]:
-    """The values in Parquet's plain encoding, in pieces to be joined.
-
-    Args:
-        values: without nulls.
-        physical: Parquet's type of the column.
-    """
+    """Values of a Parquet type, without nulls, in its plain encoding: pieces to be joined."""
     if physical == "BYTE_ARRAY":
         return _texts(values)
     if physical == "BOOLEAN":

@@ -50,21 +50,13 @@ _LEVELS_AS_RUNS = i32(1, RLE) * 2
 
 
 class Chunk(NamedTuple):
-    """A column chunk.
+    """A column chunk."""
 
-    Attributes:
-        pages: its bytes, in order.
-        size: bytes in all pages.
-        slots: number of values, nulls and empty lists.
-        dictionary_size: bytes of the dictionary page, which is the first; 0 where there is none.
-        statistics: the fields of ``Statistics``; empty where there are none.
-    """
-
-    pages: tuple[bytes | memoryview, ...]
-    size: int
-    slots: int
-    dictionary_size: int = 0
-    statistics: bytes = b""
+    pages: tuple[bytes | memoryview, ...]  # Its bytes, in order.
+    size: int  # Bytes in all pages.
+    slots: int  # Number of values, nulls and empty lists.
+    dictionary_size: int = 0  # Bytes of the dictionary page, which is the first, if there is one.
+    statistics: bytes = b""  # The fields of ``Statistics``; empty where there are none.
 
 
 @lru_cache(_ABSENT_KEPT)
@@ -161,35 +153,26 @@ _CREATED_BY_AFTER_GROUPS = field(2, BINARY)
 
 
 class Leaf(NamedTuple):
-    """A leaf column: one that holds values itself, not lists or records of them.
+    """A leaf column: one that holds values itself, not lists or records of them."""
 
-    Attributes:
-        path: names from the field down, joined by dots.
-        physical: Parquet's type.
-        text: True for UTF-8 text.
-        definition: the definition level of a value; 0 where every row has one.
-    """
+    path: str  # Names from the field down, joined by dots.
+    physical: str  # Parquet's type.
+    text: bool  # True for UTF-8 text.
+    definition: int  # The definition level of a value; 0 where every row has one.
 
-    path: str
-    physical: str
-    text: bool
-    definition: int
+    @classmethod
+    def of(cls, column: pq.ColumnSchema) -> Leaf:
+        text = column.logical_type.type == "STRING"
+        return cls(column.path, column.physical_type, text, column.max_definition_level)
 
 
 class FileShape(NamedTuple):
-    """The parts of a file that depend only on its schema.
+    """The parts of a file that depend only on its schema."""
 
-    Attributes:
-        leaves: in the order of the file.
-        head: the footer's bytes up to the number of rows.
-        tail: the footer's bytes from its last field on.
-        fixed: for each leaf, the bytes of its metadata up to the counts, without and with a
-            dictionary.
-    """
-
-    leaves: tuple[Leaf, ...]
-    head: bytes
-    tail: bytes
+    leaves: tuple[Leaf, ...]  # In the order of the file.
+    head: bytes  # The footer's bytes up to the number of rows.
+    tail: bytes  # The footer's bytes from its last field on.
+    # For each leaf, the bytes of its metadata up to the counts, without and with a dictionary.
     fixed: tuple[tuple[bytes, bytes], ...]
 
     @classmethod
@@ -200,7 +183,7 @@ class FileShape(NamedTuple):
         pq.ParquetWriter(sink, schema, store_schema=False).close()
         empty = sink.getvalue()
         stored = pq.ParquetFile(pa.BufferReader(empty)).schema
-        leaves = tuple(_leaf(stored.column(i)) for i in range(len(stored)))
+        leaves = tuple(Leaf.of(stored.column(i)) for i in range(len(stored)))
         around = around_counts(empty.to_pybytes())
         if around is None or not {leaf.physical for leaf in leaves} <= _TYPES.keys():
             return None
@@ -210,13 +193,7 @@ class FileShape(NamedTuple):
         return cls(leaves, *around, tuple(fixed))
 
     def file_bytes(self, chunks: Sequence[Chunk], rows: int, metadata: Mapping[str, str]) -> bytes:
-        """The file's bytes.
-
-        Args:
-            chunks: one for each leaf.
-            rows: one or more.
-            metadata: key-value pairs of the footer.
-        """
+        """The bytes of a file with a chunk for each leaf; ``metadata`` is in its footer."""
         pieces: list[bytes | memoryview] = [_MAGIC]
         columns: list[bytes] = []
         at = len(_MAGIC)
@@ -225,12 +202,7 @@ class FileShape(NamedTuple):
             columns.append(_column(chunk, with_dictionary if chunk.dictionary_size else plain, at))
             at += chunk.size
         # RowGroup: 1 columns, 2 total bytes, 3 rows.
-        group = (
-            list_of(1, STRUCT, columns),
-            i64(1, at - len(_MAGIC)),
-            i64(1, rows),
-            STOP,
-        )
+        group = (list_of(1, STRUCT, columns), i64(1, at - len(_MAGIC)), i64(1, rows), STOP)
         pairs = [
             binary(1, key.encode()) + binary(1, value.encode()) + STOP
             for key, value in metadata.items()
@@ -247,15 +219,6 @@ class FileShape(NamedTuple):
         )
         size = len(footer).to_bytes(_FOOTER_SIZE_BYTES, "little")
         return b"".join((*pieces, footer, size, _MAGIC))
-
-
-def _leaf(column: pq.ColumnSchema) -> Leaf:
-    return Leaf(
-        column.path,
-        column.physical_type,
-        column.logical_type.type == "STRING",
-        column.max_definition_level,
-    )
 
 
 def _fixed(leaf: Leaf, *encodings: int) -> bytes:

@@ -38,15 +38,10 @@ _MAP_DEPTH = 1  # The definition level of a value in a map that is never null.
 
 
 class Hints(NamedTuple):
-    """How columns, by their names, are stored for readers.
+    """How columns, by their names, are stored for readers."""
 
-    Attributes:
-        repetitive: text columns with few distinct values, which are dictionary-encoded.
-        filtered: columns with their minimum and maximum in the footer.
-    """
-
-    repetitive: Collection[str]
-    filtered: Collection[str]
+    repetitive: Collection[str]  # Text columns with few distinct values: dictionary-encoded.
+    filtered: Collection[str]  # Columns with their minimum and maximum in the footer.
 
 
 def plain_file(
@@ -55,15 +50,11 @@ def plain_file(
     metadata: Mapping[str, str],
     hints: Hints,
 ) -> bytes | None:
-    """The file's bytes; None where a row has attachments or token arrays, which pyarrow writes.
+    """The bytes of a file with one row or more; None where a row has attachments or token arrays,
+    which pyarrow writes. Equal arguments give equal bytes.
 
-    Equal arguments give equal bytes.
-
-    Args:
-        columns: one row or more.
-        provenance: the columns that follow those of the ``rollout`` schema, one value a row.
-        metadata: key-value pairs of the footer.
-        hints: how columns are stored.
+    ``provenance`` holds the columns that follow those of the ``rollout`` schema, one value a row;
+    ``metadata`` is in the footer.
     """
     layout = _shape_and_writers()
     if layout is None or any(any(columns.scalars[name]) for name in _nested()):
@@ -182,13 +173,8 @@ _HEADER_BYTES_MAX = 64  # Of a page without statistics.
 def plain_bytes(
     path: str, data: pa.Buffer, chunk: pq.ColumnChunkMetaData, size: int
 ) -> NDArray[np.uint8]:
-    """The values of a chunk that is one plain page: its last ``size`` bytes, as a view of ``data``.
-
-    Args:
-        path: of the file, for the error.
-        data: the file.
-        chunk: the chunk's metadata in the footer.
-        size: bytes of the values.
+    """The values of a chunk that is one plain page: its last ``size`` bytes, as a view of ``data``,
+    the file at ``path``.
 
     Raises:
         CorruptFile: the chunk is not such a page, or the file ends before it does.

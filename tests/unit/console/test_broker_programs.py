@@ -9,8 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from rollstream.console.broker import KafkaFilesUnavailable, LocalExtraMissing
-from rollstream.console.broker.jars import kafka_jars, pinned_jars
-from rollstream.console.broker.java import find_java
+from rollstream.console.broker.programs import find_java, kafka_jars, pinned_jars
 
 
 class Repository:
