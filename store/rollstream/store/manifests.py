@@ -98,24 +98,23 @@ def visible_files(blobs: Blobs) -> list[str]:
 
 
 def _record(kind: Any, content: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
-    fields = {field["name"]: field["type"] for field in record["fields"]}
-    return kind(**{name: _value(content[name], avro_type) for name, avro_type in fields.items()})
+    return kind(**{f["name"]: _value(content[f["name"]], f["type"]) for f in record["fields"]})
 
 
 def _value(content: Any, avro_type: Any) -> Any:
     packed = packed_dtype(avro_type)
     if packed is not None:
         return _array(content, packed[0])
-    if avro_type == "bytes":
-        return bytes.fromhex(content)
-    if isinstance(avro_type, dict) and avro_type["type"] == "record":
-        return _record(getattr(events, avro_type["name"]), content, avro_type)
-    if isinstance(avro_type, dict) and avro_type["type"] == "array":
-        items = avro_type["items"]
-        if not isinstance(items, dict):
+    match avro_type:
+        case "bytes":
+            return bytes.fromhex(content)
+        case {"type": "record", "name": name}:
+            return _record(getattr(events, name), content, avro_type)
+        case {"type": "array", "items": {"name": name} as items}:
+            kind = _CLASSES.get(name) or getattr(events, name)
+            return tuple(_record(kind, item, items) for item in content)
+        case {"type": "array"}:
             return tuple(content)
-        kind = _CLASSES.get(items["name"]) or getattr(events, items["name"])
-        return tuple(_record(kind, item, items) for item in content)
     return content
 
 

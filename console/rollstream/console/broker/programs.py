@@ -56,11 +56,6 @@ def pinned_jars() -> list[PinnedJar]:
     return [PinnedJar(*re.split("[: ]", line)) for line in lines]
 
 
-def default_cache() -> Path:
-    """The folder of this user's cached jars."""
-    return Path.home() / ".cache" / "rollstream"
-
-
 def kafka_jars(
     cache: Path | None = None, on_progress: Callable[[str], None] | None = None
 ) -> list[Path]:
@@ -70,14 +65,14 @@ def kafka_jars(
     this at once, one downloads and the others wait for it.
 
     Args:
-        cache: folder to keep the jars in; default: ``default_cache()``.
+        cache: folder to keep the jars in; default: ``~/.cache/rollstream``.
         on_progress: called with a line for each jar that was downloaded.
 
     Raises:
         LocalExtraMissing: ``jgo`` is not installed, and the cache lacks the jars.
         KafkaFilesUnavailable: a jar could not be downloaded, or has another checksum.
     """
-    cache = cache or default_cache()
+    cache = cache or Path.home() / ".cache" / "rollstream"
     pinned = pinned_jars()
     complete = cache / f"kafka-{KAFKA_VERSION}"
     if not complete.is_dir():

@@ -16,12 +16,12 @@ def files(
     context: typer.Context, config: ConfigOption = CONFIG_FILE, as_json: AsJson = False
 ) -> None:
     """Lists the Parquet files that belong to the data set: those that manifests name."""
-    loaded = load_config(config)
-    blobs = services_of(context).store(loaded)
+    settings = load_config(config)
+    blobs = services_of(context).store(settings)
     paths = [str(blobs.local_path(path) or path) for path in visible_files(blobs)]
     if not paths:
         typer.echo(
-            f"no manifest under {loaded.store.root} names a file: nothing was sealed there yet, "
+            f"no manifest under {settings.store.root} names a file: nothing was sealed there yet, "
             "or sealers have another store.root; `rollstream status` shows what is stuck",
             err=True,
         )
