@@ -10,7 +10,6 @@ from rollstream.sampler.deciding.batches import BatchCommand, NextBatch
 from rollstream.sampler.deciding.command import Command, Engine, Now, R
 from rollstream.sampler.deciding.dropping import evict_over_capacity
 from rollstream.sampler.deciding.looking import AskProgress, Progress
-from rollstream.sampler.deciding.shortages import not_enough
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.shaping.scratch import Fresh
@@ -61,7 +60,7 @@ class Decider:
         self.decide(command)
         shortage = command.shortage(self.state)
         if shortage is not None:
-            return not_enough(shortage, self.state)
+            return shortage.error(self.state)
         return self.state.batches[command.step]
 
     def serve(self, step: int, num_groups: int = 2, **request: Any) -> ServedBatch:

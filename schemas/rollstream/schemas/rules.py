@@ -97,11 +97,8 @@ def check_finite(name: str, number: float) -> None:
 def check_name(name: str, value: str) -> None:
     """The text is short enough to be repeated in seal events."""
     if len(value) > NAME_CHARS_MAX:
-        raise BrokenRule(
-            name,
-            f"has {len(value)} characters",
-            f"give at most {NAME_CHARS_MAX}, and put what is longer into metadata",
-        )
+        remedy = f"give at most {NAME_CHARS_MAX}, and put what is longer into metadata"
+        raise BrokenRule(name, f"has {len(value)} characters", remedy)
 
 
 def check_version(name: str, value: str) -> None:
@@ -124,29 +121,20 @@ def check_lengths(arrays: Mapping[str, Any], widths: Mapping[str, int], token_co
     for name, width in widths.items():
         packed = arrays[name]
         if packed is not None and len(packed) != width * token_count:
-            raise BrokenRule(
-                name,
-                f"has {len(packed) / width:g} values and output_tokens {token_count}",
-                "give one for each output token",
-            )
+            finding = f"has {len(packed) / width:g} values and output_tokens {token_count}"
+            raise BrokenRule(name, finding, "give one for each output token")
 
 
 def check_token_rows(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
     """One token's values, of this dtype and trailing shape, can be held by every reader."""
     field = f"token_arrays[{name!r}]"
     if dtype.kind not in _PLAIN_KINDS:
-        raise BrokenRule(
-            field,
-            f"has dtype {dtype}, which is no plain number",
-            "convert it, for example with .astype('float32')",
-        )
+        finding = f"has dtype {dtype}, which is no plain number"
+        raise BrokenRule(field, finding, "convert it, for example with .astype('float32')")
     sides_fit = all(side in COUNTS for side in shape)
     if not sides_fit or prod(shape) * dtype.itemsize > TOKEN_ROW_BYTES_MAX:
-        raise BrokenRule(
-            field,
-            f"has trailing shape {tuple(shape)} of {dtype}",
-            f"one token's values may have {TOKEN_ROW_BYTES_MAX} bytes",
-        )
+        remedy = f"one token's values may have {TOKEN_ROW_BYTES_MAX} bytes"
+        raise BrokenRule(field, f"has trailing shape {tuple(shape)} of {dtype}", remedy)
 
 
 def check_counts(header: RolloutHeader, body: Mapping[str, Any]) -> None:
@@ -208,17 +196,12 @@ def check_control_names(event: Dispatched | Failed) -> None:
 
 
 def _check_token_array(array: Mapping[str, Any], token_count: int) -> None:
-    name = array["name"]
+    field = f"token_arrays[{array['name']!r}]"
     try:
         dtype = np.dtype(array["dtype"])
     except (TypeError, ValueError, SyntaxError) as error:
-        raise BrokenRule(
-            f"token_arrays[{name!r}]", f"dtype: {error}", "name it as NumPy does"
-        ) from error
-    check_token_rows(name, dtype, array["shape"])
-    if len(array["data"]) != prod((token_count, *array["shape"])) * dtype.itemsize:
-        raise BrokenRule(
-            f"token_arrays[{name!r}]",
-            f"has {len(array['data'])} bytes",
-            f"give {dtype} of shape {(token_count, *array['shape'])}",
-        )
+        raise BrokenRule(field, f"dtype: {error}", "name it as NumPy does") from error
+    check_token_rows(array["name"], dtype, array["shape"])
+    shape, size = (token_count, *array["shape"]), len(array["data"])
+    if size != prod(shape) * dtype.itemsize:
+        raise BrokenRule(field, f"has {size} bytes", f"give {dtype} of shape {shape}")

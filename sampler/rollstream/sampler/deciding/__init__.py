@@ -7,5 +7,5 @@
 - ``choose``        ``sample_groups``: which of the ready groups make a batch
 - ``dropping``      groups that will never be served, and the events that drop them
 - ``served_steps``  the batches that are held, and the groups in their slots
-- ``shortages``     the error for too few groups: what is ready, what waits, what was dropped
+- ``shortages``     ``Shortage``: too few groups, and the error that says what waits and was dropped
 """

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollstream.sampler.deciding.choose import quotas, sample_groups
-from rollstream.sampler.deciding.command import Command, Engine, Now, Shortage
+from rollstream.sampler.deciding.command import Command, Engine, Now
 from rollstream.sampler.deciding.dropping import drop_events, useless_groups
 from rollstream.sampler.deciding.served_steps import batch_of, group_of
+from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import (
     InvalidRequest,
     RequestDiffers,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
+from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.shaping.assembled import GroupRows
 from rollstream.sampler.shaping.scratch import Fresh, Scratch
 from rollstream.schemas.columns import Columns
@@ -28,15 +29,6 @@ class Now(TypedDict):
     epoch: int
     nonce: str
     now_ts: int
-
-
-class Shortage(NamedTuple):
-    """A command waits for ``wanted`` groups for the batch of ``step``; ``described`` says it in
-    words, with the environments that they may come from."""
-
-    step: int
-    wanted: int
-    described: str
 
 
 class Payloads(Protocol):

@@ -3,43 +3,51 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
-from rollstream.sampler.deciding.command import Shortage
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.remedies import why_dropped, why_waiting
 from rollstream.streams.folds.sampler.state import SamplerState
 
 
-def not_enough(shortage: Shortage, state: SamplerState) -> NotEnoughGroups:
-    """The error for a command that waited in vain: what is ready, what waits, what was dropped."""
-    ready = {name: count for name, count in sorted(state.ready.counts().items()) if count}
-    waiting = Counter(state.waiting.values())
-    if state.eval_groups:
-        waiting["eval"] = state.eval_groups
-    totals = state.outcomes.totals()
-    dropped: dict[str, int] = {
-        why.value: totals[why.value] for why in DropReason if why.value in totals
-    }
-    name, config = state.name, state.config
-    reasons = [f"{n} wait: {why_waiting(why, name, config)}" for why, n in sorted(waiting.items())]
-    reasons += [
-        f"{n} were dropped as {why}: "
-        + why_dropped(DropReason(why), name, config, state.policy_epoch)
-        for why, n in sorted(dropped.items())
-    ]
-    message = (
-        f"step {shortage.step} needs {shortage.wanted} groups ({shortage.described}); "
-        f"ready: {ready or 'none'}. "
-        + (". ".join(reasons) or "None waits and none was dropped: no more were sealed")
-        + ". Groups that are not sealed yet are not counted here: see with `rollstream status` "
-        "that env workers and sealers run, then wait longer, or ask for fewer"
-    )
-    return NotEnoughGroups(
-        message,
-        step=shortage.step,
-        wanted=shortage.wanted,
-        ready=ready,
-        waiting=dict[str, int](waiting.items()),
-        dropped=dropped,
-    )
+class Shortage(NamedTuple):
+    """A command waits for ``wanted`` groups for the batch of ``step``; ``described`` says it in
+    words, with the environments that they may come from."""
+
+    step: int
+    wanted: int
+    described: str
+
+    def error(self, state: SamplerState) -> NotEnoughGroups:
+        """The error for a command that waited in vain: what is ready, waits, and was dropped."""
+        ready = {name: count for name, count in sorted(state.ready.counts().items()) if count}
+        waiting = Counter(state.waiting.values())
+        if state.eval_groups:
+            waiting["eval"] = state.eval_groups
+        totals = state.outcomes.totals()
+        dropped = {why.value: totals[why] for why in DropReason if why in totals}
+        name, config = state.name, state.config
+        reasons = [
+            f"{n} wait: {why_waiting(why, name, config)}" for why, n in sorted(waiting.items())
+        ]
+        reasons += [
+            f"{n} were dropped as {why}: "
+            + why_dropped(DropReason(why), name, config, state.policy_epoch)
+            for why, n in sorted(dropped.items())
+        ]
+        message = (
+            f"step {self.step} needs {self.wanted} groups ({self.described}); "
+            f"ready: {ready or 'none'}. "
+            + (". ".join(reasons) or "None waits and none was dropped: no more were sealed")
+            + ". Groups that are not sealed yet are not counted here: see with `rollstream status` "
+            "that env workers and sealers run, then wait longer, or ask for fewer"
+        )
+        return NotEnoughGroups(
+            message,
+            step=self.step,
+            wanted=self.wanted,
+            ready=ready,
+            waiting=dict[str, int](waiting.items()),
+            dropped=dropped,
+        )

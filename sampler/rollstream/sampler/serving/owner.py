@@ -12,9 +12,9 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
-from rollstream.sampler.deciding.command import Command, Engine, Now, R, Reply, Shortage
+from rollstream.sampler.deciding.command import Command, Engine, Now, R, Reply
 from rollstream.sampler.deciding.dropping import evict_over_capacity
-from rollstream.sampler.deciding.shortages import not_enough
+from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import SamplerError, SamplerUnavailable
 from rollstream.sampler.serving.configuration import partitions_of, sampler_config, seal_logs_of
 from rollstream.sampler.serving.payloads import Payloads
@@ -142,7 +142,7 @@ class Owner:
             while shortage := self._decide(command):
                 while not self._follow(deadline.slice_s(FOLLOW_SLICE_S)):
                     if deadline.passed():
-                        raise not_enough(shortage, self._state)
+                        raise shortage.error(self._state)
             engine = Engine(os.getpid(), self._log.epoch, self._payloads, self._memory)
             return Reply(self._state.trainer_epoch, command.result(self._state, engine))
 
