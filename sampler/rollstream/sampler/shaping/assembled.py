@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -182,7 +183,8 @@ def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:
 
 def _each(parts: Sequence[GroupRows], name: str) -> Iterator[tuple[int, Any]]:
     """The values of a column, with the index in the batch of the rollout that each belongs to."""
-    return enumerate(p.columns.scalars[name][row] for p in parts for row in p.rows)
+    each = (p.columns.scalars[name][p.rows.start : p.rows.stop] for p in parts)
+    return enumerate(chain.from_iterable(each))
 
 
 def _components(parts: Sequence[GroupRows], rollouts: int) -> dict[str, NDArray[np.float32]]:
