@@ -27,7 +27,7 @@ def invariants() -> set[str]:
 
 
 def proofs() -> dict[str, list[str]]:
-    """Id to the places of the markers that name it."""
+    """Id to the lines of the markers that name it."""
     found = defaultdict(list)
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.walk(parsed(path)):
@@ -36,9 +36,9 @@ def proofs() -> dict[str, list[str]]:
             if ast.unparse(node.func) != "pytest.mark.proves":
                 continue
             for argument in node.args:
-                place = f"{path.relative_to(ROOT)}:{node.lineno}"
-                assert isinstance(argument, ast.Constant), f"{place}: name ids as plain strings"
-                found[str(argument.value)].append(place)
+                line = f"{path.relative_to(ROOT)}:{node.lineno}"
+                assert isinstance(argument, ast.Constant), f"{line}: name ids as plain strings"
+                found[str(argument.value)].append(line)
     return dict(found)
 
 
@@ -51,7 +51,7 @@ def test_docs_have_a_row_for_every_id() -> None:
 
 def test_every_proof_names_a_row_of_the_docs() -> None:
     known = set(features()) | invariants()
-    unknown = {mark: places for mark, places in proofs().items() if mark not in known}
+    unknown = {mark: lines for mark, lines in proofs().items() if mark not in known}
     assert unknown == {}
 
 

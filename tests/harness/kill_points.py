@@ -49,9 +49,9 @@ def kill_process() -> NoReturn:
     raise AssertionError("still alive")
 
 
-def arm(point: KillPoint, broker: Broker, blobs: Blobs, die: Die, *, nth: int = 1) -> Armed:
-    """The seams with ``die`` at the ``nth`` passage of ``point``."""
-    fuse = _Fuse(nth, die)
+def arm(point: KillPoint, broker: Broker, blobs: Blobs, die: Die, *, passage: int = 1) -> Armed:
+    """The seams with ``die`` at this ``passage`` of ``point``."""
+    fuse = _Fuse(passage, die)
     faulty = FaultyBroker(broker)
     steps = STEPS
     match point:
@@ -77,8 +77,8 @@ def arm(point: KillPoint, broker: Broker, blobs: Blobs, die: Die, *, nth: int = 
 
 
 class _Fuse:
-    def __init__(self, nth: int, die: Die) -> None:
-        self._left = nth
+    def __init__(self, passage: int, die: Die) -> None:
+        self._left = passage
         self._die = die
 
     def burns_down(self) -> bool:

@@ -13,7 +13,8 @@ from rollstream.schemas import codec
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.follow import Follower
-from rollstream.streams.owned.log import OwnedLog, Ticket
+from rollstream.streams.owned.log import OwnedLog
+from rollstream.streams.owned.sending import Ticket
 
 HORIZON = 50
 SOON_S = 1.0  # For what is known to be lost: nothing comes however long one waits.

@@ -19,10 +19,10 @@ def uids_of(groups: int) -> list[str]:
     return [f"g{number}-{member}" for number in range(groups) for member in range(2)]
 
 
-def dying_between_produce_and_report(inner: Broker, nth: int) -> Broker:
-    """Kill -9 once the ``nth`` record is in the log, before its producer gets the report."""
+def dying_between_produce_and_report(inner: Broker, records: int) -> Broker:
+    """Kill -9 once so many ``records`` are in the log, before the report of the last."""
     faulty = FaultyBroker(inner)
-    left = nth
+    left = records
 
     def decide(append: Append) -> Fate:
         nonlocal left

@@ -146,9 +146,9 @@ def published(
 ) -> list[tuple[int, bytes | None, Segment | Event]]:
     """(partition, key, event) of all that is in the log, in order within a partition."""
     topic = layout.rollouts(environment)
-    places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-    reader = broker.reader(dict.fromkeys(places, EARLIEST))
-    count = sum(_end(reader, place) for place in places)
+    logs = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+    reader = broker.reader(dict.fromkeys(logs, EARLIEST))
+    count = sum(_end(reader, where) for where in logs)
     records: list[Record] = []
     while len(records) < count:
         records += reader.poll(1000, TIMEOUT_S)
@@ -156,13 +156,13 @@ def published(
     return [(record.partition, record.key, decode(record.value)) for record in records]
 
 
-def _end(reader: LogReader, place: TopicPartition) -> int:
+def _end(reader: LogReader, where: TopicPartition) -> int:
     deadline = Deadline(TIMEOUT_S)
     while True:
         try:
-            return reader.bounds(place, deadline.left_s())[1]
+            return reader.bounds(where, deadline.left_s())[1]
         except BrokerUnavailable:  # A new topic's leader is not known everywhere at once.
-            assert not deadline.passed(), place
+            assert not deadline.passed(), where
 
 
 def segments_of(found: list[tuple[int, bytes | None, Segment | Event]]) -> list[Segment]:

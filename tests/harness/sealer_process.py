@@ -27,7 +27,7 @@ class SealerProcess:
 
     Args:
         config: of the sealer.
-        kill_at: where it kills itself, at the ``nth`` passage.
+        kill_at: where it kills itself, at this ``passage``, from 1.
         stop_before: a step before which it stops itself (SIGSTOP), the first time.
     """
 
@@ -36,13 +36,13 @@ class SealerProcess:
         config: RollstreamConfig,
         *,
         kill_at: KillPoint | None = None,
-        nth: int = 1,
+        passage: int = 1,
         stop_before: str = "",
     ) -> None:
         orders = {
             "config": config.model_dump(mode="json"),
             "kill_at": kill_at,
-            "nth": nth,
+            "passage": passage,
             "stop_before": stop_before,
         }
         self.process = subprocess.Popen(
@@ -98,7 +98,7 @@ def main(orders: dict[str, Any]) -> None:
         steps = STEPS
         if orders["kill_at"]:
             point = KillPoint(orders["kill_at"])
-            armed = arm(point, broker, blobs, kill_process, nth=orders["nth"])
+            armed = arm(point, broker, blobs, kill_process, passage=orders["passage"])
             sealer = Sealer(config, broker=armed.broker, store=armed.blobs, steps=armed.steps)
         else:
             if orders["stop_before"]:

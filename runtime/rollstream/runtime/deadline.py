@@ -45,4 +45,4 @@ class Deadline:
         now_s = self.clock.monotonic_s()
         if now_s - self._logged_s >= LOG_WAITING_EVERY_S:
             self._logged_s = now_s
-            _log.warning("waiting since %.0f s for %s", now_s - self._begun_s, what())
+            _log.warning("waited %.0f s so far for %s", now_s - self._begun_s, what())

@@ -86,8 +86,8 @@ def _laid_out(columns: Columns) -> tuple[NDArray[np.int64], list[_Flow]]:
         values = np.ascontiguousarray(ragged.values)
         flows.append(_Flow(values.data.cast("B"), (ragged.offsets * values.itemsize).tolist()))
     laid_out = np.empty((columns.rows, len(numbers)), np.int64)
-    for place, column in enumerate(numbers):
-        laid_out[:, place] = column
+    for index, column in enumerate(numbers):
+        laid_out[:, index] = column
     return laid_out, flows
 
 

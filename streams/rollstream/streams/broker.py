@@ -195,11 +195,7 @@ class Broker(Protocol):
         """Reads ``starts`` from these offsets (or EARLIEST, END)."""
 
     def group_reader(
-        self,
-        group: str,
-        topics: Sequence[str],
-        *,
-        on_revoked: Callable[[TopicPartition], None],
+        self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]
     ) -> GroupReader:
         """Joins ``group``. ``on_revoked`` runs inside ``poll`` for each partition that is revoked
         or lost, before another member may have it (revoked) or after (lost)."""
@@ -209,6 +205,8 @@ class Broker(Protocol):
     def close(self) -> None:
         """Closes what it made. Idempotent."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -226,9 +226,9 @@ class Member:
     """A member of a group, and what it was told."""
 
     def __init__(self, world: World, group: str, topic: str) -> None:
-        self.gone: list[TopicPartition] = []
+        self.revoked: list[TopicPartition] = []
         self.reader: GroupReader = world.broker().group_reader(
-            group, [topic], on_revoked=self.gone.append
+            group, [topic], on_revoked=self.revoked.append
         )
 
     def turn(self) -> None:
@@ -282,7 +282,7 @@ def test_a_second_member_gets_its_share_after_the_first_was_told(world: World) -
 
     def nobody_shares() -> None:
         assert not first.reader.assigned() & second.reader.assigned()
-        assert second.reader.assigned() <= set(first.gone)
+        assert second.reader.assigned() <= set(first.revoked)
 
     until(
         lambda: first.has(2) and second.has(2),
@@ -291,8 +291,8 @@ def test_a_second_member_gets_its_share_after_the_first_was_told(world: World) -
         second.turn,
         nobody_shares,
     )
-    assert set(first.gone) == second.reader.assigned()
-    assert second.gone == []
+    assert set(first.revoked) == second.reader.assigned()
+    assert second.revoked == []
     moved, kept = min(second.reader.assigned()), min(first.reader.assigned())
     assert not first.reader.commit(moved, 1, "", TIMEOUT_S)
     assert first.reader.commit(kept, 1, "", TIMEOUT_S)
@@ -311,11 +311,11 @@ def test_what_a_leaving_member_had_goes_to_the_others(world: World) -> None:
     topic = world.topic(partitions=4)
     first, second = Member(world, topic, topic), Member(world, topic, topic)
     until(lambda: first.has(2) and second.has(2), first.turn, second.turn)
-    told = len(first.gone)
+    before = len(first.revoked)
     first.reader.close()
     first.reader.close()
     until(lambda: second.has(4), second.turn)
-    assert len(first.gone) == told
+    assert len(first.revoked) == before
 
 
 # --- topics ---

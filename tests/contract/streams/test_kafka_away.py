@@ -70,20 +70,20 @@ def test_a_member_that_stopped_polling_has_nothing_when_it_wakes(kafka_bootstrap
     topic = world.topic()
     where = TopicPartition(topic, 0)
     impatient = {"session.timeout.ms": "1500", "max.poll.interval.ms": "1500"}
-    gone: list[TopicPartition] = []
+    revoked: list[TopicPartition] = []
     zombie: GroupReader = KafkaBroker(kafka_bootstrap, impatient).group_reader(
-        topic, [topic], on_revoked=gone.append
+        topic, [topic], on_revoked=revoked.append
     )
     until(lambda: bool(zombie.assigned()), lambda: zombie.poll(1, 0.05))
     zombie.begin(where, 0)
     successor = world.broker().group_reader(topic, [topic], on_revoked=lambda _: None)
     until(lambda: bool(successor.assigned()), lambda: successor.poll(1, 0.05))
     assert zombie.assigned() == {where}  # It has not polled, so it does not know.
-    assert gone == []
+    assert revoked == []
     assert not zombie.still_assigned(where, TIMEOUT_S)
     assert not zombie.commit(where, 5, "", TIMEOUT_S)
     assert successor.still_assigned(where, TIMEOUT_S)
-    until(lambda: gone == [where], lambda: zombie.poll(1, 0.05))
+    until(lambda: revoked == [where], lambda: zombie.poll(1, 0.05))
     assert zombie.assigned() == frozenset()
     zombie.close()
     world.close()

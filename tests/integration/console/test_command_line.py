@@ -113,7 +113,7 @@ def test_commands_take_a_group_from_publishing_to_a_visible_file(folder: Path) -
     while not json.loads(run(folder, "files", "--json").stdout):
         pass  # Each turn is a process that reads the manifests; the test's time-out ends it.
     sealer.signal(signal.SIGTERM)
-    sealer.until("2 segments in 1 groups sealed")
+    sealer.until("sealed segments: 2, groups: 1")
     assert sealer.ended() == 0
 
     figures = json.loads(run(folder, "status", "--json").stdout)

@@ -52,10 +52,10 @@ def publish_groups(world: SealWorld, first: int, count: int) -> list[str]:
     return uids
 
 
-def run_until_it_dies(world: SealWorld, point: KillPoint, nth: int) -> bool:
+def run_until_it_dies(world: SealWorld, point: KillPoint, passage: int) -> bool:
     """One life of a sealer; whether the point was reached."""
     own = MemoryBroker(world.logs)
-    armed = arm(point, own, world.blobs, die, nth=nth)
+    armed = arm(point, own, world.blobs, die, passage=passage)
     try:
         sealer = world.sealer(broker=armed.broker, store=armed.blobs, steps=armed.steps)
         world.run(sealer, seconds=5)
@@ -78,11 +78,11 @@ def finish(world: SealWorld) -> Sealer:
 
 @pytest.mark.proves("F1", "I1", "I2", "I3", "I4", "I10")
 @pytest.mark.parametrize("point", list(KillPoint))
-@pytest.mark.parametrize("nth", [1, 2, 3])
-def test_killed_at_any_step_nothing_is_lost_or_twice(point: KillPoint, nth: int) -> None:
+@pytest.mark.parametrize("passage", [1, 2, 3])
+def test_killed_at_any_step_nothing_is_lost_or_twice(point: KillPoint, passage: int) -> None:
     world = make_world()
     uids = publish_groups(world, 0, 6)
-    assert run_until_it_dies(world, point, nth) or nth > 1, f"{point} was never reached"
+    assert run_until_it_dies(world, point, passage) or passage > 1, f"{point} was never reached"
     uids += publish_groups(world, 6, 3)
     finish(world)
     assert problems_of(world, uids) == []

@@ -25,7 +25,7 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, Bytes, StoreFull
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
-from rollstream.streams.owned.log import Ticket
+from rollstream.streams.owned.sending import Ticket
 from rollstream.streams.topics.layout import Layout
 
 LASTS_S = 0.3

@@ -89,20 +89,20 @@ def test_an_evicted_member_learns_it_after_its_successor_has_the_partition() -> 
     broker = MemoryBroker(logs)
     topic = new_topic(broker, 1, {})
     where = TopicPartition(topic, 0)
-    gone: list[TopicPartition] = []
-    zombie = broker.group_reader("g", [topic], on_revoked=gone.append)
+    revoked: list[TopicPartition] = []
+    zombie = broker.group_reader("g", [topic], on_revoked=revoked.append)
     zombie.poll(1, 0)
     zombie.begin(where, 0)
-    successor = MemoryBroker(logs).group_reader("g", [topic], on_revoked=gone.append)
+    successor = MemoryBroker(logs).group_reader("g", [topic], on_revoked=revoked.append)
     zombie.evict()
     successor.poll(1, 0)
     assert successor.assigned() == zombie.assigned() == {where}
     assert not zombie.still_assigned(where, 1.0)
     assert not zombie.commit(where, 5, "", 1.0)
-    assert gone == []
+    assert revoked == []
     broker.writer().append(topic, b"x")
     assert zombie.poll(10, 0) == []
-    assert gone == [where]
+    assert revoked == [where]
     assert zombie.assigned() == frozenset()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from rollstream.streams.kafka.repeats import LINES_MAX, QUIET_S, RepeatFilter
+from rollstream.streams.kafka.properties import LINES_MAX, QUIET_S, RepeatFilter
 
 AWAY = "FAIL [thrd:kafka:9092/bootstrap]: Connection refused (after {}ms in state CONNECT)"
 

@@ -45,10 +45,10 @@ def test_a_flush_folded_in_the_middle_of_a_question_makes_no_answer_wrong(
     search, flushes = np.searchsorted, [flushed(0, "n", [0, 1, 2, 3, 4], 9)]
 
     def search_while_another_thread_folds(*arguments: Any) -> Any:
-        place = search(*arguments)
+        index = search(*arguments)
         if flushes:
             fold.apply(2, 0, flushes.pop())
-        return place
+        return index
 
     monkeypatch.setattr(np, "searchsorted", search_while_another_thread_folds)
     assert fold.settled(7)

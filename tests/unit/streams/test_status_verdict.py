@@ -79,13 +79,13 @@ HEALTHY_SAMPLER = SamplerFigures(
             {"watermark": 100, "published_age_s": 80.0},
             {"decision_age_s": 90.0, "ready": 0},
             "env replicas",
-            "nothing was published to math since 80 s",
+            "nothing was published to math for 80 s",
         ),
         (
             {},
             {"decision_age_s": 90.0, "ready": 0, "dropped_since": {"off_branch": 7, "stale": 1}},
             "env replicas",
-            "t served nothing since 90 s; of 8 groups 7 were dropped as off_branch: "
+            "t served nothing for 90 s; of 8 groups 7 were dropped as off_branch: "
             "a resume went back to before the weights that they name; workers must "
             "publish(policy_epoch=2), as publish_policy returned it",
         ),
@@ -119,7 +119,7 @@ HEALTHY_SAMPLER = SamplerFigures(
             {},
             {"decision_age_s": 90.0, "ready": 0, "waiting_since": {"reward": 10}},
             "env replicas",
-            "t served nothing since 90 s; of 10 groups 10 wait: a member has no reward yet",
+            "t served nothing for 90 s; of 10 groups 10 wait: a member has no reward yet",
         ),
         (
             {},

@@ -66,7 +66,7 @@ def audit_view(report: AuditReport) -> RenderableType:
     verdict = (
         Text("the audit holds", style="green")
         if report.holds
-        else Text(f"THE AUDIT DOES NOT HOLD: {len(report.problems)} problems", style="bold red")
+        else Text(f"THE AUDIT DOES NOT HOLD; problems: {len(report.problems)}", style="bold red")
     )
     return Group(table, *(Text(f"- {problem}") for problem in report.problems), verdict)
 

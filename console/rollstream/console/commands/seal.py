@@ -37,4 +37,4 @@ def seal(
         _log.info("sealing %s from %s", ", ".join(settings.environments), settings.kafka.bootstrap)
         sealer.run(stopping)
         stats = sealer.stats()
-    _log.info("ended: %s segments in %s groups sealed", f"{stats.segments:,}", f"{stats.groups:,}")
+    _log.info("ended; sealed segments: %s, groups: %s", f"{stats.segments:,}", f"{stats.groups:,}")

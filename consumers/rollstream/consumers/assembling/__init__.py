@@ -3,10 +3,8 @@
 - ``assembler``   ``Assembler``: the state machine; members, completion, time-outs, bounds
 - ``decisions``   what it decides, as values: ``Decision``, ``DueGroup``, ``Settlement``, ``Plan``
 - ``decided``     ``DecisionQueue``: decisions until they are committed, flush by flush
-- ``pending``     a group that is not decided yet, and its trajectories that are not complete yet
+- ``pending``     a group that is not decided yet and which records are its; its open trajectories
 - ``groups``      all pending groups and trajectories, found by key and by age
-- ``grouping``    which group a rollout, a dispatch or a failure belongs to
-- ``segments``    whether a trajectory's segments form one unbroken chain
 """
 
 from rollstream.consumers.assembling.assembler import Assembler

@@ -31,10 +31,15 @@ from rollstream.consumers.assembling.decisions import (
     Settlement,
     segments_of,
 )
-from rollstream.consumers.assembling.grouping import PendingKey, group_key, pending_key
 from rollstream.consumers.assembling.groups import PendingGroups
-from rollstream.consumers.assembling.pending import Chain, PendingGroup
-from rollstream.consumers.assembling.segments import ChainState
+from rollstream.consumers.assembling.pending import (
+    Chain,
+    ChainState,
+    PendingGroup,
+    PendingKey,
+    group_key,
+    pending_key,
+)
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.codec import Segment
 from rollstream.schemas.events import Dispatched, Failed

@@ -39,13 +39,8 @@ class DecisionQueue:
         self.size += decision.size
 
     def plan(self, records_max: int, size_max: int, now_us: int) -> Plan | None:
-        """The oldest decisions within these bounds (always one at least); None without any.
-
-        The same decisions come again until they are committed.
-
-        Args:
-            now_us: log time.
-        """
+        """The oldest decisions within these bounds (always one at least); None without any. The
+        same come again until they are committed. ``now_us`` is log time."""
         decisions: list[Decision] = []
         records = size = event_size = 0
         for decision in self._queue:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from rollstream.consumers.assembling.grouping import PendingKey
-from rollstream.consumers.assembling.pending import Chain, PendingGroup
+from rollstream.consumers.assembling.pending import Chain, PendingGroup, PendingKey
 from rollstream.runtime.config.sections import EnvironmentConfig
 
 

@@ -1,12 +1,10 @@
 """Proves from logs and files that nothing was lost and nothing was sealed twice.
 
-- ``audit``    ``audit``: reads a deployment's logs and files, and reports what does not hold
+- ``audit``    ``audit``: reads a deployment's logs and files; ``AuditReport``: what does not hold
 - ``ledger``   pure: what one partition's seal log settles, offset by offset
 - ``files``    compares files and manifests with the events that name them
-- ``report``   ``AuditReport``
 """
 
-from rollstream.consumers.audit.audit import audit
-from rollstream.consumers.audit.report import AuditReport, PartitionAudit
+from rollstream.consumers.audit.audit import AuditReport, PartitionAudit, audit
 
 __all__ = ["AuditReport", "PartitionAudit", "audit"]

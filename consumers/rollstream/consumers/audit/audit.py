@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from rollstream.consumers.audit.files import digest_problems, file_problem, manifest_problems
 from rollstream.consumers.audit.ledger import Ledger, SegmentHashes
-from rollstream.consumers.audit.report import AuditReport, PartitionAudit
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import EnvironmentConfig, RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -27,6 +28,63 @@ from rollstream.streams.reading import read_between
 from rollstream.streams.topics.layout import Layout
 
 TIMEOUT_S = 600.0  # For all of it; a long log takes a while.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAudit:
+    """One partition: ``published = pending + sealed + settled``.
+
+    Attributes:
+        published: offsets of the ingest log, deleted ones included.
+        pending: those that nothing has settled yet.
+        sealed: those of segments that are in groups.
+        settled: by reason, the offsets that ended without a group.
+        watermark: every offset below it is settled.
+        manifests_missing: flushes without a manifest; the newest may lack its own.
+    """
+
+    environment: str
+    partition: int
+    published: int
+    pending: int
+    sealed: int
+    settled: Mapping[str, int]
+    groups: int
+    files: int
+    flushes: int
+    watermark: int
+    manifests_missing: int
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the equation holds."""
+        return self.published == self.pending + self.sealed + sum(self.settled.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """The figures of every partition, and every problem.
+
+    Attributes:
+        problems: in words, each with its log or file; empty where the audit holds.
+    """
+
+    partitions: tuple[PartitionAudit, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing is lost, nothing is sealed twice, and every file is as its event says."""
+        return not self.problems
+
+    def environment(self, name: str) -> PartitionAudit:
+        """The sums over the partitions of one environment; ``partition`` is -1, and ``watermark``
+        the sum of theirs."""
+        rows = [row for row in self.partitions if row.environment == name]
+        settled = sum((Counter(row.settled) for row in rows), Counter[str]())
+        counts = {f.name for f in fields(PartitionAudit)} - {"environment", "partition", "settled"}
+        sums: dict[str, Any] = {key: sum(getattr(row, key) for row in rows) for key in counts}
+        return PartitionAudit(environment=name, partition=-1, settled=settled, **sums)
 
 
 def audit(
@@ -81,10 +139,6 @@ class _Book:
     newest: int = -1
     read_to: int = 0
     groups: dict[str, list[SealedGroup]] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return f"{self.address.environment}[{self.address.partition}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +209,9 @@ class _Auditor:
             manifests_missing=len(book.missing),
         )
         if not row.balanced:
-            ledger.problems.append(
-                f"{book.name}: published {row.published}, but pending {row.pending} + sealed "
-                f"{row.sealed} + settled {sum(row.settled.values())}"
+            ledger.add_problem(
+                f"published {row.published}, but pending {row.pending} + sealed {row.sealed} + "
+                f"settled {sum(row.settled.values())}"
             )
         return row
 
@@ -171,17 +225,17 @@ class _Auditor:
             pending = book.ledger.unsettled(end)
             deleted, kept = pending[pending < first], pending[pending >= first]
             if len(deleted):
-                book.ledger.problems.append(
-                    f"{book.name}: retention deleted {len(deleted)} offsets from {deleted[0]} on "
+                book.ledger.add_problem(
+                    f"retention deleted {len(deleted)} offsets from {deleted[0]} on "
                     "that nothing settled; a sealer will settle them as lost"
                 )
             if len(kept):
                 records = read_between(reader, where, kept[0], kept[-1] + 1, self.deadline)
                 absent = np.setdiff1d(kept, [record.offset for record in records])
                 if len(absent):
-                    book.ledger.problems.append(
-                        f"{book.name}: {len(absent)} offsets from {absent[0]} on are not in the "
-                        "log, and nothing settled them"
+                    book.ledger.add_problem(
+                        f"{len(absent)} offsets from {absent[0]} on are not in the log, and "
+                        "nothing settled them"
                     )
         return end, len(pending)
 
@@ -198,7 +252,7 @@ class _Auditor:
         for offset in book.missing:
             # An owner projects one flush before it appends the next.
             if offset != book.newest:
-                yield f"{book.name}: flush {offset} has no manifest"
+                yield f"{book.ledger.name}: flush {offset} has no manifest"
         for blob in self.blobs.list(manifests_prefix(book.address)):
             # A manifest at or above `read_to` may be that of a newer flush.
             offset = int(blob.path.rpartition("/")[2].removesuffix(".json"))

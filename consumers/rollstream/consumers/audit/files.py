@@ -52,11 +52,8 @@ def digest_problems(blobs: Blobs, file: SealedFile, groups: list[SealedGroup]) -
 def manifest_problems(
     blobs: Blobs, address: PartitionAddress, offset: int, event: Flushed
 ) -> list[str]:
-    """Empty where the manifest equals its event, else the problem, in words.
-
-    Raises:
-        BlobMissing: the event has no manifest.
-    """
+    """Empty where the manifest equals its event, else the problem, in words; ``BlobMissing`` where
+    there is none."""
     path = manifest_path(address, offset)
     same = blobs.read(path) == encode_manifest(Manifest(address, offset, event))
     return [] if same else [f"{path} differs from its event in the seal log"]

@@ -34,6 +34,7 @@ class Ledger:
     """Accounts for every event that counts, in order.
 
     Attributes:
+        name: of the partition, in problems.
         problems: what no sound sealer writes, in words.
         sealed: how many segments are in groups.
         settled: by reason, how many offsets ended without a group.
@@ -48,7 +49,7 @@ class Ledger:
         self.flushes = 0
         self.settled: Counter[str] = Counter()
         self.files: dict[str, SealedFile] = {}
-        self._name = name
+        self.name = name
         self._sealed_before = sealed_before
         self._above: NDArray[np.int64] = np.empty(0, np.int64)
         self._lost: list[NDArray[np.int64]] = []
@@ -57,7 +58,11 @@ class Ledger:
     def apply(self, offset: int, event: Event) -> None:
         """The next event that counts."""
         if isinstance(event, Flushed):
-            self._flush(f"{self._name} event {offset}", event)
+            self._flush(f"{self.name} event {offset}", event)
+
+    def add_problem(self, what: str) -> None:
+        """Adds a problem of the partition as a whole."""
+        self.problems.append(f"{self.name}: {what}")
 
     def unsettled(self, end: int) -> NDArray[np.int64]:
         """Offsets below ``end`` that nothing settled; int64 [n], rising."""
@@ -69,13 +74,10 @@ class Ledger:
         ``end``."""
         beyond = self._above[self._above >= end]
         if len(beyond) or self.watermark > end:
-            self._problem(f"settles offsets beyond the end of the ingest log, {end}")
+            self.add_problem(f"settles offsets beyond the end of the ingest log, {end}")
         lost = np.concatenate(self._lost) if self._lost else np.empty(0, np.int64)
         if len(lost):
-            self._problem(f"lost {len(lost)} offsets, {_some(lost)}")
-
-    def _problem(self, what: str) -> None:
-        self.problems.append(f"{self._name}: {what}")
+            self.add_problem(f"lost {len(lost)} offsets, {_some(lost)}")
 
     def _flush(self, where: str, event: Flushed) -> None:
         self.flushes += 1

@@ -1,30 +1,19 @@
 """The loop around the assembler: it reads, flushes, claims and relinquishes.
 
-- ``sealer``        ``Sealer``: environments, the loop, draining, statistics
+- ``sealer``        ``Sealer``: environments, the loop, draining; ``InlineExecutor``: no threads
 - ``context``       ``SealerContext``: what everything that seals one environment shares
 - ``environment``   one environment: its consumer group, adoption, losses
 - ``partition``     one partition: its states from the claim to its revocation, flushes, doubt
-- ``intake``        what it reads: records, log time, losses, the pause
+- ``intake``        what it reads: records, those that cannot be sealed, log time, losses, the pause
 - ``flush``         the steps of a flush, in order; manifests that a killed owner left out
 - ``rows``          from a plan to files and the event that names them
-- ``readable``      rejects records that cannot be sealed
 - ``dead_letters``  keeps the rejected records for people
 - ``backoff``       growing intervals between attempts, and what is logged meanwhile
-- ``workers``       ``InlineExecutor``: no threads, for simulations
 - ``stats``         ``SealerStats``
 """
 
 from rollstream.consumers.sealing.flush import STEPS, Flush, Step
-from rollstream.consumers.sealing.sealer import Sealer
+from rollstream.consumers.sealing.sealer import InlineExecutor, Sealer
 from rollstream.consumers.sealing.stats import PartitionStats, SealerStats
-from rollstream.consumers.sealing.workers import InlineExecutor
 
-__all__ = [
-    "STEPS",
-    "Flush",
-    "InlineExecutor",
-    "PartitionStats",
-    "Sealer",
-    "SealerStats",
-    "Step",
-]
+__all__ = ["STEPS", "Flush", "InlineExecutor", "PartitionStats", "Sealer", "SealerStats", "Step"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 
 from rollstream.runtime.clock import Clock
-from rollstream.runtime.deadline import LOG_WAITING_EVERY_S
+from rollstream.runtime.deadline import Deadline
 
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 5.0
@@ -17,26 +18,22 @@ class Backoff:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._failing: Deadline | None = None
         self._wait_s = FIRST_WAIT_S
         self._until_s = 0.0
-        self._since_s: float | None = None
-        self._logged_s = 0.0
 
     def record_failure(self, what: str, error: Exception) -> None:
         """An attempt failed: the next one waits."""
-        now_s = self._clock.monotonic_s()
-        if self._since_s is None:
-            self._since_s = self._logged_s = now_s
+        if self._failing is None:
+            self._failing = Deadline(math.inf, self._clock)
             _log.warning("%s: %s; trying again", what, error)
-        elif now_s - self._logged_s >= LOG_WAITING_EVERY_S:
-            self._logged_s = now_s
-            _log.warning("waiting since %.0f s: %s: %s", now_s - self._since_s, what, error)
-        self._until_s = now_s + self._wait_s
+        self._failing.log_waiting(lambda: f"{what}: {error}")
+        self._until_s = self._clock.monotonic_s() + self._wait_s
         self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
 
     def reset(self) -> None:
         """An attempt succeeded: the next failure counts as the first."""
-        self._since_s = None
+        self._failing = None
         self._wait_s = FIRST_WAIT_S
         self._until_s = 0.0
 

@@ -46,7 +46,9 @@ class DeadLetters:
         Raises:
             BrokerUnavailable: too many wait, and the broker did not take them in time.
         """
-        detail = _cut(error.detail)
+        detail = error.detail
+        if len(detail) > DETAIL_CHARS_MAX:
+            detail = f"{detail[:DETAIL_CHARS_MAX]}… (cut; {len(detail)} characters)"
         _log.warning(
             "%s[%d] at %d cannot be read and becomes a dead letter: %s: %s",
             *record[:3],
@@ -125,12 +127,6 @@ class DeadLetters:
         else:
             del self._letters[:sent]
             self.written += sent
-
-
-def _cut(detail: str) -> str:
-    if len(detail) <= DETAIL_CHARS_MAX:
-        return detail
-    return f"{detail[:DETAIL_CHARS_MAX]}… (cut; {len(detail)} characters)"
 
 
 def _without_bytes(letter: DeadLetter, error: RecordTooLarge) -> DeadLetter:

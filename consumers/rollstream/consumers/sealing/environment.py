@@ -113,11 +113,7 @@ class EnvironmentSealer:
 
     def _settle_losses(self, error: OffsetLost) -> None:
         """Retention was faster than the sealer: finds which partitions lost records, and settles
-        these.
-
-        Raises:
-            CorruptLog: it was not retention. BrokerUnavailable: the bounds are not known.
-        """
+        these; ``CorruptLog`` where it was not retention."""
         lost = False
         for where, partition in self._partitions.items():
             if partition.intake is None or partition.state in FINAL_STATES:

@@ -22,7 +22,7 @@ from rollstream.schemas.events import Event, Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Bytes, create_or_compare, project
 from rollstream.store.layout import manifest_path
-from rollstream.streams.owned.log import Ticket
+from rollstream.streams.owned.sending import Ticket
 from rollstream.streams.reading import read_between
 
 

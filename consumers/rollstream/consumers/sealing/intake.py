@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from rollstream.consumers.assembling import Assembler
 from rollstream.consumers.sealing.context import SealerContext
-from rollstream.consumers.sealing.readable import sealable
-from rollstream.schemas.codec import decode
+from rollstream.schemas.codec import Segment, decode
 from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import Dispatched, Event, Failed
+from rollstream.schemas.rules import BrokenRule, check_control_names, check_names
 from rollstream.streams.broker import GroupReader, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, CorruptLog
 from rollstream.streams.folds.seal import SealFold
@@ -70,7 +71,7 @@ class Intake:
                 self.assembler.skip(offset, timestamp_us)
             else:
                 try:
-                    event = sealable(decode(value), environment)
+                    event = _sealable(decode(value), environment)
                 except UnreadableEvent as error:
                     if not self._keep_letter(record, error):
                         break
@@ -143,3 +144,24 @@ class Intake:
         """Reads on, paused or not until now."""
         self._paused = False
         self._reader.begin(self._source, self.assembler.position)
+
+
+def _sealable(event: Segment | Event, environment: str) -> Segment | Dispatched | Failed:
+    """Returns the event; raises ``UnreadableEvent`` where it would fail at flush time, so that the
+    record becomes a dead letter instead."""
+    try:
+        if isinstance(event, Segment):
+            origin = event.header.environment
+            check_names(event.header)
+        elif isinstance(event, Dispatched | Failed):
+            origin = event.environment
+            check_control_names(event)
+        else:
+            raise UnreadableEvent(
+                "not_an_event", f"{type(event).__name__} does not belong into an ingest log"
+            )
+    except BrokenRule as broken:
+        raise UnreadableEvent("inconsistent", str(broken)) from broken
+    if origin != environment:
+        raise UnreadableEvent("inconsistent", f"a record of environment {origin!r}")
+    return event

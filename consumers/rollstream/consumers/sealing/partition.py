@@ -276,7 +276,8 @@ class Partition:
             return
         plan = assembler.decided.plan(records_max, size_max, assembler.now_us)
         assert plan is not None, "something is decided"
-        if _has_unreadable(plan):
+        settled = (settlement for decision in plan.decisions for settlement in decision.settled)
+        if any(settlement.reason is SettleReason.UNREADABLE for settlement in settled):
             context.letters.deliver(context.deadline())
         self._due_since_s = now_s  # The flush interval begins again now, not when this flush ends.
         self._flush = self._make_flush(plan)
@@ -321,12 +322,3 @@ class Partition:
         except BrokerUnavailable as error:
             # Nothing depends on it, and the next one commits the same or more.
             _log.warning("%s: the offset was not committed: %s", self.source, error)
-
-
-def _has_unreadable(plan: Plan) -> bool:
-    return any(
-        settlement.reason is SettleReason.UNREADABLE
-        for decision in plan.decisions
-        if decision.group is None
-        for settlement in decision.settled
-    )

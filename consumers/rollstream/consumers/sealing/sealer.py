@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Self
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import ParamSpec, Self, TypeVar
 
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.environment import EnvironmentSealer
 from rollstream.consumers.sealing.flush import STEPS, Step
 from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
-from rollstream.consumers.sealing.workers import InlineExecutor
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -31,6 +32,23 @@ IDLE_WAIT_S = 0.02
 BUSY_WAIT_S = 0.005  # While a job runs, so that its end is noticed this soon.
 STEP_S = 0.1  # How long one step of `run` may last.
 _log = logging.getLogger("rollstream.sealer")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class InlineExecutor(Executor):
+    """Runs each job at once, in the caller's thread; for simulations, which own all interleaving.
+
+    What is no ``Exception`` (the end of a simulated process) is never caught.
+    """
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        future: Future[_T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - it is raised where the result is asked for.
+            future.set_exception(error)
+        return future
 
 
 class Sealer:
@@ -71,9 +89,8 @@ class Sealer:
         self._clock = clock or SystemClock()
         self._timeout_s = kafka.timeout_s
         entropy = entropy or SystemEntropy()
-        self._own_broker = KafkaBroker(kafka.bootstrap, kafka.client) if broker is None else None
-        broker = broker or self._own_broker
-        assert broker is not None
+        self._own = ExitStack()
+        broker = broker or self._own.enter_context(KafkaBroker(kafka.bootstrap, kafka.client))
         layout = Layout.of(kafka)
         partitions = {name: env.partitions for name, env in config.environments.items()}
         specs = specs_for(layout, partitions, rollouts_retention_hours=kafka.retention_hours)
@@ -163,8 +180,7 @@ class Sealer:
             for environment in self._environments:
                 environment.leave()
             self._letters.close()
-            if self._own_broker is not None:
-                self._own_broker.close()
+            self._own.close()
 
     def stats(self) -> SealerStats:
         """Totals since it began, and the partitions that it owns now."""

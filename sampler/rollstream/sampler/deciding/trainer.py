@@ -82,7 +82,7 @@ class Resume(Command[int]):
         """A resume is never fenced: it begins the epoch that fences all others."""
         self._check(state)
         # As long as nobody can have sampled with a policy of this epoch, there is no other branch.
-        policy_epoch = state.policy_epoch + 1 if state.epoch_used() else state.policy_epoch
+        policy_epoch = state.policy_epoch + 1 if state.epoch_used else state.policy_epoch
         resumed = Resumed(
             **now,
             trainer_epoch=state.trainer_epoch + 1,

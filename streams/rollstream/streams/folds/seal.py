@@ -16,9 +16,8 @@ from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.errors import CorruptLog
 from rollstream.streams.owned.fold import FoldCheckpoint
 
-FLUSHES_KEPT_MIN = (
-    16  # The newest always matter: their log time, and files that may lack manifests.
-)
+# The newest always matter: their log time, and files that may lack manifests.
+FLUSHES_KEPT_MIN = 16
 
 
 class _Flush(NamedTuple):
@@ -96,8 +95,8 @@ class SealFold:
         above = self._above  # Once, and before the watermark: another thread may be folding.
         if offset < self.watermark:
             return True
-        place = int(np.searchsorted(above, offset))
-        return place < len(above) and int(above[place]) == offset
+        index = int(np.searchsorted(above, offset))
+        return index < len(above) and int(above[index]) == offset
 
     def settled_above(self) -> NDArray[np.int64]:
         """The settled source offsets that are not below the watermark, rising; int64 [n]."""
@@ -187,9 +186,9 @@ class SealFold:
             and flushes[0].newest < horizon
             and flushes[0].offset != self._clock_flush
         ):
-            gone = flushes.popleft()
-            for segment in gone.segments:
-                if self._seen.get(segment) == gone.offset:  # Not where a later flush saw it again.
+            oldest = flushes.popleft()
+            for segment in oldest.segments:
+                if self._seen.get(segment) == oldest.offset:  # No later flush saw it again.
                     del self._seen[segment]
 
 

@@ -1,8 +1,7 @@
 """The broker interfaces over confluent-kafka.
 
 - ``broker``      ``KafkaBroker``
-- ``properties``  what librdkafka is configured with
-- ``repeats``     keeps repeated lines out of librdkafka's log
+- ``properties``  what librdkafka is configured with, and its log without repeated lines
 - ``answers``     pure: librdkafka's errors as the types of ``streams.errors``
 - ``writer``      ``KafkaWriter``
 - ``reader``      ``KafkaReader``: named partitions

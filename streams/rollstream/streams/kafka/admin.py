@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -24,9 +25,8 @@ class KafkaAdmin:
     """An ``Admin``."""
 
     def __init__(self, make: Callable[[], AdminClient], bootstrap: str) -> None:
-        self._make = make
+        self._client = cache(make)  # Made by the first call.
         self._bootstrap = bootstrap
-        self._client: AdminClient | None = None
 
     def describe(self, names: Collection[str] | None, timeout_s: float) -> dict[str, TopicSpec]:
         deadline = Deadline(timeout_s)
@@ -38,7 +38,7 @@ class KafkaAdmin:
         if not partitions:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(partitions)]
-        answers = self._admin().describe_configs(resources, request_timeout=deadline.left_s())
+        answers = self._client().describe_configs(resources, request_timeout=deadline.left_s())
         described = {}
         for resource, future in answers.items():
             with request(f"configuration of {resource.name}", timeout_s):
@@ -52,7 +52,7 @@ class KafkaAdmin:
             return
         deadline = Deadline(timeout_s)
         topics = [NewTopic(s.name, s.partitions, config=dict(s.config)) for s in specs]
-        answers = self._admin().create_topics(topics, request_timeout=deadline.left_s())
+        answers = self._client().create_topics(topics, request_timeout=deadline.left_s())
         for name, future in answers.items():
             with request(f"creation of {name}", timeout_s):
                 try:
@@ -69,14 +69,9 @@ class KafkaAdmin:
     def _partitions(self, deadline: Deadline) -> dict[str, int]:
         """Topics all of whose partitions have a leader."""
         with request(f"topics of the Kafka at {self._bootstrap}", deadline.timeout_s):
-            found = self._admin().list_topics(timeout=max(0.001, deadline.left_s()))
+            found = self._client().list_topics(timeout=max(0.001, deadline.left_s()))
         return {
             name: len(topic.partitions)
             for name, topic in found.topics.items()
             if topic.error is None and all(p.leader >= 0 for p in topic.partitions.values())
         }
-
-    def _admin(self) -> AdminClient:
-        if self._client is None:
-            self._client = self._make()
-        return self._client

@@ -39,17 +39,11 @@ _REMEDIES: dict[int, tuple[type[BrokerError], str]] = {
         (NotAuthorised, "a Kafka ACL (`kafka-acls.sh --add`) for what it names gives access"),
     ),
     **dict.fromkeys(
-        (
-            KafkaError.SASL_AUTHENTICATION_FAILED,
-            KafkaError._AUTHENTICATION,
-        ),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION),
         (NotAuthorised, "correct the credentials under kafka.client"),
     ),
     **dict.fromkeys(
-        (
-            KafkaError.MSG_SIZE_TOO_LARGE,
-            KafkaError.RECORD_LIST_TOO_LARGE,
-        ),
+        (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE),
         (RecordTooLarge, "the topic's `max.message.bytes` is the limit"),
     ),
     **dict.fromkeys(
@@ -81,12 +75,7 @@ NOT_A_MEMBER = frozenset(
 
 
 def as_request_error(error: KafkaError, what: str) -> BrokerError:
-    """The failure of a request, or of an append that was never queued.
-
-    Args:
-        error: from librdkafka or the broker.
-        what: was asked for.
-    """
+    """The failure of a request for ``what``, or of an append that was never queued."""
     later = "asking again later may help"
     if error.code() in _NO_BROKER:
         later = "does Kafka run where `kafka.bootstrap` says?"

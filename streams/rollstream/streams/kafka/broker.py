@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Self
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from rollstream.runtime.entropy import SystemEntropy
-from rollstream.streams.broker import TopicPartition
+from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.kafka import properties
 from rollstream.streams.kafka.admin import KafkaAdmin
 from rollstream.streams.kafka.member import KafkaGroupReader
@@ -18,7 +17,7 @@ from rollstream.streams.kafka.reader import KafkaReader
 from rollstream.streams.kafka.writer import KafkaWriter
 
 
-class KafkaBroker:
+class KafkaBroker(Broker):
     """A ``Broker`` over confluent-kafka. Nothing connects before it is used.
 
     Args:
@@ -55,11 +54,7 @@ class KafkaBroker:
         return reader
 
     def group_reader(
-        self,
-        group: str,
-        topics: Sequence[str],
-        *,
-        on_revoked: Callable[[TopicPartition], None],
+        self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]
     ) -> KafkaGroupReader:
         wanted = properties.member_properties(self._bootstrap, self._client, group=group)
         reader = KafkaGroupReader(
@@ -76,12 +71,6 @@ class KafkaBroker:
             writer.abandon()
         for reader in list(self._readers):
             reader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _make_admin(self) -> AdminClient:
         return AdminClient(properties.admin_properties(self._bootstrap, self._client))

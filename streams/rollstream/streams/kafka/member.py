@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import confluent_kafka
@@ -31,8 +32,7 @@ class KafkaGroupReader(KafkaReader):
         on_revoked: Callable[[TopicPartition], None],
     ) -> None:
         super().__init__(make, {})
-        self._make_admin = make_admin
-        self._admin: AdminClient | None = None
+        self._admin = cache(make_admin)  # Made by the first call.
         self._group = group
         self._topics = list(topics)
         self._on_revoked = on_revoked
@@ -93,10 +93,8 @@ class KafkaGroupReader(KafkaReader):
     def still_assigned(self, where: TopicPartition, timeout_s: float) -> bool:
         if where not in self._assigned:
             return False
-        if self._admin is None:
-            self._admin = self._make_admin()
         member_id = self._client().memberid()
-        future = self._admin.describe_consumer_groups([self._group], request_timeout=timeout_s)
+        future = self._admin().describe_consumer_groups([self._group], request_timeout=timeout_s)
         with request(f"group {self._group}", timeout_s):
             group = future[self._group].result(timeout_s)
         mine = [member for member in group.members if member.member_id == member_id]

@@ -1,12 +1,14 @@
-"""What librdkafka is configured with, and why."""
+"""What librdkafka is configured with, and why; and its log, without repeated lines."""
 
 from __future__ import annotations
 
 import logging
+import math
+import re
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from rollstream.streams.kafka.repeats import RepeatFilter
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 QUEUED_KIB_MAX = 32 * 1024  # Bytes that wait for the broker in one writer; BufferFull beyond.
@@ -16,6 +18,32 @@ FETCHED_KIB_MAX = 32 * 1024  # Bytes read ahead by one reader.
 NO_TOPIC_AFTER_MS = 5_000  # A broker that just started, or a new topic, may need a moment.
 SESSION_TIMEOUT_MS = 10_000  # A dead member's partitions move after this.
 POLL_INTERVAL_MS_MAX = 300_000  # A member that does not poll for this long loses its partitions.
+QUIET_S = 10.0  # The same line is let through once in this time.
+LINES_MAX = 256  # Remembered; beyond it the one that was let through first is forgotten.
+_TIMING = re.compile(r"\(after \d+ms .*?\)$")
+
+
+class RepeatFilter(logging.Filter):
+    """Lets a line through once in ``QUIET_S``.
+
+    A client dials a broker that is down twenty times a second and logs each failure; its own
+    suppression does not recognise lines that differ only in their milliseconds.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed_at_s: OrderedDict[str, float] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        line = _TIMING.sub("", record.getMessage())
+        if record.created - self._passed_at_s.get(line, -math.inf) < QUIET_S:
+            return False
+        self._passed_at_s[line] = record.created
+        self._passed_at_s.move_to_end(line)
+        if len(self._passed_at_s) > LINES_MAX:
+            self._passed_at_s.popitem(last=False)
+        return True
+
 
 LOG = logging.getLogger("rollstream.kafka")
 LOG.addHandler(logging.NullHandler())  # A library logs nothing unless its user asks for it.
@@ -92,9 +120,8 @@ def member_properties(bootstrap: str, client: Mapping[str, str], *, group: str) 
     return {
         **reader_properties(bootstrap, {}, group=group),
         "partition.assignment.strategy": "cooperative-sticky",
-        # Under load a few large answers, not one a record; otherwise a record waits this long.
+        # Under load a few large answers, not one a record; otherwise one waits `fetch.wait.max.ms`.
         "fetch.min.bytes": 1024 * 1024,
-        "fetch.wait.max.ms": 50,
         "session.timeout.ms": SESSION_TIMEOUT_MS,
         "heartbeat.interval.ms": 500,
         "max.poll.interval.ms": POLL_INTERVAL_MS_MAX,

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Self
 
 from rollstream.runtime.clock import Clock
-from rollstream.streams.broker import TopicPartition, TopicSpec
+from rollstream.streams.broker import Broker, TopicPartition, TopicSpec
 from rollstream.streams.memory.logs import MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.memory.reader import MemoryReader
 from rollstream.streams.memory.writer import MemoryWriter
 
 
-class MemoryBroker:
+class MemoryBroker(Broker):
     """A ``Broker`` in memory: the same contract as Kafka's, the same results in every run.
 
     Args:
@@ -42,11 +41,7 @@ class MemoryBroker:
         return reader
 
     def group_reader(
-        self,
-        group: str,
-        topics: Sequence[str],
-        *,
-        on_revoked: Callable[[TopicPartition], None],
+        self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]
     ) -> MemoryGroupReader:
         reader = MemoryGroupReader(self.logs, group, topics, on_revoked)
         self._readers.add(reader)
@@ -55,21 +50,11 @@ class MemoryBroker:
     def admin(self) -> MemoryAdmin:
         return MemoryAdmin(self.logs)
 
-    def drop_before(self, where: TopicPartition, offset: int) -> None:
-        """Deletes the records below ``offset``, as retention would."""
-        self.logs.drop_before(where, offset)
-
     def close(self) -> None:
         for writer in list(self._writers):
             writer.abandon()
         for reader in list(self._readers):
             reader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 class MemoryAdmin:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from rollstream.runtime.clock import Clock, SystemClock
@@ -21,12 +22,10 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 }
 
 
+@dataclass(slots=True)
 class _Partition:
-    __slots__ = ("first", "records")
-
-    def __init__(self) -> None:
-        self.first = 0
-        self.records: list[Record] = []
+    first: int = 0
+    records: list[Record] = field(default_factory=list)
 
     @property
     def end(self) -> int:

@@ -1,8 +1,7 @@
 """A partition that has one owner at a time (docs/architecture.md, "The owned log").
 
 - ``fence``      pure: which events of a partition count
-- ``fold``       what a log folds into: the interface
-- ``folded``     pure: a fold, and how far the log was folded
+- ``fold``       pure: what a log folds into (the interface), and how far it was folded
 - ``sending``    an owner's appends, one on its way at a time
 - ``log``        ``OwnedLog``: claim, append, wait until it is confirmed
 - ``adoption``   where a fold may start, so that start-up stays short

@@ -1,11 +1,16 @@
-"""The interface of a fold over an owned log. Pure."""
+"""Folds what counts in one owned partition. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from rollstream.schemas.events import Event
+from rollstream.schemas import codec
+from rollstream.schemas.events import Adopted, Claimed, Event
+from rollstream.streams.broker import Record
+from rollstream.streams.owned.fence import Fence
+
+CLAIMS_KEPT_MAX = 4096  # Offered to `checkpoint`; beyond, every other older one is forgotten.
 
 
 class FoldCheckpoint(NamedTuple):
@@ -31,3 +36,54 @@ class LogFold(Protocol):
 
     def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
         """Chooses among ``claims`` (offsets, rising) the one that a later fold may start from."""
+
+
+F = TypeVar("F", bound=LogFold)
+
+
+class FoldedLog(Generic[F]):
+    """A fold over the events that the fence admits, from some claim (or offset 0) on.
+
+    Attributes:
+        fold: over all events that count below ``next_offset``.
+        next_offset: everything below it is folded.
+    """
+
+    def __init__(self, fold: F, fence: Fence, start: int) -> None:
+        self.fold = fold
+        self.next_offset = start
+        self._fence = fence
+        self._claims: list[int] = []  # Offsets that `checkpoint` may choose from.
+
+    def apply(self, offset: int, timestamp_us: int, event: Event) -> bool:
+        """Folds the next event if it counts; returns whether it does."""
+        counts = self._fence.admits(offset, event)
+        if counts:
+            if isinstance(event, Claimed):
+                self._keep_claim(offset)
+            self.fold.apply(offset, timestamp_us, event)
+        self.next_offset = offset + 1
+        return counts
+
+    def apply_record(self, record: Record) -> Event:
+        """Folds the next record if it counts; returns its event, whether it counts or not."""
+        event = codec.decode(record.value)
+        assert not isinstance(event, codec.Segment), f"a rollout at {record.offset} of an owned log"
+        self.apply(record.offset, record.timestamp_us, event)
+        return event
+
+    def adoption(self) -> Adopted:
+        """The event that the claim in effect is followed by."""
+        claim = self._fence.current_claim
+        assert claim is not None, "nothing was claimed"
+        checkpoint = self.fold.checkpoint(tuple(self._claims))
+        assert checkpoint.fold_from in self._claims, (checkpoint, self._claims)
+        self._claims = [offset for offset in self._claims if offset >= checkpoint.fold_from]
+        return Adopted(epoch=claim.epoch, nonce=claim.nonce, **checkpoint._asdict())
+
+    def _keep_claim(self, offset: int) -> None:
+        self._claims.append(offset)
+        if len(self._claims) > CLAIMS_KEPT_MAX:
+            # The first stays, since a fold from there is always complete; any others may go.
+            half = CLAIMS_KEPT_MAX // 2
+            self._claims = self._claims[:half:2] + self._claims[half:]

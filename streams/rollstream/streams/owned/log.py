@@ -22,8 +22,7 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.fence import Fence
-from rollstream.streams.owned.fold import LogFold
-from rollstream.streams.owned.folded import FoldedLog
+from rollstream.streams.owned.fold import FoldedLog, LogFold
 from rollstream.streams.owned.sending import Sending, Ticket
 from rollstream.streams.reading import POLL_RECORDS_MAX, read_between
 
@@ -33,9 +32,6 @@ CLAIM_ATTEMPT_S = 10.0  # A claim that was neither reported nor read back by the
 CLAIM_ATTEMPTS_MIN = 3  # So many silent attempts fit into one deadline, however short it is.
 REPORT_SLICE_S = 0.5
 READ_SLICE_S = 0.05
-
-__all__ = ["OwnedLog", "Ticket"]
-
 
 F = TypeVar("F", bound=LogFold)
 
@@ -54,10 +50,6 @@ class _State(Enum):
     IN_DOUBT = auto()  # Only the log can tell what counts: claim again.
     OWNER = auto()
     FENCED = auto()  # Somebody else's claim is newer; the next claim folds the log anew.
-
-
-class _NotReadBack(Exception):
-    """The claim was neither reported nor read back in time: the attempt is made again."""
 
 
 class OwnedLog(Generic[F]):
@@ -142,7 +134,7 @@ class OwnedLog(Generic[F]):
                     if not retake:
                         self._check_no_successor(reader, deadline)
                     self._claim_once(reader, deadline, hint, attempt_s)
-                except (_NotReadBack, DeliveryUnknown, BrokerUnavailable) as error:
+                except (DeliveryUnknown, BrokerUnavailable) as error:
                     failure = error
                     self._sending.throw_away()
                     self._log_waiting(deadline, f"a claim; the last attempt failed: {error}")
@@ -292,14 +284,10 @@ class OwnedLog(Generic[F]):
                     f"{self.where}: read up to {self._folded.next_offset} by the deadline"
                 )
             if not records and claim.delivery is None and silence.passed():
-                raise _NotReadBack(f"the claim was not reported within {silence.timeout_s} s")
+                raise BrokerUnavailable(f"the claim was not reported within {silence.timeout_s} s")
 
     def _check_no_successor(self, reader: LogReader, deadline: Deadline) -> None:
-        """Looks for foreign claims above all that was folded, and folds nothing.
-
-        Raises:
-            Fenced: there is one.
-        """
+        """Folds nothing; ``Fenced`` where a foreign claim stands above all that was folded."""
         if self.epoch < 0:
             return  # It never owned the log: it takes over from whoever does.
         if self._state is _State.FENCED:
@@ -346,17 +334,14 @@ class OwnedLog(Generic[F]):
                 for record in read_between(reader, self.where, start, offset, deadline):
                     event = self._folded.apply_record(record)
                     if isinstance(event, Claimed):
-                        raise self._foreign_or_late(record.offset, event)
+                        if event.nonce in self._nonces:
+                            raise DeliveryUnknown(
+                                f"{self.where}: an earlier claim of our own landed late, at "
+                                f"{record.offset}"
+                            )
+                        raise self._fenced_by(record.offset, event)
             except BrokerUnavailable as error:
                 raise DeliveryUnknown(str(error)) from error
-
-    def _foreign_or_late(self, offset: int, claim: Claimed) -> Fenced | DeliveryUnknown:
-        """The error that a claim after ours means: another owner's, or ours from long ago."""
-        if claim.nonce in self._nonces:
-            return DeliveryUnknown(
-                f"{self.where}: an earlier claim of our own landed late, at {offset}"
-            )
-        return self._fenced_by(offset, claim)
 
     def _log_waiting(self, deadline: Deadline, what: str) -> None:
         deadline.log_waiting(lambda: f"{self.where}: {what}")

@@ -10,11 +10,4 @@ from rollstream.streams.status.figures import Figures, PartitionFigures, Sampler
 from rollstream.streams.status.measure import measure
 from rollstream.streams.status.verdict import Verdict, first_stuck
 
-__all__ = [
-    "Figures",
-    "PartitionFigures",
-    "SamplerFigures",
-    "Verdict",
-    "first_stuck",
-    "measure",
-]
+__all__ = ["Figures", "PartitionFigures", "SamplerFigures", "Verdict", "first_stuck", "measure"]

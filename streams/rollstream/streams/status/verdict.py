@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import NamedTuple
 
-from rollstream.runtime.config.sections import (
-    EnvironmentConfig,
-    RollstreamConfig,
-    SamplerConfig,
-)
+from rollstream.runtime.config.sections import EnvironmentConfig, RollstreamConfig, SamplerConfig
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.remedies import why_dropped, why_waiting
 from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
@@ -40,15 +37,11 @@ def first_stuck(figures: Figures, config: RollstreamConfig) -> Verdict:
             )
     if not any(partition.ingest_end for partition in figures.partitions):
         return Verdict("env replicas", "nothing was ever published; start the env workers")
-    for partition in figures.partitions:
-        verdict = _sealing(partition, config.environments[partition.environment])
-        if verdict:
-            return verdict
-    for sampler in figures.samplers:
-        verdict = _sampling(sampler, figures, config.samplers[sampler.name])
-        if verdict:
-            return verdict
-    return Verdict("", "nothing is stuck")
+    verdicts = chain(
+        (_sealing(p, config.environments[p.environment]) for p in figures.partitions),
+        (_sampling(s, figures, config.samplers[s.name]) for s in figures.samplers),
+    )
+    return next(filter(None, verdicts), Verdict("", "nothing is stuck"))
 
 
 def _sealing(partition: PartitionFigures, config: EnvironmentConfig) -> Verdict | None:
@@ -89,7 +82,7 @@ def _sampling(sampler: SamplerFigures, figures: Figures, config: SamplerConfig) 
     if sampler.ready and not asked:
         return Verdict(
             "trainer",
-            f"{sampler.ready} groups are ready for {name} and none was served since "
+            f"{sampler.ready} groups are ready for {name} and none was served for "
             f"{sampler.decision_age_s:.0f} s; is the trainer still running, or does it ask for "
             "more than that?",
         )
@@ -103,7 +96,7 @@ def _sampling(sampler: SamplerFigures, figures: Figures, config: SamplerConfig) 
     if ages and min(ages) > QUIET_S:
         return Verdict(
             "env replicas",
-            f"nothing was published to {', '.join(sampler.environments)} since {min(ages):.0f} s "
+            f"nothing was published to {', '.join(sampler.environments)} for {min(ages):.0f} s "
             f"and {name} has no group ready{_waiting(sampler, config)}; are the env workers still "
             "running?",
         )
@@ -128,7 +121,7 @@ def _unserved(sampler: SamplerFigures, config: SamplerConfig) -> Verdict:
     count, end, stage, remedy = max(ends)
     return Verdict(
         stage,
-        f"{sampler.name} served nothing since {sampler.decision_age_s:.0f} s; of "
+        f"{sampler.name} served nothing for {sampler.decision_age_s:.0f} s; of "
         f"{sum(one[0] for one in ends)} groups {count} {end}: {remedy}",
     )
 

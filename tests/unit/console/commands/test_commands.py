@@ -181,6 +181,6 @@ def test_audit_that_does_not_hold_names_the_problem_and_exits_1(line: CommandLin
     line.blobs.delete(path)
     done = line.run("audit")
     assert done.exit_code == 1
-    assert "THE AUDIT DOES NOT HOLD: 1 problems" in done.stdout
+    assert "THE AUDIT DOES NOT HOLD; problems: 1" in done.stdout
     assert path in done.stdout.replace("\n", "")
     assert json.loads(line.run("audit", "--json").stdout)["holds"] is False

@@ -57,25 +57,22 @@ def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[Kno
     highest = np.maximum.reduceat(segments.rewards, starts)
     has_rewards = (~np.isnan(lowest)).tolist()
     all_equal = (lowest == highest).tolist()
-    known = []
-    for index, (group, (first, end)) in enumerate(
-        zip(event.groups, pairwise(bounds.tolist()), strict=True)
-    ):
-        known.append(
-            KnownGroup(
-                GroupRef(*log, offset, index),
-                Key(log.environment, group.example_id),
-                group,
-                event.files[group.file],
-                segments,
-                first,
-                event.now_ts,
-                _policies(group, segments, first, end),
-                has_rewards[index],
-                all_equal[index],
-            )
+    spans = pairwise(bounds.tolist())
+    return [
+        KnownGroup(
+            GroupRef(*log, offset, index),
+            Key(log.environment, group.example_id),
+            group,
+            event.files[group.file],
+            segments,
+            first,
+            event.now_ts,
+            _policies(group, segments, first, end),
+            has_rewards[index],
+            all_equal[index],
         )
-    return known
+        for index, (group, (first, end)) in enumerate(zip(event.groups, spans, strict=True))
+    ]
 
 
 def _policies(

@@ -9,10 +9,10 @@ from typing import Literal
 
 from rollstream.schemas.digest import combined
 from rollstream.schemas.events import BatchServed, ChosenGroup, LogPosition
-from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.known import Key
 
 Outcome = Literal["trained", "failed", "stale", "off_branch", "capacity", "filtered"]
+DROPPED: tuple[Outcome, ...] = ("stale", "off_branch", "capacity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,3 @@ class ExampleCounts:
     def sorted_items(self) -> list[tuple[str, list[tuple[Key, int]]]]:
         """For a digest."""
         return [(name, sorted(counts.items())) for name, counts in sorted(self._counts.items())]
-
-
-DROPPED: tuple[Outcome, ...] = (
-    DropReason.STALE.value,
-    DropReason.OFF_BRANCH.value,
-    DropReason.CAPACITY.value,
-)

@@ -33,12 +33,7 @@ from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.folds.sampler.eligible import Waits, waits_for
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.folds.sampler.ready import ReadyIndex
-from rollstream.streams.folds.sampler.served import (
-    ExampleCounts,
-    Outcome,
-    Replacement,
-    ServedBatch,
-)
+from rollstream.streams.folds.sampler.served import ExampleCounts, Outcome, Replacement, ServedBatch
 from rollstream.streams.owned.fold import FoldCheckpoint
 
 FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
@@ -51,6 +46,7 @@ class SamplerState:
     Attributes:
         trainer_epoch: of the newest resume; 0 before the first.
         policy_epoch: of the policies that are published now.
+        epoch_used: whether policies of that epoch may exist.
         branches: one a policy epoch that a resume began.
         next_step: the first step that was not served.
         final_step: every served batch up to it is final; -1: none is.
@@ -75,7 +71,7 @@ class SamplerState:
         self.eval_groups = 0
         self.outcomes = ExampleCounts()
         self._newest_step: dict[int, int] = {}  # By policy epoch.
-        self._epoch_used = False
+        self.epoch_used = False
         self._turn = 0
         self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
         self._known: dict[GroupRef, KnownGroup] = {}
@@ -124,10 +120,6 @@ class SamplerState:
         newest = self.newest_policy()
         published = UNKNOWN_STEP if newest is None else newest.step
         return PolicyRef(self.config.lineage, self.policy_epoch, max(step, published))
-
-    def epoch_used(self) -> bool:
-        """Whether policies of the policy epoch in effect may exist."""
-        return self._epoch_used
 
     def excess(self) -> int:
         """Groups beyond the capacity."""
@@ -180,7 +172,7 @@ class SamplerState:
             case Resumed():
                 self._resume(event)
             case PolicyPublished():
-                self._epoch_used = True
+                self.epoch_used = True
                 policy = (event.policy_epoch, event.step)
                 self.policies[policy] = event.policy_version
                 newest = self._newest_step.get(event.policy_epoch, NOTHING)
@@ -201,7 +193,7 @@ class SamplerState:
         """Equal for equal states, whatever the interleaving of the logs."""
         state = xxhash.xxh3_128()
         for part in (
-            (self.trainer_epoch, self.policy_epoch, self._epoch_used, self._turn),
+            (self.trainer_epoch, self.policy_epoch, self.epoch_used, self._turn),
             (self.next_step, self.final_step, self.eval_groups),
             sorted(self.branches.values()),
             [
@@ -227,7 +219,7 @@ class SamplerState:
         batch = ServedBatch(event, offset, event.groups, event.cursor, event.digest)
         self.batches[event.step] = batch
         self.next_step = event.step + 1
-        self._epoch_used = True
+        self.epoch_used = True
         self._hand_out(event.groups, event.step)
 
     def _hand_out(self, groups: Sequence[ChosenGroup], step: int) -> None:
@@ -278,7 +270,7 @@ class SamplerState:
         newest = NOTHING if event.checkpointed_step is None else event.checkpointed_step
         if event.policy_epoch != self.policy_epoch:
             self.policy_epoch = event.policy_epoch
-            self._epoch_used = False
+            self.epoch_used = False
         if event.policy_epoch > 0:
             # The checkpoint after batch n holds weights n + 1: these are common to both branches.
             self.branches[event.policy_epoch] = Branch(event.policy_epoch, newest + 1)
