@@ -56,7 +56,7 @@ def test_a_sound_log_has_no_problems() -> None:
         ([event("a", [0, 1], 2), event("b", [3, 4], 1)], "the watermark goes back"),
         ([event("a", [0, 1], 2), event("a", [2, 3], 4)], "is in two groups"),
         ([event("a", [7, 8], 0)], "beyond the end"),
-        ([event("a", [0, 1], 3, settled("lost", 2))], "lost 1 offsets, 2"),
+        ([event("a", [0, 1], 3, settled("lost", 2))], "offsets lost (1): 2"),
     ],
 )
 def test_what_may_not_be_is_named(events: list[Flushed], problem: str) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from harness.assembling import Drive
 from rollstream.consumers.assembling import Plan
-from rollstream.consumers.assembling.decided import EVENT_BYTES_MAX
-from rollstream.consumers.assembling.decisions import event_bytes
+from rollstream.consumers.assembling.decisions import EVENT_BYTES_MAX, event_bytes
 from rollstream.consumers.sealing.rows import FlushTarget, draft_flush
 from rollstream.schemas import codec
 from rollstream.schemas.ids import PartitionAddress

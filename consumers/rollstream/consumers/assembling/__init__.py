@@ -1,8 +1,8 @@
 """What becomes of every rollout of one source partition: pure, headers in, decisions out.
 
 - ``assembler``   ``Assembler``: the state machine; members, completion, time-outs, bounds
-- ``decisions``   what it decides, as values: ``Decision``, ``DueGroup``, ``Settlement``, ``Plan``
-- ``decided``     ``DecisionQueue``: decisions until they are committed, flush by flush
+- ``decisions``   what it decides, as values: ``Decision``, ``DueGroup``, ``Settlement``, ``Plan``;
+                  ``DecisionQueue``: decisions until they are committed, flush by flush
 - ``pending``     a group that is not decided yet and which records are its; its open trajectories
 - ``groups``      all pending groups and trajectories, found by key and by age
 """

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from rollstream.consumers.assembling.decided import DecisionQueue
 from rollstream.consumers.assembling.decisions import (
     NO_SEGMENT,
     Decision,
+    DecisionQueue,
     DueGroup,
     Plan,
     Settlement,

@@ -226,16 +226,16 @@ class _Auditor:
             deleted, kept = pending[pending < first], pending[pending >= first]
             if len(deleted):
                 book.ledger.add_problem(
-                    f"retention deleted {len(deleted)} offsets from {deleted[0]} on "
-                    "that nothing settled; a sealer will settle them as lost"
+                    f"retention deleted offsets that nothing settled ({len(deleted)}, from "
+                    f"{deleted[0]} on); a sealer will settle them as lost"
                 )
             if len(kept):
                 records = read_between(reader, where, kept[0], kept[-1] + 1, self.deadline)
                 absent = np.setdiff1d(kept, [record.offset for record in records])
                 if len(absent):
                     book.ledger.add_problem(
-                        f"{len(absent)} offsets from {absent[0]} on are not in the log, and "
-                        "nothing settled them"
+                        f"offsets that nothing settled are not in the log ({len(absent)}, from "
+                        f"{absent[0]} on)"
                     )
         return end, len(pending)
 

@@ -77,7 +77,7 @@ class Ledger:
             self.add_problem(f"settles offsets beyond the end of the ingest log, {end}")
         lost = np.concatenate(self._lost) if self._lost else np.empty(0, np.int64)
         if len(lost):
-            self.add_problem(f"lost {len(lost)} offsets, {_some(lost)}")
+            self.add_problem(f"offsets lost ({len(lost)}): {_some(lost)}")
 
     def _flush(self, where: str, event: Flushed) -> None:
         self.flushes += 1
