@@ -38,7 +38,7 @@ class Pace:
             self._step, self._moved_s = step, now_s
         if self._made < (step + settings.BATCHES_AHEAD) * self._share:
             return True
-        if now_s - self._moved_s < settings.PATIENCE_S:
+        if now_s - self._moved_s < settings.STALLED_AFTER_S:
             return False
         self._moved_s = now_s
         return True

@@ -21,7 +21,7 @@ PROBLEMS_PER_ROUND = 8
 BATCHES_AHEAD = 3
 # A replica that has seen no new weights for so long samples another round all the same: groups that
 # were lost with a killed replica must never leave the trainer waiting for ever.
-PATIENCE_S = 1.0
+STALLED_AFTER_S = 1.0
 MAX_POLICY_LAG = 16
 STEPS_MIN = 150
 STEPS_MAX = 700

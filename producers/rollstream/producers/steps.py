@@ -26,7 +26,8 @@ class Send(Protocol):
 
 
 def send_all(steps: Steps[T], send: Callable[[Outgoing], None]) -> T:
-    """Sends what the steps yield; returns what they return, raises what they make of an error."""
+    """Sends what the steps yield and returns what they return; an error of sending is thrown into
+    the steps, and what they raise is raised."""
     try:
         record = next(steps)
         while True:

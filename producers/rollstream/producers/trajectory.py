@@ -62,7 +62,7 @@ class Turns:
     def turn(self, given: Mapping[str, Any]) -> Steps[None]:
         """Holds this turn back and publishes the one before it.
 
-        A turn that raises, here or while the one before it is sent, was never given.
+        A turn that raises, here or while the one before it is sent, is discarded.
         """
         for name in _OF_THE_TRAJECTORY:
             if name in given:
@@ -133,7 +133,7 @@ class Trajectory:
 
     @takes(TurnArguments)
     def turn(self, **segment: Unpack[TurnArguments]) -> None:
-        """Checks this turn, and publishes the one before it. One that raises was never given.
+        """Checks this turn, and publishes the one before it. One that raises is discarded.
 
         The arguments are described at ``RolloutProducer.publish``. Each turn gives its whole
         context as ``prompt_tokens``; a trajectory's return is the sum of its turns' rewards.

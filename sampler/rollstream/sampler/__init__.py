@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rollstream.runtime.extras import how_to_install
-from rollstream.sampler.deciding.looking import Progress, SamplerStats
+from rollstream.sampler.deciding.queries import Progress, SamplerStats
 from rollstream.sampler.errors import (
     InvalidRequest,
     MissingExtra,

@@ -75,7 +75,7 @@ def test_the_same_with_await(world: RayWorld) -> None:
     assert asyncio.run(train()) == (1, 2)
 
 
-def test_an_overtaken_actor_exits_for_good(world: RayWorld) -> None:
+def test_a_fenced_actor_exits_for_good(world: RayWorld) -> None:
     world.writer().flush(*long_specs(4))
     one, two = world.open(), world.open()
     one.next_batch(0, 2, timeout_s=WAIT_S)

@@ -37,7 +37,7 @@ def test_an_epoch_alone_or_a_nonce_alone_is_not_enough() -> None:
     assert admitted(claim("a"), *wrong) == [True, False, False]
 
 
-def test_a_claim_that_lands_twice_reigns_under_its_second_offset() -> None:
+def test_a_claim_that_lands_twice_is_in_effect_under_its_second_offset() -> None:
     assert admitted(claim("a"), claim("a"), flushed(0, "a", [0], 1), flushed(1, "a", [0], 1)) == [
         True,
         True,
@@ -50,7 +50,7 @@ def test_before_the_first_claim_nothing_counts() -> None:
     assert admitted(flushed(0, "a", [0], 1), claim("a")) == [False, True]
 
 
-def test_the_fence_says_who_reigns() -> None:
+def test_the_fence_names_the_claim_in_effect() -> None:
     fence = Fence()
     assert fence.current_claim is None
     fence.admits(7, claim("a"))

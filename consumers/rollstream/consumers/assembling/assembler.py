@@ -153,14 +153,14 @@ class Assembler:
         self._settle_alone(Settlement(SettleReason.UNREADABLE, offset))
 
     def skip(self, offset: int, timestamp_us: int) -> None:
-        """The next record was settled before this life; only its time counts."""
+        """The next record was settled by an earlier owner: it only advances log time."""
         self._pass_over(offset, timestamp_us)
         self.decided.skip(offset)
 
     def lost(self, end: int, settled: Callable[[int], bool]) -> None:
         """Retention deleted every offset from the position up to ``end``, unread.
 
-        Those for which ``settled`` is true were settled before this life.
+        Those for which ``settled`` is true were settled by an earlier owner.
         """
         unread = []
         for offset in range(self.position, end):
@@ -219,7 +219,7 @@ class Assembler:
             key = (event.group_uid, event.example_id)
             group = self.pending.by_key.get(key) or self._begin(key, event.group_size)
         else:
-            # Nothing tells to which inferred group it belongs.
+            # Without a group_uid its inferred group is unknown.
             self._settle_alone(settlement)
             return
         group.size = max(group.size, event.group_size)

@@ -1,8 +1,8 @@
 """A flush: named steps, in order. Between any two of them the process may be killed.
 
 The order is the guarantee: files before the event that names them, nothing acted upon before the
-event is confirmed, the committed offset last. A sealer that is to be broken on purpose is another
-tuple of steps.
+event is confirmed, the committed offset last. Tests build faulty sealers from
+other tuples of steps.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from rollstream.streams.errors import BrokerUnavailable, CorruptLog
 from rollstream.streams.folds.seal import SealFold
 
 TICK_EVERY_S = 0.25  # How often the end offset is asked for, where a time-out may be due.
-BACKLOG_FLUSHES_MAX = 2  # Decided and not committed, in full flushes; beyond, reading pauses.
+BACKLOG_FLUSHES_MAX = 2  # Full flushes of decisions not committed; above it reading pauses.
 _log = logging.getLogger("rollstream.sealer")
 
 
@@ -73,7 +73,7 @@ class Intake:
                 try:
                     event = _sealable(decode(value), environment)
                 except UnreadableEvent as error:
-                    if not self._keep_letter(record, error):
+                    if not self._write_dead_letter(record, error):
                         break
                     self.assembler.unreadable(offset, timestamp_us)
                 else:
@@ -130,7 +130,7 @@ class Intake:
         elif self._paused and backlog <= BACKLOG_FLUSHES_MAX / 2:
             self._read_from_position()
 
-    def _keep_letter(self, record: Record, error: UnreadableEvent) -> bool:
+    def _write_dead_letter(self, record: Record, error: UnreadableEvent) -> bool:
         """Returns False where the broker took no letters in time; the record is then read again."""
         try:
             self._context.letters.write(record, error, self._context.deadline())

@@ -3,9 +3,9 @@
 - ``command``       ``Command``: what all have in common; ``Reply``
 - ``batches``       ``NextBatch``, ``Replace``
 - ``trainer``       ``Ack``, ``MarkCheckpointed``, ``Resume``, ``PublishPolicy``
-- ``looking``       ``AskProgress``, ``AskStats``, ``ReadGroup``, ``Start``: they decide nothing
+- ``queries``       ``AskProgress``, ``AskStats``, ``ReadGroup``, ``Start``: they decide nothing
 - ``choose``        ``sample_groups``: which of the ready groups make a batch
 - ``dropping``      groups that will never be served, and the events that drop them
-- ``served_steps``  the batches that are held, and the groups in their slots
+- ``held_batches``  the batches that are held, and the groups in their slots
 - ``shortages``     ``Shortage``: too few groups, and the error that says what waits and was dropped
 """

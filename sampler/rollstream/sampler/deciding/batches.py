@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollstream.sampler.deciding.choose import quotas, sample_groups
-from rollstream.sampler.deciding.command import Command, Engine, Now
+from rollstream.sampler.deciding.command import Command, Now, ResultContext
 from rollstream.sampler.deciding.dropping import drop_events, useless_groups
-from rollstream.sampler.deciding.served_steps import batch_of, group_of
+from rollstream.sampler.deciding.held_batches import batch_of, group_of
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import (
     InvalidRequest,
@@ -50,15 +50,15 @@ class BatchCommand(Command[AssembledBatch]):
     dp_rank: int = 0
     dp_size: int = 1
 
-    def result(self, state: SamplerState, engine: Engine) -> AssembledBatch:
+    def result(self, state: SamplerState, context: ResultContext) -> AssembledBatch:
         """This rank's share of the recorded batch, with its rows; raises as ``group_of``."""
         served = state.batches[self.step]
         slots = share(len(served.groups), self.dp_rank, self.dp_size)
         groups = [(slot, group_of(served, slot, state)) for slot in slots]
         return assemble(
             served,
-            engine.payloads.parts(self.step, groups),
-            memory=engine.memory,
+            context.payloads.parts(self.step, groups),
+            memory=context.memory,
             dp_rank=self.dp_rank,
             dp_size=self.dp_size,
             groups_ready=len(state.ready),
@@ -139,8 +139,8 @@ class NextBatch(BatchCommand):
         if self.step in state.batches:
             return None
         shares = quotas(state.config.environments, self.num_groups, self.mix)
-        described = ", ".join(f"{count} of {' or '.join(names)}" for names, count in shares)
-        return Shortage(self.step, self.num_groups, described)
+        sources = ", ".join(f"{count} of {' or '.join(names)}" for names, count in shares)
+        return Shortage(self.step, self.num_groups, sources)
 
     def _check_same_request(self, served: ServedBatch) -> None:
         if self.request() != served.event.request:

@@ -31,7 +31,7 @@ class Now(TypedDict):
     now_ts: int
 
 
-class Payloads(Protocol):
+class PayloadReader(Protocol):
     """Reads the rows of groups from the store."""
 
     files_read: int
@@ -44,7 +44,7 @@ class Payloads(Protocol):
         """Every field of a group's rows."""
 
 
-class Engine(NamedTuple):
+class ResultContext(NamedTuple):
     """What a result may be made of besides the state.
 
     Attributes:
@@ -55,7 +55,7 @@ class Engine(NamedTuple):
 
     pid: int
     epoch: int
-    payloads: Payloads
+    payloads: PayloadReader
     memory: Scratch | Fresh
 
 
@@ -66,8 +66,8 @@ class Command(ABC, Generic[R]):
     Attributes:
         trainer_epoch: that the caller belongs to; None: it has not learnt it yet, and joins the one
             in effect.
-        from_owner_only: whether the result may only come from the log's owner, so that one who
-            appends nothing for it first asks the log whether somebody took over.
+        from_owner_only: True: a reply for which no event was appended is preceded by a check that
+            the log has no newer owner.
     """
 
     from_owner_only: ClassVar[bool] = True
@@ -97,7 +97,7 @@ class Command(ABC, Generic[R]):
         return None
 
     @abstractmethod
-    def result(self, state: SamplerState, engine: Engine) -> R:
+    def result(self, state: SamplerState, context: ResultContext) -> R:
         """What the caller gets, once all events are confirmed and there is no shortage."""
 
 

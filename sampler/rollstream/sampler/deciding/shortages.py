@@ -12,12 +12,12 @@ from rollstream.streams.folds.sampler.state import SamplerState
 
 
 class Shortage(NamedTuple):
-    """A command waits for ``wanted`` groups for the batch of ``step``; ``described`` says it in
-    words, with the environments that they may come from."""
+    """A command waits for ``wanted`` groups for the batch of ``step``; ``sources`` names
+    the environments that they may come from, in words."""
 
     step: int
     wanted: int
-    described: str
+    sources: str
 
     def error(self, state: SamplerState) -> NotEnoughGroups:
         """The error for a command that waited in vain: what is ready, waits, and was dropped."""
@@ -37,7 +37,7 @@ class Shortage(NamedTuple):
             for why, n in sorted(dropped.items())
         ]
         message = (
-            f"step {self.step} needs {self.wanted} groups ({self.described}); "
+            f"step {self.step} needs {self.wanted} groups ({self.sources}); "
             f"ready: {ready or 'none'}. "
             + (". ".join(reasons) or "None waits and none was dropped: no more were sealed")
             + ". Groups that are not sealed yet are not counted here: see with `rollstream status` "

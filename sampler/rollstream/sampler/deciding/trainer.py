@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rollstream.sampler.deciding.command import Command, Engine, Now
-from rollstream.sampler.deciding.served_steps import batch_of
+from rollstream.sampler.deciding.command import Command, Now, ResultContext
+from rollstream.sampler.deciding.held_batches import batch_of
 from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
 from rollstream.schemas.events import Acked, Checkpointed, PolicyPublished, Resumed, SamplerEvent
 from rollstream.schemas.order import Policy
@@ -36,7 +36,7 @@ class Ack(Command[None]):
         if batch.status not in (None, self.status):
             raise RequestDiffers(
                 f"batch {self.batch_id!r} was acked as {batch.status!r} and is now acked as "
-                f"{self.status!r}; an ack is said once"
+                f"{self.status!r}; a batch is acked with one status"
             )
         if batch.status is not None or batch.final:
             return []
@@ -49,7 +49,7 @@ class Ack(Command[None]):
         )
         return [acked]
 
-    def result(self, state: SamplerState, engine: Engine) -> None:
+    def result(self, state: SamplerState, context: ResultContext) -> None:
         return None
 
 
@@ -67,7 +67,7 @@ class MarkCheckpointed(Command[None]):
             batch_of(self.step, state)
         return []
 
-    def result(self, state: SamplerState, engine: Engine) -> None:
+    def result(self, state: SamplerState, context: ResultContext) -> None:
         return None
 
 
@@ -93,7 +93,7 @@ class Resume(Command[int]):
         )
         return [resumed]
 
-    def result(self, state: SamplerState, engine: Engine) -> int:
+    def result(self, state: SamplerState, context: ResultContext) -> int:
         """The step to do next."""
         return self._first_step()
 
@@ -158,7 +158,7 @@ class PublishPolicy(Command[Policy]):
         )
         return [event]
 
-    def result(self, state: SamplerState, engine: Engine) -> Policy:
+    def result(self, state: SamplerState, context: ResultContext) -> Policy:
         version = state.policies[state.policy_epoch, self.step]
         return Policy(state.config.lineage, state.policy_epoch, self.step, version)
 

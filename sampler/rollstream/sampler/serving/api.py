@@ -12,7 +12,7 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.batches import BatchCommand, NextBatch, Replace
 from rollstream.sampler.deciding.command import Command, R, Reply
-from rollstream.sampler.deciding.looking import (
+from rollstream.sampler.deciding.queries import (
     AskProgress,
     AskStats,
     Progress,

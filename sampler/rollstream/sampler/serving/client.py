@@ -18,7 +18,7 @@ from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.command import Command, R, Reply
-from rollstream.sampler.deciding.looking import Start
+from rollstream.sampler.deciding.queries import Start
 from rollstream.sampler.errors import SamplerUnavailable
 from rollstream.sampler.serving.actor import Leave, Refused, SamplerActor
 from rollstream.sampler.serving.api import SamplerApi

@@ -12,7 +12,7 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
-from rollstream.sampler.deciding.command import Command, Engine, Now, R, Reply
+from rollstream.sampler.deciding.command import Command, Now, R, Reply, ResultContext
 from rollstream.sampler.deciding.dropping import evict_over_capacity
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import SamplerError, SamplerUnavailable
@@ -38,7 +38,7 @@ FOLLOW_SLICE_S = 0.05  # A wait for groups looks at its deadline this often.
 START_TIMEOUT_FACTOR = 4.0  # A start asks the broker several times, and reads whole logs.
 
 
-class Standing(Enum):
+class Ownership(Enum):
     """Whether an owner may decide."""
 
     IN_DOUBT = auto()  # Nothing is claimed, or it is not known what was written: claim first.
@@ -94,14 +94,14 @@ class Owner:
             entropy=entropy,
         )
         self._state = self._log.fold
-        self._standing = Standing.IN_DOUBT
+        self._ownership = Ownership.IN_DOUBT
         self._successor = ""  # Who took over, for people.
         self._lock = threading.Lock()
 
     @property
     def fenced(self) -> bool:
         """Whether another owner took over; it stays so."""
-        return self._standing is Standing.FENCED
+        return self._ownership is Ownership.FENCED
 
     def state_digest(self) -> bytes:
         """A digest of the state as it was folded so far."""
@@ -135,7 +135,7 @@ class Owner:
                 the command's trainer has. Others as the command's ``decide`` and ``result``.
         """
         with self._lock:
-            if self._standing is not Standing.OWNER:
+            if self._ownership is not Ownership.OWNER:
                 self._claim()
             deadline = Deadline(wait_s, self._clock)
             self._follow(0.0)
@@ -143,19 +143,19 @@ class Owner:
                 while not self._follow(deadline.slice_s(FOLLOW_SLICE_S)):
                     if deadline.passed():
                         raise shortage.error(self._state)
-            engine = Engine(os.getpid(), self._log.epoch, self._payloads, self._memory)
-            return Reply(self._state.trainer_epoch, command.result(self._state, engine))
+            context = ResultContext(os.getpid(), self._log.epoch, self._payloads, self._memory)
+            return Reply(self._state.trainer_epoch, command.result(self._state, context))
 
     def fold_sealed(self) -> None:
         """Folds what was sealed meanwhile; for a thread that has nothing else to do."""
         with self._lock:
-            if self._standing is Standing.OWNER:
+            if self._ownership is Ownership.OWNER:
                 self._follow(0.0)
 
     def close(self) -> None:
         """Releases everything; nothing is written to the logs. Idempotent."""
         with self._lock:
-            self._standing = Standing.CLOSED
+            self._ownership = Ownership.CLOSED
             self._log.release()
             self._projector.close()
             self._stop_following()
@@ -192,7 +192,7 @@ class Owner:
             tickets = [self._log.append(event) for event in events]
             self._log.wait_confirmed(tickets[-1], deadline)
         except DeliveryUnknown:
-            self._standing = Standing.IN_DOUBT
+            self._ownership = Ownership.IN_DOUBT
             return False
         except Fenced as error:
             raise self._stop_for_good(error) from error
@@ -201,9 +201,9 @@ class Owner:
     def _claim(self) -> None:
         """Claims the log, and folds the seal logs where the state is new. Raises ``Fenced`` where
         somebody took over, as ``start`` where the broker does not answer."""
-        if self._standing is Standing.CLOSED:
+        if self._ownership is Ownership.CLOSED:
             raise SamplerUnavailable(f"sampler {self.name!r} is closed; make a new one")
-        if self._standing is Standing.FENCED:
+        if self._ownership is Ownership.FENCED:
             raise Fenced(self._successor)
         deadline = Deadline(self._config.kafka.timeout_s * START_TIMEOUT_FACTOR, self._clock)
         try:
@@ -215,11 +215,11 @@ class Owner:
             self._state = self._log.fold
             self._catch_up(deadline)
         self._projector.project_missing(self._state)  # Among them what turned out to be written.
-        self._standing = Standing.OWNER
+        self._ownership = Ownership.OWNER
 
     def _stop_for_good(self, error: Fenced) -> Fenced:
         """Ends this owner, and returns what every call raises from now on."""
-        self._standing = Standing.FENCED
+        self._ownership = Ownership.FENCED
         self._successor = (
             f"sampler {self.name!r} was taken over and this one stops for good: {error}"
         )
@@ -233,7 +233,7 @@ class Owner:
         try:
             for where, offset, _, event in follower.read_to_end(deadline):
                 address = self._addresses[where]
-                if offset >= self._state.applied(address):  # An attempt before this came so far.
+                if offset >= self._state.applied(address):  # Else an earlier attempt applied it.
                     self._state.apply_groups(address, offset, event)
         except BaseException:
             follower.close()

@@ -64,7 +64,7 @@ def list_of(step: int, kind: int, items: Sequence[bytes]) -> bytes:
 
 
 def sized(value: bytes) -> bytes:
-    """Text or bytes behind their length, as an item of a list."""
+    """Length-prefixed text or bytes, as an item of a list."""
     return varint(len(value)) + value
 
 

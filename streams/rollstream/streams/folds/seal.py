@@ -41,8 +41,8 @@ class SealFold:
     the watermark: ``seen`` answers exactly for those whose offset is at least
     ``watermark - dedupe_horizon``.
 
-    A fold that begins at the ``fold_from`` of an ``Adopted`` is whole once it has folded that very
-    ``Adopted``, which holds the totals of what came before.
+    A fold that begins at the ``fold_from`` of an ``Adopted`` is complete once it has folded that
+    very ``Adopted``, which holds the totals of what came before.
 
     One thread folds; ``seen`` and ``settled`` may be asked from another meanwhile, and answer as
     before or as after.

@@ -29,7 +29,7 @@ from rollstream.streams.reading import POLL_RECORDS_MAX, read_between
 RECLAIM_EVERY_RECORDS = 1000  # So often an owner claims again, to keep its log short to adopt.
 NONCES_KEPT_MAX = 256  # Claims of ours that may still land late; older ones count as foreign.
 CLAIM_ATTEMPT_S = 10.0  # A claim that was neither reported nor read back by then is made anew.
-CLAIM_ATTEMPTS_MIN = 3  # So many silent attempts fit into one deadline, however short it is.
+CLAIM_ATTEMPTS_MIN = 3  # At least this many silent attempts within one deadline, however short.
 REPORT_SLICE_S = 0.5
 READ_SLICE_S = 0.05
 
@@ -60,7 +60,7 @@ class OwnedLog(Generic[F]):
     nothing of a newer owner before it. Whoever acts on an event does so only after that.
 
     One event is on its way at a time: the next is sent once the one before is confirmed. So of what
-    an owner appended the log always holds a beginning, never a later event without an earlier one,
+    an owner appended the log always holds a prefix, never a later event without an earlier one,
     and at most one event is ever in doubt.
 
     Not shared between threads.
@@ -138,7 +138,7 @@ class OwnedLog(Generic[F]):
                     failure = error
                     self._sending.throw_away()
                     self._log_waiting(deadline, f"a claim; the last attempt failed: {error}")
-                    # A broker that refuses at once is not asked in a spin.
+                    # Do not busy-loop on a broker that refuses at once.
                     deadline.wait(READ_SLICE_S)
                 else:
                     return self.fold
@@ -233,7 +233,7 @@ class OwnedLog(Generic[F]):
     def _claim_once(
         self, reader: LogReader, deadline: Deadline, hint: int | None, attempt_s: float
     ) -> None:
-        # A fold that nobody was given yet may go on over foreign claims.
+        # Until claim() has returned a fold, a foreign claim need not restart it.
         given = self.epoch >= 0 and not self._fold_anew
         if self._fold_anew:
             self._start_fold(reader, hint, deadline)

@@ -37,7 +37,7 @@ class Ticket:
 class Sending:
     """Sends an event once the one before it is confirmed.
 
-    So of what is appended the log always holds a beginning, and at most one event is in doubt. It
+    So the log always holds a prefix of what is appended, and at most one event is in doubt. It
     also makes retries needless, so the writer sends each record once.
 
     Attributes:

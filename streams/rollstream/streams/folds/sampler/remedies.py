@@ -61,8 +61,8 @@ def why_dropped(reason: DropReason, name: str, config: SamplerConfig, policy_epo
         case DropReason.FILTERED:
             return (
                 "their rewards were all equal where accept='nonzero_std' was asked for, or "
-                "replace() put others in their places; wait for groups whose rewards differ, or "
-                "ask without accept"
+                "replace() put other groups into their slots; wait for groups whose rewards "
+                "differ, or ask without accept"
             )
         case _:
             assert_never(reason)

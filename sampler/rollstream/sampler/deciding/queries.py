@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rollstream.sampler.deciding.command import Command, Engine, Now
-from rollstream.sampler.deciding.served_steps import batch_of, group_of
+from rollstream.sampler.deciding.command import Command, Now, ResultContext
+from rollstream.sampler.deciding.held_batches import batch_of, group_of
 from rollstream.sampler.errors import InvalidRequest, RequestDiffers
 from rollstream.schemas.events import SamplerEvent
 from rollstream.schemas.records import RolloutGroup, records_from
@@ -78,7 +78,7 @@ class SamplerStats:
 class AskProgress(Command[Progress]):
     """What became of examples."""
 
-    def result(self, state: SamplerState, engine: Engine) -> Progress:
+    def result(self, state: SamplerState, context: ResultContext) -> Progress:
         handed_out: dict[str, Counter[str]] = {}
         for batch in state.open_batches():
             for chosen in batch.groups:
@@ -100,16 +100,16 @@ class AskProgress(Command[Progress]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskStats(Command[SamplerStats]):
-    """Figures of the process that decides, also when it has a successor."""
+    """Statistics of the process that decides; a fenced owner answers, too."""
 
     from_owner_only: ClassVar[bool] = False
 
-    def result(self, state: SamplerState, engine: Engine) -> SamplerStats:
+    def result(self, state: SamplerState, context: ResultContext) -> SamplerStats:
         newest = state.newest_policy()
         return SamplerStats(
-            pid=engine.pid,
+            pid=context.pid,
             name=state.name,
-            epoch=engine.epoch,
+            epoch=context.epoch,
             trainer_epoch=state.trainer_epoch,
             ready=state.ready.counts(),
             waiting=len(state.waiting),
@@ -117,18 +117,18 @@ class AskStats(Command[SamplerStats]):
             open_batches=len(state.open_batches()),
             next_step=state.next_step,
             newest_policy_step=NOTHING if newest is None else newest.step,
-            files_read=engine.payloads.files_read,
-            cached_bytes=engine.payloads.cached_bytes,
+            files_read=context.payloads.files_read,
+            cached_bytes=context.payloads.cached_bytes,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start(Command[None]):
-    """Nothing but an answer: the sampler has started."""
+    """Does nothing; its reply shows that the sampler runs."""
 
     from_owner_only: ClassVar[bool] = False
 
-    def result(self, state: SamplerState, engine: Engine) -> None:
+    def result(self, state: SamplerState, context: ResultContext) -> None:
         return None
 
 
@@ -151,7 +151,7 @@ class ReadGroup(Command[RolloutGroup]):
             raise InvalidRequest(f"slot {self.slot} is not one of the batch's {len(served.groups)}")
         return []
 
-    def result(self, state: SamplerState, engine: Engine) -> RolloutGroup:
+    def result(self, state: SamplerState, context: ResultContext) -> RolloutGroup:
         group = group_of(state.batches[self.step], self.slot, state)
-        records = records_from(engine.payloads.all_fields(group))
+        records = records_from(context.payloads.all_fields(group))
         return RolloutGroup.of(group.group.group_id, records, group.sealed_ts)
