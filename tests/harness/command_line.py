@@ -58,8 +58,12 @@ class CommandLine:
         """Creates the configured topics."""
         self.broker().admin().create(specs_of(self.config), TIMEOUT_S)
 
-    def run(self, *arguments: str) -> Result:
-        """Runs a command to its end and returns its exit code, stdout and stderr."""
+    def run(self, *arguments: str, columns: str = "160") -> Result:
+        """Runs a command to its end and returns its exit code, stdout and stderr.
+
+        Args:
+            columns: of the terminal, for its help and errors.
+        """
         services = Services(
             broker=lambda _: self.broker(),
             store=lambda _: self.blobs,
@@ -67,4 +71,4 @@ class CommandLine:
             stopping=lambda: self.stopping,
         )
         command = [*arguments, "--config", str(self.config_file)]
-        return CliRunner().invoke(build(), command, obj=services, env={"COLUMNS": "160"})
+        return CliRunner().invoke(build(), command, obj=services, env={"COLUMNS": columns})

@@ -5,6 +5,7 @@ Map:
 - ``entry``      ``main``, which the script calls; names the extra that is missing
 - ``app``        lists the commands and prints errors as one line
 - ``options``    options that several commands take
+- ``showing``    prints tables and sentences, unwrapped where stdout is no terminal
 - ``services``   the broker, store, clock and stop signal that commands use
 - ``commands/``  one command a file, with the table that it prints
 - ``fetching``   the progress bar of the embedded Kafka's start

@@ -5,6 +5,7 @@ Map, a line a file:
 - ``client``       ``RolloutProducer``
 - ``aio``          ``AsyncRolloutProducer``
 - ``shell``        how both are made, and when they refuse calls (closed, forked)
+- ``settings``     checks what a producer is made with (pure)
 - ``outbox``       the core of both: builds records, collects failed deliveries (no I/O)
 - ``arguments``    what ``publish`` takes: names, types, defaults
 - ``validate``     arguments to a segment's fields, or ``InvalidRollout`` (pure)

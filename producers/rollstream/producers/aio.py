@@ -11,6 +11,7 @@ from rollstream.producers.errors import DeliveryFailed, FlushTimedOut
 from rollstream.producers.group import AsyncGroup
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outgoing, Subject
+from rollstream.producers.settings import check_timeout
 from rollstream.producers.shell import TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import AsyncTrajectory, Turns
 from rollstream.runtime.deadline import Deadline
@@ -58,6 +59,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         ``publish`` was cancelled or ran out of time (any other one raised it there).
         """
         self._refuse()
+        check_timeout(timeout_s, zero_allowed=True)
         left = await self._drain(timeout_s)
         self._outbox.raise_failures(left)
         if left:

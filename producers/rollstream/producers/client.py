@@ -11,6 +11,7 @@ from rollstream.producers.errors import DeliveryFailed, FlushTimedOut
 from rollstream.producers.group import Group
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outgoing
+from rollstream.producers.settings import check_timeout
 from rollstream.producers.shell import TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import Trajectory, Turns
 from rollstream.runtime.deadline import Deadline
@@ -125,8 +126,10 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         Raises:
             DeliveryFailed: some failed; ``outstanding`` more are on their way and stay queued.
             FlushTimedOut: some were still on their way; they stay queued.
+            InvalidSettings: ``timeout_s`` is no number of seconds.
         """
         self._refuse()
+        check_timeout(timeout_s, zero_allowed=True)
         with self._lock:
             left = self._writer.flush(timeout_s)
         self._outbox.raise_failures(left)

@@ -15,7 +15,8 @@ class ProducerError(RollstreamError):
 
 
 class InvalidSettings(ProducerError, ValueError):
-    """A producer cannot be made of these arguments; the message says what to give instead."""
+    """A producer cannot be made, or flushed, with these arguments; the message names the argument,
+    its value and what to give instead."""
 
 
 class ProducerClosed(ProducerError):

@@ -19,7 +19,7 @@ from rollstream.schemas.events import Dispatched, Failed
 from rollstream.schemas.wire_schemas import packed_dtype
 from rollstream.streams.broker import Delivery
 from rollstream.streams.errors import BrokerError
-from rollstream.streams.topics.layout import RECORD_BYTES_MAX, Layout
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX, BadName, Layout
 
 # Kafka counts the batch around a record too: 61 bytes of batch, at most 21 of record.
 ROLLOUT_BYTES_MAX = RECORD_BYTES_MAX - 1024
@@ -180,7 +180,10 @@ class Outbox:
         return Outgoing(topic, key, value, Subject(rollout_uid, event.group_uid))
 
     def _topic(self, environment: str) -> str:
-        return self._topics.setdefault(environment, self._layout.rollouts(environment))
+        try:
+            return self._topics.setdefault(environment, self._layout.rollouts(environment))
+        except BadName as wrong:
+            raise InvalidRollout(f"environment {wrong}") from None
 
 
 def _no_utf8(error: UnicodeEncodeError) -> InvalidRollout:

@@ -9,9 +9,10 @@ from abc import ABC, abstractmethod
 from functools import cache
 from typing import Any, Generic, TypeVar
 
-from rollstream.producers.errors import ForkedProducer, InvalidSettings, ProducerClosed
+from rollstream.producers.errors import ForkedProducer, ProducerClosed
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outbox
+from rollstream.producers.settings import check_broker, check_names, check_timeout
 from rollstream.producers.trajectory import Turns
 from rollstream.producers.validate import group_address
 from rollstream.runtime.clock import Clock, SystemClock
@@ -44,34 +45,28 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         broker: Broker | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if bootstrap is not None and not bootstrap.strip():
-            raise InvalidSettings(
-                "bootstrap is empty; give Kafka's host:port, for example "
-                "RolloutProducer('localhost:9092', …)"
-            )
-        if (bootstrap is None) == (broker is None):
-            raise InvalidSettings(
-                f"bootstrap is {bootstrap!r} and broker {broker!r}; "
-                "give one of them, for example RolloutProducer('localhost:9092', …)"
-            )
-        if timeout_s <= 0:
-            raise InvalidSettings(f"timeout_s is {timeout_s}; give seconds, more than 0")
+        check_broker(bootstrap, broker)
+        check_timeout(timeout_s)
+        origin = {
+            "environment": environment,
+            "replica_id": replica_id,
+            "worker_id": worker_id,
+            "lineage": lineage,
+        }
+        check_names(origin, namespace, generation)
         self._clock = clock or SystemClock()
         self._timeout_s = timeout_s
         self._own_broker = None if bootstrap is None else KafkaBroker(bootstrap)
         used = broker or self._own_broker
         assert used is not None, "one of them was given"
         self._broker: Broker = used
-        layout = Layout(namespace, generation)
-        if environment:
-            layout.rollouts(environment)  # A name that cannot be a topic's is refused here.
         self._outbox = Outbox(
-            broker=bootstrap or type(broker).__name__,
+            broker=str(used) if isinstance(used, KafkaBroker) else type(used).__name__,
             environment=environment,
             replica_id=replica_id,
             worker_id=worker_id or f"{socket.gethostname()}:{os.getpid()}",
             lineage=lineage,
-            layout=layout,
+            layout=Layout(namespace, generation),
             uid_prefix=SystemEntropy().token(8),
             clock=self._clock,
         )

@@ -44,6 +44,22 @@ def group_address(
         raise _invalid(broken) from None
 
 
+def checked_origin(origin: Mapping[str, Any]) -> None:
+    """The names that a producer stamps on its rollouts; ``InvalidRollout`` as for a rollout's own.
+
+    Args:
+        origin: ``environment`` (empty: each call names it), ``replica_id``, ``worker_id`` and
+            ``lineage``.
+    """
+    try:
+        _text("environment", origin["environment"])
+        _filled_name("replica_id", origin["replica_id"])
+        _text("worker_id", origin["worker_id"])
+        _name("lineage", origin["lineage"])
+    except rules.BrokenRule as broken:
+        raise _invalid(broken) from None
+
+
 def segment_fields(given: Mapping[str, Any], stamped: Mapping[str, Any]) -> dict[str, Any]:
     """All fields of the ``rollout`` schema, checked and packed.
 

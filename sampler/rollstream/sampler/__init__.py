@@ -14,6 +14,7 @@ Map:
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rollstream.runtime.extras import how_to_install
@@ -67,6 +68,11 @@ _OVER_RAY = {
     "AsyncSamplerClient": "rollstream.sampler.serving.aio",
     "SamplerClient": "rollstream.sampler.serving.client",
 }
+
+
+def __dir__() -> list[str]:
+    """The public names, for completion and ``help``; without Ray those that need none."""
+    return sorted(set(__all__) - (set() if find_spec("ray") else _OVER_RAY.keys()))
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,8 @@ class NotEnoughGroups(SamplerError, TimeoutError):
         step: that was asked for.
         wanted: number of groups that the request needs.
         ready: number of groups that could be served, by environment.
-        waiting: number of groups that are sealed but cannot be served yet, by the reason.
+        waiting: number of groups that are sealed but cannot be served as they are, by the reason;
+            ``eval``: never.
         dropped: number of groups that will never be served, by the reason.
     """
 

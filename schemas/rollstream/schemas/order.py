@@ -25,8 +25,12 @@ class Policy(NamedTuple):
     """A published policy: workers sample with it and stamp what they publish with its numbers.
 
     Attributes:
-        version: never used for other weights; differs from what was asked for where that name was
-            already taken in an earlier epoch.
+        lineage: the sampler's; workers pass it on as ``publish(lineage=…)``.
+        epoch: counts the resumes after which weights are other ones; ``publish(policy_epoch=…)``.
+        step: optimizer steps behind the weights; ``publish(weight_step=…)``.
+        version: the name of the weights, ``publish(policy_version=…)``; never used for other
+            weights, and differs from what was asked for where that name was already taken in an
+            earlier epoch.
     """
 
     lineage: str
@@ -53,5 +57,5 @@ def policy_lag(newest: PolicyRef, policy: PolicyRef) -> int | None:
 
 
 def off_branch(policy: PolicyRef, branches: Sequence[Branch]) -> bool:
-    """Whether a later resume went back to before this policy."""
+    """Whether a later resume went back to before this policy, which is of the branches' lineage."""
     return any(b.epoch > policy.epoch and policy.step > b.from_step for b in branches)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+import ray
 
 from harness.groups import GroupSpec
 from harness.ray_world import RayWorld
@@ -87,6 +91,50 @@ def test_a_fenced_actor_exits_for_good(world: RayWorld) -> None:
         one.next_batch(1, 2, timeout_s=WAIT_S)
     successor.next_batch(1, 2, timeout_s=WAIT_S)
     successor.close()
+
+
+ATTACH = """
+import sys
+from rollstream.sampler import SamplerClient, SamplerUnavailable
+name, config, address = sys.argv[1:]
+try:
+    print(SamplerClient.attach(name, config=config, address=address).stats().pid)
+except SamplerUnavailable as error:
+    print(error)
+"""
+
+
+def attached_elsewhere(world: RayWorld, folder: Path, **environment: str) -> str:
+    """What a process of its own prints that attaches by the address of this one's Ray."""
+    file = folder / "rollstream.toml"
+    kafka, store = world.config.kafka, world.config.store
+    file.write_text(
+        f'[kafka]\nbootstrap = "{kafka.bootstrap}"\nnamespace = "{kafka.namespace}"\n'
+        f'[store]\nroot = "{store.root}"\n'
+        "[environments.math]\n[environments.code]\n"
+        f'[samplers.{world.name}]\nenvironments = ["math"]\n'
+    )
+    address = ray.get_runtime_context().gcs_address
+    done = subprocess.run(
+        [sys.executable, "-c", ATTACH, world.name, str(file), address],
+        env={**os.environ, **environment},
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=120,
+    )
+    return done.stdout.replace(address, "ADDRESS").strip()
+
+
+def test_a_process_joins_by_address_with_the_token_and_is_told_without(
+    world: RayWorld, tmp_path: Path
+) -> None:
+    pid = world.open().stats().pid
+    assert attached_elsewhere(world, tmp_path, RAY_AUTH_MODE="token") == str(pid)
+    once = {"RAY_gcs_server_port_wait_time_s": "1"}  # Ray tries once, not for 20 s.
+    told = attached_elsewhere(world, tmp_path, RAY_AUTH_MODE="disabled", **once)
+    assert told.startswith("no connection to Ray at ADDRESS")
+    assert "set RAY_AUTH_MODE=token" in told
 
 
 def test_attach_refuses_what_cannot_work(world: RayWorld) -> None:

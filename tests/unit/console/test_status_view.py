@@ -30,7 +30,7 @@ SAMPLER = SamplerFigures(
     environments=("math",),
     owner="node-7:41234",
     ready=65_536,
-    waiting={"reward": 10},
+    waiting={"reward": 10, "eval": 6},
     older=7,
     batches=12_345,
     acked=12_300,
@@ -89,7 +89,9 @@ def test_owner_too_long_for_80_columns_is_folded_not_cut() -> None:
 
 def test_groups_that_are_not_ready_are_named_below_the_table() -> None:
     text = " ".join(status().split())
-    assert "trainer-a: 10 sealed wait: a member has no reward yet" in text
+    assert "trainer-a: 10 wait: a member has no reward, and none can be given later" in text
+    assert "trainer-a: 6 eval groups, never served for training" in text
+    assert "6 wait" not in text
     assert "trainer-a: 7 groups from before the dedupe horizon" in text
 
 

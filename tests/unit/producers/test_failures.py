@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,17 +15,19 @@ from harness.producer_faults import Doubtful, NarrowBroker
 from harness.producers import new_layout, published, sampled, segments_of
 from rollstream.producers import (
     AsyncRolloutProducer,
+    BrokerUnavailable,
     BufferFull,
     DeliveryFailed,
     FlushTimedOut,
+    InvalidRollout,
     InvalidSettings,
     RolloutProducer,
 )
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.codec import Segment, decode
 from rollstream.schemas.events import Failed
+from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.topics.layout import BadName
 
 SHORT_S = 0.05  # Where the answer never comes; the result does not depend on how long this is.
 
@@ -327,5 +330,71 @@ def test_an_empty_bootstrap_is_refused_with_what_to_give(bootstrap: str) -> None
 
 
 def test_an_environment_that_no_topic_can_have_is_refused_at_once() -> None:
-    with pytest.raises(BadName, match=r"'math\.2'"):
+    with pytest.raises(InvalidSettings, match=r"environment 'math\.2' .*use letters, digits"):
         RolloutProducer(broker=MemoryBroker(), environment="math.2")
+    with make(FaultyBroker(MemoryBroker())) as producer:
+        with pytest.raises(InvalidRollout, match=r"environment 'math\.2' .*use letters, digits"):
+            producer.publish(example_id="ex", environment="math.2", **sampled())
+        with (
+            pytest.raises(InvalidRollout, match=r"environment 'math\.2'"),
+            producer.dispatch(example_id="ex", group_size=1, environment="math.2"),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"replica_id": 3}, "replica_id is 3; give a string"),
+        ({"replica_id": ""}, "replica_id is ''; give a string"),
+        ({"worker_id": 3}, "worker_id is 3; give a string"),
+        ({"environment": 3}, "environment is 3; give a string"),
+        ({"environment": None}, "environment is None; give a string"),
+        ({"lineage": None}, "lineage is None; give a string"),
+        ({"lineage": "x" * 5000}, "lineage has 5000 characters; give at most"),
+        ({"namespace": 3}, "namespace is 3; give a string"),
+        ({"namespace": "a.b"}, "namespace 'a.b' cannot be part of a topic's name; use letters"),
+        ({"namespace": ""}, "namespace '' cannot be part of a topic's name; use letters"),
+        ({"generation": 0}, "generation is 0; give a whole number, 1 or more"),
+        ({"generation": "1"}, "generation is '1'; give a whole number"),
+        ({"generation": True}, "generation is True; give a whole number"),
+        ({"timeout_s": "30"}, "timeout_s is '30'; give a number of seconds, more than 0"),
+        ({"timeout_s": None}, "timeout_s is None; give"),
+        ({"timeout_s": True}, "timeout_s is True; give"),
+        ({"timeout_s": 0}, "timeout_s is 0; give"),
+        ({"timeout_s": float("nan")}, "timeout_s is nan; give"),
+        ({"broker": "kafka:9092"}, "broker is 'kafka:9092'; give a MemoryBroker"),
+        ({"broker": None, "bootstrap": 9092}, "bootstrap is 9092; give Kafka's host:port"),
+    ],
+    ids=lambda given: repr(given)[:40] if isinstance(given, dict) else "",
+)
+@pytest.mark.parametrize("kind", [RolloutProducer, AsyncRolloutProducer])
+def test_a_wrong_setting_is_named_with_what_to_give(
+    kind: Any, wrong: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidSettings, match=re.escape(told)):
+        kind(**{"broker": MemoryBroker(), "environment": "math", **wrong})
+
+
+@pytest.mark.parametrize("timeout_s", ["x", None, -3, float("inf"), True])
+def test_a_flush_refuses_what_is_no_time(timeout_s: Any) -> None:
+    with make(FaultyBroker(MemoryBroker())) as producer:
+        with pytest.raises(InvalidSettings, match=r"timeout_s is .*seconds, 0 or more"):
+            producer.flush(timeout_s)
+        producer.flush(0)
+
+    async def scenario() -> None:
+        async with AsyncRolloutProducer(broker=MemoryBroker(), environment="math") as producer:
+            with pytest.raises(InvalidSettings, match=r"timeout_s is .*seconds, 0 or more"):
+                await producer.flush(timeout_s)
+
+    asyncio.run(scenario())
+
+
+def test_errors_name_the_address_of_a_kafka_broker_that_was_given() -> None:
+    broker = KafkaBroker("127.0.0.1:1")
+    with (
+        RolloutProducer(broker=broker, environment="math", timeout_s=SHORT_S) as producer,
+        pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1 did not say"),
+    ):
+        producer.publish(example_id="ex", **sampled())

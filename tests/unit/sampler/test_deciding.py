@@ -14,6 +14,7 @@ from rollstream.sampler.deciding.batches import NextBatch, Replace
 from rollstream.sampler.deciding.command import Command
 from rollstream.sampler.deciding.trainer import (
     Ack,
+    AckStatus,
     MarkCheckpointed,
     PublishPolicy,
     Resume,
@@ -73,9 +74,10 @@ def test_too_few_groups_say_what_is_there() -> None:
     assert isinstance(error, NotEnoughGroups)
     assert error.ready == {"math": 1}
     assert error.waiting == {"reward": 1, "eval": 1, "weight_step": 1}
-    assert "no reward yet; only publish(reward=R) gives it one" in str(error)
+    assert "no reward, and none can be given later; name one when publishing" in str(error)
     assert "publish(weight_step=N)" in str(error)
-    assert "publish(split='train')" in str(error)
+    assert str(error).count("eval") == 1
+    assert "1 eval group, never served for training" in str(error)
 
 
 def test_groups_off_the_branch_name_the_epoch_that_workers_must_publish() -> None:
@@ -201,6 +203,19 @@ def test_policies_beyond_the_checkpoint_are_off_the_branch_after_a_resume() -> N
     assert {"loaded", "new"} <= set(chosen)
     assert "old" not in chosen
     assert sampler.progress().dropped == {"math": {"old": 1}}
+
+
+def test_a_resume_drops_no_group_of_another_lineage() -> None:
+    sampler = Decider(lineage="b")
+    sampler.seal(*specs(2, lineage="b"))
+    sampler.serve(0)
+    sampler.do(Resume(checkpointed_step=None))
+    sampler.seal(
+        GroupSpec(example_id="ours", lineage="b", weight_step=9),
+        GroupSpec(example_id="theirs", lineage="a", weight_step=9),
+    )
+    assert sampler.examples(sampler.serve(1, 1)) == ["theirs"]
+    assert sampler.progress().dropped == {"math": {"ours": 1}}
 
 
 def test_the_first_resume_of_a_new_run_keeps_what_was_sampled_before_it() -> None:
@@ -359,6 +374,19 @@ def test_replace_puts_other_groups_into_the_slots_once() -> None:
     assert sampler.serve(0, 3) == new
     with pytest.raises(RequestDiffers, match="has changed"):
         sampler.choose(Replace(step=0, digest=batch.digest, slots=(2,), reason="all equal"))
+
+
+@pytest.mark.parametrize("status", ["trained", "failed", None])
+def test_groups_of_a_final_batch_stay_whatever_it_was_acked_as(status: AckStatus | None) -> None:
+    sampler = Decider()
+    sampler.seal(*specs(6))
+    batch = sampler.serve(0, 3)
+    if status is not None:
+        sampler.do(Ack(step=0, batch_id=batch.event.batch_id, status=status))
+    sampler.do(MarkCheckpointed(step=0))
+    with pytest.raises(RequestDiffers, match="step 0 is final: a checkpoint or a resume") as told:
+        sampler.choose(Replace(step=0, digest=batch.digest, slots=(1,), reason="late"))
+    assert "trained" not in str(told.value)
 
 
 def test_policies_have_one_version_each_and_no_version_names_two() -> None:

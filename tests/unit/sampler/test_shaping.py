@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -158,6 +160,22 @@ def test_a_batch_without_its_sampler_says_so_when_asked_for_rows() -> None:
     batch = pickle.loads(pickle.dumps(batch_of([GroupSpec()])))
     with pytest.raises(RowsOutOfReach, match="next_batch"):
         batch.records(0)
+
+
+@pytest.mark.parametrize("read", ["group", "records"])
+@pytest.mark.parametrize(
+    "group", ["1", 1.5, 1.0, None, True, np.True_, 2, -1, np.int64(2)], ids=repr
+)
+def test_what_is_no_index_of_a_group_is_refused(read: str, group: Any) -> None:
+    batch = batch_of([GroupSpec(), GroupSpec()])
+    with pytest.raises(InvalidRequest, match=re.escape(str(group))):
+        getattr(batch, read)(group)
+
+
+@pytest.mark.parametrize("group", [1, np.int64(1), np.array([0, 1])[1]], ids=repr)
+def test_a_group_is_named_by_any_integer(group: int) -> None:
+    batch = batch_of([GroupSpec(), GroupSpec()])
+    assert batch.slot_of(group) == batch.slots[1]
 
 
 @given(st.integers(0, 40), st.integers(1, 9))

@@ -119,7 +119,8 @@ HEALTHY_SAMPLER = SamplerFigures(
             {},
             {"decision_age_s": 90.0, "ready": 0, "waiting_since": {"reward": 10}},
             "env replicas",
-            "t served nothing for 90 s; of 10 groups 10 wait: a member has no reward yet",
+            "t served nothing for 90 s; of 10 groups 10 wait: a member has no reward, and none "
+            "can be given later; name one when publishing: publish(reward=R)",
         ),
         (
             {},
@@ -131,7 +132,14 @@ HEALTHY_SAMPLER = SamplerFigures(
             {"watermark": 100, "published_age_s": 80.0},
             {"decision_age_s": 90.0, "ready": 0, "waiting": {"reward": 10}},
             "env replicas",
-            "no group ready (10 wait: a member has no reward yet",
+            "no group ready (10 wait: a member has no reward, and none can be given later",
+        ),
+        (
+            {},
+            {"decision_age_s": 90.0, "ready": 0, "waiting_since": {"eval": 10}},
+            "env replicas",
+            "of 10 groups 10 are eval groups: they are never served for training; "
+            "publish(split='train')",
         ),
         # What waited before says nothing of a trainer that waits for groups in the making.
         (

@@ -7,12 +7,13 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from rollstream.console.options import CONFIG_FILE, AsJson, ConfigOption, TimeoutOption
 from rollstream.console.services import services_of
+from rollstream.console.showing import show
 from rollstream.consumers.audit import AuditReport, PartitionAudit
 from rollstream.consumers.audit import audit as run_audit
 from rollstream.runtime.config.load import load_config
@@ -46,7 +47,7 @@ def audit(
     if as_json:
         typer.echo(json.dumps({"holds": report.holds, **asdict(report)}, indent=2))
     else:
-        Console().print(audit_view(report))
+        show(audit_view(report))
     if not report.holds:
         raise typer.Exit(1)
 

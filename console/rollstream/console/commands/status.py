@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOption, TimeoutOption
 from rollstream.console.services import services_of
+from rollstream.console.showing import show
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.folds.sampler.remedies import why_waiting
+from rollstream.streams.folds.sampler.remedies import describe_waiting
 from rollstream.streams.status import Figures, SamplerFigures, Verdict, first_stuck, measure
 
 
@@ -34,7 +35,7 @@ def status(
     if as_json:
         typer.echo(json.dumps({**asdict(figures), "stuck": verdict._asdict()}, indent=2))
     else:
-        Console().print(status_view(figures, verdict, settings.samplers))
+        show(status_view(figures, verdict, settings.samplers))
 
 
 def status_view(
@@ -95,8 +96,7 @@ def _samplers(figures: Figures) -> Table:
 
 def _not_ready(row: SamplerFigures, config: SamplerConfig) -> list[str]:
     lines = [
-        f"{row.name}: {count:,} sealed wait: {why_waiting(why, row.name, config)}"
-        for why, count in sorted(row.waiting.items())
+        f"{row.name}: {sentence}" for sentence in describe_waiting(row.waiting, row.name, config)
     ]
     if row.older:
         lines.append(

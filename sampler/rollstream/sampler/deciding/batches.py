@@ -252,7 +252,10 @@ class Replace(BatchCommand):
                 f"the batch of step {self.step} has changed since it was read; ask for it again"
             )
         if batch.final:
-            raise RequestDiffers(f"the batch of step {self.step} is final; it was trained on")
+            raise RequestDiffers(
+                f"the batch of step {self.step} is final: a checkpoint or a resume covers it, so "
+                "its groups stay as they are; replace groups before checkpointed(step)"
+            )
         slots = set(self.slots)
         if not slots or len(slots) != len(self.slots) or max(slots) >= len(batch.groups):
             raise InvalidRequest(

@@ -49,9 +49,12 @@ class SamplerStats:
 
     Attributes:
         pid: of the process that decides.
-        epoch: offset of its claim.
+        name: of the sampler, ``[samplers.<name>]``.
+        epoch: offset of that process's claim in the decision log.
+        trainer_epoch: counts calls of ``resume``; 0 before the first.
         ready: groups that may be served, by environment.
-        waiting: sealed groups that may not be served yet.
+        waiting: sealed groups that cannot be served as they are; those of split ``eval`` are not
+            among them.
         outcomes: groups by what became of them, in all.
         open_batches: served and not final.
         next_step: the step that was not served yet.

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.reasons import DropReason
-from rollstream.streams.folds.sampler.remedies import why_dropped, why_waiting
+from rollstream.streams.folds.sampler.eligible import Waits
+from rollstream.streams.folds.sampler.remedies import describe_waiting, why_dropped
 from rollstream.streams.folds.sampler.state import SamplerState
 
 
@@ -22,15 +23,13 @@ class Shortage(NamedTuple):
     def error(self, state: SamplerState) -> NotEnoughGroups:
         """The error for a command that waited in vain: what is ready, waits, and was dropped."""
         ready = {name: count for name, count in sorted(state.ready.counts().items()) if count}
-        waiting = Counter(state.waiting.values())
+        waiting = Counter[Waits](state.waiting.values())
         if state.eval_groups:
             waiting["eval"] = state.eval_groups
         totals = state.outcomes.totals()
         dropped = {why.value: totals[why] for why in DropReason if why in totals}
         name, config = state.name, state.config
-        reasons = [
-            f"{n} wait: {why_waiting(why, name, config)}" for why, n in sorted(waiting.items())
-        ]
+        reasons = describe_waiting(waiting, name, config)
         reasons += [
             f"{n} were dropped as {why}: "
             + why_dropped(DropReason(why), name, config, state.policy_epoch)

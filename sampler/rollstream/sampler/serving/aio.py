@@ -41,6 +41,10 @@ def _attached(
 class AsyncSamplerClient:
     """A ``SamplerClient`` whose methods are awaited; their arguments and results are the same.
 
+    ``attach``, ``resume``, ``next_batch``, ``replace``, ``ack``, ``checkpointed``,
+    ``publish_policy``, ``progress`` and ``stats`` are those of ``SamplerClient``; ``attach`` is
+    awaited too: ``async with await AsyncSamplerClient.attach(…) as sampler``.
+
     A call that is cancelled is executed all the same: every call may be repeated.
     """
 

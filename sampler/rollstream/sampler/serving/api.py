@@ -27,7 +27,7 @@ from rollstream.sampler.deciding.trainer import (
     PublishPolicy,
     Resume,
 )
-from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
+from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.schemas.order import Policy
 from rollstream.schemas.records import RolloutGroup
@@ -158,13 +158,10 @@ class SamplerApi(ABC):
             InvalidRequest: a group is none of the batch's.
             Fenced: a successor has resumed.
         """
-        wrong = [group for group in groups if not 0 <= group < batch.num_groups]
-        if wrong:
-            raise InvalidRequest(f"groups {wrong} are none of this batch's {batch.num_groups}")
         command = Replace(
             step=batch.step,
             digest=batch.digest,
-            slots=tuple(batch.slots[group] for group in groups),
+            slots=tuple(map(batch.slot_of, groups)),
             reason=reason,
             dp_rank=batch.dp_rank,
             dp_size=batch.dp_size,

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import ray
 from ray._private import ray_constants
-from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError
+from ray.exceptions import ActorDiedError, AuthenticationError, GetTimeoutError, RayActorError
 
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.load import configured
@@ -54,7 +54,11 @@ class SamplerClient(SamplerApi):
         clock: Clock | None = None,
         address: str | None = None,
     ) -> Self:
-        """Finds the sampler's actor, or starts it. Never fences anybody.
+        """Finds the sampler's actor, or starts it.
+
+        Clients of one actor share it and fence nobody. An actor that is started takes the sampler's
+        name over, as ``Sampler`` does: where another owner (a ``Sampler``, or an actor in another
+        Ray cluster) has it, that owner is fenced. Whoever trained before is fenced by ``resume``.
 
         Args:
             name: which ``[samplers.<name>]``.
@@ -63,12 +67,14 @@ class SamplerClient(SamplerApi):
                 there, so they must be picklable.
             clock: for waits on this side.
             address: of a running Ray, where this process is not connected to one; None: one is
-                started on this machine, listening on 127.0.0.1 only.
+                started on this machine, listening on 127.0.0.1 only. To join a Ray that asks for a
+                token, this process needs the same token and ``RAY_AUTH_MODE=token``.
 
         Raises:
             ConfigError: the configuration is wrong.
             UnknownSampler: it has no sampler of this name.
-            SamplerUnavailable: the actor did not start in time.
+            SamplerUnavailable: the actor did not start in time, or there is no Ray at the address
+                that lets this process in.
             TopicMismatch: topics are missing or not as configured.
         """
         loaded = configured(config)
@@ -144,8 +150,7 @@ def _connect(address: str | None) -> None:
     if ray.is_initialized():
         return
     if address is not None:
-        with _loopback_only() if address.startswith(LOOPBACK) else nullcontext():
-            ray.init(address=address, namespace=RAY_NAMESPACE, log_to_driver=False)
+        _join(address)
         return
     with _loopback_only():
         ray.init(
@@ -160,6 +165,19 @@ def _connect(address: str | None) -> None:
             _system_config={"worker_niceness": 0},
             _node_ip_address=LOOPBACK,
         )
+
+
+def _join(address: str) -> None:
+    with _loopback_only() if address.startswith(LOOPBACK) else nullcontext():
+        try:
+            ray.init(address=address, namespace=RAY_NAMESPACE, log_to_driver=False)
+        except (ConnectionError, AuthenticationError) as error:
+            raise SamplerUnavailable(
+                f"no connection to Ray at {address}: check that it runs and can be reached there; "
+                "where it asks for a token, as Ray does by default, give this process the "
+                "cluster's (the same ~/.ray/auth_token, or RAY_AUTH_TOKEN) and set "
+                "RAY_AUTH_MODE=token in its environment before it starts"
+            ) from error
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -45,8 +46,10 @@ class Padded:
 class Batch:
     """The rollouts of one step, or a data-parallel rank's share of them.
 
-    The same step of the same trainer epoch gives the same bytes. Rollout ``i`` is
-    ``tokens[offsets[i]:offsets[i + 1]]``, prompt first; those of a group are adjacent.
+    The same step of the same trainer epoch gives the same bytes. A row is a rollout segment: a
+    rollout of one turn is one row, a trajectory one row for each of its segments. Row ``i`` is
+    ``tokens[offsets[i]:offsets[i + 1]]``, prompt first; the rows of a group are adjacent. Below,
+    n is the number of rows and total the number of tokens.
 
     Attributes:
         step: the batch turns weights ``step`` into weights ``step + 1``.
@@ -55,23 +58,26 @@ class Batch:
         tokens: int32 [total].
         offsets: int64 [n + 1].
         prompt_lengths: int32 [n].
-        loss_mask: bool [total]; False at prompts and where the rollout's own mask is.
-        logprobs: float32 [total], under the policy that sampled; 0 at prompts.
+        loss_mask: bool [total]; False at prompts and where the segment's own mask is.
+        logprobs: float32 [total], under the policy that sampled; 0 at prompts, and at the whole
+            output of a segment that was published without logprobs.
         rewards: float32 [n].
-        reward_components: name to float32 [n]; NaN where a rollout has none of that name.
+        reward_components: name to float32 [n]; NaN where a segment has none of that name.
         group_index: int32 [n]; which group of this batch, from 0.
         trajectory_index: int32 [n]; segments of one trajectory share it.
-        uids: [n].
+        uids: [n]; the rollout_uid of each row, so segments of one trajectory have the same.
         weight_steps: int64 [n]; optimizer steps behind the weights that sampled; -1: not known.
         environments: [n].
         stop_reasons: [n].
-        token_arrays: name to [total, …]; 0 at prompts and where a rollout has none of that name.
+        token_arrays: name to [total, …]; 0 at prompts and where a segment has none of that
+            name.
         sampled: the whole recorded batch: its id, its groups, when it was decided.
         slots: of this batch's groups in the recorded batch.
         dp_rank: the rank whose share this is.
         dp_size: how many ranks share the recorded batch.
         policy_step: the newest policy when the batch was decided; -1: none was published.
-        groups_ready: groups that could be served when the batch was decided.
+        groups_ready: groups of the whole sampler that were left to be served after this batch, when
+            this call was answered; asking for the step again may give another number.
         waited_s: how long the call that returned this batch took.
         read_group: reads a group of the recorded batch; None in a copy of the batch.
     """
@@ -103,7 +109,7 @@ class Batch:
     read_group: GroupReader | None = field(repr=False)
 
     def __len__(self) -> int:
-        """The number of rollouts."""
+        """The number of rows: of segments, not of trajectories."""
         return len(self.uids)
 
     @property
@@ -177,24 +183,37 @@ class Batch:
         return [None if f.name == "read_group" else getattr(self, f.name) for f in fields(self)]
 
     def records(self, group: int) -> list[RolloutRecord]:
-        """The rollouts of one of this batch's groups with all their fields; see ``group``."""
+        """The segments of one of this batch's groups with all their fields; see ``group``."""
         return list(self.group(group).rollouts)
 
     def group(self, group: int) -> RolloutGroup:
-        """One of this batch's groups, from 0, with all fields of its rollouts, read from the store.
+        """One of this batch's groups, with all fields of its segments, read from the store.
+
+        Args:
+            group: its index in this batch, from 0, as in ``group_index``; NumPy integers too.
 
         Raises:
-            InvalidRequest: there is no such group in this batch.
+            InvalidRequest: that is no index of a group of this batch.
             RowsOutOfReach: the batch was copied out of the process that asked for it.
         """
-        if not 0 <= group < len(self.slots):
-            raise InvalidRequest(f"group {group} is not one of this batch's {len(self.slots)}")
+        slot = self.slot_of(group)
         if self.read_group is None:
             raise RowsOutOfReach(
                 "this batch was copied out of the process that asked the sampler for it; ask for "
                 f"next_batch({self.step}) here and read the group from that"
             )
-        return self.read_group(self.step, self.digest, self.slots[group])
+        return self.read_group(self.step, self.digest, slot)
+
+    def slot_of(self, group: int) -> int:
+        """The slot in the recorded batch of one of this batch's groups; errors as ``group``."""
+        if isinstance(group, bool | np.bool_) or not hasattr(group, "__index__"):
+            raise InvalidRequest(f"group is {group!r}; give a whole number, the group's index")
+        index = operator.index(group)
+        if not 0 <= index < len(self.slots):
+            raise InvalidRequest(
+                f"group {index} is none of this batch's {len(self.slots)}; they count from 0"
+            )
+        return self.slots[index]
 
     def metrics(self) -> dict[str, float]:
         """A flat dict for any logger.

@@ -31,6 +31,10 @@ class KafkaBroker(Broker):
         self._readers: weakref.WeakSet[KafkaReader] = weakref.WeakSet()
         self._writers: weakref.WeakSet[KafkaWriter] = weakref.WeakSet()
 
+    def __str__(self) -> str:
+        """The bootstrap address, as errors name it."""
+        return self._bootstrap
+
     def writer(
         self, *, linger_ms: float = 5.0, report_success: bool = True, retries: bool = True
     ) -> KafkaWriter:

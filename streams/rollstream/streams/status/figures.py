@@ -66,7 +66,7 @@ class SamplerFigures:
         decision_age_s: of the newest decision that is no drop (before there is one, of the oldest
             claim); None: there is neither.
         dropped_since: groups that were dropped after that decision, by reason.
-        waiting_since: of those that wait, the ones sealed after that decision.
+        waiting_since: of those in ``waiting``, the ones sealed after that decision.
     """
 
     name: str

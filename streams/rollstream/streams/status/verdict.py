@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rollstream.runtime.config.sections import EnvironmentConfig, RollstreamConfig, SamplerConfig
 from rollstream.schemas.reasons import DropReason
-from rollstream.streams.folds.sampler.remedies import why_dropped, why_waiting
+from rollstream.streams.folds.sampler.remedies import describe_waiting, why_dropped, why_waiting
 from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
 
 QUIET_S = 60.0  # A stage that has work and did nothing for this long counts as stuck.
@@ -115,7 +115,12 @@ def _unserved(sampler: SamplerFigures, config: SamplerConfig) -> Verdict:
         for reason, count in sampler.dropped_since.items()
     ]
     ends += [
-        (count, "wait", "env replicas", why_waiting(why, sampler.name, config))
+        (
+            count,
+            "are eval groups" if why == "eval" else "wait",
+            "env replicas",
+            why_waiting(why, sampler.name, config),
+        )
         for why, count in sampler.waiting_since.items()
     ]
     count, end, stage, remedy = max(ends)
@@ -127,10 +132,7 @@ def _unserved(sampler: SamplerFigures, config: SamplerConfig) -> Verdict:
 
 
 def _waiting(sampler: SamplerFigures, config: SamplerConfig) -> str:
-    waiting = [
-        f"{count} wait: {why_waiting(why, sampler.name, config)}"
-        for why, count in sorted(sampler.waiting.items())
-    ]
+    waiting = describe_waiting(sampler.waiting, sampler.name, config)
     return f" ({'; '.join(waiting)})" if waiting else ""
 
 

@@ -79,8 +79,13 @@ class Layout(NamedTuple):
 
     def _name(self, log: str, name: str) -> str:
         for part in (self.namespace, name):
-            if not _NAME.fullmatch(part):
-                raise BadName(
-                    f"{part!r} cannot be part of a topic's name; use letters, digits, _ and - only"
-                )
+            check_name_in_topic(part)
         return f"{self.namespace}.{log}.{name}.{self.generation}"
+
+
+def check_name_in_topic(name: str) -> None:
+    """The environment, sampler or namespace can be part of a topic's name; else ``BadName``."""
+    if not _NAME.fullmatch(name):
+        raise BadName(
+            f"{name!r} cannot be part of a topic's name; use letters, digits, _ and - only"
+        )

@@ -142,6 +142,19 @@ def test_status_follows_rollouts_down_the_stages(line: CommandLine) -> None:
     assert found["stuck"]["stage"] == "sealers"
 
 
+def test_sentences_of_status_and_audit_are_one_line_each_in_a_pipe(line: CommandLine) -> None:
+    done = line.run("status", columns="20")
+    assert any(
+        row.startswith("stuck: topics") and row.endswith("run `rollstream topics create`")
+        for row in done.stdout.splitlines()
+    ), done.stdout
+    sealed(line)
+    (path,) = visible_files(line.blobs)
+    line.blobs.delete(path)
+    done = line.run("audit", columns="20")
+    assert any(row.startswith("- ") and path in row for row in done.stdout.splitlines())
+
+
 def sealed(line: CommandLine) -> None:
     """Two rollouts of one group and one alone, sealed as far as they can be."""
     line.create_topics()

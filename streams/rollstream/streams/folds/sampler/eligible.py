@@ -40,9 +40,12 @@ def dropped_for(
 ) -> DropReason | None:
     """Returns why groups of these policies will never be served; None where they may be.
 
-    A group is as stale as its oldest member, and off the branch if any member is.
+    A group is as stale as its oldest member, and off the branch if any member is. Policies of
+    another lineage than ``newest``, whose trainer made the branches, are neither.
     """
-    if any(off_branch(policy, branches) for policy in policies):
+    if any(
+        policy.lineage == newest.lineage and off_branch(policy, branches) for policy in policies
+    ):
         return DropReason.OFF_BRANCH
     if max_policy_lag is not None:
         lags = (policy_lag(newest, policy) for policy in policies)

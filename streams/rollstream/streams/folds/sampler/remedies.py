@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from rollstream.runtime.config.sections import SamplerConfig
@@ -13,7 +14,10 @@ def why_waiting(reason: Waits, name: str, config: SamplerConfig) -> str:
     """Why the sampler ``name`` cannot serve sealed groups as they are, and what serves them."""
     match reason:
         case "reward":
-            return "a member has no reward yet; only publish(reward=R) gives it one"
+            return (
+                "a member has no reward, and none can be given later; name one when publishing: "
+                "publish(reward=R)"
+            )
         case "weight_step":
             return (
                 f"max_policy_lag is {config.max_policy_lag} and a member names no weight_step; "
@@ -27,12 +31,23 @@ def why_waiting(reason: Waits, name: str, config: SamplerConfig) -> str:
                 f"{config.lineage!r}), or samplers.{name}.lineage must name theirs"
             )
         case "eval":
-            return (
-                "split is not 'train', so it is never trained on; publish(split='train') is what "
-                "trainers get"
-            )
+            return "they are never served for training; publish(split='train') is what trainers get"
         case _:
             assert_never(reason)
+
+
+def describe_waiting(waiting: Mapping[Waits, int], name: str, config: SamplerConfig) -> list[str]:
+    """A sentence for each reason: how many groups wait, why, and what serves them; groups of split
+    ``eval``, which wait for nothing, last."""
+    sentences = [
+        f"{count:,} wait: {why_waiting(why, name, config)}"
+        for why, count in sorted(waiting.items())
+        if why != "eval"
+    ]
+    count = waiting.get("eval", 0)
+    if count:
+        sentences.append(f"{count:,} eval group{'s'[: count > 1]}, never served for training")
+    return sentences
 
 
 def why_dropped(reason: DropReason, name: str, config: SamplerConfig, policy_epoch: int) -> str:

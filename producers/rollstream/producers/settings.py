@@ -1,0 +1,68 @@
+"""Checks what a producer is made with, or raises ``InvalidSettings``. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from rollstream.producers.errors import InvalidSettings
+from rollstream.producers.validate import checked_origin
+from rollstream.schemas.errors import InvalidRollout
+from rollstream.streams.topics.layout import BadName, check_name_in_topic
+
+
+def check_names(stamped: Mapping[str, Any], namespace: Any, generation: Any) -> None:
+    """The producer's names can be stamped on rollouts, and name a topic.
+
+    Args:
+        stamped: ``environment``, ``replica_id``, ``worker_id`` and ``lineage``.
+    """
+    try:
+        checked_origin(stamped)
+    except InvalidRollout as wrong:
+        raise InvalidSettings(str(wrong)) from None
+    topic_names = {"namespace": namespace, "environment": stamped["environment"]}
+    for field, name in topic_names.items():
+        if not isinstance(name, str):
+            raise InvalidSettings(f"{field} is {name!r}; give a string")
+        if field == "environment" and not name:
+            continue  # Calls name it.
+        try:
+            check_name_in_topic(name)
+        except BadName as wrong:
+            raise InvalidSettings(f"{field} {wrong}") from None
+    if not isinstance(generation, int) or isinstance(generation, bool) or generation < 1:
+        raise InvalidSettings(f"generation is {generation!r}; give a whole number, 1 or more")
+
+
+def check_broker(bootstrap: Any, broker: Any) -> None:
+    """Exactly one of them is given, and can be what it should be."""
+    if (bootstrap is None) == (broker is None):
+        raise InvalidSettings(
+            f"bootstrap is {bootstrap!r} and broker {broker!r}; "
+            "give one of them, for example RolloutProducer('localhost:9092', …)"
+        )
+    if bootstrap is None:
+        if not callable(getattr(broker, "writer", None)):
+            raise InvalidSettings(
+                f"broker is {broker!r}; give a MemoryBroker or KafkaBroker, or Kafka's host:port "
+                "as bootstrap"
+            )
+        return
+    if not isinstance(bootstrap, str) or not bootstrap.strip():
+        found = "empty" if isinstance(bootstrap, str) else repr(bootstrap)
+        raise InvalidSettings(
+            f"bootstrap is {found}; give Kafka's host:port, for example "
+            "RolloutProducer('localhost:9092', …)"
+        )
+
+
+def check_timeout(timeout_s: Any, *, zero_allowed: bool = False) -> None:
+    """A time-out is a finite number of seconds, and not negative."""
+    number = isinstance(timeout_s, Real) and not isinstance(timeout_s, bool)
+    if number and math.isfinite(timeout_s) and (timeout_s > 0 or (zero_allowed and not timeout_s)):
+        return
+    bound = "0 or more" if zero_allowed else "more than 0"
+    raise InvalidSettings(f"timeout_s is {timeout_s!r}; give a number of seconds, {bound}")
