@@ -28,7 +28,7 @@ RUN_TIMEOUT_S = 60.0
 WORKER = """
 from types import SimpleNamespace
 
-policy = SimpleNamespace(version="step-3", step=3, epoch=0)
+policy = SimpleNamespace(version="step-3", step=3, epoch=0, lineage="")
 problem, prompt = "What is 6 times 7?", [1, 2, 3]
 completion = SimpleNamespace(ids=[4, 2], logprobs=[-0.1, -0.2])
 model = SimpleNamespace(sample=lambda problem, n: [completion] * n)

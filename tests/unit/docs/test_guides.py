@@ -127,7 +127,7 @@ def test_groups_with_equal_rewards_are_replaced(tmp_path: Path) -> None:
                             reward=reward,
                         )
         run.seal(GROUPS)
-        found = executed(TRAINING, "all rewards equal", sampler=sampler, step=RELEASED_FROM + 1)
+        found = executed(TRAINING, "equal rewards", sampler=sampler, step=RELEASED_FROM + 1)
         assert found["attempt"] > 0
         assert found["equal"] == []
         assert found["batch"].metrics()["all_equal_share"] == 0.0
