@@ -8,11 +8,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness.documented_run import DocumentedRun
 from harness.pages import rows
 from rollstream.sampler import Batch
 from rollstream.schemas import wire_schemas
-from rollstream.schemas.records import RolloutRecord
+from rollstream.schemas.records import RolloutGroup, RolloutRecord, SampledBatch
 from rollstream.store import open_dataset
 
 PAGE = "data_dictionary.md"
@@ -47,8 +49,9 @@ def test_row_files_have_a_row_for_each_column(tmp_path: Path) -> None:
     assert sorted(listed) == sorted(open_dataset(tmp_path).schema.names)
 
 
-def test_a_record_has_a_row_for_each_field() -> None:
-    assert rows(PAGE, "RolloutRecord") == [field.name for field in fields(RolloutRecord)]
+@pytest.mark.parametrize("kind", [RolloutRecord, RolloutGroup, SampledBatch])
+def test_a_record_has_a_row_for_each_field(kind: type[Any]) -> None:
+    assert rows(PAGE, kind.__name__) == [field.name for field in fields(kind)]
 
 
 def test_a_batch_has_a_row_for_each_public_field() -> None:
