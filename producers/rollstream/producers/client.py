@@ -43,6 +43,9 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         broker: for tests, ``MemoryBroker``; or a ``KafkaBroker`` with properties of your own.
         clock: for tests.
 
+    Raises:
+        InvalidSettings: names the argument, its value and what to give instead.
+
     Examples:
         >>> with RolloutProducer("kafka:9092", environment="math") as producer:
         ...     producer.publish(
@@ -77,9 +80,9 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
                 not known, and batches have 0 there, so give them.
             loss_mask (bool [n] or None, default None): False for tokens of tools and of the
                 environment, which are not trained on; None: all True.
-            reward (float or None, default None): None: not known, and the group waits for it,
-                though nothing can give a score later yet; in a trajectory, what a later segment
-                earned counts for this one too.
+            reward (float or None, default None): None: not known, and since none can be given
+                later, the group is not served; in a trajectory, what a later segment earned counts
+                for this one too.
             rewards (mapping of str to float, default {}): named components of the reward.
             stop_reason (str, default 'stop'): ``stop``, ``length``, ``abort``, or a value of the
                 environment's own.

@@ -271,7 +271,7 @@ def test_a_batch_reads_all_fields_of_its_groups_on_request(world: SamplerWorld) 
         records[0].output_tokens.tolist()
         == batch.tokens[batch.offsets[2] + batch.prompt_lengths[2] : batch.offsets[3]].tolist()
     )
-    group = batch.group(1)
+    group = batch.group(np.int64(1))
     assert group.id == batch.sampled.group_ids[1]
     assert (group.environment, group.policy_version) == ("math", "step-0")
     assert group.metadata["uids"] == sorted(batch.uids[2:])

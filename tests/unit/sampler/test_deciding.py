@@ -115,8 +115,13 @@ def test_groups_off_the_branch_name_the_epoch_that_workers_must_publish() -> Non
             GroupSpec(lineage="b"),
             r"wait: .*publish\(lineage='a'\), or samplers\.trainer-a\.lineage",
         ),
+        (
+            {},
+            GroupSpec(rewards=(None, 1.0)),
+            r"3 wait: .*none can be given later; .*publish\(reward=R\)",
+        ),
     ],
-    ids=["stale", "capacity", "filtered", "lineage"],
+    ids=["stale", "capacity", "filtered", "lineage", "reward"],
 )
 def test_every_reason_has_its_remedy(config: dict[str, Any], spec: GroupSpec, remedy: str) -> None:
     sampler = Decider(**config)

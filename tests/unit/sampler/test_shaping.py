@@ -172,12 +172,6 @@ def test_what_is_no_index_of_a_group_is_refused(read: str, group: Any) -> None:
         getattr(batch, read)(group)
 
 
-@pytest.mark.parametrize("group", [1, np.int64(1), np.array([0, 1])[1]], ids=repr)
-def test_a_group_is_named_by_any_integer(group: int) -> None:
-    batch = batch_of([GroupSpec(), GroupSpec()])
-    assert batch.slot_of(group) == batch.slots[1]
-
-
 @given(st.integers(0, 40), st.integers(1, 9))
 def test_shares_cover_every_slot_once_and_differ_by_one_at_most(groups: int, size: int) -> None:
     shares = [share(groups, rank, size) for rank in range(size)]

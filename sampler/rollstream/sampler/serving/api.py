@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from typing import Self, SupportsIndex
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
@@ -143,7 +143,12 @@ class SamplerApi(ABC):
         return self._ask_for_batch(command, timeout_s)
 
     def replace(
-        self, batch: Batch, groups: Sequence[int], reason: str, *, timeout_s: float | None = None
+        self,
+        batch: Batch,
+        groups: Sequence[SupportsIndex],
+        reason: str,
+        *,
+        timeout_s: float | None = None,
     ) -> Batch:
         """The same batch with other groups in those slots, recorded like every decision.
 

@@ -6,7 +6,7 @@ import importlib
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,11 +182,11 @@ class Batch:
         """All fields but ``read_group``, which asks a sampler that other processes do not have."""
         return [None if f.name == "read_group" else getattr(self, f.name) for f in fields(self)]
 
-    def records(self, group: int) -> list[RolloutRecord]:
+    def records(self, group: SupportsIndex) -> list[RolloutRecord]:
         """The segments of one of this batch's groups with all their fields; see ``group``."""
         return list(self.group(group).rollouts)
 
-    def group(self, group: int) -> RolloutGroup:
+    def group(self, group: SupportsIndex) -> RolloutGroup:
         """One of this batch's groups, with all fields of its segments, read from the store.
 
         Args:
@@ -204,7 +204,7 @@ class Batch:
             )
         return self.read_group(self.step, self.digest, slot)
 
-    def slot_of(self, group: int) -> int:
+    def slot_of(self, group: SupportsIndex) -> int:
         """The slot in the recorded batch of one of this batch's groups; errors as ``group``."""
         if isinstance(group, bool | np.bool_) or not hasattr(group, "__index__"):
             raise InvalidRequest(f"group is {group!r}; give a whole number, the group's index")
