@@ -7,7 +7,7 @@ from typing import Any
 
 from rollstream.producers.outbox import Outbox
 from rollstream.producers.steps import Steps, in_doubt
-from rollstream.producers.validate import GroupAddress
+from rollstream.producers.validate import GroupAddress, failed_members
 from rollstream.schemas.errors import InvalidRollout
 
 LEFT_EARLY = "left early"
@@ -58,14 +58,13 @@ class Membership:
         One in doubt counts. Published again, it would stand for as many more members, and the group
         would be complete without some that were published; as it is, the group waits at worst.
         """
+        reason, count = failed_members(reason, count)
         missing = self._missing()
-        if not 1 <= count <= missing:
+        if count > missing:
             raise InvalidRollout(
                 f"count is {count}, but {missing} of the {self.address.group_size} members of "
                 f"group {self.address.group_uid} are missing"
             )
-        if not reason:
-            raise InvalidRollout("reason is empty; say why the members will never come")
         failed = self.outbox.failed(self.address, reason, count, rollout_uid)
         self._failed += count
         self._admitted.discard(rollout_uid)

@@ -17,6 +17,7 @@ from rollstream.producers.membership import Membership, reason_of
 from rollstream.producers.outbox import Outbox, Outgoing
 from rollstream.producers.steps import Deliver, Send, Steps, deliver_all, send_all
 from rollstream.producers.validate import GroupAddress
+from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import prefix_hash
 
 NO_TURN = "ended without a turn"
@@ -51,6 +52,7 @@ class Turns:
         self._address = address
         self._membership = membership
         self._held: _Held | None = None
+        self._ended = False
         if membership is not None:
             membership.admit(self.rollout_uid)
 
@@ -64,6 +66,10 @@ class Turns:
 
         A turn that raises, here or while the one before it is sent, is discarded.
         """
+        if self._ended:
+            raise InvalidRollout(
+                f"trajectory {self.rollout_uid} has ended with its block; begin another one"
+            )
         for name in _OF_THE_TRAJECTORY:
             if name in given:
                 raise TypeError(f"{name!r} is the trajectory's; a turn does not take it")
@@ -87,6 +93,7 @@ class Turns:
 
         A rollout whose end could not be published is missing in its group.
         """
+        self._ended = True
         held = self._held
         if held is not None and error is None:
             yield self._outbox.rollout({**held.fields, "is_last_segment": True})

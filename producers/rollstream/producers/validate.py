@@ -60,6 +60,14 @@ def checked_origin(origin: Mapping[str, Any]) -> None:
         raise _invalid(broken) from None
 
 
+def failed_members(reason: str, count: int) -> tuple[str, int]:
+    """Why how many members of a group will never come, checked as ``group_address`` checks."""
+    try:
+        return _filled_text("reason", reason), _number("count", count)
+    except rules.BrokenRule as broken:
+        raise _invalid(broken) from None
+
+
 def segment_fields(given: Mapping[str, Any], stamped: Mapping[str, Any]) -> dict[str, Any]:
     """All fields of the ``rollout`` schema, checked and packed.
 
@@ -140,6 +148,8 @@ def _number(name: str, value: Any) -> int:
     if value.__class__ is int and value in rules.BOUNDS[name]:
         return int(value)
     try:
+        if value.__class__ is bool:
+            raise TypeError(value)
         number = int(value.__index__())
     except (AttributeError, TypeError) as error:
         raise InvalidRollout(f"{name} is {value!r}; give a whole number") from error

@@ -207,6 +207,33 @@ def test_a_failed_member_is_told_with_its_reason(stage: Stage) -> None:
     assert (failed.count, failed.reason, failed.group_size) == (2, "sandbox died", 3)
 
 
+@pytest.mark.parametrize(
+    ("reason", "count", "message"),
+    [
+        ("", 1, "reason is ''; give a string"),
+        (RuntimeError("sandbox died"), 1, "reason is RuntimeError.*; give a string"),
+        ("sandbox died", 0, "count is 0; give a number from 1"),
+        ("sandbox died", 1.5, "count is 1.5; give a whole number"),
+        ("sandbox died", "1", "count is '1'; give a whole number"),
+        ("sandbox died", True, "count is True; give a whole number"),
+        ("sandbox died", 4, "count is 4, but 3 of the 4 members"),
+    ],
+)
+def test_a_failure_that_is_refused_leaves_the_members_missing(
+    stage: Stage, reason: Any, count: Any, message: str
+) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_size=4) as group:
+            await group.publish(**sampled())
+            with pytest.raises(InvalidRollout, match=message):
+                await group.fail(reason, count=count)
+            await group.fail("sandbox died", count=np.int64(2))  # type: ignore[arg-type]
+
+    stage.play(scenario)
+    failures = [event for _, _, event in stage.log() if isinstance(event, Failed)]
+    assert [(f.count, f.reason) for f in failures] == [(2, "sandbox died"), (1, "left early")]
+
+
 @pytest.mark.proves("F16")
 def test_leaving_a_group_early_fails_what_is_missing(stage: Stage) -> None:
     async def scenario(producer: AnyProducer) -> None:
@@ -320,6 +347,23 @@ def test_a_turn_that_cannot_be_written_is_refused_as_if_it_was_never_given(
     assert [(h.segment_idx, h.is_last_segment) for h in (first, last)] == [(0, False), (1, True)]
     tokens = [np.array(values, "<i4").tobytes() for values in ([0], [3, 4, 5])]
     assert (first.prefix_hash, last.prefix_hash) == ("", prefix_hash("", *tokens))
+
+
+@pytest.mark.parametrize("turns_before", [0, 1, 2])
+def test_a_turn_after_the_end_of_its_trajectory_is_refused(
+    stage: Stage, turns_before: int
+) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.trajectory(example_id="ex", rollout_uid="mine") as turns:
+            for _ in range(turns_before):
+                await turns.turn(**sampled())
+        for _ in range(2):
+            with pytest.raises(InvalidRollout, match="mine has ended"):
+                await turns.turn(**sampled())
+
+    stage.play(scenario)
+    ends = [s.header.is_last_segment for s in segments_of(stage.log())]
+    assert ends == [False, True][2 - turns_before :]
 
 
 @pytest.mark.proves("F16")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from harness.faults import Append, Fate, FaultyBroker
 from harness.history import problems_of
 from harness.rollouts import encode_segment
 from harness.sealing import SealWorld
@@ -142,6 +143,37 @@ def test_what_cannot_be_read_becomes_a_dead_letter_and_the_rest_goes_on() -> Non
     assert {letter.reason: letter.value for letter in letters} == bad
     assert [letter.offset for letter in letters] == [1, 2, 3, 4]
     assert sealer.stats().dead_letters == 4
+
+
+def test_records_after_a_dead_letter_that_is_refused_are_read_again_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollstream.consumers.sealing.dead_letters.LETTERS_MAX", 1)
+    world = SealWorld(partitions=2)
+    refused = [True]
+
+    def decide(append: Append) -> Fate:
+        letter = append.topic == world.layout.dead_letters()
+        return Fate.DROP if letter and refused else Fate.PASS
+
+    sealer = world.sealer(broker=FaultyBroker(world.new_broker(), decide, clock=world.clock))
+    world.run(sealer)  # It has both partitions, so one poll reads all of these.
+    uids = []
+    for partition in range(2):
+        for number in range(4):
+            uids.append(f"p{partition}-{number}")
+            world.publish(uids[-1], partition=partition)
+            if (partition, number) == (0, 2):
+                world.put(b"no avro at all", partition=partition)
+    world.run(sealer, seconds=100)
+    assert world.groups() == [("p0-0", "p0-1"), ("p1-0", "p1-1"), ("p1-2", "p1-3")]
+    assert [at.position for at in sealer.stats().partitions] == [3, 4]
+    refused.clear()
+    world.run(sealer)
+    assert ("p0-2", "p0-3") in world.groups()
+    assert world.settled() == {"unreadable": 1}
+    assert sealer.stats().read == 9, "each counts once, however often it is read"
+    assert problems_of(world, uids) == []
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
-"""A partition that is taken away while a flush of it is on its way."""
+"""A partition that is taken away while a claim or a flush of it is on its way."""
 
 from __future__ import annotations
 
 import pytest
 
 from harness.held_workers import HeldWorkers
-from harness.history import problems_of
+from harness.history import claims, problems_of
 from harness.sealing import EvictableBroker, SealWorld
+from rollstream.consumers.sealing.environment import ASK_EVERY_S
 
 
 @pytest.mark.parametrize("successor_first", [False, True])
@@ -32,4 +33,25 @@ def test_a_flush_that_ends_after_its_partition_was_revoked_seals_nothing_twice(
     world.run(owner, successor, seconds=3)
     assert sum(len(sealer.stats().partitions) for sealer in (owner, successor)) == 1
     assert owner.stats().segments + successor.stats().segments == 2
+    assert problems_of(world, "ab") == []
+
+
+@pytest.mark.proves("F1")
+def test_a_late_claim_of_a_zombie_stops_it_and_holds_its_successor_up_for_no_time() -> None:
+    workers = HeldWorkers()
+    workers.holding = True
+    world = SealWorld(partitions=1)
+    broker = EvictableBroker(world.logs)
+    zombie = world.sealer(broker=broker, workers=workers)
+    world.run(zombie)
+    broker.evict()
+    successor = world.sealer()
+    world.run(successor)
+    workers.go_on()  # Its claim is confirmed, and fences the successor.
+    world.publish("a")
+    world.publish("b")
+    world.run(zombie, successor, seconds=ASK_EVERY_S / 2)
+    assert world.groups() == [("a", "b")]
+    assert [len(sealer.stats().partitions) for sealer in (zombie, successor)] == [0, 1]
+    assert claims(world.confirmed_events()) == 3
     assert problems_of(world, "ab") == []

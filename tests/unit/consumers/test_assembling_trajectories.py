@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.assembling import Drive
+from harness.assembling import RECORD_BYTES, Drive
 from harness.rollouts import make_segment
 from rollstream.schemas.ids import prefix_hash
 from rollstream.schemas.reasons import SettleReason
@@ -49,6 +49,22 @@ def test_a_chain_that_does_not_fit_is_broken_and_counts_as_failed(second: dict[s
     drive.rollout("a", group_uid="g", group_size=2)
     assert drive.members() == [("a",)]
     assert drive.settled() == dict.fromkeys((0, 1), SettleReason.BROKEN_CHAIN)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_broken_chain_is_settled_as_it_came_and_writes_no_bytes(others: int) -> None:
+    drive = Drive()
+    size = others + 1
+    turn(drive, "t", 1, last=True, group_uid="g", group_size=size, continuation_of="other")
+    turn(drive, "t", 0, last=False, group_uid="g", group_size=size)
+    for number in range(others):
+        drive.rollout(f"a{number}", group_uid="g", group_size=size)
+    plan = drive.commit()
+    assert plan is not None
+    (decision,) = plan.decisions
+    assert [(s.offset, s.segment_idx) for s in decision.settled] == [(0, 1), (1, 0)]
+    assert decision.size == plan.size == others * RECORD_BYTES
+    assert (drive.assembler.pending.records, drive.assembler.pending.size) == (0, 0)
 
 
 def test_a_chain_that_fits_is_whole() -> None:

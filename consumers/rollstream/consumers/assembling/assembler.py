@@ -281,10 +281,13 @@ class Assembler:
 
     def _drop_chain(self, uid: str, chain: Chain, reason: SettleReason) -> None:
         """Settles the trajectory's segments together with its group."""
+        group = chain.group
         self.pending.remove_chain(uid, chain)
-        chain.group.settlements += [
+        group.payload -= chain.size  # Only the offsets are kept.
+        self.pending.size -= chain.size
+        group.settlements += [
             Settlement(reason, offset, uid, segment.header.segment_idx)
-            for offset, segment in chain.rows()
+            for offset, segment in sorted(chain.rows())  # As they came.
         ]
 
     # --- time and bounds ---

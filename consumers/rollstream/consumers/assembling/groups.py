@@ -86,7 +86,7 @@ class PendingGroups:
         return chain
 
     def remove_chain(self, uid: str, chain: Chain) -> None:
-        """The trajectory is complete or settled; its records stay counted in its group."""
+        """The trajectory is complete or settled; what it holds stays counted in its group."""
         del self.chains[uid], chain.group.chains[uid]
 
     def next_expired_chain(self, now_us: int, lag_limit: int) -> Chain | None:

@@ -44,10 +44,10 @@ class EnvironmentSealer:
             for record in records:
                 by_number[record.partition].append(record)
             for number, listed in by_number.items():
-                partition = self._partitions.get(TopicPartition(self._topic, number))
-                if partition is not None and partition.state not in FINAL_STATES:
-                    assert partition.intake is not None, f"{partition.source} was not begun"
-                    partition.intake.take(listed)
+                # The reader returns no records of a partition that was not begun, or was revoked.
+                intake = self._partitions[TopicPartition(self._topic, number)].intake
+                assert intake is not None, f"{self._topic}[{number}] was not begun"
+                intake.take(listed)
             self._adopt()
         except BrokerUnavailable as error:
             _log.warning("%s: %s; the next step asks again", self._context.environment, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import accumulate
-from typing import assert_never
+from typing import Literal, assert_never
 
 import xxhash
 
@@ -106,7 +106,7 @@ def _draw(bucket: Sequence[KnownGroup], text: str, recency: Recency) -> int:
     return next((i for i, bound in enumerate(bounds) if point * bounds[-1] < bound), 0)
 
 
-def _weights(bucket: Sequence[KnownGroup], recency: Recency) -> list[float]:
+def _weights(bucket: Sequence[KnownGroup], recency: Literal["linear", "exp"]) -> list[float]:
     """A weight a group, by the rank of its oldest policy among the distinct ones in the bucket.
 
     ``linear``: the rank itself, the oldest 1. ``exp``: each rank twice as likely as the one before.
@@ -114,8 +114,6 @@ def _weights(bucket: Sequence[KnownGroup], recency: Recency) -> list[float]:
     ages = [(policy.epoch, policy.step) for policy in (group.policies[0] for group in bucket)]
     ranks = {age: rank for rank, age in enumerate(sorted(set(ages)), start=1)}
     match recency:
-        case "uniform":
-            return [1.0] * len(ages)
         case "linear":
             return [float(ranks[age]) for age in ages]
         case "exp":

@@ -155,7 +155,8 @@ class Owner:
     def close(self) -> None:
         """Releases everything; nothing is written to the logs. Idempotent."""
         with self._lock:
-            self._ownership = Ownership.CLOSED
+            if self._ownership is not Ownership.FENCED:  # Once fenced, it stays so.
+                self._ownership = Ownership.CLOSED
             self._log.release()
             self._projector.close()
             self._stop_following()
