@@ -350,9 +350,7 @@ def test_a_turn_that_cannot_be_written_is_refused_as_if_it_was_never_given(
 
 
 @pytest.mark.parametrize("turns_before", [0, 1, 2])
-def test_a_turn_after_the_end_of_its_trajectory_is_refused(
-    stage: Stage, turns_before: int
-) -> None:
+def test_a_turn_after_the_end_of_its_trajectory_is_refused(stage: Stage, turns_before: int) -> None:
     async def scenario(producer: AnyProducer) -> None:
         async with producer.trajectory(example_id="ex", rollout_uid="mine") as turns:
             for _ in range(turns_before):

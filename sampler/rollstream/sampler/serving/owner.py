@@ -95,13 +95,13 @@ class Owner:
         )
         self._state = self._log.fold
         self._ownership = Ownership.IN_DOUBT
-        self._successor = ""  # Who took over, for people.
+        self._successor = ""  # Who took over, for people; kept when it is closed.
         self._lock = threading.Lock()
 
     @property
     def fenced(self) -> bool:
         """Whether another owner took over; it stays so."""
-        return self._ownership is Ownership.FENCED
+        return self._successor != ""
 
     def state_digest(self) -> bytes:
         """A digest of the state as it was folded so far."""
@@ -155,8 +155,7 @@ class Owner:
     def close(self) -> None:
         """Releases everything; nothing is written to the logs. Idempotent."""
         with self._lock:
-            if self._ownership is not Ownership.FENCED:  # Once fenced, it stays so.
-                self._ownership = Ownership.CLOSED
+            self._ownership = Ownership.CLOSED
             self._log.release()
             self._projector.close()
             self._stop_following()

@@ -1,0 +1,36 @@
+"""Who owns a sampler's decision log, and who knows of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.sampler_worlds import memory_world
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.entropy import SystemEntropy
+from rollstream.sampler.deciding.queries import AskProgress
+from rollstream.sampler.serving.owner import Owner
+from rollstream.sampler.shaping.scratch import Fresh
+from rollstream.streams.errors import Fenced
+
+
+def test_an_owner_that_was_fenced_is_so_after_it_was_closed_too() -> None:
+    world = memory_world()
+    shared: dict[str, Any] = {
+        "broker": world.broker(),
+        "store": world.store,
+        "clock": SystemClock(),
+        "entropy": SystemEntropy(),
+        "memory": Fresh(),
+    }
+    first, successor = (Owner(world.name, world.config, **shared) for _ in range(2))
+    first.start()
+    successor.start()
+    with pytest.raises(Fenced, match="taken over"):
+        first.execute(AskProgress(), 0.0)
+    assert first.fenced
+    for owner in (first, successor):
+        owner.close()
+    assert (first.fenced, successor.fenced) == (True, False)
+    world.close()
