@@ -55,8 +55,9 @@ class Membership:
     def fail(self, reason: str, count: int = 1, rollout_uid: str = "") -> Steps[None]:
         """Publishes that members will never come; they count unless that was not queued.
 
-        One in doubt counts. Published again, it would stand for as many more members, and the group
-        would be complete without some that were published; as it is, the group waits at worst.
+        A failure in doubt counts and is not repeated: if both were written, its members would be
+        counted twice and the group would be complete without some that were published. At worst the
+        group waits.
         """
         reason, count = failed_members(reason, count)
         missing = self._missing()

@@ -63,7 +63,7 @@ HEALTHY_SAMPLER = SamplerFigures(
     ("partition", "of_sampler", "stage", "reason"),
     [
         ({}, {}, "", "nothing is stuck"),
-        ({"ingest_end": 0, "watermark": 0}, {}, "env replicas", "nothing was ever published"),
+        ({"ingest_end": 0, "watermark": 0}, {}, "env workers", "nothing was ever published"),
         ({"kept_from": 95}, {}, "sealers", "retention deleted 5 records of math[0]"),
         ({"owner": ""}, {}, "sealers", "no sealer ever claimed"),
         (
@@ -78,13 +78,13 @@ HEALTHY_SAMPLER = SamplerFigures(
         (
             {"watermark": 100, "published_age_s": 80.0},
             {"decision_age_s": 90.0, "ready": 0},
-            "env replicas",
+            "env workers",
             "nothing was published to math for 80 s",
         ),
         (
             {},
             {"decision_age_s": 90.0, "ready": 0, "dropped_since": {"off_branch": 7, "stale": 1}},
-            "env replicas",
+            "env workers",
             "t served nothing for 90 s; of 8 groups 7 were dropped as off_branch: "
             "a resume went back to before the weights that they name; workers must "
             "publish(policy_epoch=2), as publish_policy returned it",
@@ -92,13 +92,13 @@ HEALTHY_SAMPLER = SamplerFigures(
         (
             {},
             {"decision_age_s": 90.0, "ready": 2, "dropped_since": {"stale": 7}},
-            "env replicas",
+            "env workers",
             "raise samplers.t.max_policy_lag",
         ),
         (
             {},
             {"decision_age_s": 90.0, "ready": 0, "dropped_since": {"filtered": 7}},
-            "env replicas",
+            "env workers",
             "without accept",
         ),
         (
@@ -118,7 +118,7 @@ HEALTHY_SAMPLER = SamplerFigures(
         (
             {},
             {"decision_age_s": 90.0, "ready": 0, "waiting_since": {"reward": 10}},
-            "env replicas",
+            "env workers",
             "t served nothing for 90 s; of 10 groups 10 wait: a member has no reward, and none "
             "can be given later; name one when publishing: publish(reward=R)",
         ),
@@ -131,13 +131,13 @@ HEALTHY_SAMPLER = SamplerFigures(
         (
             {"watermark": 100, "published_age_s": 80.0},
             {"decision_age_s": 90.0, "ready": 0, "waiting": {"reward": 10}},
-            "env replicas",
+            "env workers",
             "no group ready (10 wait: a member has no reward, and none can be given later",
         ),
         (
             {},
             {"decision_age_s": 90.0, "ready": 0, "waiting_since": {"eval": 10}},
-            "env replicas",
+            "env workers",
             "of 10 groups 10 are eval groups: they are never served for training; "
             "publish(split='train')",
         ),

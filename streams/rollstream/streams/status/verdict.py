@@ -21,7 +21,7 @@ class Verdict(NamedTuple):
 
 
 def first_stuck(figures: Figures, config: RollstreamConfig) -> Verdict:
-    """The first stage that is stuck, in the order topics, env replicas, sealers, sampler, trainer.
+    """The first stage that is stuck, in the order topics, env workers, sealers, sampler, trainer.
 
     Stages after a stuck one wait for it, so only the first is named.
     """
@@ -36,7 +36,7 @@ def first_stuck(figures: Figures, config: RollstreamConfig) -> Verdict:
                 "were settled; run `rollstream audit`, and raise kafka.retention_hours",
             )
     if not any(partition.ingest_end for partition in figures.partitions):
-        return Verdict("env replicas", "nothing was ever published; start the env workers")
+        return Verdict("env workers", "nothing was ever published; start the env workers")
     verdicts = chain(
         (_sealing(p, config.environments[p.environment]) for p in figures.partitions),
         (_sampling(s, figures, config.samplers[s.name]) for s in figures.samplers),
@@ -95,7 +95,7 @@ def _sampling(sampler: SamplerFigures, figures: Figures, config: SamplerConfig) 
     ]
     if ages and min(ages) > QUIET_S:
         return Verdict(
-            "env replicas",
+            "env workers",
             f"nothing was published to {', '.join(sampler.environments)} for {min(ages):.0f} s "
             f"and {name} has no group ready{_waiting(sampler, config)}; are the env workers still "
             "running?",
@@ -109,7 +109,7 @@ def _unserved(sampler: SamplerFigures, config: SamplerConfig) -> Verdict:
         (
             count,
             f"were dropped as {reason}",
-            "sampler" if reason == DropReason.CAPACITY else "env replicas",
+            "sampler" if reason == DropReason.CAPACITY else "env workers",
             why_dropped(reason, sampler.name, config, sampler.policy_epoch),
         )
         for reason, count in sampler.dropped_since.items()
@@ -118,7 +118,7 @@ def _unserved(sampler: SamplerFigures, config: SamplerConfig) -> Verdict:
         (
             count,
             "are eval groups" if why == "eval" else "wait",
-            "env replicas",
+            "env workers",
             why_waiting(why, sampler.name, config),
         )
         for why, count in sampler.waiting_since.items()
