@@ -128,7 +128,7 @@ def test_status_names_missing_topics(line: CommandLine) -> None:
 @pytest.mark.proves("F17")
 def test_status_follows_rollouts_down_the_stages(line: CommandLine) -> None:
     line.create_topics()
-    assert "stuck: env replicas – nothing was ever published" in line.run("status").stdout
+    assert "stuck: env workers – nothing was ever published" in line.run("status").stdout
     writer = line.broker().writer()
     for name in ("a", "b"):
         value = encode_segment(rollout_uid=name, group_uid="g", group_size=2)
