@@ -100,7 +100,8 @@ def replay_step(
         The newest decision for the step and the replacements in it, in their order.
 
     Raises:
-        UnknownStep: the log has no decision for the step. ConfigError, UnknownSampler.
+        UnknownStep: the log has no decision for the step.
+        ConfigError, UnknownSampler: the configuration is wrong, or has no such sampler.
         BrokerUnavailable: a log was not read within ``timeout_s``.
     """
     loaded = configured(config)
@@ -126,8 +127,9 @@ def check_from_files(
         trainer_epoch: in which the step was decided; None: the newest that has a file of it.
 
     Raises:
-        BlobMissing: the decision was not projected, or a file of it is gone. CorruptFile.
-        ConfigError, UnknownSampler.
+        BlobMissing: the decision was not projected, or a file of it is gone.
+        CorruptFile: a file is damaged.
+        ConfigError, UnknownSampler: the configuration is wrong, or has no such sampler.
     """
     loaded = configured(config)
     sampler_config(name, loaded)
