@@ -1,4 +1,4 @@
-"""Rollouts for tests: fields, bytes and segments from a few overrides.
+"""Rollouts for tests: entries, records and columns from a few overrides.
 
 Every default is fixed, so two calls give equal rollouts; name a ``rollout_uid`` where identity
 matters. ``members`` gives several that differ in nothing else.
@@ -6,99 +6,125 @@ matters. ``members`` gives several that differ in nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rollstream.schemas.codec import Segment, decode, encode_rollout
-from rollstream.schemas.columns import array_fields, rare_fields
+from rollstream.schemas.columns import Columns
+from rollstream.schemas.fields import array_fields
+from rollstream.schemas.ingest.encode import encode_entries
+from rollstream.schemas.ingest.entry import Entry, EntryKind, Failure, NamedArray
+from rollstream.schemas.ingest.gather import Run, gather
+from rollstream.schemas.ingest.record import IngestRecord, decode_record
 
 CREATED_TS = 1_700_000_000_000_000
-_NO_EXTRAS: Mapping[str, Any] = {
-    "actor_logprobs": None,
-    "actor_logprob_sum": None,
-    "actor_policy_version": "",
-    "ref_logprobs": None,
-    "token_rewards": None,
-    "weight_steps": None,
-    "token_arrays": [],
-    "attachments": [],
-    "messages": "",
-}
+ENVIRONMENT = "math"
+WORKER = "worker-0"
 
 
 def make_fields(**overrides: Any) -> dict[str, Any]:
-    """All fields of the newest ``rollout`` schema, as they travel.
+    """The fields of one segment, as an entry has them.
 
-    Arrays may be given as any sequence (they are packed) or as packed bytes. Fields that travel in
-    ``extras`` are given flat, like the rest: ``make_fields(ref_logprobs=[0.0, 0.0, 0.0])``.
-    ``prompt_count`` and ``token_count`` follow the tokens unless they are given.
+    Arrays may be given as any sequence (they are packed) or as packed bytes, ``token_arrays`` as a
+    mapping to arrays. ``prompt_count`` and ``token_count`` follow the tokens unless they are given.
     """
     fields: dict[str, Any] = {
-        "environment": "math",
         "example_id": "ex-1",
         "group_uid": "",
         "group_size": 0,
         "rollout_uid": "uid-0",
+        "metadata": "{}",
         "segment_idx": 0,
         "is_last_segment": True,
-        "continuation_of": "",
-        "prefix_hash": "",
         "lineage": "",
         "policy_version": "step-0",
         "policy_epoch": 0,
         "weight_step": 0,
         "replica_id": "replica-0",
-        "worker_id": "worker-0",
-        "created_ts": CREATED_TS,
-        "reward": 1.0,
         "split": "train",
         "stop_reason": "stop",
+        "actor_policy_version": "",
+        "created_ts": CREATED_TS,
+        "reward": 1.0,
         "prompt_tokens": [11, 12],
         "output_tokens": [21, 22, 23],
-        "rewards": {},
-        "metadata": "{}",
-        "extras": None,
+        **overrides,
     }
-    rare = {name: value for name, value in overrides.items() if name in rare_fields()}
-    fields.update({name: value for name, value in overrides.items() if name not in rare})
     for name, dtype in array_fields().items():
-        for where in (fields, rare):
-            if where.get(name) is not None and not isinstance(where[name], bytes):
-                where[name] = np.asarray(where[name], dtype).tobytes()
+        if fields.get(name) is not None and not isinstance(fields[name], bytes):
+            fields[name] = np.asarray(fields[name], dtype).tobytes()
     token_count = len(fields["output_tokens"]) // 4
     fields.setdefault("prompt_count", len(fields["prompt_tokens"]) // 4)
     fields.setdefault("token_count", token_count)
     fields.setdefault("logprobs", np.full(token_count, -0.5, "<f4").tobytes())
     fields.setdefault("loss_mask", None)
-    if rare:
-        fields["extras"] = {**_NO_EXTRAS, **rare}
+    if "token_arrays" in fields:
+        named = fields["token_arrays"].items()
+        fields["token_arrays"] = {name: named_array(values) for name, values in named}
     return fields
 
 
-def encode_segment(**overrides: Any) -> bytes:
-    """The bytes that a producer would publish."""
-    return encode_rollout(make_fields(**overrides))
+def named_array(values: Any) -> NamedArray:
+    """One segment's values of a named array; ``values`` is [n, …], or one already."""
+    if isinstance(values, NamedArray):
+        return values
+    array = np.ascontiguousarray(values)
+    return NamedArray(array.dtype.str, array.shape[1:], array.tobytes())
 
 
-def make_segment(**overrides: Any) -> Segment:
+def make_entry(**overrides: Any) -> Entry:
+    """A segment as a producer holds it (see ``make_fields``)."""
+    return Entry(make_fields(**overrides))
+
+
+def make_dispatched(**overrides: Any) -> Entry:
+    """The entry that a group was dispatched."""
+    return Entry(_control_fields({"rollout_uid": "", **overrides}), EntryKind.DISPATCHED)
+
+
+def make_failed(*, count: int = 1, reason: str = "crashed", **overrides: Any) -> Entry:
+    """The entry that members of a group failed."""
+    return Entry(_control_fields(overrides), EntryKind.FAILED, Failure(count, reason))
+
+
+def _control_fields(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    nothing = {"prompt_tokens": b"", "output_tokens": b"", "logprobs": None, "reward": None}
+    group = {"group_uid": "group-1", "group_size": 2, "policy_version": "", "weight_step": -1}
+    return make_fields(**{**nothing, **group, **overrides})
+
+
+def encode_record(
+    entries: Sequence[Entry],
+    *,
+    environment: str = ENVIRONMENT,
+    worker_id: str = WORKER,
+    partitions: int = 1,
+) -> bytes:
+    """The bytes that a producer would append."""
+    return encode_entries(
+        entries, environment=environment, worker_id=worker_id, partitions=partitions
+    )
+
+
+def make_record(entries: Sequence[Entry], **of_record: Any) -> IngestRecord:
     """The same as a reader sees it."""
-    segment = decode(encode_segment(**overrides))
-    assert isinstance(segment, Segment)
-    return segment
+    return decode_record(encode_record(entries, **of_record))
 
 
-def members(count: int, **overrides: Any) -> list[Segment]:
+def encode_segment(**overrides: Any) -> bytes:
+    """The bytes of a record of one segment."""
+    return encode_record([make_entry(**overrides)])
+
+
+def members(count: int, **overrides: Any) -> list[Entry]:
     """``count`` segments with uids ``uid-0``, ``uid-1``, … and rewards 0, 1, 0, 1, …"""
     return [
-        make_segment(**{"rollout_uid": f"uid-{i}", "reward": float(i % 2), **overrides})
+        make_entry(**{"rollout_uid": f"uid-{i}", "reward": float(i % 2), **overrides})
         for i in range(count)
     ]
 
 
-def token_array(name: str, values: Any) -> dict[str, Any]:
-    """An element of ``token_arrays`` as it travels; ``values`` is [n, …], little-endian."""
-    array = np.ascontiguousarray(values)
-    shape = list(array.shape[1:])
-    return {"name": name, "dtype": array.dtype.str, "shape": shape, "data": array.tobytes()}
+def make_columns(entries: Sequence[Entry], **of_record: Any) -> Columns:
+    """Segments as columns."""
+    return gather([Run(make_record(entries, **of_record), 0, len(entries))])

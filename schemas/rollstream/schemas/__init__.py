@@ -4,12 +4,11 @@ Map, a line a file:
 
 - ``avsc/``            the only list of fields; one file a schema and version
 - ``wire_schemas``     loads them; fingerprints; which fields are packed arrays
+- ``fields``           the fields of a rollout segment, from ``ingest_record.v1.avsc``
+- ``ingest/``          records of the ingest log: several entries as columns
 - ``rules``            the rules on a rollout's fields, with their limits
 - ``codec``            encodes and decodes events (Avro single-object encoding)
 - ``event_converter``  events to fastavro's dicts and back
-- ``plain_writer``     writes rollouts without rare fields faster than fastavro does
-- ``rollout_reader``   reads rollouts; ``header_reader`` their headers, ``varint`` Avro's integers
-- ``header``           ``RolloutHeader``: all that a decision may read, never a token
 - ``columns``          ``Columns``: many segments as ragged arrays
 - ``records``          ``RolloutRecord`` and relatives: the user's view of rollouts
 - ``events/``          one dataclass an event, by log

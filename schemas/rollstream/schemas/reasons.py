@@ -6,9 +6,9 @@ from enum import StrEnum
 
 
 class SettleReason(StrEnum):
-    """Why an offset of the ingest log ended without a readable group.
+    """Why an entry of the ingest log ended without a readable group.
 
-    ``dispatched`` is no loss: the record said that a group was begun, and it is settled with that
+    ``dispatched`` is no loss: the entry said that a group was begun, and it is settled with that
     group. Every other one is a rollout, or a control event about one, that nobody will train on.
     """
 

@@ -13,8 +13,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.schemas.columns import Columns, array_fields, scalar_fields
+from rollstream.schemas.columns import Columns
 from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.fields import array_fields, scalar_fields
 from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.schemas.order import UNKNOWN_STEP
 
@@ -40,7 +41,7 @@ class RolloutMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RolloutRecord:
-    """One rollout segment; the fields are those of ``rollout.v1.avsc``, extras among them.
+    """One rollout segment; the fields are those of ``rollstream.schemas.fields``.
 
     Attributes:
         prompt_tokens: int32 [prompt_count].
@@ -160,7 +161,11 @@ def records_from(columns: Columns) -> list[RolloutRecord]:
 
 
 def _record(columns: Columns, row: int) -> RolloutRecord:
-    values: dict[str, Any] = {name: columns.scalars[name][row] for name in scalar_fields()}
+    values: dict[str, Any] = {}
+    for field in scalar_fields():
+        column = columns.scalars[field.name]
+        value = column[row].item() if isinstance(column, np.ndarray) else column[row]
+        values[field.name] = None if value != value else value  # NaN: none.
     for name in array_fields():
         ragged = columns.arrays.get(name)
         values[name] = None if ragged is None else ragged.row(row)
@@ -168,20 +173,16 @@ def _record(columns: Columns, row: int) -> RolloutRecord:
     if whole is not None:
         values["actor_logprobs"] = whole
     uid = values["rollout_uid"]
-    values["rewards"] = dict(values["rewards"])
     values["metadata"] = _from_json("metadata", values["metadata"], uid)
     values["messages"] = tuple(_from_json("messages", values["messages"] or "[]", uid))
-    values["attachments"] = {one["name"]: one["data"] for one in values["attachments"]}
+    values["rewards"] = {} if columns.rewards is None else columns.rewards.row(row)
+    values["attachments"] = {} if columns.attachments is None else dict(columns.attachments[row])
     values["token_arrays"] = {
-        one["name"]: token_array(one, values["token_count"]) for one in values["token_arrays"]
+        name: carried
+        for name, ragged in columns.token_arrays.items()
+        if (carried := ragged.row(row)) is not None
     }
     return RolloutRecord(**values)
-
-
-def token_array(wire: Mapping[str, Any], rows: int) -> NDArray[Any]:
-    """A view [rows, …] of one element of ``token_arrays``."""
-    flat: NDArray[Any] = np.frombuffer(wire["data"], np.dtype(wire["dtype"]))
-    return flat.reshape(rows, *wire["shape"])
 
 
 def _from_json(name: str, text: str, uid: str) -> Any:

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite, prod
-from operator import attrgetter
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
 from rollstream.schemas.errors import RollstreamError
-from rollstream.schemas.events import Dispatched, Failed
-from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.order import UNKNOWN_STEP
 
 INT_MAX = 2**31 - 1
@@ -34,10 +31,7 @@ BOUNDS: Mapping[str, range] = {
     "created_ts": range(CREATED_TS_MAX + 1),
     "count": range(1, INT_MAX + 1),
 }
-# Seal events repeat these names of thousands of rollouts; each must leave room for the others.
-REPEATED_NAMES = (
-    *("example_id", "group_uid", "rollout_uid", "lineage", "replica_id", "split", "stop_reason"),
-)
+# Of a name that seal events repeat for thousands of rollouts: each must leave room for the others.
 NAME_CHARS_MAX = 4_096
 # A policy version names a folder, and file systems take names of 255 bytes.
 VERSION_BYTES_MAX = 200
@@ -58,7 +52,6 @@ _PLAIN_KINDS = "biufc"  # What crosses languages as raw bytes: no objects, no te
 # Attachments travel inside the rollout; two large images fit, and a topic's record limit (16 MiB)
 # stays out of reach for them.
 ATTACHED_BYTES_MAX = 4 * 1024 * 1024
-_names_of = attrgetter(*REPEATED_NAMES)
 
 
 class BrokenRule(RollstreamError):
@@ -135,73 +128,3 @@ def check_token_rows(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> N
     if not sides_fit or prod(shape) * dtype.itemsize > TOKEN_ROW_BYTES_MAX:
         remedy = f"one token's values may have {TOKEN_ROW_BYTES_MAX} bytes"
         raise BrokenRule(field, f"has trailing shape {tuple(shape)} of {dtype}", remedy)
-
-
-def check_counts(header: RolloutHeader, body: Mapping[str, Any]) -> None:
-    """The arrays have as many values as the header says."""
-    counts = {"prompt_tokens": header.prompt_count, "output_tokens": header.token_count}
-    for name, count in counts.items():
-        if len(body[name]) != 4 * count:
-            finding = f"has {len(body[name]) / 4:g} values"
-            raise BrokenRule(name, finding, f"prompt_count or token_count says {count}")
-    check_lengths(body, PER_TOKEN_BYTES, header.token_count)
-
-
-def check_segment(header: RolloutHeader, body: Mapping[str, Any]) -> None:
-    """The values of a decoded segment whose ``check_counts`` holds, apart from its names."""
-    if not (
-        0 <= header.group_size <= INT_MAX
-        and 0 <= header.segment_idx <= INT_MAX
-        and 0 <= header.policy_epoch <= INT_MAX
-        and UNKNOWN_STEP <= header.weight_step <= LONG_MAX
-        and 0 <= header.created_ts <= CREATED_TS_MAX
-    ):
-        for name in BOUNDS.keys() & header._fields:
-            check_number(name, getattr(header, name))
-    if header.reward is not None and not isfinite(header.reward):
-        check_finite("reward", header.reward)
-    extras, mask = body["extras"], body["loss_mask"]
-    if mask is not None and bytes(mask).translate(None, b"\x00\x01"):
-        raise BrokenRule("loss_mask", "has bytes other than 0 and 1", "give one of them a token")
-    if extras is not None:
-        check_lengths(extras, RARE_PER_TOKEN_BYTES, header.token_count)
-        for array in extras["token_arrays"]:
-            _check_token_array(array, header.token_count)
-
-
-def check_names(header: RolloutHeader) -> None:
-    """A seal event and a folder can repeat the names in the header."""
-    if not header.rollout_uid:
-        raise BrokenRule("rollout_uid", "is empty", "give one: nothing else tells it apart")
-    check_version("policy_version", header.policy_version)
-    names = _names_of(header)
-    if sum(map(len, names)) > NAME_CHARS_MAX:  # Rare; only then is each one looked at.
-        for name, value in zip(REPEATED_NAMES, names, strict=True):
-            check_name(name, value)
-
-
-def check_control_event(event: Dispatched | Failed) -> None:
-    """The numbers of a control event, not its names."""
-    check_number("group_size", event.group_size)
-    if isinstance(event, Failed):
-        check_number("count", event.count)
-
-
-def check_control_names(event: Dispatched | Failed) -> None:
-    """A seal event can repeat the names in a control event."""
-    check_name("example_id", event.example_id)
-    check_name("group_uid", event.group_uid)
-    if isinstance(event, Failed):
-        check_name("rollout_uid", event.rollout_uid)
-
-
-def _check_token_array(array: Mapping[str, Any], token_count: int) -> None:
-    field = f"token_arrays[{array['name']!r}]"
-    try:
-        dtype = np.dtype(array["dtype"])
-    except (TypeError, ValueError, SyntaxError) as error:
-        raise BrokenRule(field, f"dtype: {error}", "name it as NumPy does") from error
-    check_token_rows(array["name"], dtype, array["shape"])
-    shape, size = (token_count, *array["shape"]), len(array["data"])
-    if size != prod(shape) * dtype.itemsize:
-        raise BrokenRule(field, f"has {size} bytes", f"give {dtype} of shape {shape}")

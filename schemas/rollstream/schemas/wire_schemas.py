@@ -18,6 +18,8 @@ from typing import Any
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
+from rollstream.schemas.errors import UnreadableEvent
+
 MARKER = b"\xc3\x01"  # Avro single-object encoding, version 1.
 PREFIX_BYTES = 10  # The marker and the 8-byte little-endian fingerprint.
 
@@ -84,6 +86,13 @@ def newest(name: str) -> WireSchema:
 def by_prefix() -> dict[bytes, WireSchema]:
     """Marker and fingerprint to schema."""
     return {schema.prefix: schema for schema in all_schemas()}
+
+
+def unknown_schema(value: bytes) -> UnreadableEvent:
+    """The error of bytes that begin with no prefix of ours."""
+    if value[:2] != MARKER:
+        return UnreadableEvent("not_an_event", f"begins with {value[:PREFIX_BYTES].hex()!r}")
+    return UnreadableEvent("unknown_schema", f"fingerprint {value[2:PREFIX_BYTES].hex()!r}")
 
 
 def packed_dtype(avro_type: Any) -> tuple[str, bool] | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rollstream.schemas.header import RolloutHeader
 
 from harness.events import KINDS, ROLLOUT, events, example, same
 from harness.rollouts import encode_segment, make_fields, token_array
@@ -17,7 +18,6 @@ from rollstream.schemas import wire_schemas
 from rollstream.schemas.codec import Segment, decode, decode_as, encode, encode_rollout
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Claimed, Dispatched, Failed
-from rollstream.schemas.header import RolloutHeader
 
 
 @given(st.one_of([events(kind) for kind in KINDS]))

@@ -9,9 +9,9 @@ import fastavro
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from rollstream.schemas.plain_writer import PlainWriter
 
 from rollstream.schemas import wire_schemas
-from rollstream.schemas.plain_writer import PlainWriter
 
 SCHEMA = wire_schemas.newest("rollout")
 WRITER = PlainWriter(SCHEMA.parsed["fields"], SCHEMA.prefix, {"lineage", "policy_version"})

@@ -9,14 +9,14 @@ import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rollstream.schemas.rollout_reader import RolloutReader
+from rollstream.schemas.varint import read_number, small_number
 
 from harness.rollouts import make_fields
 from harness.strategies import rollout_fields
 from rollstream.schemas import wire_schemas
 from rollstream.schemas.codec import decode, encode_rollout
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.rollout_reader import RolloutReader
-from rollstream.schemas.varint import read_number, small_number
 from rollstream.schemas.wire_schemas import PREFIX_BYTES
 
 SCHEMA = wire_schemas.newest("rollout")

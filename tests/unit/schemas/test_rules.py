@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rollstream.schemas.header import RolloutHeader
 
 from harness.rollouts import make_segment
-from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.ids import GroupKey, group_id, prefix_hash
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, off_branch, policy_lag
 from rollstream.schemas.rules import BOUNDS, BrokenRule, check_number, check_segment, check_version

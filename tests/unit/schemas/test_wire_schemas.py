@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 from numpy.typing import NDArray
+from rollstream.schemas.header import RolloutHeader
 
 from harness.events import KINDS, kind_of
 from rollstream.schemas import events, wire_schemas
 from rollstream.schemas.columns import array_fields, rare_fields, scalar_fields
-from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.records import RolloutRecord
 from rollstream.schemas.wire_schemas import WireSchema, packed_dtype
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from rollstream.schemas.header import RolloutHeader
+
 from rollstream.consumers.assembling.decisions import (
     NO_SEGMENT,
     Decision,
@@ -43,7 +45,6 @@ from rollstream.consumers.assembling.pending import (
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.codec import Segment
 from rollstream.schemas.events import Dispatched, Failed
-from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.ids import SegmentId
 from rollstream.schemas.reasons import SealReason, SettleReason
 

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise
 
+from rollstream.schemas.header import RolloutHeader
+
 from rollstream.consumers.assembling.decisions import Settlement
 from rollstream.schemas.codec import Segment
-from rollstream.schemas.header import RolloutHeader
 from rollstream.schemas.ids import GroupKey, prefix_hash
 
 PendingKey = tuple[str, ...]

@@ -1,9 +1,8 @@
 """One frozen dataclass an event, by the log that it stands in.
 
-``rollouts`` (ingest), ``owned`` (claims, in every owned log), ``groups`` (seal log), ``sampler``
-(decision log), ``dead_letters``. The fields are those of the ``.avsc`` of an event's name, which
-describes them. Rollouts are no events here: they travel as header and columns
-(``rollstream.schemas.header``, ``rollstream.schemas.columns``).
+``owned`` (claims, in every owned log), ``groups`` (seal log), ``sampler`` (decision log),
+``dead_letters``. The fields are those of the ``.avsc`` of an event's name, which describes them.
+The ingest log holds no events: its records are ``rollstream.schemas.ingest``.
 """
 
 from rollstream.schemas.events.dead_letters import DeadLetter
@@ -13,9 +12,9 @@ from rollstream.schemas.events.groups import (
     SealedGroup,
     SealedSegments,
     Settlements,
+    TouchedOffsets,
 )
 from rollstream.schemas.events.owned import Adopted, Claimed, OwnedEvent
-from rollstream.schemas.events.rollouts import Dispatched, Failed
 from rollstream.schemas.events.sampler import (
     Acked,
     BatchServed,
@@ -41,7 +40,7 @@ SamplerEvent = (
     | Replaced
     | Dropped
 )
-Event = GroupsEvent | SamplerEvent | Dispatched | Failed | DeadLetter
+Event = GroupsEvent | SamplerEvent | DeadLetter
 
 __all__ = [
     "Acked",
@@ -51,11 +50,9 @@ __all__ = [
     "ChosenGroup",
     "Claimed",
     "DeadLetter",
-    "Dispatched",
     "Dropped",
     "DroppedGroup",
     "Event",
-    "Failed",
     "Flushed",
     "GroupsEvent",
     "LogPosition",
@@ -68,4 +65,5 @@ __all__ = [
     "SealedGroup",
     "SealedSegments",
     "Settlements",
+    "TouchedOffsets",
 ]

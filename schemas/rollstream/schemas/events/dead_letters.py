@@ -7,11 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """Bytes that could not be read, why, and where they stood."""
+    """An entry that could not be read, why, and where it stood.
+
+    Attributes:
+        entry: its number in the record at ``offset``.
+        value: a record that has this entry alone, so that it can be published again; the whole
+            record's bytes where it is not known which entries it has.
+    """
 
     topic: str
     partition: int
     offset: int
+    entry: int
     timestamp_ts: int
     reason: str
     detail: str

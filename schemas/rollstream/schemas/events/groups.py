@@ -46,6 +46,7 @@ class SealedSegments:
     """Columns over the segments of all groups, in the order of groups, then rows."""
 
     offsets: NDArray[np.int64]
+    entries: NDArray[np.int32]
     uids: tuple[str, ...]
     segment_idxs: NDArray[np.int32]
     weight_steps: NDArray[np.int64]
@@ -62,12 +63,21 @@ class SealedSegments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlements:
-    """Offsets that end without a readable group, for one reason."""
+    """Entries that end without a readable group, for one reason."""
 
     reason: str
     offsets: NDArray[np.int64]
+    entries: NDArray[np.int32]
     uids: tuple[str, ...]
     segment_idxs: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TouchedOffsets:
+    """How many entries each source offset has of which the flush settles any; offsets rise."""
+
+    offsets: NDArray[np.int64]
+    counts: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,4 +90,5 @@ class Flushed(OwnedEvent):
     groups: tuple[SealedGroup, ...]
     segments: SealedSegments
     settled: tuple[Settlements, ...]
+    touched: TouchedOffsets
     incomplete: tuple[SealedFile, ...]

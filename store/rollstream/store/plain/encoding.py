@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.schemas.varint import varint
+from rollstream.store.plain.varint import varint
 
 # --- Thrift's compact protocol, as far as page headers and footers need it. A struct is its fields
 # in rising order of their ids, then a stop. A field begins with a byte that holds the difference of

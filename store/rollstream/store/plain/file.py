@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rollstream.schemas.varint import varint
 from rollstream.store.plain.encoding import (
     BINARY,
     I32,
@@ -38,6 +37,7 @@ from rollstream.store.plain.encoding import (
     sized,
     struct,
 )
+from rollstream.store.plain.varint import varint
 
 PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8  # Parquet's encodings.
 _PAGE_BYTES_MAX = 2**31 - 1  # A page's size is an int32; the configuration keeps a flush smaller.

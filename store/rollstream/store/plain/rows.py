@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rollstream.schemas.columns import Columns, Ragged, array_fields, collection_fields
-from rollstream.schemas.varint import read_number
 from rollstream.store import arrow
 from rollstream.store.errors import CorruptFile
 from rollstream.store.plain import file
 from rollstream.store.plain.encoding import TYPECODES, Levels, list_levels
 from rollstream.store.plain.file import Chunk, FileShape, Leaf
+from rollstream.store.plain.varint import read_number
 
 _ARRAY_TYPES = {"|b1": "BOOLEAN", "<i4": "INT32", "<i8": "INT64", "<f4": "FLOAT", "<f8": "DOUBLE"}
 _SIDES: Mapping[str, Callable[[Any], Any]] = {

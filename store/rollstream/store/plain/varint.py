@@ -1,20 +1,11 @@
-"""Avro's integers: zigzag, then LEB128 (seven bits a byte, the lowest first).
+"""Thrift's integers: zigzag, then LEB128 (seven bits a byte, the lowest first).
 
-Source: Avro 1.12 specification, "Binary encoding".
+Source: Apache Thrift, "Thrift compact protocol encoding".
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-_MEMOISED = 4_096
 _SHIFT_MAX = 63  # Of a long's last byte.
-
-
-@lru_cache(_MEMOISED)
-def small_number(value: int) -> bytes:
-    """An int or a long; memoised, for numbers that repeat."""
-    return varint(value << 1 ^ value >> 63)
 
 
 def varint(bits: int) -> bytes:

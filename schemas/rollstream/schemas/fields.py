@@ -1,0 +1,100 @@
+"""The fields of a rollout segment, from ``ingest_record.v1.avsc``, the only list of them.
+
+Each is a column of a record of the ingest log, of ``Columns``, of the Parquet files, and an
+attribute of ``RolloutRecord``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from rollstream.schemas import wire_schemas
+
+REQUIRED_ARRAYS = ("prompt_tokens", "output_tokens")
+"""Arrays that every segment has."""
+_NO_DEFAULT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class RowField:
+    """One field.
+
+    Attributes:
+        column: how a record of the ingest log holds it: ``once``, ``shared``, ``text``, ``number``,
+            ``array``, ``components``, ``attachments`` or ``token_arrays``.
+        row_type: the Avro type of one segment's value, with logical types.
+        dtype: of a number or an array, as NumPy names it, little-endian; else empty.
+        extra: whether it is among the ``extras``.
+        doc: one sentence, for people.
+    """
+
+    name: str
+    column: str
+    row_type: Any
+    dtype: str
+    extra: bool
+    doc: str
+    _default: Any
+
+    @property
+    def required(self) -> bool:
+        """Whether a producer must give it."""
+        return self._default is _NO_DEFAULT
+
+    @property
+    def default(self) -> Any:
+        """The value of a segment for which none was given; None for a required field."""
+        return None if self.required else self._default
+
+
+@cache
+def row_fields() -> Mapping[str, RowField]:
+    """Every field by name, in the order of the schema."""
+    return {field.name: field for field in _walk(wire_schemas.newest("ingest_record").fields)}
+
+
+@cache
+def named(*columns: str) -> tuple[RowField, ...]:
+    """The fields that a record of the ingest log holds in one of these ways."""
+    return tuple(field for field in row_fields().values() if field.column in columns)
+
+
+@cache
+def scalar_fields() -> tuple[RowField, ...]:
+    """The fields with one text or number a segment."""
+    return named("once", "shared", "text", "number")
+
+
+@cache
+def array_fields() -> Mapping[str, str]:
+    """The arrays that the schema names: name to dtype."""
+    return {field.name: field.dtype for field in named("array")}
+
+
+@cache
+def text_defaults() -> Mapping[str, str]:
+    """The fields with one text a segment: name to default; '' for a required one."""
+    texts = (field for field in scalar_fields() if field.row_type == "string")
+    return {field.name: field.default or "" for field in texts}
+
+
+def _walk(fields: Sequence[Mapping[str, Any]], *, extra: bool = False) -> Iterator[RowField]:
+    for field in fields:
+        if "column" in field:
+            row = field["row"]
+            yield RowField(
+                field["name"],
+                field["column"],
+                row["type"],
+                field.get("dtype", ""),
+                extra,
+                field["doc"],
+                row.get("default", _NO_DEFAULT),
+            )
+        elif field["name"] == "shared":
+            yield from _walk(field["type"]["items"]["fields"])
+        elif field["name"] == "extras":
+            yield from _walk(field["type"][1]["fields"], extra=True)

@@ -1,0 +1,11 @@
+"""Records of the ingest log: several entries as columns, in one Avro record.
+
+Map, a line a file:
+
+- ``entry``    ``EntryKind``, and what an entry is while a producer holds it
+- ``encode``   entries to the bytes of a record
+- ``record``   ``IngestRecord``: a record that was read; texts, numbers and views of its arrays
+- ``wire``     how Avro holds a record: the header, and the payload behind it, which is not copied
+- ``checks``   which entries of a record break a rule of ``rollstream.schemas.rules``
+- ``gather``   runs of entries, from several records, to ``Columns``
+"""
