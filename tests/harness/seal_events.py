@@ -5,40 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rollstream.schemas.events import Flushed, SealedSegments, Settlements
+from rollstream.schemas.events import Flushed, SealedSegments, Settlements, TouchedOffsets
+
+Place = int | tuple[int, int]
+"""The only entry of the record at an offset, or (offset, entry)."""
 
 
 def flushed(
     epoch: int,
     nonce: str,
-    offsets: Sequence[int],
+    sealed: Sequence[Place],
     watermark: int,
     *,
     now_ts: int = 0,
     uids: Sequence[str] | None = None,
     segments: Sequence[int] | None = None,
-    settled: Mapping[str, Sequence[int]] = {},
+    settled: Mapping[str, Sequence[Place]] = {},
     settled_uids: Mapping[str, Sequence[str]] = {},
+    counts: Mapping[int, int] = {},
 ) -> Flushed:
-    """A flush that seals ``offsets`` (uid ``u<offset>`` each) and settles others by reason."""
-    count = len(offsets)
-    names = tuple(f"u{offset}" for offset in offsets) if uids is None else tuple(uids)
-    sealed = SealedSegments(
-        offsets=np.asarray(offsets, np.int64),
-        uids=names,
-        segment_idxs=np.asarray([0] * count if segments is None else segments, np.int32),
-        weight_steps=np.zeros(count, np.int64),
-        policy_epochs=np.zeros(count, np.int32),
-        prompt_counts=np.zeros(count, np.int32),
-        token_counts=np.zeros(count, np.int32),
-        rewards=np.zeros(count, np.float64),
-        created_ts=np.zeros(count, np.int64),
-        replicas=("r",),
-        replica_idxs=np.zeros(count, np.int32),
-        stop_reasons=("stop",),
-        stop_reason_idxs=np.zeros(count, np.int32),
-    )
+    """A flush that seals some entries and settles others by reason.
+
+    Args:
+        uids: of what is sealed; by default ``u<offset>``, or ``u<offset>.<entry>``.
+        counts: how many entries the record at an offset has; one where it is not named.
+    """
+    count = len(sealed)
+    offsets, entries = columns_of(sealed)
+    names = tuple(map(_name, sealed)) if uids is None else tuple(uids)
     return Flushed(
         epoch=epoch,
         nonce=nonce,
@@ -46,15 +42,64 @@ def flushed(
         watermark=watermark,
         files=(),
         groups=(),
-        segments=sealed,
-        settled=tuple(
-            Settlements(
-                reason=reason,
-                offsets=np.asarray(which, np.int64),
-                uids=tuple(settled_uids.get(reason, ())),
-                segment_idxs=np.zeros(len(settled_uids.get(reason, ())), np.int32),
-            )
-            for reason, which in settled.items()
+        segments=SealedSegments(
+            offsets=offsets,
+            entries=entries,
+            uids=names,
+            segment_idxs=np.asarray([0] * count if segments is None else segments, np.int32),
+            weight_steps=np.zeros(count, np.int64),
+            policy_epochs=np.zeros(count, np.int32),
+            prompt_counts=np.zeros(count, np.int32),
+            token_counts=np.zeros(count, np.int32),
+            rewards=np.zeros(count, np.float64),
+            created_ts=np.zeros(count, np.int64),
+            replicas=("r",),
+            replica_idxs=np.zeros(count, np.int32),
+            stop_reasons=("stop",),
+            stop_reason_idxs=np.zeros(count, np.int32),
         ),
+        settled=tuple(
+            settlements(reason, places, uids=settled_uids.get(reason, ()))
+            for reason, places in settled.items()
+        ),
+        touched=touched_by(sealed, *settled.values(), counts=counts),
         incomplete=(),
     )
+
+
+def settlements(reason: str, places: Sequence[Place], *, uids: Sequence[str] = ()) -> Settlements:
+    """Entries that end without a group; without ``uids`` they name none."""
+    offsets, entries = columns_of(places)
+    return Settlements(
+        reason=reason,
+        offsets=offsets,
+        entries=entries,
+        uids=tuple(uids),
+        segment_idxs=np.zeros(len(uids), np.int32),
+    )
+
+
+def touched_by(*parts: Sequence[Place], counts: Mapping[int, int] = {}) -> TouchedOffsets:
+    """The offsets of all ``parts``; those that ``counts`` does not name have one entry."""
+    offsets = sorted({_pair(place)[0] for part in parts for place in part})
+    return TouchedOffsets(
+        offsets=np.asarray(offsets, np.int64),
+        counts=np.asarray([counts.get(offset, 1) for offset in offsets], np.int32),
+    )
+
+
+def columns_of(places: Sequence[Place]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Offsets and entries."""
+    pairs = [_pair(place) for place in places]
+    return (
+        np.asarray([offset for offset, _ in pairs], np.int64),
+        np.asarray([entry for _, entry in pairs], np.int32),
+    )
+
+
+def _pair(place: Place) -> tuple[int, int]:
+    return place if isinstance(place, tuple) else (place, 0)
+
+
+def _name(place: Place) -> str:
+    return f"u{place[0]}.{place[1]}" if isinstance(place, tuple) else f"u{place}"

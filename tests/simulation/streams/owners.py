@@ -1,6 +1,7 @@
 """Several owners of one log under a seed: they claim, settle, crash, and everything goes wrong.
 
 Each owner settles items 0, 1, 2, … of one source, a few at a time, and acts on what is confirmed.
+An item is an entry; each offset of the source has three.
 At every call to the broker another owner may get its turn, so claims and appends interleave anyhow.
 """
 
@@ -25,6 +26,7 @@ from rollstream.streams.owned.log import OwnedLog
 
 WHERE = TopicPartition("groups", 0)
 ITEMS = 150
+ENTRIES = 3  # Of each offset: item n is entry n % 3 of offset n // 3.
 HORIZON = 12
 CLAIM_S = 30.0
 DEPTH_MAX = 4  # How many owners' turns may stand inside one another.
@@ -105,15 +107,19 @@ class Owner:
 
     def _settle(self) -> None:
         fold, dice = self.log.fold, self.world.dice
-        open_items = [n for n in range(ITEMS) if not fold.settled(n)][:6]
+        open_items = [n for n in range(ITEMS) if not fold.settled(*divmod(n, ENTRIES))]
         if not open_items:
             return
-        items = tuple(sorted(dice.sample(open_items, dice.randint(1, len(open_items)))))
+        near = open_items[:6]
+        items = tuple(sorted(dice.sample(near, dice.randint(1, len(near)))))
         left = [n for n in open_items if n not in items]
-        beyond = max(max(open_items) + 1, fold.watermark)
-        while fold.settled(beyond) and beyond < ITEMS:
-            beyond += 1
-        event = flushed(self.log.epoch, self.log.nonce, items, left[0] if left else beyond)
+        event = flushed(
+            self.log.epoch,
+            self.log.nonce,
+            [divmod(n, ENTRIES) for n in items],
+            left[0] // ENTRIES if left else ITEMS // ENTRIES,
+            counts={n // ENTRIES: ENTRIES for n in items},
+        )
         try:
             ticket = self.log.append(event)
             offset = self.log.wait_confirmed(ticket, Deadline(5.0, self.world.clock))
@@ -169,7 +175,7 @@ class Owners:
         last = self._owners[0]
         for _ in range(200):
             last.step()
-            if last.claimed and last.log.fold.watermark == ITEMS:
+            if last.claimed and last.log.fold.watermark == ITEMS // ENTRIES:
                 return
         raise Wrong("the last owner never finished")
 
@@ -180,7 +186,10 @@ class Owners:
         for confirmed in follower.read_to_end(Deadline(30.0, self.clock)):
             fold.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
             if isinstance(confirmed.event, Flushed):
-                there[confirmed.offset] = tuple(confirmed.event.segments.offsets.tolist())
+                sealed = confirmed.event.segments
+                there[confirmed.offset] = tuple(
+                    (sealed.offsets * ENTRIES + sealed.entries).tolist()
+                )
         follower.close()
         items = sorted(item for flush in there.values() for item in flush)
         if items != list(range(ITEMS)):

@@ -1,8 +1,10 @@
-"""The seal fold: settled offsets, watermark, dedupe, checkpoints."""
+"""The seal fold: settled entries, watermark, dedupe, checkpoints."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +17,10 @@ from rollstream.schemas.events import (
     Adopted,
     Claimed,
     Event,
+    TouchedOffsets,
 )
 from rollstream.schemas.ids import segment_id
+from rollstream.schemas.ingest.entry import ENTRIES_MAX
 from rollstream.streams.errors import CorruptLog
 from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN, SealFold
 
@@ -34,8 +38,40 @@ CLAIM = Claimed(owner="a", nonce="n")
 def test_offsets_below_the_watermark_and_settled_ones_above_it_are_settled() -> None:
     fold = folded(CLAIM, flushed(0, "n", [0, 1, 5], 2), flushed(0, "n", [9], 2))
     assert fold.watermark == 2
-    assert [offset for offset in range(12) if fold.settled(offset)] == [0, 1, 5, 9]
-    assert fold.settled_above().tolist() == [5, 9]
+    assert [offset for offset in range(12) if fold.settled(offset, 0)] == [0, 1, 5, 9]
+    assert [offset for offset in range(12) if fold.settled_whole(offset)] == [0, 1, 5, 9]
+    assert fold.replay_until == 10
+
+
+def test_entries_of_one_offset_are_settled_each_by_itself() -> None:
+    first = flushed(0, "n", [(3, 0), (3, 2)], 0, counts={3: 4})
+    second = flushed(0, "n", [(4, 0), (3, 3)], 0, counts={3: 4, 4: 2})
+    fold = folded(CLAIM, first, second)
+    assert [entry for entry in range(5) if fold.settled(3, entry)] == [0, 2, 3]
+    assert [offset for offset in range(6) if fold.settled(offset, 0)] == [3, 4]
+    assert set(fold.settled_entries(3)) == {0, 2, 3}
+    assert set(fold.settled_entries(4)) == {0}
+    assert set(fold.settled_entries(5)) == set()
+    assert [fold.entry_count(offset) for offset in (2, 3, 4, 5)] == [0, 4, 2, 0]
+    assert not fold.settled_whole(3)
+    assert fold.replay_until == 5
+
+    fold.apply(3, 0, flushed(0, "n", [(3, 1)], 0, counts={3: 4}))
+    assert fold.settled_whole(3)
+    assert not fold.settled_whole(4)
+
+
+def test_nothing_is_replayed_where_nothing_was_settled_above_the_watermark() -> None:
+    assert folded(CLAIM).replay_until == 0
+    assert folded(CLAIM, flushed(0, "n", [0, 1], 2)).replay_until == 2
+
+
+@pytest.mark.parametrize("last", [0, 499, ENTRIES_MAX - 1])
+def test_offsets_next_to_each_other_keep_their_entries_apart(last: int) -> None:
+    event = flushed(0, "n", [(6, last), (7, 0)], 0, counts={6: ENTRIES_MAX, 7: ENTRIES_MAX})
+    fold = folded(CLAIM, event)
+    assert (set(fold.settled_entries(6)), set(fold.settled_entries(7))) == ({last}, {0})
+    assert fold.entry_count(6) == fold.entry_count(7) == ENTRIES_MAX
 
 
 def test_a_flush_folded_in_the_middle_of_a_question_makes_no_answer_wrong(
@@ -51,14 +87,14 @@ def test_a_flush_folded_in_the_middle_of_a_question_makes_no_answer_wrong(
         return index
 
     monkeypatch.setattr(np, "searchsorted", search_while_another_thread_folds)
-    assert fold.settled(7)
+    assert fold.settled(7, 0)
     assert fold.watermark == 9
 
 
 def test_the_watermark_moves_over_what_earlier_events_settled() -> None:
     fold = folded(CLAIM, flushed(0, "n", [1, 2, 5], 0), flushed(0, "n", [0], 3))
     assert fold.watermark == 3
-    assert fold.settled_above().tolist() == [5]
+    assert [offset for offset in range(8) if fold.settled(offset, 0)] == [0, 1, 2, 5]
 
 
 def test_counts_are_by_what_became_of_rollouts() -> None:
@@ -82,6 +118,71 @@ def test_settling_twice_is_a_corrupt_log(second: Event) -> None:
     with pytest.raises(CorruptLog, match="a second time"):
         fold.apply(2, 0, second)
     assert fold.digest() == before
+
+
+@pytest.mark.proves("I1")
+def test_settling_an_entry_twice_is_a_corrupt_log() -> None:
+    first = flushed(0, "n", [(0, 0), (0, 2)], 0, counts={0: 3})
+    fold = folded(CLAIM, first)
+    with pytest.raises(CorruptLog, match="entry 2 of source offset 0 a second time"):
+        fold.apply(2, 0, flushed(0, "n", [(0, 1), (0, 2)], 0, counts={0: 3}))
+    fold.apply(2, 0, flushed(0, "n", [(0, 1)], 1, counts={0: 3}))
+    assert fold.watermark == 1
+
+
+@pytest.mark.proves("I1")
+def test_the_watermark_never_passes_an_offset_with_499_of_500_entries_settled() -> None:
+    sealed = [(0, entry) for entry in range(500) if entry != 250]
+    with pytest.raises(CorruptLog, match=r"over 0 offsets .* and 1 entries"):
+        folded(CLAIM, flushed(0, "n", sealed, 1, counts={0: 500}))
+    first = flushed(0, "n", sealed, 0, counts={0: 500})
+    for others in ([], [1], [1, 2]):
+        with pytest.raises(CorruptLog, match="1 entries of others"):
+            folded(CLAIM, first, flushed(0, "n", others, 1 + len(others)))
+    last = flushed(0, "n", [], 1, settled={"failed": [(0, 250)]}, counts={0: 500})
+    assert folded(CLAIM, first, last).watermark == 1
+
+
+@pytest.mark.proves("I1")
+def test_numbers_of_entries_that_differ_between_events_are_a_corrupt_log() -> None:
+    fold = folded(CLAIM, flushed(0, "n", [(0, 0), (9, 1)], 0, counts={0: 3, 9: 2}))
+    before = fold.digest()
+    for count in (2, 4):
+        with pytest.raises(CorruptLog, match=r"offset 0 has .* entries by one event"):
+            fold.apply(2, 0, flushed(0, "n", [(0, 1)], 0, counts={0: count}))
+    assert fold.digest() == before
+
+
+@pytest.mark.proves("I1")
+@pytest.mark.parametrize(
+    ("offsets", "counts", "message"),
+    [
+        ([], [], "not those that it says"),
+        ([2], [2], "not those that it says"),
+        ([2, 3, 5], [2, 1, 1], "not those that it says"),
+        ([3, 2], [1, 2], "not those that it says"),
+        ([2, 3], [1, 1], "entry 1 of source offset 2, whose record it says has 1"),
+        ([2, 3], [2, 0], "entry 0 of source offset 3, whose record it says has 0"),
+        ([2, 3], [ENTRIES_MAX + 1, 1], "whose record it says has 65537"),
+    ],
+)
+def test_an_event_whose_entries_are_not_of_what_it_touches_is_a_corrupt_log(
+    offsets: list[int], counts: list[int], message: str
+) -> None:
+    sound = flushed(0, "n", [(2, 0), (2, 1), (3, 0)], 0, counts={2: 2})
+    touched = TouchedOffsets(offsets=np.array(offsets, np.int64), counts=np.array(counts, np.int32))
+    assert folded(CLAIM, sound).settled_whole(2)
+    with pytest.raises(CorruptLog, match=message):
+        folded(CLAIM, replace(sound, touched=touched))
+
+
+@pytest.mark.proves("I1")
+@pytest.mark.parametrize("entry", [-1, ENTRIES_MAX])
+def test_an_entry_with_a_number_that_no_record_has_is_a_corrupt_log(entry: int) -> None:
+    sound = flushed(0, "n", [2, 3], 0)
+    wrong = replace(sound.segments, entries=np.array([0, entry], np.int32))
+    with pytest.raises(CorruptLog):
+        folded(CLAIM, replace(sound, segments=wrong))
 
 
 @pytest.mark.proves("I1")
@@ -134,6 +235,30 @@ def test_uids_are_remembered_for_the_horizon_and_then_forgotten() -> None:
     assert len(fold.flushes) <= 10 + FLUSHES_KEPT_MIN
 
 
+@pytest.mark.proves("A4", "I8")
+def test_the_dedupe_horizon_counts_entries_and_not_offsets() -> None:
+    per_record, horizon = 64, 64 * (FLUSHES_KEPT_MIN + 4)
+    fold = SealFold(dedupe_horizon=horizon)
+    fold.apply(0, 0, CLAIM)
+    for number in range(100):
+        sealed = [(number, entry) for entry in range(per_record)]
+        counts = {number: per_record}
+        fold.apply(number + 1, 0, flushed(0, "n", sealed, number + 1, counts=counts))
+    records = horizon // per_record
+    remembered = [n for n in range(100) if fold.seen(f"u{n}.0")]
+    assert remembered == list(range(100 - records, 100))
+
+
+@pytest.mark.proves("A4")
+def test_uids_above_the_watermark_are_remembered_beyond_the_horizon() -> None:
+    fold = folded(CLAIM, dedupe_horizon=1)
+    for number in range(1, 100):
+        fold.apply(number, 0, flushed(0, "n", [number], 0))
+    assert all(fold.seen(f"u{n}") for n in range(1, 100))
+    fold.apply(100, 0, flushed(0, "n", [0], 100))
+    assert not fold.seen("u1")
+
+
 def test_a_uid_that_came_again_is_remembered_from_its_newest_time() -> None:
     fold = SealFold(dedupe_horizon=20)
     fold.apply(0, 0, CLAIM)
@@ -171,8 +296,10 @@ def log_of_sealers(seed: int) -> tuple[list[Entry], int]:
     fold = SealFold(dedupe_horizon=horizon)
     entries: list[Entry] = []
     claims: list[int] = []
-    unsettled = list(range(12))
-    beyond = 12
+    # Records of 1 to 3 entries each.
+    counts = {offset: dice.randrange(1, 4) for offset in range(2000)}
+    entries_to_come = ((o, entry) for o, count in counts.items() for entry in range(count))
+    unsettled = [next(entries_to_come) for _ in range(12)]
 
     def add(event: Event) -> None:
         # Zombies' records leave gaps between the offsets that count.
@@ -197,18 +324,18 @@ def log_of_sealers(seed: int) -> tuple[list[Entry], int]:
             continue
         chosen = [n for n in unsettled[:10] if dice.random() < 0.5]
         unsettled = [n for n in unsettled if n not in chosen]
-        unsettled += range(beyond, beyond + len(chosen))
-        beyond += len(chosen)
+        unsettled += islice(entries_to_come, len(chosen))
         sealed, other = chosen[::2], chosen[1::2]
         event = flushed(
             claims[-1],
             "n",
             sealed,
-            unsettled[0],
+            unsettled[0][0],
             uids=[f"u{dice.randrange(30)}" for _ in sealed],
             segments=[dice.randrange(2) for _ in sealed],
             settled={"stale": other} if other else {},
             now_ts=dice.randrange(50),
+            counts=counts,
         )
         add(event)
     return entries, horizon
@@ -232,7 +359,10 @@ def test_a_fold_from_any_checkpoint_equals_the_whole_fold(seed: int) -> None:
         assert piece.now_ts == whole.now_ts
         assert +piece.counts == +whole.counts  # type: ignore[operator]
         assert piece.flushes == whole.flushes
-        assert np.array_equal(piece.settled_above(), whole.settled_above())
+        assert piece.replay_until == whole.replay_until
+        for above in range(whole.watermark, whole.replay_until):
+            assert piece.settled_entries(above) == whole.settled_entries(above)
+            assert piece.entry_count(above) == whole.entry_count(above)
         for uid in range(31):
             assert piece.seen(f"u{uid}") == whole.seen(f"u{uid}")
             assert piece.seen(segment_id(f"u{uid}", 1)) == whole.seen(segment_id(f"u{uid}", 1))
@@ -246,6 +376,8 @@ def test_digests_tell_states_apart() -> None:
         folded(CLAIM, flushed(0, "n", [0, 1], 2, now_ts=1)),
         folded(CLAIM, flushed(0, "n", [0, 1], 2, uids=["a", "b"])),
         folded(CLAIM, flushed(0, "n", [0], 2, settled={"stale": [1]})),
+        folded(CLAIM, flushed(0, "n", [0, 1, (4, 0)], 2, counts={4: 2})),
+        folded(CLAIM, flushed(0, "n", [0, 1, (4, 1)], 2, counts={4: 2})),
     ]
-    assert len({fold.digest() for fold in (base, *others)}) == 6
+    assert len({fold.digest() for fold in (base, *others)}) == 8
     assert folded(CLAIM, flushed(0, "n", [0, 1], 2)).digest() == base.digest()

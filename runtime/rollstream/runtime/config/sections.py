@@ -67,7 +67,7 @@ class EnvironmentConfig(Section):
     max_pending_bytes: int = Field(default=256 * 1024 * 1024, ge=1024 * 1024, le=_FILE_BYTES_MAX)
     """Most unsealed payload bytes of a partition; above it the oldest groups expire."""
     dedupe_horizon: int = Field(default=262_144, ge=1)
-    """Records of its partition that are settled after a uid before the uid is forgotten."""
+    """Entries of its partition that are settled after a uid before the uid is forgotten."""
     flush_interval_s: float = Field(default=0.15, ge=0)
     """Least time between the starts of two flushes of a partition, unless one is full. A complete
     group waits about as long for its flush."""

@@ -126,8 +126,6 @@ class Follower:
 
     def _decode(self, where: TopicPartition, record: Record) -> Event:
         event = codec.decode(record.value)
-        if isinstance(event, codec.Segment):
-            raise CorruptLog(f"{where}: a rollout at {record.offset} of an owned log")
         if where in self._at_claim and not isinstance(event, Claimed):
             raise CorruptLog(
                 f"{where}: {type(event).__name__} at {record.offset}; start at a claim or at 0"
