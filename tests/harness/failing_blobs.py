@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollstream.store import BlobInfo, Blobs, Bytes, StoreFull
+from rollstream.store import BlobInfo, Blobs, Bytes, Pieces, StoreFull
 
 
 class PassingBlobs:
@@ -14,10 +14,10 @@ class PassingBlobs:
     def __init__(self, inner: Blobs) -> None:
         self.inner = inner
 
-    def create(self, path: str, data: Bytes) -> None:
+    def create(self, path: str, data: Bytes | Pieces) -> None:
         self.inner.create(path, data)
 
-    def replace(self, path: str, data: Bytes) -> None:
+    def replace(self, path: str, data: Bytes | Pieces) -> None:
         self.inner.replace(path, data)
 
     def read(self, path: str) -> bytes:
@@ -49,7 +49,7 @@ class FullBlobs(PassingBlobs):
         self.refusing = True
         self.refused = 0
 
-    def create(self, path: str, data: Bytes) -> None:
+    def create(self, path: str, data: Bytes | Pieces) -> None:
         if self.refusing:
             self.refused += 1
             raise StoreFull(f"{path}: the test's disk is full")
@@ -63,7 +63,7 @@ class TornBlobs(PassingBlobs):
         super().__init__(inner)
         self._answered: set[str] = set()
 
-    def create(self, path: str, data: Bytes) -> None:
+    def create(self, path: str, data: Bytes | Pieces) -> None:
         self.inner.create(path, data)
         if path not in self._answered:
             self._answered.add(path)

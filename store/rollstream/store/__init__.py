@@ -16,7 +16,7 @@ Map, a line a file:
 - ``errors``      the errors of the store
 """
 
-from rollstream.store.blobs import BlobInfo, Blobs, Bytes, create_or_compare
+from rollstream.store.blobs import BlobInfo, Blobs, Bytes, Pieces, create_or_compare
 from rollstream.store.dataset import Provenance, encode_rows, read_rows
 from rollstream.store.errors import BlobExists, BlobMissing, CorruptFile, StoreError, StoreFull
 from rollstream.store.local import LocalBlobs
@@ -40,6 +40,7 @@ __all__ = [
     "LocalBlobs",
     "Manifest",
     "MemoryBlobs",
+    "Pieces",
     "Provenance",
     "StoreError",
     "StoreFull",

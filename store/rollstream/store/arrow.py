@@ -1,25 +1,33 @@
-"""Converts columns to Arrow tables and back. The schema is derived from ``rollout.v1.avsc``.
+"""Converts columns to Arrow tables and back. The schema is derived from the ``.avsc``.
 
 Token arrays are not copied: Arrow's lists are views of the columns' buffers, and the reverse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rollstream.schemas.columns import REQUIRED_ARRAYS, Columns, Ragged, array_fields, scalar_fields
+from rollstream.schemas.columns import ArraySignature, Columns, Components, Ragged
+from rollstream.schemas.fields import (
+    REQUIRED_ARRAYS,
+    RowField,
+    array_fields,
+    named,
+    scalar_fields,
+)
 
 # A file's path names its environment and its groups' policy version, as hive partitions. A column
 # of either name in the file would clash with the one that readers derive from the path, so the
 # row's own version has another name, and the environment is in the file's metadata.
 ENVIRONMENT = "environment"
 RENAMED = {"policy_version": "rollout_policy_version"}
+TOKEN_ARRAY_PREFIX = "token_array_"
 LIST_VALUES_MAX = 2**31 - 1  # Arrow's list offsets are int32, so that every reader opens them.
 
 _PRIMITIVES = {
@@ -30,141 +38,247 @@ _PRIMITIVES = {
     "double": pa.float64(),
     "bytes": pa.binary(),
 }
-
-
-def stored_name(field: str) -> str:
-    """The name of the column for a field of the ``rollout`` schema."""
-    return RENAMED.get(field, field)
-
-
-@cache
-def rows_schema() -> pa.Schema:
-    """Columns of a file under ``groups/`` or ``incomplete/``, in the order of the ``.avsc``."""
-    stored = {name: kind for name, kind in scalar_fields().items() if name != ENVIRONMENT}
-    fields = [_field(stored_name(name), avro_type) for name, avro_type in stored.items()]
-    for name, dtype in array_fields().items():
-        kind = pa.list_(pa.field("element", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False))
-        fields.append(pa.field(name, kind, nullable=name not in REQUIRED_ARRAYS))
-    fields += [
+# Parquet has no narrower numbers: a list of bytes would take four times their size.
+_LISTED = frozenset({"<i4", "<u4", "<f4", "<i8", "<u8", "<f8"})
+_SCHEMAS_KEPT = 64
+_PROVENANCE = pa.schema(
+    [
         pa.field("group_id", pa.string(), nullable=False),
         pa.field("log_generation", pa.int32(), nullable=False),
         pa.field("log_partition", pa.int32(), nullable=False),
         pa.field("log_offset", pa.int64(), nullable=False),
+        pa.field("log_entry", pa.int32(), nullable=False),
         pa.field("log_epoch", pa.int64(), nullable=False),
+    ]
+)
+
+Signatures = tuple[tuple[str, ArraySignature], ...]
+"""The named arrays of a file: name and signature, by name."""
+
+
+def stored_name(field: str) -> str:
+    """The name of the column for a field of a segment."""
+    return RENAMED.get(field, field)
+
+
+def signatures_of(columns: Columns) -> Signatures:
+    """The named arrays of these rows."""
+    return tuple((name, ragged.signature) for name, ragged in sorted(columns.token_arrays.items()))
+
+
+def is_list(signature: ArraySignature) -> bool:
+    """Whether a named array is a list column; else it is one binary a row."""
+    return not signature.shape and signature.dtype in _LISTED
+
+
+@lru_cache(_SCHEMAS_KEPT)
+def rows_schema(token_arrays: Signatures = ()) -> pa.Schema:
+    """Columns of a file under ``groups/`` or ``incomplete/``.
+
+    A named array's field has its dtype and trailing shape as metadata.
+    """
+    fields = [
+        *(_field(field) for field in scalar_fields() if field.name != ENVIRONMENT),
+        *(_field(field) for field in named("components", "attachments")),
+        *(
+            pa.field(name, list_type(dtype), nullable=name not in REQUIRED_ARRAYS)
+            for name, dtype in array_fields().items()
+        ),
+        *(token_array_field(name, signature) for name, signature in token_arrays),
+        *_PROVENANCE,
     ]
     return pa.schema(fields)
 
 
-@cache
-def leaf_index(name: str) -> int:
-    """Index of a numeric (or list-of-numeric) column among the file's leaf columns."""
-    schema = rows_schema()
-    return sum(_leaves(schema.field(i).type) for i in range(schema.get_field_index(name)))
+def list_type(dtype: str) -> pa.DataType:
+    """The type of a list a row."""
+    return pa.list_(pa.field("element", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False))
 
 
-def _leaves(kind: pa.DataType) -> int:
-    return sum(_leaves(kind.field(i).type) for i in range(kind.num_fields)) or 1
+def token_array_field(name: str, signature: ArraySignature) -> pa.Field:
+    """The column of a named array."""
+    dtype, shape = signature
+    kind = list_type(dtype) if is_list(signature) else pa.binary()
+    metadata = {"dtype": dtype, "shape": ",".join(map(str, shape))}
+    return pa.field(TOKEN_ARRAY_PREFIX + name, kind, nullable=True, metadata=metadata)
 
 
-def _field(name: str, avro_type: Any) -> pa.Field:
-    if isinstance(avro_type, list):
-        (inner,) = (branch for branch in avro_type if branch != "null")
-        return pa.field(name, _type(inner), nullable=True)
-    return pa.field(name, _type(avro_type), nullable=False)
-
-
-def _type(avro_type: Any) -> pa.DataType:
-    if isinstance(avro_type, str):
-        return _PRIMITIVES[avro_type]
-    match avro_type:
+def _field(field: RowField) -> pa.Field:
+    name = stored_name(field.name)
+    match field.row_type:
+        case ["null", inner]:
+            return pa.field(name, _PRIMITIVES[inner], nullable=True)
         case {"logicalType": "timestamp-micros"}:
-            return pa.timestamp("us", tz="UTC")
+            return pa.field(name, pa.timestamp("us", tz="UTC"), nullable=False)
         case {"type": "map", "values": values}:
-            return pa.map_(pa.string(), pa.field("value", _type(values), nullable=False))
-        case {"type": "array", "items": items}:
-            return pa.list_(_field("element", items))
-        case {"type": "record", "fields": fields}:
-            return pa.struct([_field(field["name"], field["type"]) for field in fields])
-    raise AssertionError(f"rollout.avsc has a type that has no column yet: {avro_type!r}")
+            # Not as a map, which Hugging Face datasets cannot read.
+            value = "value" if field.column == "components" else "data"
+            pair = pa.struct(
+                [
+                    pa.field("name", pa.string(), nullable=False),
+                    pa.field(value, _PRIMITIVES[values], nullable=False),
+                ]
+            )
+            return pa.field(
+                name, pa.list_(pa.field("element", pair, nullable=False)), nullable=False
+            )
+    return pa.field(name, _PRIMITIVES[field.row_type], nullable=False)
 
 
-def list_column(ragged: Ragged | None, kind: pa.DataType, rows: int) -> pa.Array:
-    """An Arrow list column over the buffers of ``ragged``; None gives a null in each row."""
+# --- columns to Arrow ---
+
+
+def to_table(columns: Columns, provenance: Mapping[str, Any]) -> pa.Table:
+    """The rows as an Arrow table, with the provenance columns."""
+    schema, rows = rows_schema(signatures_of(columns)), columns.rows
+    stored: dict[str, pa.Array] = {}
+    values_of = {stored_name(name): values for name, values in columns.scalars.items()}
+    for name, values in {**values_of, **provenance}.items():
+        if name != ENVIRONMENT:
+            nulls = np.isnan(values) if schema.field(name).nullable else None
+            stored[name] = pa.array(values, schema.field(name).type, mask=nulls)
+    stored["rewards"] = _components_column(columns.rewards, schema.field("rewards").type, rows)
+    stored["attachments"] = pa.array(
+        [
+            [{"name": name, "data": data} for name, data in row.items()]
+            for row in columns.attachments or [{}] * rows
+        ],
+        schema.field("attachments").type,
+    )
+    for name in array_fields():
+        stored[name] = _list_column(columns.arrays.get(name), schema.field(name).type, rows)
+    for name, ragged in columns.token_arrays.items():
+        column = TOKEN_ARRAY_PREFIX + name
+        make = _list_column if is_list(ragged.signature) else _binary_column
+        stored[column] = make(ragged, schema.field(column).type, rows)
+    return pa.table([stored[name] for name in schema.names], schema=schema)
+
+
+def _list_column(ragged: Ragged | None, kind: pa.DataType, rows: int) -> pa.Array:
+    """Lists over the buffers of ``ragged``; None gives a null in each row."""
     if ragged is None:
         return pa.nulls(rows, kind)
-    assert len(ragged.values) <= LIST_VALUES_MAX, len(ragged.values)
-    present = ragged.present
-    bitmap = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
-    offsets = pa.py_buffer(ragged.offsets.astype(np.int32))
     values = pa.array(ragged.values, kind.value_type)
-    return pa.ListArray.from_buffers(kind, rows, [bitmap, offsets], children=[values])
+    head = [_bitmap(ragged.present), _offsets(ragged.offsets)]
+    return pa.ListArray.from_buffers(kind, rows, head, children=[values])
+
+
+def _binary_column(ragged: Ragged, kind: pa.DataType, rows: int) -> pa.Array:
+    """The bytes of each row's values, over the buffer of ``ragged``."""
+    offsets = _offsets(ragged.offsets * token_bytes(ragged.signature))
+    buffers = [_bitmap(ragged.present), offsets, pa.py_buffer(raw_bytes(ragged.values))]
+    return pa.Array.from_buffers(kind, rows, buffers)
+
+
+def _components_column(components: Components | None, kind: pa.DataType, rows: int) -> pa.Array:
+    if components is None:
+        nothing = pa.array([], kind.value_type)
+        return pa.ListArray.from_arrays(np.zeros(rows + 1, np.int32), nothing, type=kind)
+    names = pa.array(components.names, pa.string()).take(pa.array(components.indexes))
+    pairs = pa.StructArray.from_arrays(
+        [names, pa.array(components.values)], fields=list(kind.value_type)
+    )
+    offsets = pa.array(components.offsets.astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, pairs, type=kind)
+
+
+def _bitmap(present: NDArray[np.bool_] | None) -> pa.Buffer | None:
+    return None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
+
+
+def _offsets(ends: NDArray[np.int64]) -> pa.Buffer:
+    assert ends[-1] <= LIST_VALUES_MAX, ends[-1]
+    return pa.py_buffer(ends.astype(np.int32))
+
+
+def raw_bytes(values: NDArray[Any]) -> memoryview:
+    """The bytes of an array, as a view of it."""
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
+def token_bytes(signature: ArraySignature) -> int:
+    """Bytes of one token's values."""
+    return np.dtype(signature.dtype).itemsize * int(np.prod(signature.shape, dtype=np.int64))
+
+
+# --- Arrow to columns ---
+
+
+def scalars_of(column: pa.Array) -> list[str] | NDArray[Any]:
+    """One value a row, as in ``Columns.scalars``."""
+    if pa.types.is_string(column.type):
+        texts: list[str] = column.to_pylist()
+        return texts
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    # Booleans are unpacked, and nulls become NaN.
+    numbers: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def ragged_of(column: pa.ListArray) -> Ragged:
     """The column's rows; ``values`` is a view of Arrow's buffer (booleans are copied)."""
     ends = column.offsets.to_numpy().astype(np.int64)
     values = column.values.slice(ends[0], ends[-1] - ends[0])
-    present = None
-    if column.null_count:
-        present = column.is_valid().to_numpy(zero_copy_only=False)
     bits = pa.types.is_boolean(values.type)
-    return Ragged(values.to_numpy(zero_copy_only=not bits), ends - ends[0], present)
+    return Ragged(values.to_numpy(zero_copy_only=not bits), ends - ends[0], _present(column))
 
 
-def scalars_of(column: pa.Array) -> list[Any]:
-    """One Python value a row, of the types in ``Columns.scalars``."""
-    kind = column.type
-    if pa.types.is_timestamp(kind):
-        column = column.cast(pa.int64())
-        kind = column.type
-    if pa.types.is_primitive(kind) and not column.null_count:
-        plain: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-        return plain
-    values: list[Any] = column.to_pylist()
-    return [dict(value) for value in values] if pa.types.is_map(kind) else values
-
-
-def to_table(columns: Columns, provenance: Mapping[str, Sequence[Any]]) -> pa.Table:
-    """The rows as an Arrow table, with the provenance columns."""
-    schema = rows_schema()
-    stored: dict[str, pa.Array] = {}
-    for name in scalar_fields():
-        if name != ENVIRONMENT:
-            column, values = stored_name(name), columns.scalars[name]
-            kind = schema.field(column).type
-            if pa.types.is_map(kind):
-                values = [list(value.items()) for value in values]
-            stored[column] = pa.array(values, kind)
-    for name in array_fields():
-        kind = schema.field(name).type
-        stored[name] = list_column(columns.arrays.get(name), kind, columns.rows)
-    for name, values in provenance.items():
-        stored[name] = pa.array(values, schema.field(name).type)
-    return pa.table([stored[name] for name in schema.names], schema=schema)
-
-
-def rows_of(ragged: Ragged, ranges: Sequence[tuple[int, int]]) -> Ragged:
-    """The rows of the (first row, number of rows) ranges, in that order: a view for one range, else
-    a copy."""
-    return rows_taken(ragged.offsets, lambda a, z: ragged.values[a:z], ranges, ragged.present)
-
-
-def rows_taken(
-    offsets: NDArray[np.int64],
-    take: Callable[[int, int], NDArray[Any]],
-    ranges: Sequence[tuple[int, int]],
-    present: NDArray[np.bool_] | None = None,
+def ragged_of_binary(
+    column: pa.BinaryArray, signature: ArraySignature, token_counts: NDArray[np.int32]
 ) -> Ragged:
-    """As ``rows_of``, with the values from ``take(first value, end of values)``."""
-    parts = [(first, first + rows) for first, rows in ranges] or [(0, 0)]
-    ends = np.zeros(sum(rows for _, rows in ranges) + 1, np.int64)
-    np.cumsum(_joined([np.diff(offsets[first : stop + 1]) for first, stop in parts]), out=ends[1:])
-    values = _joined([take(int(offsets[first]), int(offsets[stop])) for first, stop in parts])
-    if present is not None:
-        present = _joined([present[first:stop] for first, stop in parts])
-        present = None if present.all() else present
-    return Ragged(values, ends, present)
+    """The same of one binary a row; ``token_counts`` is int32 [rows].
+
+    Raises:
+        ValueError: a row has other than its ``token_counts`` tokens.
+    """
+    present = _present(column)
+    lengths = token_counts if present is None else np.where(present, token_counts, 0)
+    offsets = ends_of(lengths)
+    _, starts, data = column.buffers()
+    found = np.frombuffer(starts, np.int32)[column.offset :][: len(column) + 1]
+    if len(found) and not np.array_equal(found - found[0], offsets * token_bytes(signature)):
+        raise ValueError(f"rows of {np.diff(found)} bytes, which are not {token_counts} tokens")
+    size = int(offsets[-1]) * token_bytes(signature)
+    raw = np.frombuffer(data, np.uint8, size, int(found[0])) if size else np.empty(0, np.uint8)
+    return Ragged(tokens_of(raw, signature, int(offsets[-1])), offsets, present)
 
 
-def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def tokens_of(raw: NDArray[np.uint8], signature: ArraySignature, tokens: int) -> NDArray[Any]:
+    """Bytes as [tokens, *shape], a view."""
+    return raw.view(signature.dtype).reshape(tokens, *signature.shape)
+
+
+def components_of(column: pa.ListArray) -> Components | None:
+    """The rows of ``rewards``; None where no row has any."""
+    ends = column.offsets.to_numpy().astype(np.int64)
+    if ends[0] == ends[-1]:
+        return None
+    names, values = column.flatten().flatten()
+    coded = names.dictionary_encode()
+    return Components(
+        tuple(coded.dictionary.to_pylist()),
+        ends - ends[0],
+        coded.indices.to_numpy(),
+        values.to_numpy(),
+    )
+
+
+def attachments_of(column: pa.ListArray) -> Sequence[Mapping[str, bytes]] | None:
+    """Name to bytes, one mapping a row; None where no row has any."""
+    rows = [{pair["name"]: pair["data"] for pair in pairs} for pairs in column.to_pylist()]
+    return rows if any(rows) else None
+
+
+def _present(column: pa.Array) -> NDArray[np.bool_] | None:
+    if not column.null_count:
+        return None
+    found: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return found
+
+
+def ends_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
+    """int64 [rows + 1]: 0, then where each row ends."""
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    return ends

@@ -6,13 +6,53 @@ implementation (``tests/contract/store/test_blobs_contract.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+import xxhash
 
 from rollstream.store.errors import BlobExists, CorruptFile, StoreError
 
 Bytes = bytes | bytearray | memoryview
+_JOINED_BELOW = 16_384  # Bytes; to join less costs less than to write and hash it by itself.
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A blob's bytes in several buffers, one after the other, so that large arrays reach the disk
+    without being joined.
+
+    Attributes:
+        buffers: bytes, or flat views of what nobody changes.
+    """
+
+    buffers: tuple[Bytes, ...]
+
+    @classmethod
+    def joined(cls, buffers: Sequence[Bytes]) -> Pieces:
+        """Small buffers that stand together become one."""
+        runs = groupby(buffers, lambda buffer: len(buffer) < _JOINED_BELOW)
+        return cls(
+            tuple(chain.from_iterable((b"".join(run),) if small else run for small, run in runs))
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes in all buffers."""
+        return sum(map(len, self.buffers))
+
+    def checksum(self) -> str:
+        """xxh3-128 of the bytes, hexadecimal (``digest.checksum``)."""
+        state = xxhash.xxh3_128()
+        for buffer in self.buffers:
+            state.update(buffer)
+        return state.hexdigest()
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.buffers)
 
 
 class BlobInfo(NamedTuple):
@@ -25,7 +65,7 @@ class BlobInfo(NamedTuple):
 class Blobs(Protocol):
     """Immutable blobs. Thread-safe."""
 
-    def create(self, path: str, data: Bytes) -> None:
+    def create(self, path: str, data: Bytes | Pieces) -> None:
         """Creates the blob whole or not at all. It is durable once this returns (on a local disk:
         the file and its folders are synced).
 
@@ -35,7 +75,7 @@ class Blobs(Protocol):
             StoreError: the store failed otherwise.
         """
 
-    def replace(self, path: str, data: Bytes) -> None:
+    def replace(self, path: str, data: Bytes | Pieces) -> None:
         """Like ``create``, but replaces a blob that exists; readers see the old or the new one."""
 
     def read(self, path: str) -> bytes:
@@ -54,7 +94,7 @@ class Blobs(Protocol):
         """Returns the blob's local file, to be mapped into memory; None where it has none."""
 
 
-def create_or_compare(blobs: Blobs, path: str, data: Bytes) -> None:
+def create_or_compare(blobs: Blobs, path: str, data: Bytes | Pieces) -> None:
     """Creates the blob; one that exists already must have the same bytes. Repeating it changes
     nothing.
 
@@ -65,7 +105,7 @@ def create_or_compare(blobs: Blobs, path: str, data: Bytes) -> None:
     try:
         blobs.create(path, data)
     except BlobExists:
-        if blobs.read(path) != data:
+        if blobs.read(path) != bytes(data):
             raise CorruptFile(
                 f"{path} exists and holds other bytes than are to be written; move it away, then "
                 "it is written again"

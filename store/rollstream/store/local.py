@@ -5,17 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
 from rollstream.runtime.entropy import Entropy, SystemEntropy
-from rollstream.store.blobs import BlobInfo, Bytes, names_of
+from rollstream.store.blobs import BlobInfo, Bytes, Pieces, names_of
 from rollstream.store.errors import BlobExists, BlobMissing, StoreError, StoreFull
 
 STAGING = ".staging"  # Names that begin with a dot are never blobs.
 DURABLE_FOLDERS_MAX = 4096  # Folders remembered as synced; above it all are forgotten once.
+_BUFFERS_MAX = os.sysconf("SC_IOV_MAX")  # Of one write.
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -46,7 +47,7 @@ class LocalBlobs:
         with _as_store_errors(str(self.root)):
             self._root_identity = _identity(self.root)
 
-    def create(self, path: str, data: Bytes) -> None:
+    def create(self, path: str, data: Bytes | Pieces) -> None:
         target = self._target(path)
         with self._writing(path, target.parent), self._staged(data) as staged:
             self._ensure_folder(target.parent)
@@ -58,7 +59,7 @@ class LocalBlobs:
                 raise BlobExists(f"{path} exists below {self.root}; it was left as it is") from None
             _sync_folder(target.parent)
 
-    def replace(self, path: str, data: Bytes) -> None:
+    def replace(self, path: str, data: Bytes | Pieces) -> None:
         target = self._target(path)
         with self._writing(path, target.parent), self._staged(data) as staged:
             self._ensure_folder(target.parent)
@@ -110,13 +111,13 @@ class LocalBlobs:
                 ) from error
 
     @contextmanager
-    def _staged(self, data: Bytes) -> Iterator[Path]:
+    def _staged(self, data: Bytes | Pieces) -> Iterator[Path]:
         """Yields a synced file under ``.staging`` with these bytes, which is removed in the end."""
         staged = self.root / STAGING / self._entropy.token()
         try:
             with self._opened(staged) as file:
                 self._compare_root()
-                _write_all(file.fileno(), memoryview(data))
+                _write_all(file.fileno(), data.buffers if isinstance(data, Pieces) else (data,))
                 os.fsync(file.fileno())
             yield staged
         finally:
@@ -212,10 +213,14 @@ def _walk(folder: Path, at: str, beginning: str) -> Iterator[BlobInfo]:
             continue
 
 
-def _write_all(file: int, data: memoryview) -> None:
-    left = data.cast("B")
+def _write_all(file: int, buffers: Sequence[Bytes]) -> None:
+    left = [memoryview(buffer).cast("B") for buffer in buffers]
     while left:
-        left = left[os.write(file, left) :]
+        written = os.writev(file, left[:_BUFFERS_MAX])
+        while left and written >= len(left[0]):
+            written -= len(left.pop(0))
+        if left:
+            left[0] = left[0][written:]
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollstream.store.blobs import BlobInfo, Bytes, names_of
+from rollstream.store.blobs import BlobInfo, Bytes, Pieces, names_of
 from rollstream.store.errors import BlobExists, BlobMissing
 
 
@@ -17,14 +17,14 @@ class MemoryBlobs:
         self._lock = threading.Lock()
         self._blobs: dict[str, bytes] = {}
 
-    def create(self, path: str, data: Bytes) -> None:
+    def create(self, path: str, data: Bytes | Pieces) -> None:
         names_of(path)
         with self._lock:
             if path in self._blobs:
                 raise BlobExists(f"{path} exists; it was left as it is")
             self._blobs[path] = bytes(data)
 
-    def replace(self, path: str, data: Bytes) -> None:
+    def replace(self, path: str, data: Bytes | Pieces) -> None:
         names_of(path)
         with self._lock:
             self._blobs[path] = bytes(data)

@@ -6,7 +6,6 @@ encoding", "Run length encoding / bit-packing hybrid", "Plain encoding", "Dictio
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Collection, Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -135,54 +134,80 @@ def _runs(counts: NDArray[np.int64], levels: NDArray[np.uint8]) -> bytes:
     return encoded[used].tobytes()
 
 
-# --- Values: plain, or as indices into a dictionary.
+# --- Values: plain, as indices into a dictionary, or as bytes behind their lengths.
 
-TYPECODES = {"INT32": "i", "INT64": "q", "DOUBLE": "d"}  # array.array's names of Parquet's types.
 DISTINCT_MAX = 65_536  # Entries of a dictionary: as many as 16-bit indices can name.
 _LENGTH_BYTES = 4
 _LENGTHS_KEPT = 4_096
 _ONE_BYTE_INDICES_MAX = 256
+# DELTA_BINARY_PACKED: values a block, parts of a block; a part has as many bits for each value.
+_BLOCK, _PARTS, _PART_BITS = 128, 4, 32
+_DELTA_HEAD = varint(_BLOCK) + varint(_PARTS)
 
 
 class Dictionary(NamedTuple):
-    """A column's distinct values, and the index of each row's value among them."""
+    """A column's distinct values, and the index of each value among them."""
 
-    distinct: int  # Number of distinct values.
-    plain: bytes  # The distinct values, in the order of their first use.
-    indices: bytes  # One a row, encoded.
+    texts: Sequence[str]  # The distinct values.
+    plain: bytes  # The same, encoded.
+    indices: bytes  # One a value of the column, encoded.
 
 
-def plain_values(values: Sequence[Any], physical: str) -> list[bytes]:
-    """Values of a Parquet type, without nulls, in its plain encoding: pieces to be joined."""
-    if physical == "BYTE_ARRAY":
-        return _texts(values)
-    if physical == "BOOLEAN":
-        return [np.packbits(np.array(values, np.bool_), bitorder="little").tobytes()]
-    return [array(TYPECODES[physical], values).tobytes()]
+def plain_numbers(values: NDArray[Any]) -> memoryview:
+    """Numbers in plain encoding: a view, where they are no booleans."""
+    stored = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
+    return np.ascontiguousarray(stored).reshape(-1).view(np.uint8).data
+
+
+def plain_texts(texts: Collection[str]) -> bytes:
+    """Texts in plain encoding."""
+    if not any(texts):
+        return bytes(_LENGTH_BYTES * len(texts))
+    raws = [text.encode() for text in texts]
+    return b"".join([part for raw in raws for part in (_length(len(raw)), raw)])
 
 
 def dictionary_of(texts: Sequence[str]) -> Dictionary | None:
     """The dictionary encoding of texts; None where more than ``DISTINCT_MAX`` differ."""
-    rows = len(texts)
-    if texts.count(texts[0]) == rows:
-        return Dictionary(1, b"".join(_texts(texts[:1])), b"\x01" + varint(rows << 1) + b"\x00")
+    if texts.count(texts[0]) == len(texts):
+        return coded(texts[:1], np.zeros(len(texts), np.int32))
     entries: dict[str, int] = {}
     indices = [entries.setdefault(text, len(entries)) for text in texts]
     if len(entries) > DISTINCT_MAX:
         return None
+    return coded(list(entries), np.array(indices, np.int32))
+
+
+def coded(texts: Sequence[str], indices: NDArray[np.int32]) -> Dictionary:
+    """The dictionary encoding of texts that are given so, at most ``DISTINCT_MAX`` of them."""
+    if len(texts) == 1:
+        runs = b"\x01" + varint(len(indices) << 1) + b"\x00"
+        return Dictionary(texts, plain_texts(texts), runs)
     # 8- or 16-bit indices, so bit-packing is a plain copy; Parquet packs in groups of 8.
-    dtype = np.dtype("<u1" if len(entries) <= _ONE_BYTE_INDICES_MAX else "<u2")
-    groups = -(-rows // 8)
-    packed = np.array(indices, dtype).tobytes().ljust(groups * 8 * dtype.itemsize, b"\x00")
+    dtype = np.dtype("<u1" if len(texts) <= _ONE_BYTE_INDICES_MAX else "<u2")
+    groups = -(-len(indices) // 8)
+    packed = indices.astype(dtype).tobytes().ljust(groups * 8 * dtype.itemsize, b"\x00")
     head = bytes((8 * dtype.itemsize,)) + varint(groups << 1 | 1)
-    return Dictionary(len(entries), b"".join(_texts(entries)), head + packed)
+    return Dictionary(texts, plain_texts(texts), head + packed)
 
 
-def _texts(values: Collection[str]) -> list[bytes]:
-    if not any(values):
-        return [bytes(_LENGTH_BYTES * len(values))]
-    raws = [value.encode() for value in values]
-    return [part for raw in raws for part in (_length(len(raw)), raw)]
+def delta_lengths(lengths: NDArray[np.int64]) -> bytes:
+    """The head of values in DELTA_LENGTH_BYTE_ARRAY, which follow it without gaps. Equal lengths,
+    each below 2**31, take a few bytes for 128 of them."""
+    first = int(lengths[0]) if len(lengths) else 0
+    pieces = [_DELTA_HEAD, varint(len(lengths)), varint(first << 1)]
+    deltas = np.diff(lengths)
+    for start in range(0, len(deltas), _BLOCK):
+        block = deltas[start : start + _BLOCK]
+        low = int(block.min())
+        above = np.zeros(_BLOCK, "<u4")
+        above[: len(block)] = block - low
+        parts = above.reshape(_PARTS, -1)
+        used = parts.any(axis=1)
+        widths = bytes(_PART_BITS * any_in_part for any_in_part in used.tolist())
+        zigzag = low << 1 if low >= 0 else ~(low << 1)
+        pieces += [varint(zigzag), widths, parts[used].tobytes()]
+    return b"".join(pieces)
 
 
 @lru_cache(_LENGTHS_KEPT)

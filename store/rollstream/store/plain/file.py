@@ -19,27 +19,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from rollstream.store.blobs import Bytes, Pieces
 from rollstream.store.plain.encoding import (
     BINARY,
     I32,
     STOP,
     STRUCT,
+    Dictionary,
     Levels,
     absent_levels,
     binary,
+    delta_lengths,
     dictionary_of,
     field,
     i32,
     i64,
     list_of,
     optional_levels,
-    plain_values,
+    plain_numbers,
+    plain_texts,
     sized,
     struct,
 )
 from rollstream.store.plain.varint import varint
 
-PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8  # Parquet's encodings.
+PLAIN, RLE, DELTA_LENGTH, RLE_DICTIONARY = 0, 3, 6, 8  # Parquet's encodings.
 _PAGE_BYTES_MAX = 2**31 - 1  # A page's size is an int32; the configuration keeps a flush smaller.
 _BOUND_BYTES_MAX = 4_096  # Longer texts are left out of the statistics, as pyarrow does.
 _ABSENT_KEPT = 64
@@ -52,93 +56,107 @@ _LEVELS_AS_RUNS = i32(1, RLE) * 2
 class Chunk(NamedTuple):
     """A column chunk."""
 
-    pages: tuple[bytes | memoryview, ...]  # Its bytes, in order.
+    pages: tuple[Bytes, ...]  # Its bytes, in order.
     size: int  # Bytes in all pages.
     slots: int  # Number of values, nulls and empty lists.
+    encoding: int = PLAIN  # Of the values.
     dictionary_size: int = 0  # Bytes of the dictionary page, which is the first, if there is one.
     statistics: bytes = b""  # The fields of ``Statistics``; empty where there are none.
 
 
 @lru_cache(_ABSENT_KEPT)
 def absent_chunk(rows: int) -> Chunk:
-    """A chunk of lists or maps that are null or empty in each row."""
+    """A chunk of lists that are null or empty in each row."""
     levels = absent_levels(rows)
     return _chunk(levels.slots, PLAIN, levels.encoded)
 
 
-def scalar_chunk(values: Sequence[Any], physical: str, *, statistics: bool = False) -> Chunk:
-    """A chunk of one value a row."""
-    stated = _statistics(values, 0, physical) if statistics else b""
-    return _chunk(len(values), PLAIN, *plain_values(values, physical), statistics=stated)
+def number_chunk(values: NDArray[Any], *, statistics: bool = False) -> Chunk:
+    """A chunk of one number a row."""
+    stated = _number_statistics(values, 0) if statistics else b""
+    return _chunk(len(values), PLAIN, plain_numbers(values), statistics=stated)
+
+
+def optional_number_chunk(values: NDArray[np.float64], *, statistics: bool = False) -> Chunk:
+    """A chunk of one number a row, null where it is NaN."""
+    present = ~np.isnan(values)
+    non_null = values[present]
+    levels = optional_levels(present)
+    stated = _number_statistics(non_null, len(values) - len(non_null)) if statistics else b""
+    return _chunk(levels.slots, PLAIN, levels.encoded, plain_numbers(non_null), statistics=stated)
+
+
+def text_chunk(texts: Sequence[str], *, statistics: bool = False) -> Chunk:
+    """A chunk of one text a row."""
+    stated = _text_statistics(texts) if statistics else b""
+    return _chunk(len(texts), PLAIN, plain_texts(texts), statistics=stated)
 
 
 def dictionary_chunk(texts: Sequence[str], *, statistics: bool = False) -> Chunk:
     """A chunk of one text a row, dictionary-encoded unless too many differ."""
     dictionary = dictionary_of(texts)
     if dictionary is None:
-        return scalar_chunk(texts, "BYTE_ARRAY", statistics=statistics)
+        return text_chunk(texts, statistics=statistics)
+    stated = _text_statistics(dictionary.texts) if statistics else b""
+    return coded_chunk(Levels(b"", len(texts)), dictionary, stated)
+
+
+def coded_chunk(levels: Levels, dictionary: Dictionary, statistics: bytes = b"") -> Chunk:
+    """A chunk of texts, dictionary-encoded."""
     assert len(dictionary.plain) <= _PAGE_BYTES_MAX, len(dictionary.plain)
-    of_page = struct(4, i32(1, dictionary.distinct), i32(1, PLAIN))
+    of_page = struct(4, i32(1, len(dictionary.texts)), i32(1, PLAIN))
     head = b"".join((_DICTIONARY_PAGE, i32(1, len(dictionary.plain)) * 2, of_page, STOP))
-    stated = _statistics(texts, 0, "BYTE_ARRAY") if statistics else b""
-    data = _chunk(len(texts), RLE_DICTIONARY, dictionary.indices, statistics=stated)
+    body = (levels.encoded, dictionary.indices)
+    data = _chunk(levels.slots, RLE_DICTIONARY, *body, statistics=statistics)
     size = len(head) + len(dictionary.plain)
-    pages = (head, dictionary.plain, *data.pages)
-    return Chunk(pages, size + data.size, data.slots, size, stated)
-
-
-def optional_chunk(values: Sequence[Any], physical: str, *, statistics: bool = False) -> Chunk:
-    """A chunk of one value or None a row."""
-    non_null = [value for value in values if value is not None]
-    present = np.fromiter((value is not None for value in values), np.bool_, len(values))
-    levels = optional_levels(present)
-    stated = _statistics(non_null, len(values) - len(non_null), physical) if statistics else b""
-    body = (levels.encoded, *plain_values(non_null, physical))
-    return _chunk(levels.slots, PLAIN, *body, statistics=stated)
+    return data._replace(
+        pages=(head, dictionary.plain, *data.pages), size=size + data.size, dictionary_size=size
+    )
 
 
 def list_chunk(levels: Levels, values: NDArray[Any]) -> Chunk:
     """A chunk of a list a row; the values are not copied (booleans are packed)."""
-    stored = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
-    return _chunk(levels.slots, PLAIN, levels.encoded, stored.view(np.uint8).data)
+    return _chunk(levels.slots, PLAIN, levels.encoded, plain_numbers(values))
 
 
-def map_chunk(levels: Levels, values: Sequence[Any], physical: str) -> Chunk:
-    """A chunk of the keys, or of the values, of a map a row."""
-    return _chunk(levels.slots, PLAIN, levels.encoded, *plain_values(values, physical))
+def binary_chunk(levels: Levels, lengths: NDArray[np.int64], values: Bytes) -> Chunk:
+    """A chunk of a binary a row, or null; ``lengths`` are those of the rows that have one, and
+    ``values`` their bytes, which are not copied."""
+    return _chunk(levels.slots, DELTA_LENGTH, levels.encoded, delta_lengths(lengths), values)
 
 
-def _chunk(slots: int, encoding: int, *body: bytes | memoryview, statistics: bytes = b"") -> Chunk:
+def _chunk(slots: int, encoding: int, *body: Bytes, statistics: bytes = b"") -> Chunk:
     size = sum(map(len, body))
     assert size <= _PAGE_BYTES_MAX, size
     of_page = struct(2, i32(1, slots), i32(1, encoding), _LEVELS_AS_RUNS)
     head = b"".join((_DATA_PAGE, i32(1, size) * 2, of_page, STOP))
-    return Chunk((head, *body), len(head) + size, slots, 0, statistics)
+    return Chunk((head, *body), len(head) + size, slots, encoding, 0, statistics)
 
 
-def _statistics(values: Sequence[Any], nulls: int, physical: str) -> bytes:
-    """``Statistics``: 3 null count, 5 largest value, 6 smallest value.
+def _text_statistics(texts: Sequence[str]) -> bytes:
+    return _statistics(0, min(texts).encode(), max(texts).encode())
 
-    The values are texts or finite numbers: ``codec.decode`` refuses other rewards.
-    """
+
+def _number_statistics(values: NDArray[Any], nulls: int) -> bytes:
+    """``Statistics`` of finite numbers."""
+    if not len(values):
+        return i64(3, nulls)
+    low, high = values.min(), values.max()
+    if values.dtype == np.float64:
+        # -0.0 equals 0.0, so a bound of zero must include both: the low one is -0.0.
+        low, high = low or np.float64(-0.0), high or np.float64(0.0)
+    return _statistics(nulls, low.tobytes(), high.tobytes())
+
+
+def _statistics(nulls: int, low: bytes, high: bytes) -> bytes:
+    """``Statistics``: 3 null count, 5 largest value, 6 smallest value."""
     stated = i64(3, nulls)
-    if not values:
-        return stated
-    high, low = _bound(max(values), physical, 0.0), _bound(min(values), physical, -0.0)
     with_high = len(high) <= _BOUND_BYTES_MAX
     if with_high:
         stated += binary(2, high)
     if len(low) <= _BOUND_BYTES_MAX:
         stated += binary(1 if with_high else 3, low)
     return stated
-
-
-def _bound(value: Any, physical: str, zero: float) -> bytes:
-    if physical == "BYTE_ARRAY":
-        return str(value).encode()
-    # -0.0 equals 0.0, so a bound of zero must include both: the low one is -0.0.
-    bound = (value or zero) if physical == "DOUBLE" else value
-    return b"".join(plain_values([bound], physical))
 
 
 CREATED_BY = b"rollstream version 1 (build plain)"
@@ -155,15 +173,18 @@ _CREATED_BY_AFTER_GROUPS = field(2, BINARY)
 class Leaf(NamedTuple):
     """A leaf column: one that holds values itself, not lists or records of them."""
 
-    path: str  # Names from the field down, joined by dots.
+    field: str  # The name of the table's column.
+    inside: tuple[str, ...]  # Names from there down.
     physical: str  # Parquet's type.
     text: bool  # True for UTF-8 text.
     definition: int  # The definition level of a value; 0 where every row has one.
 
     @classmethod
-    def of(cls, column: pq.ColumnSchema) -> Leaf:
+    def of(cls, field: str, column: pq.ColumnSchema) -> Leaf:
+        # The name of a column may have dots in it.
+        inside = column.path.removeprefix(field).split(".")[1:]
         text = column.logical_type.type == "STRING"
-        return cls(column.path, column.physical_type, text, column.max_definition_level)
+        return cls(field, tuple(inside), column.physical_type, text, column.max_definition_level)
 
 
 class FileShape(NamedTuple):
@@ -172,8 +193,8 @@ class FileShape(NamedTuple):
     leaves: tuple[Leaf, ...]  # In the order of the file.
     head: bytes  # The footer's bytes up to the number of rows.
     tail: bytes  # The footer's bytes from its last field on.
-    # For each leaf, the bytes of its metadata up to the counts, without and with a dictionary.
-    fixed: tuple[tuple[bytes, bytes], ...]
+    # For each leaf, the bytes of its metadata up to the counts, by the encoding of its values.
+    fixed: tuple[Mapping[int, bytes], ...]
 
     @classmethod
     def of(cls, schema: pa.Schema) -> FileShape | None:
@@ -183,23 +204,24 @@ class FileShape(NamedTuple):
         pq.ParquetWriter(sink, schema, store_schema=False).close()
         empty = sink.getvalue()
         stored = pq.ParquetFile(pa.BufferReader(empty)).schema
-        leaves = tuple(Leaf.of(stored.column(i)) for i in range(len(stored)))
+        fields = [column.name for column in schema for _ in range(leaves_of(column.type))]
+        leaves = tuple(Leaf.of(name, stored.column(i)) for i, name in enumerate(fields))
         around = around_counts(empty.to_pybytes())
         if around is None or not {leaf.physical for leaf in leaves} <= _TYPES.keys():
             return None
-        fixed = [
-            (_fixed(leaf, PLAIN, RLE), _fixed(leaf, PLAIN, RLE, RLE_DICTIONARY)) for leaf in leaves
-        ]
-        return cls(leaves, *around, tuple(fixed))
+        return cls(leaves, *around, tuple(map(_fixed, leaves)))
 
-    def file_bytes(self, chunks: Sequence[Chunk], rows: int, metadata: Mapping[str, str]) -> bytes:
-        """The bytes of a file with a chunk for each leaf; ``metadata`` is in its footer."""
-        pieces: list[bytes | memoryview] = [_MAGIC]
+    def file_pieces(
+        self, chunks: Sequence[Chunk], rows: int, metadata: Mapping[str, str]
+    ) -> Pieces:
+        """A file with a chunk for each leaf; ``metadata`` is in its footer. Its large arrays are
+        those of the chunks."""
+        pieces: list[Bytes] = [_MAGIC]
         columns: list[bytes] = []
         at = len(_MAGIC)
-        for chunk, (plain, with_dictionary) in zip(chunks, self.fixed, strict=True):
+        for chunk, fixed in zip(chunks, self.fixed, strict=True):
             pieces += chunk.pages
-            columns.append(_column(chunk, with_dictionary if chunk.dictionary_size else plain, at))
+            columns.append(_column(chunk, fixed[chunk.encoding], at))
             at += chunk.size
         # RowGroup: 1 columns, 2 total bytes, 3 rows.
         group = (list_of(1, STRUCT, columns), i64(1, at - len(_MAGIC)), i64(1, rows), STOP)
@@ -217,24 +239,25 @@ class FileShape(NamedTuple):
                 self.tail,
             )
         )
-        size = len(footer).to_bytes(_FOOTER_SIZE_BYTES, "little")
-        return b"".join((*pieces, footer, size, _MAGIC))
+        pieces += (footer, len(footer).to_bytes(_FOOTER_SIZE_BYTES, "little"), _MAGIC)
+        return Pieces.joined(pieces)
 
 
-def _fixed(leaf: Leaf, *encodings: int) -> bytes:
-    """``ColumnChunk`` up to the counts: 2 an offset that readers ignore, 3 ``ColumnMetaData``
-    (1 type, 2 encodings, 3 path, 4 codec)."""
-    names = [sized(name.encode()) for name in leaf.path.split(".")]
-    return b"".join(
-        (
-            i64(2, 0),
-            field(1, STRUCT),
-            i32(1, _TYPES[leaf.physical]),
-            list_of(1, I32, [varint(encoding << 1) for encoding in encodings]),
-            list_of(1, BINARY, names),
-            i32(1, _UNCOMPRESSED),
-        )
-    )
+def leaves_of(kind: pa.DataType) -> int:
+    """How many leaf columns a column of this type has."""
+    return sum(leaves_of(kind.field(i).type) for i in range(kind.num_fields)) or 1
+
+
+def _fixed(leaf: Leaf) -> Mapping[int, bytes]:
+    """``ColumnChunk`` up to the counts, by encoding: 2 an offset that readers ignore, 3
+    ``ColumnMetaData`` (1 type, 2 encodings, 3 path, 4 codec)."""
+    names = [sized(name.encode()) for name in (leaf.field, *leaf.inside)]
+    before = i64(2, 0) + field(1, STRUCT) + i32(1, _TYPES[leaf.physical])
+    behind = list_of(1, BINARY, names) + i32(1, _UNCOMPRESSED)
+    return {
+        encodings[-1]: before + list_of(1, I32, [varint(one << 1) for one in encodings]) + behind
+        for encodings in ((RLE, PLAIN), (RLE, DELTA_LENGTH), (PLAIN, RLE, RLE_DICTIONARY))
+    }
 
 
 def _column(chunk: Chunk, fixed: bytes, at: int) -> bytes:
