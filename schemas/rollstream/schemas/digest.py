@@ -36,7 +36,7 @@ def row_digests(columns: Columns, row_starts: Sequence[int]) -> list[bytes]:
     digests = []
     for run, (start, stop) in enumerate(pairwise((*row_starts, columns.rows))):
         # What is short stands together, so that a field costs no call of its own.
-        short = [(stop - start).to_bytes(8, "little")]
+        short: list[_Bytes] = [(stop - start).to_bytes(8, "little")]
         flows = []
         for name, in_run, numbers, flow in parts:
             if in_run[run]:

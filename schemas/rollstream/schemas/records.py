@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any, Self
 
 import numpy as np
@@ -162,10 +163,10 @@ def records_from(columns: Columns) -> list[RolloutRecord]:
 
 def _record(columns: Columns, row: int) -> RolloutRecord:
     values: dict[str, Any] = {}
-    for field in scalar_fields():
-        column = columns.scalars[field.name]
+    for scalar in scalar_fields():
+        column = columns.scalars[scalar.name]
         value = column[row].item() if isinstance(column, np.ndarray) else column[row]
-        values[field.name] = None if value != value else value  # NaN: none.
+        values[scalar.name] = None if isinstance(value, float) and isnan(value) else value
     for name in array_fields():
         ragged = columns.arrays.get(name)
         values[name] = None if ragged is None else ragged.row(row)

@@ -4,8 +4,10 @@ Map, a line a file:
 
 - ``entry``    ``EntryKind``, and what an entry is while a producer holds it
 - ``encode``   entries to the bytes of a record
-- ``record``   ``IngestRecord``: a record that was read; texts, numbers and views of its arrays
+- ``layout``   the columns, in the order in which header and payload hold them
 - ``wire``     how Avro holds a record: the header, and the payload behind it, which is not copied
+- ``frame``    where a record's columns lie, and that their lengths agree
+- ``record``   ``IngestRecord``: a record that was read; texts, numbers and views of its arrays
 - ``checks``   which entries of a record break a rule of ``rollstream.schemas.rules``
 - ``gather``   runs of entries, from several records, to ``Columns``
 """

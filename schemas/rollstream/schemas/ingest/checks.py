@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from rollstream.schemas import rules
-from rollstream.schemas.fields import named
 from rollstream.schemas.ingest.entry import EntryKind
+from rollstream.schemas.ingest.layout import shared_fields
 from rollstream.schemas.rules import BrokenRule
 
 if TYPE_CHECKING:
     from rollstream.schemas.ingest.record import IngestRecord
 
+_Found = Iterator[tuple[int, BrokenRule]]
+
 _SHARED_KEPT = 4_096
-_NAMES = ("example_id", "group_uid", "rollout_uid")
-_INFINITE = (inf, -inf)
+_OWN_NAMES = ("example_id", "group_uid", "rollout_uid")
+_REPEATED = ("lineage", "replica_id", "split", "stop_reason")
+_FLAGS = b"\x00\x01"
+_KINDS = frozenset(EntryKind)
 
 
 def broken_entries(record: IngestRecord) -> Mapping[int, BrokenRule]:
@@ -29,78 +33,86 @@ def broken_entries(record: IngestRecord) -> Mapping[int, BrokenRule]:
     return found
 
 
-def _all_broken(record: IngestRecord) -> Iterator[tuple[int, BrokenRule]]:
-    plain = not record.header["kinds"]
-    if not plain:
+def _all_broken(record: IngestRecord) -> _Found:
+    """Each column is looked at as a whole, and by entries only where something is wrong with it."""
+    header, values = record.header, record.values
+    if header["kinds"] or record.failures:
         yield from _kinds(record)
-    yield from _texts(record)
-    yield from _shared(record, plain)
-    if record.header["segment_idx"]:
-        yield from _numbers("segment_idx", record.values("segment_idx"))
-    created = record.values("created_ts")
-    if min(created) < 0 or max(created) > rules.CREATED_TS_MAX:
-        yield from _numbers("created_ts", created)
-    last = record.header["is_last_segment"]
-    if last.translate(None, b"\x00\x01"):
-        yield from _flags("is_last_segment", last)
-    for name in ("reward", "actor_logprob_sum"):
-        values = record.values(name)
-        if inf in values or -inf in values:
-            for index, value in enumerate(values):
-                if value in _INFINITE:
-                    yield index, _broken(rules.check_finite, name, value)
+    for name, index in record.no_utf8:
+        yield index, BrokenRule(name, "is no UTF-8", "encode it so")
+    for name in _OWN_NAMES:
+        texts = record.texts.get(name, ())
+        if texts and max(map(len, texts)) > rules.NAME_CHARS_MAX:
+            yield from _each(texts, rules.check_name, name)
+    if not all(values("rollout_uid")):
+        yield from _without_uid(record)
+    yield from _shared(record)
+    if header["segment_idx"] and min(values("segment_idx")) < 0:
+        yield from _each(values("segment_idx"), rules.check_number, "segment_idx")
+    if header["created_ts"]:
+        created = values("created_ts")
+        if min(created) < 0 or max(created) > rules.CREATED_TS_MAX:
+            yield from _each(created, rules.check_number, "created_ts")
+    last = header["is_last_segment"]
+    if last.translate(None, _FLAGS):
+        yield from _each(last, _check_flag, "is_last_segment")
+    yield from _infinite("reward", values("reward"))
+    if header["extras"] is not None:
+        yield from _infinite("actor_logprob_sum", values("actor_logprob_sum"))
     mask = record.arrays.get("loss_mask")
     if mask is not None:
-        values = bytes(record.bytes_of(mask, 0, record.count))
-        if values.translate(None, b"\x00\x01"):
-            for index, (start, stop) in enumerate(pairwise(mask.ends)):
-                if values[start:stop].translate(None, b"\x00\x01"):
-                    finding = "has bytes other than 0 and 1"
-                    yield index, BrokenRule("loss_mask", finding, "give one of them a token")
+        flags = bytes(record.bytes_of(mask, 0, record.count))
+        if flags.translate(None, _FLAGS):
+            masks = [flags[start:stop] for start, stop in pairwise(mask.ends)]
+            yield from _each(masks, _check_mask, "loss_mask")
 
 
-def _kinds(record: IngestRecord) -> Iterator[tuple[int, BrokenRule]]:
+def _each(values: Iterable[Any], check: Callable[[str, Any], None], name: str) -> _Found:
+    for index, value in enumerate(values):
+        try:
+            check(name, value)
+        except BrokenRule as broken:
+            yield index, broken
+
+
+def _check_flag(name: str, value: int) -> None:
+    if value > 1:
+        raise BrokenRule(name, f"is {value}", "give 0 or 1")
+
+
+def _check_mask(name: str, flags: bytes) -> None:
+    if flags.translate(None, _FLAGS):
+        raise BrokenRule(name, "has bytes other than 0 and 1", "give one of them a token")
+
+
+def _infinite(name: str, values: Sequence[float | None]) -> _Found:
+    if inf in values or -inf in values:
+        finite = [0.0 if value is None else value for value in values]
+        yield from _each(finite, rules.check_finite, name)
+
+
+def _kinds(record: IngestRecord) -> _Found:
     for index, kind in enumerate(record.kinds):
         failure = record.failures.get(index)
-        if kind not in iter(EntryKind):
+        if kind not in _KINDS:
             yield index, BrokenRule("kinds", f"is {kind}", "give 0, 1 or 2")
         elif (kind == EntryKind.FAILED) != (failure is not None):
             finding = f"is {kind}, and failures has {'one' if failure else 'none'} of this entry"
             yield index, BrokenRule("kinds", finding, "give one for each entry of kind 2")
-        elif failure is not None and failure.count not in rules.BOUNDS["count"]:
-            yield index, _broken(rules.check_number, "count", failure.count)
+        elif failure is not None:
+            for _, broken in _each([failure.count], rules.check_number, "count"):
+                yield index, broken
 
 
-def _texts(record: IngestRecord) -> Iterator[tuple[int, BrokenRule]]:
-    for field in named("text"):
-        if not record.has(field.name):
-            continue
-        raw, sizes = record.text_bytes(field.name)
-        try:
-            str(raw, "utf-8")
-        except UnicodeDecodeError:
-            for index, (start, stop) in enumerate(pairwise(accumulate(sizes, initial=0))):
-                try:
-                    str(raw[start:stop], "utf-8")
-                except UnicodeDecodeError as error:
-                    yield index, BrokenRule(field.name, f"is no UTF-8: {error}", "encode it so")
-        if field.name in _NAMES and max(sizes) > rules.NAME_CHARS_MAX:
-            for index, value in enumerate(record.values(field.name)):
-                if len(value) > rules.NAME_CHARS_MAX:
-                    yield index, _broken(rules.check_name, field.name, value)
-    if not all(record.values("rollout_uid")):
-        for index, uid in enumerate(record.values("rollout_uid")):
-            if not uid and record.kinds[index] == EntryKind.SEGMENT:
-                remedy = "give one: nothing else tells it apart"
-                yield index, BrokenRule("rollout_uid", "is empty", remedy)
+def _without_uid(record: IngestRecord) -> _Found:
+    for index, uid in enumerate(record.values("rollout_uid")):
+        if not uid and record.kinds[index] != EntryKind.DISPATCHED:
+            remedy = "give one: nothing else tells it apart"
+            yield index, BrokenRule("rollout_uid", "is empty", remedy)
 
 
-def _shared(record: IngestRecord, plain: bool) -> Iterator[tuple[int, BrokenRule]]:
-    wire = record.header["shared"]
-    broken = [
-        (_broken_shared(tuple(one.values()), True), _broken_shared(tuple(one.values()), False))
-        for one in wire
-    ]
+def _shared(record: IngestRecord) -> _Found:
+    broken = [_broken_shared(tuple(one.values())) for one in record.header["shared"]]
     if not any(map(any, broken)):
         return
     for index, of in enumerate(record.shared_indexes):
@@ -111,36 +123,19 @@ def _shared(record: IngestRecord, plain: bool) -> Iterator[tuple[int, BrokenRule
 
 
 @lru_cache(_SHARED_KEPT)
-def _broken_shared(values: tuple[Any, ...], of_segment: bool) -> BrokenRule | None:
-    """The first rule that a combination breaks."""
-    one = dict(zip((field.name for field in named("shared")), values, strict=True))
+def _broken_shared(values: tuple[Any, ...]) -> tuple[BrokenRule | None, BrokenRule | None]:
+    """The first rule that a combination breaks as a segment's, and as a control entry's."""
+    names = (field.name for field in shared_fields())
+    one = dict(zip(names, values, strict=True))
     try:
         for name in ("group_size", "policy_epoch", "weight_step"):
             rules.check_number(name, one[name])
-        if of_segment:
-            rules.check_version("policy_version", one["policy_version"])
-        for name in ("lineage", "replica_id", "split", "stop_reason"):
+        for name in _REPEATED:
             rules.check_name(name, one[name])
     except BrokenRule as broken:
-        return broken
-    return None
-
-
-def _numbers(name: str, values: Sequence[int]) -> Iterator[tuple[int, BrokenRule]]:
-    for index, value in enumerate(values):
-        if value not in rules.BOUNDS[name]:
-            yield index, _broken(rules.check_number, name, value)
-
-
-def _flags(name: str, raw: Iterable[int]) -> Iterator[tuple[int, BrokenRule]]:
-    for index, value in enumerate(raw):
-        if value > 1:
-            yield index, BrokenRule(name, f"is {value}", "give 0 or 1")
-
-
-def _broken(check: Any, *args: Any) -> BrokenRule:
+        return broken, broken
     try:
-        check(*args)
+        rules.check_version("policy_version", one["policy_version"])
     except BrokenRule as broken:
-        return broken
-    raise AssertionError(f"{args} break no rule")
+        return broken, None
+    return None, None

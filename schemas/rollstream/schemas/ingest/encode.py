@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 from itertools import chain
 from math import nan
 from operator import itemgetter
 from typing import Any
 
-from rollstream.schemas.fields import RowField, named
+from rollstream.schemas.fields import named
 from rollstream.schemas.ingest.entry import ENTRIES_MAX, Entry, EntryKind, NamedArray
-from rollstream.schemas.ingest.wire import Bytes, write_record
+from rollstream.schemas.ingest.layout import (
+    ALL,
+    ARRAY,
+    NONE,
+    SOME,
+    TEXT,
+    Column,
+    extra_columns,
+    packers,
+    plain_columns,
+    shared_fields,
+)
+from rollstream.schemas.ingest.wire import (
+    END_OF_ARRAY,
+    NULL,
+    avro_extras,
+    avro_long,
+    avro_text,
+    record_schema,
+)
 
-_TYPECODES = {"<i4": "i", "<i8": "q", "<f8": "d", "|b1": "b"}
-NONE, ALL, SOME = range(3)  # Which entries have an array.
+_SHARED_KEPT = 4_096
+_SEGMENT = EntryKind.SEGMENT
 
 
 def encode_entries(
@@ -32,93 +50,134 @@ def encode_entries(
     Raises:
         UnicodeEncodeError: a text that UTF-8 cannot encode.
     """
-    assert 0 < len(entries) <= ENTRIES_MAX, len(entries)
+    count = len(entries)
+    assert 0 < count <= ENTRIES_MAX, count
     rows = [entry.fields for entry in entries]
-    payload: list[Bytes] = []
-    shared, shared_indexes = _shared(rows)
-    plain = all([entry.kind is EntryKind.SEGMENT for entry in entries])
-    header: dict[str, Any] = {
-        "environment": environment,
-        "worker_id": worker_id,
-        "partitions": partitions,
-        "count": len(entries),
-        "kinds": b"" if plain else bytes(entry.kind for entry in entries),
-        "shared": shared,
-        "shared_indexes": shared_indexes,
-    }
-    for field in _columns(extra=False):
-        header[field.name] = _column(field, list(map(itemgetter(field.name), rows)), payload)
-    header["extras"] = _extras(entries, payload)
-    return write_record(header, payload)
+    kinds = [entry.kind for entry in entries]
+    written = [
+        _of_record(environment, worker_id, partitions),
+        avro_long(count),
+        NULL if kinds.count(_SEGMENT) == count else avro_long(count) + bytes(kinds),
+        _shared(rows),
+    ]
+    payload: list[bytes] = []
+    columns, of_row = _plain()
+    for column, values in zip(columns, zip(*map(of_row, rows), strict=True), strict=True):
+        found = _column(column, values, payload)
+        if column.kind == ARRAY:
+            written.append(avro_long(found))
+        elif found:
+            written.append(avro_long(len(found)))
+            written.append(found)
+        else:
+            written.append(NULL)
+    written.append(_extras(entries, rows, payload))
+    written.append(avro_long(sum(map(len, payload))))
+    return b"".join(written + payload)
 
 
 @cache
-def _columns(*, extra: bool) -> tuple[RowField, ...]:
-    return tuple(f for f in named("text", "number", "array") if f.extra is extra)
+def _plain() -> tuple[tuple[Column, ...], Callable[[Mapping[str, Any]], tuple[Any, ...]]]:
+    """The columns that stand in the header, and what picks their values out of a row."""
+    columns = plain_columns()
+    return columns, itemgetter(*(column.name for column in columns))
+
+
+@cache
+def _of_shared() -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    return itemgetter(*(field.name for field in shared_fields()))
 
 
 @cache
 def _extra_names() -> frozenset[str]:
-    return frozenset(
-        field.name
-        for field in named("text", "number", "array", "components", "attachments", "token_arrays")
-        if field.extra
-    )
+    collections = {field.name for field in named("components", "attachments", "token_arrays")}
+    return frozenset(collections.union(column.name for column in extra_columns()))
 
 
-def _shared(rows: Sequence[Any]) -> tuple[list[dict[str, Any]], bytes]:
+@lru_cache
+def _of_record(environment: str, worker_id: str, partitions: int) -> bytes:
+    names = avro_text(environment) + avro_text(worker_id)
+    return record_schema().prefix + names + avro_long(partitions)
+
+
+def _shared(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """The distinct combinations in the order of their first use, and the index of each row's."""
-    names = tuple(field.name for field in named("shared"))
     found: dict[tuple[Any, ...], int] = {}
-    of = itemgetter(*names)
-    indexes = [found.setdefault(of(row), len(found)) for row in rows]
-    shared = [dict(zip(names, values, strict=True)) for values in found]
-    return shared, b"" if len(shared) == 1 else array("i", indexes).tobytes()
+    of_row = _of_shared()
+    if len(rows) == 1:
+        return avro_long(1) + _combination(of_row(rows[0])) + END_OF_ARRAY + NULL
+    indexes = [found.setdefault(of_row(row), len(found)) for row in rows]
+    written = avro_long(len(found)) + b"".join(map(_combination, found)) + END_OF_ARRAY
+    if len(found) == 1:
+        return written + NULL
+    return written + avro_long(4 * len(rows)) + packers(len(rows))["<i4"](*indexes)
 
 
-def _column(field: RowField, values: list[Any], payload: list[Bytes]) -> Any:
+@lru_cache(_SHARED_KEPT)
+def _combination(values: tuple[Any, ...]) -> bytes:
+    fields = zip(shared_fields(), values, strict=True)
+    return b"".join([avro_long(v) if field.dtype else avro_text(v) for field, v in fields])
+
+
+def _column(column: Column, values: Sequence[Any], payload: list[bytes]) -> Any:
     """What the header has of a column; what has a varying length is added to ``payload``."""
-    if field.column == "array":
+    if column.kind == ARRAY:
         return _array(values, payload)
-    if values.count(field.default) == len(values):
+    count = len(values)
+    if values.count(column.default) == count:
         return b""
-    if field.column == "text":
-        joined = "".join(values)
-        raw = joined.encode()
-        if len(raw) != len(joined):
-            values = [value.encode() for value in values]
-        payload.append(raw)
-        return array("i", map(len, values)).tobytes()
-    if field.default is None:
+    if column.kind == TEXT:
+        return packers(count)["<i4"](*_texts(values, payload))
+    if column.default is None:
         values = [nan if value is None else value for value in values]
-    return array(_TYPECODES[field.dtype], values).tobytes()
+    return packers(count)[column.signature.dtype](*values)
 
 
-def _array(values: Sequence[bytes | None], payload: list[Bytes]) -> int:
-    present = [value for value in values if value is not None]
-    if not present:
+def _texts(values: Sequence[str | bytes], payload: list[bytes]) -> Sequence[int]:
+    """Adds the UTF-8 of the texts to ``payload``; how many bytes each has."""
+    try:
+        joined = "".join(values)  # type: ignore[arg-type]
+    except TypeError:  # Some are bytes, which are no UTF-8 (see ``Entry``).
+        pieces = [value if isinstance(value, bytes) else value.encode() for value in values]
+        payload += pieces
+        return list(map(len, pieces))
+    raw = joined.encode()
+    payload.append(raw)
+    if len(raw) == len(joined):
+        return list(map(len, values))
+    return [len(value.encode()) for value in values]  # type: ignore[union-attr]
+
+
+def _array(values: Sequence[bytes | None], payload: list[bytes]) -> int:
+    absent = values.count(None)
+    if not absent:
+        payload += values  # type: ignore[arg-type]
+        return ALL
+    if absent == len(values):
         return NONE
-    if len(present) < len(values):
-        payload.append(bytes([value is not None for value in values]))
-    payload += present
-    return ALL if len(present) == len(values) else SOME
+    payload.append(bytes([value is not None for value in values]))
+    payload += [value for value in values if value is not None]
+    return SOME
 
 
-def _extras(entries: Sequence[Entry], payload: list[Bytes]) -> dict[str, Any] | None:
-    rows = [entry.fields for entry in entries]
-    names = _extra_names()
-    used = set().union(*(names & row.keys() for row in rows))
+def _extras(
+    entries: Sequence[Entry], rows: Sequence[Mapping[str, Any]], payload: list[bytes]
+) -> bytes:
+    """Null where no entry has any."""
     failures = [
         {"entry": index, "count": entry.failure.count, "reason": entry.failure.reason}
         for index, entry in enumerate(entries)
         if entry.failure is not None
     ]
+    longest = max(map(len, rows))
+    some = longest > len(plain_columns()) + len(shared_fields())  # The least that a row has.
+    used = _extra_names().intersection(chain.from_iterable(rows)) if some else ()
     if not used and not failures:
-        return None
+        return NULL
     extras: dict[str, Any] = {"failures": failures, "rewards": None}
-    for field in _columns(extra=True):
-        values = [row.get(field.name, field.default) for row in rows]
-        extras[field.name] = _column(field, values, payload)
+    for column in extra_columns():
+        values = [row.get(column.name, column.default) for row in rows]
+        extras[column.name] = _column(column, values, payload)
     if "rewards" in used:
         extras["rewards"] = _components([row.get("rewards") or {} for row in rows])
     extras["attachments"] = [
@@ -127,23 +186,27 @@ def _extras(entries: Sequence[Entry], payload: list[Bytes]) -> dict[str, Any] | 
         for name, data in row.get("attachments", {}).items()
     ]
     extras["token_arrays"] = _token_arrays([row.get("token_arrays", {}) for row in rows], payload)
-    return extras
+    return avro_extras(extras)
 
 
-def _components(rows: Sequence[Any]) -> dict[str, Any]:
+def _components(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     names = {name: index for index, name in enumerate(dict.fromkeys(chain.from_iterable(rows)))}
+    indexes = [names[name] for row in rows for name in row]
+    values = [value for row in rows for value in row.values()]
     return {
         "names": list(names),
-        "counts": array("i", map(len, rows)).tobytes(),
-        "indexes": array("i", [names[name] for row in rows for name in row]).tobytes(),
-        "values": array("d", [value for row in rows for value in row.values()]).tobytes(),
+        "counts": packers(len(rows))["<i4"](*map(len, rows)),
+        "indexes": packers(len(values))["<i4"](*indexes),
+        "values": packers(len(values))["<f8"](*values),
     }
 
 
-def _token_arrays(rows: Sequence[Any], payload: list[Bytes]) -> list[dict[str, Any]]:
+def _token_arrays(
+    rows: Sequence[Mapping[str, NamedArray]], payload: list[bytes]
+) -> list[dict[str, Any]]:
     found = []
     for name in dict.fromkeys(chain.from_iterable(rows)):
-        carried: list[NamedArray | None] = [row.get(name) for row in rows]
+        carried = [row.get(name) for row in rows]
         signatures = {(one.dtype, one.shape) for one in carried if one is not None}
         assert len(signatures) == 1, (name, signatures)
         dtype, shape = signatures.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -34,7 +35,8 @@ class NamedArray(NamedTuple):
     data: bytes
 
 
-class Failure(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Failure:
     """How many members will never come, and why."""
 
     count: int
@@ -48,12 +50,14 @@ class Entry(NamedTuple):
         fields: by name, those of ``rollstream.schemas.fields``: all that are not extras, and the
             extras that it has. Texts are str, numbers int, bool or float (None: none), arrays
             bytes, packed little-endian (None: absent), ``rewards`` a mapping to float,
-            ``attachments`` a mapping to bytes, ``token_arrays`` a mapping to ``NamedArray``.
+            ``attachments`` a mapping to bytes, ``token_arrays`` a mapping to ``NamedArray``. A
+            text that came from a record and is no UTF-8 is bytes.
+        kind: of ``EntryKind``, or the number that a record had in its place.
         failure: of a ``FAILED`` one.
     """
 
     fields: Mapping[str, Any]
-    kind: EntryKind = EntryKind.SEGMENT
+    kind: int = EntryKind.SEGMENT
     failure: Failure | None = None
 
     @property

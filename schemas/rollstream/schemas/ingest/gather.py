@@ -10,10 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.schemas.columns import ArraySignature, Columns, Components, Ragged
-from rollstream.schemas.fields import REQUIRED_ARRAYS, array_fields, scalar_fields
-from rollstream.schemas.ingest.record import ArrayRun, IngestRecord
+from rollstream.schemas.ingest.frame import ArrayRun
+from rollstream.schemas.ingest.layout import (
+    ARRAY,
+    TEXT,
+    Column,
+    extra_columns,
+    plain_columns,
+    shared_fields,
+)
+from rollstream.schemas.ingest.record import IngestRecord
 
-_DTYPES = {"int": "<i4", "long": "<i8"}
+_Wire = Mapping[str, Any]
 
 
 class Run(NamedTuple):
@@ -29,60 +37,107 @@ def gather(runs: Sequence[Run]) -> Columns:
 
     Named arrays of one name must agree in dtype and trailing shape (``signatures``).
     """
-    scalars: dict[str, Any] = {}
-    for field in scalar_fields():
-        if field.dtype:
-            joined = b"".join([_packed(field.name, run) for run in runs])
-            scalars[field.name] = np.frombuffer(joined, field.dtype)
-        else:
-            values = [run.record.values(field.name)[run.first : run.stop] for run in runs]
-            listed = values[0] if len(values) == 1 else list(chain.from_iterable(values))
-            dtype = _DTYPES.get(field.row_type) if isinstance(field.row_type, str) else None
-            scalars[field.name] = listed if dtype is None else np.array(listed, dtype)
-    prompts, outputs = (_offsets(scalars[name]) for name in ("prompt_count", "token_count"))
+    records = [record for record, _, _ in runs]
+    headers = [record.header for record in records]
+    lengths = [stop - first for _, first, stop in runs]
+    rows = sum(lengths)
+    scalars = _shared(runs)
+    for name in ("environment", "worker_id"):
+        scalars[name] = _repeated([header[name] for header in headers], lengths)
+    extras = [header["extras"] for header in headers]
+    for columns, wires in ((plain_columns(), headers), (extra_columns(), extras)):
+        some = any(wires)
+        for column in columns:
+            if column.kind == TEXT:
+                scalars[column.name] = _texts(runs, column, rows)
+            elif column.kind != ARRAY:
+                raws = [wire[column.name] if wire else b"" for wire in wires] if some else ()
+                scalars[column.name] = _numbers(runs, column, raws, rows)
+    outputs = _offsets(scalars["token_count"])
     arrays = {}
-    for name, dtype in array_fields().items():
-        offsets = prompts if name == "prompt_tokens" else outputs
-        of = [run.record.arrays.get(name) for run in runs]
-        if name in REQUIRED_ARRAYS or any(of):
-            arrays[name] = _ragged(runs, of, ArraySignature(dtype, ()), offsets)
+    for column in (*plain_columns(), *extra_columns()):
+        if column.kind == ARRAY:
+            name = column.name
+            of = [record.arrays.get(name) for record in records]
+            if any(of):
+                by = _offsets(scalars["prompt_count"]) if name == "prompt_tokens" else outputs
+                arrays[name] = _ragged(runs, of, column.signature, by)
     token_arrays = {}
     for name, signature in sorted(signatures(runs).items()):
-        of = [run.record.token_arrays.get(name) for run in runs]
-        ragged = _ragged(runs, of, signature, outputs)
-        if ragged.present is None or ragged.present.any():
-            token_arrays[name] = ragged
+        of = [record.token_arrays.get(name) for record in records]
+        token_arrays[name] = _ragged(runs, of, signature, outputs)
     return Columns(
-        len(prompts) - 1,
+        rows,
         scalars,
-        {name: ragged for name, ragged in arrays.items() if _in_some_row(name, ragged)},
-        token_arrays,
-        _components(runs),
-        _attachments(runs),
+        {name: ragged for name, ragged in arrays.items() if _in_some_row(ragged)},
+        {name: ragged for name, ragged in token_arrays.items() if _in_some_row(ragged)},
+        _components(runs) if any(of and of["rewards"] for of in extras) else None,
+        _attachments(runs) if any(of and of["attachments"] for of in extras) else None,
     )
 
 
 def signatures(runs: Sequence[Run]) -> Mapping[str, ArraySignature]:
     """Name to dtype and trailing shape, of the named arrays in these records; the first counts."""
     found: dict[str, ArraySignature] = {}
-    for run in runs:
-        for name, of in run.record.token_arrays.items():
+    for record, _, _ in runs:
+        for name, of in record.token_arrays.items():
             found.setdefault(name, of.signature)
     return found
 
 
-def _in_some_row(name: str, ragged: Ragged) -> bool:
-    return name in REQUIRED_ARRAYS or ragged.present is None or bool(ragged.present.any())
+def _in_some_row(ragged: Ragged) -> bool:
+    return ragged.present is None or bool(ragged.present.any())
 
 
-def _packed(name: str, run: Run) -> bytes:
-    record, first, stop = run
-    packed = record.packed(name)
-    width = len(packed) // record.count
-    return packed[width * first : width * stop]
+def _shared(runs: Sequence[Run]) -> dict[str, Any]:
+    """What several entries have in common; each combination is looked at once."""
+    numbers: dict[tuple[Any, ...], int] = {}
+    indexes: list[int] = []
+    for record, first, stop in runs:
+        own = [tuple(one.values()) for one in record.header["shared"]]
+        used = record.shared_indexes[first:stop]
+        if len(own) == 1:
+            indexes += [numbers.setdefault(own[0], len(numbers))] * len(used)
+        else:
+            indexes += [numbers.setdefault(own[index], len(numbers)) for index in used]
+    found: dict[str, Any] = {}
+    for field, values in zip(shared_fields(), zip(*numbers, strict=True), strict=True):
+        if field.dtype:
+            found[field.name] = np.array(values, field.dtype)[indexes]
+        else:
+            found[field.name] = [values[index] for index in indexes]
+    return found
 
 
-def _offsets(counts: NDArray[np.int32]) -> NDArray[np.int64]:
+def _repeated(values: Sequence[str], lengths: Sequence[int]) -> list[str]:
+    if values.count(values[0]) == len(values):
+        return [values[0]] * sum(lengths)
+    return [value for value, length in zip(values, lengths, strict=True) for _ in range(length)]
+
+
+def _texts(runs: Sequence[Run], column: Column, rows: int) -> list[str]:
+    name, default = column.name, column.default
+    of = [record.texts.get(name) for record, _, _ in runs]
+    if not any(of):
+        return [default] * rows
+    found: list[str] = []
+    for texts, (_, first, stop) in zip(of, runs, strict=True):
+        found += texts[first:stop] if texts is not None else [default] * (stop - first)
+    return found
+
+
+def _numbers(runs: Sequence[Run], column: Column, raws: Sequence[bytes], rows: int) -> NDArray[Any]:
+    dtype, width, default = column.signature.dtype, column.width, column.default_bytes
+    if not any(raws):
+        return np.frombuffer(default * rows, dtype)
+    pieces = [
+        raw[width * first : width * stop] if raw else default * (stop - first)
+        for raw, (_, first, stop) in zip(raws, runs, strict=True)
+    ]
+    return np.frombuffer(b"".join(pieces), dtype)
+
+
+def _offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets
@@ -94,19 +149,22 @@ def _ragged(
     signature: ArraySignature,
     offsets: NDArray[np.int64],
 ) -> Ragged:
-    pieces = [
-        run.record.bytes_of(array, run.first, run.stop)
-        for run, array in zip(runs, of, strict=True)
-        if array is not None
-    ]
+    pieces = []
+    everywhere = True
+    for (record, first, stop), array in zip(runs, of, strict=True):
+        if array is None:
+            everywhere = False
+            continue
+        start, width, ends, marks, _ = array
+        everywhere = everywhere and marks is None
+        pieces.append(record.payload[start + width * ends[first] : start + width * ends[stop]])
     present = None
-    if not all([array is not None and array.present is None for array in of]):
-        marks = [_presence(run, array) for run, array in zip(runs, of, strict=True)]
-        present = np.frombuffer(b"".join(marks), np.bool_)
-        if present.all():
-            present = None
-        else:
-            offsets = _offsets(np.where(present, np.diff(offsets), 0))
+    if not everywhere:
+        of_runs = [_presence(run, array) for run, array in zip(runs, of, strict=True)]
+        found = np.frombuffer(b"".join(of_runs), np.bool_)
+        if not found.all():
+            present = found
+            offsets = _offsets(np.where(found, np.diff(offsets), 0))
     values = np.frombuffer(b"".join(pieces), signature.dtype)
     return Ragged(values.reshape(int(offsets[-1]), *signature.shape), offsets, present)
 
@@ -120,9 +178,7 @@ def _presence(run: Run, array: ArrayRun | None) -> bytes:
 
 
 def _components(runs: Sequence[Run]) -> Components | None:
-    if all([_extra(run, "rewards") is None for run in runs]):
-        return None
-    rows = list(chain.from_iterable(run.record.components()[run.first : run.stop] for run in runs))
+    rows = list(chain.from_iterable(r.components()[first:stop] for r, first, stop in runs))
     names = {name: index for index, name in enumerate(dict.fromkeys(chain.from_iterable(rows)))}
     if not names:
         return None
@@ -135,15 +191,8 @@ def _components(runs: Sequence[Run]) -> Components | None:
 
 
 def _attachments(runs: Sequence[Run]) -> Sequence[Mapping[str, bytes]] | None:
-    if not any([_extra(run, "attachments") for run in runs]):
-        return None
     found: list[Mapping[str, bytes]] = []
     for record, first, stop in runs:
         of = record.attachments()
         found += [of.get(index, {}) for index in range(first, stop)]
     return found if any(found) else None
-
-
-def _extra(run: Run, name: str) -> Any:
-    extras = run.record.header["extras"]
-    return None if extras is None else extras[name]
