@@ -15,9 +15,9 @@ from typing import Any
 from benchmarks.measure import Usage, Watcher
 from benchmarks.progress import Progress
 from benchmarks.replica import run_replica
+from benchmarks.scenarios import Scenario
 from benchmarks.systems.interface import START_TIMEOUT_S, STOP_TIMEOUT_S, TAKE_TIMEOUT_S, System
 from benchmarks.trainer import Measured, Ready, run_trainer
-from benchmarks.workload import REPLICAS
 
 LOG_TAIL_LINES = 20
 _spawn = multiprocessing.get_context("spawn")
@@ -29,14 +29,19 @@ class RoundFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Round:
-    """The figures of one round; memory and processor time by the label of a process."""
+    """The figures of one round; memory and processor time by the label of a process.
+
+    Attributes:
+        latencies_ms: of each rollout, from ``publish`` to the trainer, where they go one at a time.
+    """
 
     rollouts_per_s: float
+    latencies_ms: list[float]
     peak_rss_mib: dict[str, float]
     cpu_us_per_rollout: dict[str, float]
 
 
-def run_round(system: System, length: str, *, warm_up_s: float, measure_s: float) -> Round:
+def run_round(system: System, scenario: Scenario, *, warm_up_s: float) -> Round:
     """Runs a round.
 
     Raises:
@@ -50,15 +55,14 @@ def run_round(system: System, length: str, *, warm_up_s: float, measure_s: float
         with _with_logs_in_errors(folder), system.services(folder) as services:
             for label, pid in services.pids.items():
                 watcher.add(label, pid)
-            seconds = (warm_up_s, measure_s)
-            trainer_arguments = (system, services.address, length, seconds, progress_path)
+            trainer_arguments = (system, services.address, scenario, warm_up_s, progress_path)
             with _child("trainer", run_trainer, trainer_arguments) as trainer:
                 ready = trainer.receive(START_TIMEOUT_S)
                 assert isinstance(ready, Ready)
                 for label, pid in ready.pids.items():
                     watcher.add(label, pid)
                 measured, usage = _with_replicas(
-                    system, services.address, length, progress_path, trainer, watcher
+                    system, services.address, scenario, progress_path, trainer, watcher
                 )
                 trainer.process.join(STOP_TIMEOUT_S)
     return _round(measured, usage)
@@ -79,12 +83,12 @@ def _with_logs_in_errors(folder: Path) -> Iterator[None]:
 def _with_replicas(
     system: System,
     address: str,
-    length: str,
+    scenario: Scenario,
     progress_path: Path,
     trainer: _Child,
     watcher: Watcher,
 ) -> tuple[Measured, Usage]:
-    with _all_replicas(system, address, length, progress_path) as replicas:
+    with _all_replicas(system, address, scenario, progress_path) as replicas:
         for replica in replicas:
             watcher.add("producer", replica.receive(START_TIMEOUT_S))
         watcher.start()
@@ -103,6 +107,7 @@ def _with_replicas(
 def _round(measured: Measured, usage: Usage) -> Round:
     return Round(
         rollouts_per_s=measured.rollouts / measured.seconds,
+        latencies_ms=measured.latencies_ms,
         peak_rss_mib=dict(usage.peak_rss_mib),
         cpu_us_per_rollout={
             label: 1e6 * seconds / measured.rollouts for label, seconds in usage.cpu_s.items()
@@ -158,7 +163,7 @@ def _child(name: str, run: Any, arguments: tuple[Any, ...]) -> Iterator[_Child]:
 
 @contextmanager
 def _all_replicas(
-    system: System, address: str, length: str, progress_path: Path
+    system: System, address: str, scenario: Scenario, progress_path: Path
 ) -> Iterator[list[_Child]]:
     with ExitStack() as stack:
         yield [
@@ -166,8 +171,8 @@ def _all_replicas(
                 _child(
                     f"replica-{replica}",
                     run_replica,
-                    (system, address, replica, length, progress_path),
+                    (system, address, replica, scenario, progress_path),
                 )
             )
-            for replica in range(REPLICAS)
+            for replica in range(scenario.processes)
         ]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 SETTING_UP, WARMING_UP, MEASURING, DRAINING = range(4)
 NO_LIMIT = 1 << 62
-_CONSUMED, _LIMIT, _PHASE = range(3)
-_CELLS = 3
+_CONSUMED, _LIMIT, _PHASE, _SENT = range(4)
+_CELLS = 4
 
 
 class Progress:
-    """A view of the shared file, which only the trainer writes."""
+    """A view of the shared file. The trainer writes all but ``sent_ns``, which a replica writes."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -53,3 +53,12 @@ class Progress:
     @phase.setter
     def phase(self, phase: int) -> None:
         self._cells[_PHASE] = phase
+
+    @property
+    def sent_ns(self) -> int:
+        """Where rollouts go one at a time: when the newest was sent, by ``time.monotonic_ns``."""
+        return self._cells[_SENT]
+
+    @sent_ns.setter
+    def sent_ns(self, nanoseconds: int) -> None:
+        self._cells[_SENT] = nanoseconds

@@ -13,16 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.progress import DRAINING, MEASURING, WARMING_UP, Progress
+from benchmarks.scenarios import Scenario
 from benchmarks.systems.interface import Packed, System, Taken
-from benchmarks.workload import (
-    AHEAD_MAX,
-    BLOCK,
-    GROUP_SIZE,
-    GROUPS_PER_BATCH,
-    ROLLOUTS_PER_BATCH,
-    Workload,
-    number_of,
-)
+from benchmarks.workload import Workload, number_of
 
 STRIDE = 64
 
@@ -33,10 +26,15 @@ class WrongDelivery(RuntimeError):
 
 @dataclass(frozen=True)
 class Measured:
-    """Rollouts that the trainer took between warm-up and draining, and the seconds it took."""
+    """Rollouts that the trainer took between warm-up and draining, and the seconds it took.
+
+    Attributes:
+        latencies_ms: of each of them, where they go one at a time.
+    """
 
     rollouts: int
     seconds: float
+    latencies_ms: list[float]
 
 
 @dataclass(frozen=True)
@@ -49,28 +47,27 @@ class Ready:
 def run_trainer(
     system: System,
     address: str,
-    length: str,
-    seconds: tuple[float, float],
+    scenario: Scenario,
+    warm_up_s: float,
     progress_path: Path,
     pipe: Connection,
 ) -> None:
-    """Warms up, measures, drains, checks, and reports a ``Measured``.
-
-    Args:
-        seconds: length of the warm-up, and of the measurement.
-    """
+    """Warms up, measures, drains, checks, and reports a ``Measured``."""
     progress = Progress(progress_path)
-    check = _Check(Workload(length))
-    source = system.source(address)
+    workload = Workload(scenario)
+    check = _Check(workload)
+    source = system.source(address, workload)
     pipe.send(Ready({"trainer": os.getpid(), **source.pids()}))
     pipe.recv()
     progress.phase = WARMING_UP
-    warm_up_s, measure_s = seconds
     ends = time.monotonic() + warm_up_s
     began, begun_at = 0, 0.0
+    latencies_ms: list[float] = []
     measured: Measured | None = None
     while progress.consumed < progress.limit:
         taken = source.take()
+        if scenario.one_at_a_time and progress.phase == MEASURING:
+            latencies_ms.append((time.monotonic_ns() - progress.sent_ns) / 1e6)
         progress.consumed += len(taken.uids)
         _train(taken.packed)
         check.add(taken)
@@ -79,12 +76,13 @@ def run_trainer(
             continue
         if progress.phase == WARMING_UP:
             progress.phase = MEASURING
-            began, begun_at, ends = progress.consumed, now, now + measure_s
+            began, begun_at, ends = progress.consumed, now, now + scenario.measure_s
         elif progress.phase == MEASURING:
-            measured = Measured(progress.consumed - began, now - begun_at)
+            measured = Measured(progress.consumed - began, now - begun_at, latencies_ms)
             # No replica can have passed this number yet, so all of them end there.
-            ahead = progress.consumed + AHEAD_MAX + BLOCK
-            progress.limit = -(-ahead // ROLLOUTS_PER_BATCH) * ROLLOUTS_PER_BATCH
+            ahead = progress.consumed + scenario.ahead_max + scenario.block
+            a_batch = scenario.rollouts_per_batch
+            progress.limit = -(-ahead // a_batch) * a_batch
             progress.phase = DRAINING
     check.finish(progress.limit)
     assert measured is not None
@@ -97,7 +95,8 @@ def _train(packed: Packed | None) -> float:
     if packed is None:
         return 0.0
     strided = packed.tokens[::STRIDE].sum() + packed.logprobs[::STRIDE].sum()
-    return float(packed.offsets.sum() + packed.rewards.sum() + strided)
+    named = sum(array[::STRIDE].sum() for array in packed.token_arrays.values())
+    return float(packed.offsets.sum() + packed.rewards.sum() + strided + named)
 
 
 class _Check:
@@ -122,8 +121,8 @@ class _Check:
             if numbers.max() >= total:
                 raise WrongDelivery(f"batch {batch} has rollout {numbers.max()} of {total}")
             np.add.at(counts, numbers, 1)
-            if groups is not None and not _complete_groups(numbers, groups):
-                raise WrongDelivery(f"batch {batch} is not {GROUPS_PER_BATCH} complete groups")
+            if groups is not None and not self._complete_groups(numbers, groups):
+                raise WrongDelivery(f"batch {batch} is not made of complete groups")
         if not (counts == 1).all():
             raise WrongDelivery(
                 f"of {total} rollouts {(counts == 0).sum()} are missing and "
@@ -142,16 +141,21 @@ class _Check:
             and not packed.loss_mask[begin:middle].any()
             and packed.loss_mask[middle:end].all()
             and packed.rewards[row] == sent.reward
+            and all(
+                np.array_equal(packed.token_arrays[name][middle:end], sent.token_arrays[name])
+                and not packed.token_arrays[name][begin:middle].any()
+                for name in self._workload.scenario.columns
+            )
         )
         if not same:
             raise WrongDelivery(f"{sent.uid} is not what was sent")
 
-
-def _complete_groups(numbers: NDArray[np.int64], index: NDArray[np.int32]) -> bool:
-    """True where rows share an index if and only if their rollouts share a group of eight."""
-    pairs = np.stack((numbers // GROUP_SIZE, index.astype(np.int64)))
-    together, sizes = np.unique(pairs, axis=1, return_counts=True)
-    groups, indexes = (np.unique(row).size for row in pairs)
-    return together.shape[1] == groups == indexes == GROUPS_PER_BATCH and bool(
-        (sizes == GROUP_SIZE).all()
-    )
+    def _complete_groups(self, numbers: NDArray[np.int64], index: NDArray[np.int32]) -> bool:
+        """True where rows share an index if and only if their rollouts share a group."""
+        scenario = self._workload.scenario
+        pairs = np.stack((numbers // scenario.group_size, index.astype(np.int64)))
+        together, sizes = np.unique(pairs, axis=1, return_counts=True)
+        groups, indexes = (np.unique(row).size for row in pairs)
+        return together.shape[1] == groups == indexes == scenario.groups_per_batch and bool(
+            (sizes == scenario.group_size).all()
+        )

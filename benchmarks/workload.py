@@ -1,42 +1,37 @@
 """The workload: its rollouts, and the order in which each env replica sends them.
 
-It depends only on length and seed, so all systems move the same rollouts. Arrays are views into two
+It depends only on scenario and seed, so all systems move the same rollouts. Arrays are views into
 pools, so that making a rollout costs almost nothing compared to moving it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-REPLICAS = 4
+from benchmarks.scenarios import EXPERTS, GROUPS_PER_BATCH, Scenario
+
 PROMPT_TOKENS = 128
-GROUP_SIZE = 8
-GROUPS_SHUFFLED = 32  # Members of a group are sent at random among those of this many.
-BLOCK = GROUP_SIZE * GROUPS_SHUFFLED
-GROUPS_PER_BATCH = 64
-ROLLOUTS_PER_BATCH = GROUP_SIZE * GROUPS_PER_BATCH
-AHEAD_MAX = 4096  # Most rollouts that were sent and not yet taken.
-SENT_TWICE = 0.01
 ENVIRONMENT = "bench"
 
-LENGTHS = ("256", "1024", "4096", "lognormal")
 LOGNORMAL_MEAN = 1024
 LOGNORMAL_SIGMA = 0.8
 LOGNORMAL_MAX = 8192
 
 _VOCABULARY = 150_000
 _POOL = 1 << 20
-_SHAPES = 1024  # Rollout n has the length and the tokens of shape n modulo this.
+_EXPERTS = 128
+_EXPERTS_POOL = 1 << 23
 _PLANS = 64  # Block b is sent in the order of plan b modulo this.
+_NO_ARRAYS: Mapping[str, NDArray[np.uint8]] = {}
 
 
 class Rollout(NamedTuple):
-    """One rollout: int32 tokens, float32 log-probs."""
+    """One rollout: int32 tokens, float32 log-probs, named arrays with a row a response token."""
 
     number: int
     uid: str
@@ -47,6 +42,7 @@ class Rollout(NamedTuple):
     prompt: NDArray[np.int32]
     output: NDArray[np.int32]
     logprobs: NDArray[np.float32]
+    token_arrays: Mapping[str, NDArray[np.uint8]]
     reward: float
 
 
@@ -54,42 +50,47 @@ class Rollout(NamedTuple):
 class _Pools:
     tokens: NDArray[np.int32]
     logprobs: NDArray[np.float32]
+    experts: NDArray[np.uint8]
     starts: list[int]
     lengths: list[int]
     plans: list[NDArray[np.int64]]
 
 
 class Workload:
-    """Rollouts 0, 1, 2, …; group g holds the rollouts 8 g to 8 g + 7.
+    """Rollouts 0, 1, 2, …; groups of eight: group g holds the rollouts 8 g to 8 g + 7.
 
     Args:
-        length: response tokens a rollout: a number, or ``lognormal`` (mean 1024, at most 8192).
+        scenario: how long rollouts are, and in which order they are sent.
         seed: of tokens, lengths and order.
     """
 
-    def __init__(self, length: str, seed: int = 7) -> None:
+    def __init__(self, scenario: Scenario, seed: int = 7) -> None:
         rng = np.random.default_rng(seed)
-        lengths = _response_lengths(length, rng)
+        shapes = scenario.shapes
+        lengths = _response_lengths(scenario.length, shapes, rng)
         last_start = _POOL - PROMPT_TOKENS - int(lengths.max())
         self._pools = _Pools(
             tokens=rng.integers(0, _VOCABULARY, _POOL, np.int32),
             logprobs=-rng.exponential(1.0, _POOL).astype(np.float32),
-            starts=rng.integers(0, last_start, _SHAPES).tolist(),
+            starts=rng.integers(0, last_start, shapes).tolist(),
             lengths=lengths.tolist(),
-            plans=[_plan(rng) for _ in range(_PLANS)],
+            plans=[_plan(scenario, rng) for _ in range(_PLANS)],
+            experts=rng.integers(0, _EXPERTS, _EXPERTS_POOL if scenario.experts else 0, np.uint8),
         )
-        self.length = length
+        self.scenario = scenario
 
     @property
     def bytes_per_rollout(self) -> float:
         """Average bytes of a rollout's arrays."""
-        return 4 * PROMPT_TOKENS + 8 * sum(self._pools.lengths) / _SHAPES
+        layers, chosen = self.scenario.experts or (0, 0)
+        a_token = 8 + layers * chosen
+        return 4 * PROMPT_TOKENS + a_token * sum(self._pools.lengths) / self.scenario.shapes
 
     def rollout(self, number: int) -> Rollout:
         """Returns rollout ``number``, the same at every call. The policy version changes with each
         ``GROUPS_PER_BATCH`` groups."""
-        pools, shape = self._pools, number % _SHAPES
-        group = number // GROUP_SIZE
+        pools, scenario = self._pools, self.scenario
+        shape, group = number % scenario.shapes, number // scenario.group_size
         weights = group // GROUPS_PER_BATCH
         start, length = pools.starts[shape], pools.lengths[shape]
         begin = start + PROMPT_TOKENS
@@ -103,16 +104,25 @@ class Workload:
             prompt=pools.tokens[start:begin],
             output=pools.tokens[begin : begin + length],
             logprobs=pools.logprobs[begin : begin + length],
+            token_arrays=self._token_arrays(start, length) if scenario.experts else _NO_ARRAYS,
             reward=float(number % 2),
         )
 
-    def share(self, replica: int) -> Iterator[int]:
-        """Yields the numbers that one replica sends, in order and without end; some come twice."""
+    def share(self, replica: int) -> Iterator[Sequence[int]]:
+        """Yields what one replica's process sends, in order and without end: numbers of rollouts
+        that one of its producers sends at once. Some come twice."""
+        scenario = self.scenario
         block = 0
         while True:
-            numbers = self._pools.plans[block % _PLANS][replica::REPLICAS] + block * BLOCK
-            yield from numbers.tolist()
+            plan = self._pools.plans[block % _PLANS] + block * scenario.block
+            yield from plan[replica :: scenario.processes].tolist()
             block += 1
+
+    def _token_arrays(self, start: int, length: int) -> Mapping[str, NDArray[np.uint8]]:
+        layers, chosen = self.scenario.experts or (0, 0)
+        begin = start % (_EXPERTS_POOL - length * layers * chosen)
+        flat = self._pools.experts[begin : begin + length * layers * chosen]
+        return {EXPERTS: flat.reshape(length, layers, chosen)}
 
 
 def number_of(uid: str | bytes) -> int:
@@ -120,16 +130,20 @@ def number_of(uid: str | bytes) -> int:
     return int(uid[-12:])
 
 
-def _response_lengths(length: str, rng: np.random.Generator) -> NDArray[np.int64]:
+def _response_lengths(length: str, shapes: int, rng: np.random.Generator) -> NDArray[np.int64]:
     if length != "lognormal":
-        return np.full(_SHAPES, int(length), np.int64)
+        return np.full(shapes, int(length), np.int64)
     centre = np.log(LOGNORMAL_MEAN) - LOGNORMAL_SIGMA**2 / 2
-    drawn = rng.lognormal(centre, LOGNORMAL_SIGMA, _SHAPES)
+    drawn = rng.lognormal(centre, LOGNORMAL_SIGMA, shapes)
     return np.clip(drawn, 1, LOGNORMAL_MAX).astype(np.int64)
 
 
-def _plan(rng: np.random.Generator) -> NDArray[np.int64]:
-    """A block's rollouts in the order of sending, with copies at random places."""
-    twice = np.flatnonzero(rng.random(BLOCK) < SENT_TWICE)
-    order = rng.permutation(BLOCK)
-    return np.insert(order, rng.integers(0, BLOCK, twice.size), twice)
+def _plan(scenario: Scenario, rng: np.random.Generator) -> NDArray[np.int64]:
+    """A block in the order of sending, [n, rollouts sent at once]: its groups in order, or its
+    rollouts at random with copies at random places."""
+    size = scenario.block
+    if scenario.in_groups:
+        return np.arange(size).reshape(-1, scenario.group_size)
+    twice = np.flatnonzero(rng.random(size) < scenario.sent_twice)
+    order = rng.permutation(size)
+    return np.insert(order, rng.integers(0, size, twice.size), twice)[:, None]

@@ -1,7 +1,7 @@
 """The systems that are compared, behind one interface.
 
 interface            the interface of a system
-raw                  confluent-kafka alone, as the upper limit
+raw                  confluent-kafka alone, as the upper limit; ``raw_value`` is what it sends
 rollstream           Rollstream end to end; ``rollstream_services`` and ``rollstream_source`` are
                      the parts that an env replica does not load
 ray_actor            a plain Ray actor

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,11 @@ STOP_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Packed:
-    """A batch's arrays; rollout i is ``tokens[offsets[i]:offsets[i + 1]]``, prompt first."""
+    """A batch's arrays; rollout i is ``tokens[offsets[i]:offsets[i + 1]]``, prompt first.
+
+    Attributes:
+        token_arrays: those that the scenario asks for, [total, …]; 0 at prompts.
+    """
 
     tokens: NDArray[np.int32]
     offsets: NDArray[np.int64]
@@ -29,6 +33,7 @@ class Packed:
     logprobs: NDArray[np.float32]
     rewards: NDArray[np.float32]
     group_index: NDArray[np.int32]
+    token_arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,6 @@ class System(Protocol):
     def services(self, folder: Path) -> AbstractContextManager[Services]:
         """Starts brokers, servers and workers for one round, with their files in ``folder``."""
 
-    def publisher(self, address: str, replica: int, workload: Workload) -> Publisher: ...
+    def publisher(self, address: str, number: int, workload: Workload) -> Publisher: ...
 
-    def source(self, address: str) -> Source: ...
+    def source(self, address: str, workload: Workload) -> Source: ...

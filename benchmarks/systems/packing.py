@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.scenarios import GROUP_SIZE
 from benchmarks.systems.interface import Packed
-from benchmarks.workload import GROUP_SIZE
 
 
 class Member(NamedTuple):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
@@ -24,62 +25,27 @@ from benchmarks.systems.interface import (
     Taken,
 )
 from benchmarks.systems.kafka_broker import fresh_kafka
-from benchmarks.workload import (
-    ENVIRONMENT,
-    GROUP_SIZE,
-    REPLICAS,
-    ROLLOUTS_PER_BATCH,
-    Rollout,
-    Workload,
-)
-from rollstream.schemas.codec import encode_rollout
+from benchmarks.systems.raw_value import PARTITIONS, encoded
+from benchmarks.workload import Rollout, Workload
 
 TOPIC = "raw"
-PARTITIONS = 4
-VALUES = 1024  # As many as the workload has shapes, for the same distribution of lengths.
 POLL_S = 0.02
 QUIET = 3  # librdkafka then logs errors only.
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 
 
-def rollstream_value(rollout: Rollout, replica: int) -> bytes:
-    """The record that Rollstream sends for the rollout."""
-    fields = {
-        "environment": ENVIRONMENT,
-        "example_id": rollout.example_id,
-        "group_uid": rollout.group_uid,
-        "group_size": GROUP_SIZE,
-        "rollout_uid": rollout.uid,
-        "segment_idx": 0,
-        "is_last_segment": True,
-        "continuation_of": "",
-        "prefix_hash": "",
-        "lineage": "",
-        "policy_version": rollout.policy_version,
-        "policy_epoch": 0,
-        "weight_step": rollout.weight_step,
-        "replica_id": f"replica-{replica}",
-        "worker_id": f"worker-{replica}",
-        "created_ts": 1_700_000_000_000_000,
-        "prompt_count": len(rollout.prompt),
-        "token_count": len(rollout.output),
-        "reward": rollout.reward,
-        "split": "train",
-        "stop_reason": "stop",
-        "prompt_tokens": rollout.prompt.tobytes(),
-        "output_tokens": rollout.output.tobytes(),
-        "logprobs": rollout.logprobs.tobytes(),
-        "loss_mask": None,
-        "rewards": {},
-        "metadata": "{}",
-        "extras": None,
-    }
-    return encode_rollout(fields)
+@lru_cache(1)
+def _values(workload: Workload) -> list[bytes]:
+    """One for each shape of the workload; a process's producers share them."""
+    return [
+        encoded(workload.rollout(number), workload.scenario.group_size)
+        for number in range(workload.scenario.shapes)
+    ]
 
 
 class RawPublisher:
-    def __init__(self, bootstrap: str, replica: int, workload: Workload) -> None:
-        self._values = [rollstream_value(workload.rollout(n), replica) for n in range(VALUES)]
+    def __init__(self, bootstrap: str, workload: Workload) -> None:
+        self._values = _values(workload)
         self._failures: list[KafkaError] = []
         self._producer = Producer(
             {
@@ -99,7 +65,7 @@ class RawPublisher:
         )
 
     def publish(self, rollout: Rollout) -> None:
-        value = self._values[rollout.number % VALUES]
+        value = self._values[rollout.number % len(self._values)]
         self._producer.produce(TOPIC, value, rollout.uid.encode())
 
     def idle(self) -> None:
@@ -116,7 +82,8 @@ class RawPublisher:
 
 
 class RawSource:
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, a_batch: int) -> None:
+        self._a_batch = a_batch
         self._seen: set[bytes] = set()
         self._consumer = Consumer(
             {
@@ -135,7 +102,7 @@ class RawSource:
         new: list[bytes] = []
         deadline = time.monotonic() + TAKE_TIMEOUT_S
         while not new:
-            for message in self._consumer.consume(ROLLOUTS_PER_BATCH, POLL_S):
+            for message in self._consumer.consume(self._a_batch, POLL_S):
                 if message.error() is not None:
                     raise KafkaException(message.error())
                 uid, value = message.key(), message.value()
@@ -174,9 +141,8 @@ class Raw:
             admin.create_topics([topic])[TOPIC].result(START_TIMEOUT_S)
             yield Services(kafka.bootstrap, {"broker": kafka.pid})
 
-    def publisher(self, address: str, replica: int, workload: Workload) -> RawPublisher:
-        assert replica < REPLICAS
-        return RawPublisher(address, replica, workload)
+    def publisher(self, address: str, number: int, workload: Workload) -> RawPublisher:
+        return RawPublisher(address, workload)
 
-    def source(self, address: str) -> RawSource:
-        return RawSource(address)
+    def source(self, address: str, workload: Workload) -> RawSource:
+        return RawSource(address, workload.scenario.rollouts_per_batch)

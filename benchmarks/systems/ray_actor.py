@@ -16,6 +16,7 @@ from typing import Any
 import ray
 from numpy.typing import NDArray
 
+from benchmarks.scenarios import GROUPS_PER_BATCH
 from benchmarks.systems.interface import (
     STOP_TIMEOUT_S,
     TAKE_TIMEOUT_S,
@@ -25,7 +26,7 @@ from benchmarks.systems.interface import (
 )
 from benchmarks.systems.packing import Joiner, Member, pack
 from benchmarks.systems.ray_cluster import connect, fresh_ray
-from benchmarks.workload import GROUPS_PER_BATCH, Rollout, Workload
+from benchmarks.workload import Rollout, Workload
 
 ACTOR = "rollouts"
 POLL_S = 0.002
@@ -119,8 +120,8 @@ class RayActor:
             ray.get(actor.pid.remote())
             yield services
 
-    def publisher(self, address: str, replica: int, workload: Workload) -> RayPublisher:
+    def publisher(self, address: str, number: int, workload: Workload) -> RayPublisher:
         return RayPublisher(address)
 
-    def source(self, address: str) -> RaySource:
+    def source(self, address: str, workload: Workload) -> RaySource:
         return RaySource(address)

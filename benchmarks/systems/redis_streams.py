@@ -17,6 +17,7 @@ from typing import Any
 
 import redis
 
+from benchmarks.scenarios import GROUPS_PER_BATCH
 from benchmarks.systems.interface import (
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
@@ -25,7 +26,7 @@ from benchmarks.systems.interface import (
     Taken,
 )
 from benchmarks.systems.packing import Joiner, Member, pack
-from benchmarks.workload import GROUPS_PER_BATCH, Rollout, Workload
+from benchmarks.workload import Rollout, Workload
 from rollstream.console.broker.child import BoundChild
 
 STREAM = "rollouts"
@@ -116,10 +117,10 @@ class RedisStreams:
             server.signal(signal.SIGKILL)
             server.wait(STOP_TIMEOUT_S)
 
-    def publisher(self, address: str, replica: int, workload: Workload) -> RedisPublisher:
+    def publisher(self, address: str, number: int, workload: Workload) -> RedisPublisher:
         return RedisPublisher(address)
 
-    def source(self, address: str) -> RedisSource:
+    def source(self, address: str, workload: Workload) -> RedisSource:
         return RedisSource(address)
 
 

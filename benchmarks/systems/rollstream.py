@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from benchmarks.systems.interface import STOP_TIMEOUT_S, Services, Source
-from benchmarks.workload import ENVIRONMENT, GROUP_SIZE, Rollout, Workload
-from rollstream.producers import RolloutProducer
+from benchmarks.workload import ENVIRONMENT, Rollout, Workload
+from rollstream.producers import Group, RolloutProducer
 
 
 class RollstreamPublisher:
-    def __init__(self, bootstrap: str, replica: int) -> None:
+    """Publishes rollouts that name their group."""
+
+    def __init__(self, bootstrap: str, number: int, group_size: int) -> None:
         self._producer = RolloutProducer(
-            bootstrap, environment=ENVIRONMENT, replica_id=f"replica-{replica}"
+            bootstrap, environment=ENVIRONMENT, replica_id=f"replica-{number}"
         )
+        self._group_size = group_size
 
     def publish(self, rollout: Rollout) -> None:
         self._producer.publish(
-            rollout_uid=rollout.uid,
             example_id=rollout.example_id,
             group_uid=rollout.group_uid,
-            group_size=GROUP_SIZE,
-            policy_version=rollout.policy_version,
-            weight_step=rollout.weight_step,
-            prompt_tokens=rollout.prompt,
-            output_tokens=rollout.output,
-            logprobs=rollout.logprobs,
-            reward=rollout.reward,
-            stop_reason="stop",
+            group_size=self._group_size,
+            **_member(rollout),
         )
 
     def idle(self) -> None:
@@ -40,6 +36,45 @@ class RollstreamPublisher:
     def close(self) -> None:
         self._producer.flush(STOP_TIMEOUT_S)
         self._producer.close()
+
+
+class GroupPublisher(RollstreamPublisher):
+    """Publishes groups in ``dispatch`` blocks; the members of one come one after another."""
+
+    def __init__(self, bootstrap: str, number: int, group_size: int) -> None:
+        super().__init__(bootstrap, number, group_size)
+        self._block = ExitStack()
+        self._group: Group | None = None
+        self._published = 0
+
+    def publish(self, rollout: Rollout) -> None:
+        if self._group is None:
+            block = self._producer.dispatch(
+                example_id=rollout.example_id,
+                group_uid=rollout.group_uid,
+                group_size=self._group_size,
+            )
+            self._group = self._block.enter_context(block)
+        self._group.publish(**_member(rollout))
+        self._published += 1
+        if self._published % self._group_size == 0:
+            self._block.close()
+            self._group = None
+
+
+def _member(rollout: Rollout) -> dict[str, Any]:
+    """What ``publish`` is given of a member of any group."""
+    member = {
+        "rollout_uid": rollout.uid,
+        "policy_version": rollout.policy_version,
+        "weight_step": rollout.weight_step,
+        "prompt_tokens": rollout.prompt,
+        "output_tokens": rollout.output,
+        "logprobs": rollout.logprobs,
+        "reward": rollout.reward,
+        "stop_reason": "stop",
+    }
+    return {**member, "token_arrays": rollout.token_arrays} if rollout.token_arrays else member
 
 
 @dataclass(frozen=True)
@@ -53,13 +88,15 @@ class Rollstream:
         services: AbstractContextManager[Services] = _part("services").services(folder)
         return services
 
-    def publisher(self, address: str, replica: int, workload: Workload) -> RollstreamPublisher:
+    def publisher(self, address: str, number: int, workload: Workload) -> RollstreamPublisher:
         bootstrap, _, _ = address.partition(" ")
-        return RollstreamPublisher(bootstrap, replica)
+        scenario = workload.scenario
+        publisher = GroupPublisher if scenario.in_groups else RollstreamPublisher
+        return publisher(bootstrap, number, scenario.group_size)
 
-    def source(self, address: str) -> Source:
+    def source(self, address: str, workload: Workload) -> Source:
         _, _, config = address.partition(" ")
-        source: Source = _part("source").RollstreamSource(Path(config))
+        source: Source = _part("source").RollstreamSource(Path(config), workload.scenario)
         return source
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import ray
 
+from benchmarks.scenarios import Scenario
 from benchmarks.systems.interface import TAKE_TIMEOUT_S, Packed, Taken
 from benchmarks.systems.ray_cluster import DAEMONS
-from benchmarks.workload import GROUPS_PER_BATCH
 from rollstream.sampler import Batch, SamplerClient
 
 SAMPLER = "trainer"
@@ -19,7 +19,8 @@ CHECKPOINT_EVERY = 16  # Steps.
 
 
 class RollstreamSource:
-    def __init__(self, config: Path) -> None:
+    def __init__(self, config: Path, scenario: Scenario) -> None:
+        self._scenario = scenario
         self._client = SamplerClient.attach(SAMPLER, config=config)
         self._step = self._client.resume(None)
         self._newest: Batch | None = None
@@ -45,13 +46,18 @@ class RollstreamSource:
             logprobs=batch.logprobs,
             rewards=batch.rewards,
             group_index=batch.group_index,
+            token_arrays=batch.token_arrays,
         )
         return Taken(batch.uids, packed)
 
     def _ask(self) -> Future[Batch]:
         step = self._step
         return self._ahead.submit(
-            self._client.next_batch, step, GROUPS_PER_BATCH, timeout_s=TAKE_TIMEOUT_S
+            self._client.next_batch,
+            step,
+            self._scenario.groups_per_batch,
+            timeout_s=TAKE_TIMEOUT_S,
+            columns=self._scenario.columns,
         )
 
     def pids(self) -> Mapping[str, int]:
