@@ -1,0 +1,125 @@
+"""``examples/go_producer``, built and run as its reader would, over the embedded Kafka."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.brokers import TIMEOUT_S, read
+from harness.source_tree import ROOT
+from rollstream.schemas.ingest.record import IngestRecord, decode_record
+from rollstream.streams.broker import EARLIEST, Record, TopicPartition
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.partitioning import partition_of
+from rollstream.streams.topics.create import create_topics
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.specs import specs_for
+
+pytestmark = pytest.mark.broker
+PARTITIONS = 4
+SCHEMA = ROOT / "schemas/rollstream/schemas/avsc/ingest_record.v1.avsc"
+BUILD_TIMEOUT_S = 150.0  # The first time downloads what it imports.
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program, built."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("Go is not installed")
+    built = tmp_path_factory.mktemp("go") / "go_producer"
+    command = [go, "build", "-o", str(built), "."]
+    run(command, ROOT / "examples/go_producer", BUILD_TIMEOUT_S)
+    return built
+
+
+def run(command: list[str], folder: Path, timeout_s: float = TIMEOUT_S) -> str:
+    """What a command that succeeds prints."""
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=timeout_s
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def publish(program: Path, bootstrap: str, namespace: str) -> str:
+    to = ["-bootstrap", bootstrap, "-namespace", namespace]
+    return run([str(program), *to, "-schema", str(SCHEMA)], program.parent)
+
+
+def test_what_go_publishes_is_read_as_it_was_meant(program: Path, kafka_bootstrap: str) -> None:
+    layout = Layout(f"test-{uuid.uuid4().hex[:12]}")
+    broker = KafkaBroker(kafka_bootstrap)
+    try:
+        specs = specs_for(layout, {"math": PARTITIONS}, rollouts_retention_hours=1)
+        create_topics(broker.admin(), specs, TIMEOUT_S)
+        printed = publish(program, kafka_bootstrap, layout.namespace)
+        topic = layout.rollouts("math")
+        starts = {TopicPartition(topic, n): EARLIEST for n in range(PARTITIONS)}
+        reader = broker.reader(starts)
+        found = sorted(read(reader, 2), key=lambda one: -decode_record(one.value).count)
+        reader.close()
+    finally:
+        broker.close()
+    assert printed.splitlines() == [
+        f"{count} rollouts: partition {one.partition}, offset {one.offset}"
+        for count, one in zip((3, 1), found, strict=True)
+    ]
+    together, alone = (decode_record(one.value) for one in found)
+    for record, one in zip((together, alone), found, strict=True):
+        check_record(record, one)
+    (group,) = set(together.values("group_uid"))
+    check_group(together, group)
+    assert alone.values("example_id") == ["aime-18"]
+    assert alone.values("policy_version") == ["step-121"]
+    assert alone.values("group_size") == [1]
+    assert alone.values("reward") == [1.0]
+    assert tokens(alone, "prompt_tokens") == [[103]]
+    assert tokens(alone, "output_tokens") == [[15]]
+    assert tokens(alone, "logprobs") == [[-3.0]]
+    assert alone.entry(0).fields["loss_mask"] is None
+
+
+def check_record(record: IngestRecord, one: Record) -> None:
+    """What holds for any record of the program."""
+    assert record.broken == {}
+    assert one.key is None
+    assert (record.environment, record.partitions) == ("math", PARTITIONS)
+    assert record.worker_id == "go-worker-7"
+    assert not any(record.kinds)
+    assert record.values("segment_idx") == [0] * record.count
+    assert all(record.values("is_last_segment"))
+    assert record.values("metadata") == ["{}"] * record.count
+    assert record.values("split") == ["train"] * record.count
+    for uid, group in zip(record.values("rollout_uid"), record.values("group_uid"), strict=True):
+        assert uid.startswith(f"{group}-")
+        assert partition_of(group.encode(), PARTITIONS) == one.partition
+    for created in record.values("created_ts"):
+        # The log's times have milliseconds.
+        assert -1_000 <= one.timestamp_us - created < TIMEOUT_S * 1_000_000
+
+
+def check_group(record: IngestRecord, group: str) -> None:
+    assert record.values("example_id") == ["aime-17"] * 3
+    assert record.values("group_size") == [3] * 3
+    assert record.values("rollout_uid") == [f"{group}-{member}" for member in range(3)]
+    assert record.values("policy_version") == ["step-120", "step-120", "step-121"]
+    assert record.values("weight_step") == [120, 120, 121]
+    assert record.values("reward") == [1.0, 0.0, 0.5]
+    assert tokens(record, "prompt_tokens") == [[101, 102]] * 3
+    assert tokens(record, "output_tokens") == [[7, 8, 9], [7, 10], [11, 12, 13, 14]]
+    assert tokens(record, "logprobs") == [[-0.5, -0.25, -0.125], [-0.5, -2], [-1, -1, -1, 0]]
+    masks = [record.entry(n).fields["loss_mask"] for n in range(3)]
+    assert masks == [None, b"\x01\x00", None]
+
+
+def tokens(record: IngestRecord, name: str) -> list[list[float]]:
+    """The values of an array, one list an entry."""
+    dtype = record.arrays[name].signature.dtype
+    packed = [record.entry(n).fields[name] for n in range(record.count)]
+    return [np.frombuffer(one, dtype).tolist() for one in packed]
