@@ -6,9 +6,14 @@ import re
 from importlib import resources
 from typing import Any
 
+import numpy as np
+import pytest
+
 from harness.pages import page, rows, section, snippets
+from harness.source_tree import ROOT
 from rollstream.schemas import wire_schemas
-from rollstream.schemas.codec import Segment, decode
+from rollstream.schemas.fields import named, row_fields
+from rollstream.schemas.ingest.record import IngestRecord, decode_record
 
 PAGE = "wire_format.md"
 
@@ -17,30 +22,79 @@ def test_the_bytes_in_front_are_those_of_the_newest_schemas() -> None:
     listed = dict(re.findall(r"^\| `(\w+\.v\d+)` \| `([0-9a-f ]+)` \|$", page(PAGE), re.MULTILINE))
     expected = [wire_schemas.newest(name.partition(".")[0]) for name in listed]
     assert listed == {f"{one.name}.v{one.version}": one.prefix.hex(" ") for one in expected}
-    assert set(listed) >= {"rollout.v1", "dispatched.v1", "failed.v1"}
+    assert set(listed) >= {"ingest_record.v1"}
 
 
-def test_the_notes_are_about_fields_that_there_are() -> None:
-    named = {field["name"] for field in wire_schemas.newest("rollout").fields}
-    cells = re.findall(r"^\| (`[^|]+`) \|", section(PAGE, "Fields of a rollout"), re.MULTILINE)
-    noted = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
-    assert noted
-    assert noted - named == set()
+def test_the_go_program_has_the_same_bytes_in_front() -> None:
+    text = (ROOT / "examples/go_producer/main.go").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"prefix = \[\]byte\{([^}]+)\}", text)
+    prefix = bytes(int(byte, 16) for byte in listed.split(", "))
+    assert prefix == wire_schemas.newest("ingest_record").prefix
 
 
-def test_what_the_example_encodes_is_read_as_it_was_meant() -> None:
+def test_the_tables_have_every_field_of_a_record_in_its_order() -> None:
+    fields = {field["name"]: field for field in wire_schemas.newest("ingest_record").fields}
+    columns = [name for name, field in fields.items() if "column" in field][2:]
+    listed = rows(PAGE, "The record")
+    once = [name for name in fields if name not in columns]
+    shared = [field["name"] for field in fields["shared"]["type"]["items"]["fields"]]
+    extras = [field["name"] for field in fields["extras"]["type"][1]["fields"]]
+    assert listed == [*once, *columns, *shared, *extras]
+
+
+def test_the_tables_have_the_defaults() -> None:
+    cells = re.findall(r"^\| `(\w+)` \|(.*)\|", section(PAGE, "The record"), re.MULTILINE)
+    table = {name: [cell.strip(" `") for cell in rest.split("|")] for name, rest in cells}
+    for field in named("shared"):
+        spelled = "" if field.required else str(field.default) or '""'
+        assert table[field.name][0] == spelled, field.name
+    for field in named("text", "number"):
+        if not field.extra:
+            default = "NaN" if field.row_type == ["null", "double"] else field.default
+            if field.row_type == "boolean":
+                default = int(field.default)
+            assert table[field.name][1] == (str(default or 0) if field.dtype else default or '""')
+
+
+def test_the_payload_is_said_to_have_its_columns_in_their_order() -> None:
+    (said,) = re.findall(r"^\*\*`payload`\*\* has no gaps: (.*?), each", page(PAGE), re.M | re.S)
+    columns = [field.name for field in named("text", "array") if not field.extra]
+    assert re.findall(r"`(\w+)`", said) == columns
+
+
+@pytest.fixture
+def example() -> dict[str, Any]:
+    """The names that the page's Python defines."""
     (snippet,) = snippets(PAGE, "python")
     names: dict[str, Any] = {}
     exec(snippet, names)
-    schema = resources.files("rollstream.schemas") / "avsc" / "rollout.v1.avsc"
-    segment = decode(names["encoded"](schema.read_text(encoding="utf-8"), names["rollout"]))
-    assert isinstance(segment, Segment)
-    for name, value in names["rollout"].items():
-        read = getattr(segment.header, name, None) if name not in segment.body else None
-        found = bytes(segment.body[name]) if name in segment.body else read
-        assert found == value, name
+    return names
+
+
+def test_what_the_example_encodes_is_read_as_it_was_meant(example: dict[str, Any]) -> None:
+    schema = resources.files("rollstream.schemas") / "avsc" / "ingest_record.v1.avsc"
+    rollouts = example["rollouts"]
+    value = example["encoded"](schema.read_text(encoding="utf-8"), "math", 4, rollouts)
+    record = decode_record(value)
+    assert (record.environment, record.worker_id) == ("math", "worker-7")
+    assert (record.partitions, record.count, dict(record.broken)) == (4, 2, {})
+    assert not any(record.kinds)
+    for name in rollouts[0]:
+        assert values(record, name) == [rollout[name] for rollout in rollouts], name
+    (created,) = set(record.values("created_ts"))
+    assert created > 1_700_000_000_000_000
+
+
+def values(record: IngestRecord, name: str) -> list[Any]:
+    """One value an entry; a list or None of an array."""
+    field = row_fields()[name]
+    if field.column != "array":
+        return record.values(name)
+    packed = [record.entry(index).fields[name] for index in range(record.count)]
+    return [None if one is None else np.frombuffer(one, field.dtype).tolist() for one in packed]
 
 
 def test_the_reasons_for_dead_letters_are_listed() -> None:
+    of_records = ["not_an_event", "unknown_schema", "torn", "inconsistent"]
     listed = rows(PAGE, "What a sealer checks, and dead letters")
-    assert listed == ["not_an_event", "unknown_schema", "torn", "inconsistent"]
+    assert listed == [*of_records, "wrong_environment", "wrong_partition"]
