@@ -7,19 +7,27 @@ partition of a seal log and appends such events.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from harness.rollouts import CREATED_TS, make_segment, token_array
+from harness.rollouts import CREATED_TS, make_columns, make_entry
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
-from rollstream.schemas.codec import Segment
 from rollstream.schemas.columns import Columns
-from rollstream.schemas.digest import checksum, row_digests
-from rollstream.schemas.events import Event, Flushed, SealedFile, SealedGroup, SealedSegments
+from rollstream.schemas.digest import row_digests
+from rollstream.schemas.events import (
+    Event,
+    Flushed,
+    SealedFile,
+    SealedGroup,
+    SealedSegments,
+    TouchedOffsets,
+)
 from rollstream.schemas.ids import MIXED_POLICY, GroupKey, PartitionAddress, group_id
+from rollstream.schemas.ingest.entry import Entry
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import Provenance, encode_rows
 from rollstream.store.layout import GROUPS, rows_path
@@ -56,9 +64,9 @@ class GroupSpec:
     stop_reason: str = "stop"
 
 
-def group_segments(spec: GroupSpec, environment: str, name: str) -> list[Segment]:
+def group_entries(spec: GroupSpec, environment: str, name: str) -> list[Entry]:
     """The members; tokens are a function of environment, name and index."""
-    segments = []
+    entries = []
     for index, reward in enumerate(spec.rewards):
         uid = f"{name}-{index}"
         first = int.from_bytes(hashlib.blake2b(f"{environment}/{uid}".encode()).digest()[:3], "big")
@@ -67,11 +75,10 @@ def group_segments(spec: GroupSpec, environment: str, name: str) -> list[Segment
         extras = {}
         if spec.experts:
             flat = (np.arange(spec.output * spec.top_k) % 251).astype("u1")
-            experts = token_array("routed_experts", flat.reshape(spec.output, spec.top_k))
-            extras = {"token_arrays": [experts]}
-        segments.append(
-            make_segment(
-                environment=environment,
+            experts = flat.reshape(spec.output, spec.top_k)
+            extras = {"token_arrays": {"routed_experts": experts}}
+        entries.append(
+            make_entry(
                 example_id=spec.example_id,
                 rollout_uid=uid,
                 group_uid=name,
@@ -90,7 +97,7 @@ def group_segments(spec: GroupSpec, environment: str, name: str) -> list[Segment
                 **extras,
             )
         )
-    return segments
+    return entries
 
 
 def flush_of(
@@ -103,13 +110,13 @@ def flush_of(
     now_ts: int = CREATED_TS,
     watermark: int = 0,
 ) -> Flushed:
-    """One event over all ``specs``, in one file; ``name`` sets its uids apart from others'.
+    """One event over all ``specs``, in one file; ``name`` sets its uids apart from others'. Each
+    segment is the only entry of its record.
 
     ``epoch`` and ``nonce`` belong to no owner: whoever appends it puts in their own.
     """
-    groups = [group_segments(s, environment, f"{name}-g{i}") for i, s in enumerate(specs)]
-    segments = [segment for group in groups for segment in group]
-    columns = Columns.from_segments(segments)
+    groups = [group_entries(s, environment, f"{name}-g{i}") for i, s in enumerate(specs)]
+    columns = make_columns([entry for group in groups for entry in group], environment=environment)
     starts = np.cumsum([0, *(len(group) for group in groups)]).tolist()
     digests = row_digests(columns, starts[:-1])
     ids = [_group_id(group, environment) for group in groups]
@@ -118,12 +125,12 @@ def flush_of(
     sealed = tuple(
         SealedGroup(
             group_id=ids[i],
-            group_uid=group[0].header.group_uid,
+            group_uid=group[0].fields["group_uid"],
             example_id=spec.example_id,
             lineage=spec.lineage,
             policy_version=versions[i],
             policy_epoch=spec.policy_epoch,
-            weight_step=min(segment.header.weight_step for segment in group),
+            weight_step=min(entry.fields["weight_step"] for entry in group),
             segment_idx=0,
             split=spec.split,
             seal_reason="full",
@@ -142,8 +149,9 @@ def flush_of(
         watermark=watermark,
         files=(file,),
         groups=sealed,
-        segments=_members(segments),
+        segments=sealed_segments(columns),
         settled=(),
+        touched=every_offset(columns),
         incomplete=(),
     )
 
@@ -204,20 +212,22 @@ class _NoFold:
         return b""
 
 
-def _group_id(group: list[Segment], environment: str) -> str:
-    header = group[0].header
-    key = GroupKey(environment, header.example_id, 0, header.policy_version, header.group_uid)
-    return group_id(key, [segment.header.rollout_uid for segment in group])
+def _group_id(group: list[Entry], environment: str) -> str:
+    fields = group[0].fields
+    key = GroupKey(
+        environment, fields["example_id"], 0, fields["policy_version"], fields["group_uid"]
+    )
+    return group_id(key, [entry.fields["rollout_uid"] for entry in group])
 
 
-def _version(group: list[Segment]) -> str:
-    versions = {segment.header.policy_version for segment in group}
+def _version(group: list[Entry]) -> str:
+    versions = {entry.fields["policy_version"] for entry in group}
     return versions.pop() if len(versions) == 1 else MIXED_POLICY
 
 
 def _write_file(
     columns: Columns,
-    groups: list[list[Segment]],
+    groups: list[list[Entry]],
     ids: list[str],
     versions: list[str],
     name: str,
@@ -234,29 +244,37 @@ def _write_file(
         address=PartitionAddress(environment, 1, partition),
         epoch=0,
         offsets=np.arange(columns.rows, dtype=np.int64),
+        entries=np.zeros(columns.rows, np.int32),
     )
     data = encode_rows(columns, provenance)
     blobs.create(path, data)
-    return SealedFile(path=path, size=len(data), rows=columns.rows, checksum=checksum(data))
+    return SealedFile(path=path, size=data.size, rows=columns.rows, checksum=data.checksum())
 
 
-def _members(segments: Sequence[Segment]) -> SealedSegments:
-    headers = [segment.header for segment in segments]
-    stops = sorted({header.stop_reason for header in headers})
-    replicas = sorted({header.replica_id for header in headers})
-    rewards = [np.nan if header.reward is None else header.reward for header in headers]
+def every_offset(columns: Columns) -> TouchedOffsets:
+    """Of records of one entry each, from offset 0 on."""
+    return TouchedOffsets(
+        offsets=np.arange(columns.rows, dtype=np.int64), counts=np.ones(columns.rows, np.int32)
+    )
+
+
+def sealed_segments(columns: Columns) -> SealedSegments:
+    """What an event says of these rows, the only entries of records from offset 0 on."""
+    scalars: Mapping[str, Any] = columns.scalars
+    replicas, stops = (sorted(set(scalars[name])) for name in ("replica_id", "stop_reason"))
     return SealedSegments(
-        offsets=np.arange(len(headers), dtype=np.int64),
-        uids=tuple(header.rollout_uid for header in headers),
-        segment_idxs=np.array([h.segment_idx for h in headers], np.int32),
-        weight_steps=np.array([h.weight_step for h in headers], np.int64),
-        policy_epochs=np.array([h.policy_epoch for h in headers], np.int32),
-        prompt_counts=np.array([h.prompt_count for h in headers], np.int32),
-        token_counts=np.array([h.token_count for h in headers], np.int32),
-        rewards=np.array(rewards, np.float64),
-        created_ts=np.array([h.created_ts for h in headers], np.int64),
+        offsets=np.arange(columns.rows, dtype=np.int64),
+        entries=np.zeros(columns.rows, np.int32),
+        uids=tuple(scalars["rollout_uid"]),
+        segment_idxs=scalars["segment_idx"],
+        weight_steps=scalars["weight_step"],
+        policy_epochs=scalars["policy_epoch"],
+        prompt_counts=scalars["prompt_count"],
+        token_counts=scalars["token_count"],
+        rewards=scalars["reward"],
+        created_ts=scalars["created_ts"],
         replicas=tuple(replicas),
-        replica_idxs=np.array([replicas.index(h.replica_id) for h in headers], np.int32),
+        replica_idxs=np.array([replicas.index(r) for r in scalars["replica_id"]], np.int32),
         stop_reasons=tuple(stops),
-        stop_reason_idxs=np.array([stops.index(h.stop_reason) for h in headers], np.int32),
+        stop_reason_idxs=np.array([stops.index(r) for r in scalars["stop_reason"]], np.int32),
     )

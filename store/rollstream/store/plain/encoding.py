@@ -203,7 +203,7 @@ def delta_lengths(lengths: NDArray[np.int64]) -> bytes:
         above = np.zeros(_BLOCK, "<u4")
         above[: len(block)] = block - low
         parts = above.reshape(_PARTS, -1)
-        used = parts.any(axis=1)
+        used = parts.max(axis=1) > 0
         widths = bytes(_PART_BITS * any_in_part for any_in_part in used.tolist())
         zigzag = low << 1 if low >= 0 else ~(low << 1)
         pieces += [varint(zigzag), widths, parts[used].tobytes()]

@@ -76,7 +76,9 @@ class _Rows:
         self.columns = columns
         self.rows = columns.rows
         self.hints = hints
-        self.stored = {arrow.stored_name(name): v for name, v in columns.scalars.items()}
+        self.stored: dict[str, Any] = {
+            arrow.stored_name(name): values for name, values in columns.scalars.items()
+        }
         self.stored.update(provenance)
         self._levels: dict[tuple[bytes, bytes, int], Levels] = {}
 
@@ -107,7 +109,9 @@ def _layout(token_arrays: arrow.Signatures) -> tuple[FileShape, list[_Writer]] |
         write = partial(_token_array, name, signature)
         special[arrow.TOKEN_ARRAY_PREFIX + name] = write
     known = [leaf.field in special or _is_scalar(leaf) for leaf in shape.leaves]
-    writers = [partial(special.get(leaf.field, _scalar), leaf) for leaf in shape.leaves]
+    writers: list[_Writer] = [
+        partial(special.get(leaf.field, _scalar), leaf) for leaf in shape.leaves
+    ]
     return (shape, writers) if all(known) else None
 
 
