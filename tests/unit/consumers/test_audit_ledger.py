@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from harness.groups import GroupSpec, flush_of
-from rollstream.consumers.audit.ledger import Ledger, SegmentHashes
-from rollstream.schemas.events import Flushed, Settlements
-
-
-def settled(reason: str, *offsets: int) -> Settlements:
-    return Settlements(
-        reason=reason,
-        offsets=np.array(offsets, np.int64),
-        uids=("",) * len(offsets),
-        segment_idxs=np.zeros(len(offsets), np.int32),
-    )
+from harness.seal_events import Place, flushed
+from rollstream.consumers.audit.ledger import NAMED_MAX, Balance, Ledger, SegmentHashes
+from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, TouchedOffsets
 
 
 def event(
-    name: str, offsets: list[int], watermark: int, *extra: Settlements, **fields: Any
+    name: str,
+    sealed: Sequence[Place],
+    watermark: int,
+    counts: Mapping[int, int] = {},
+    **settled: Sequence[Place],
 ) -> Flushed:
-    flush = flush_of([GroupSpec(rewards=(1.0,) * len(offsets))], name=name, watermark=watermark)
-    segments = replace(flush.segments, offsets=np.array(offsets, np.int64))
-    return replace(flush, segments=segments, settled=extra, **fields)
+    """A flush that seals one group in one file."""
+    rows = len(sealed)
+    flush = flushed(
+        0,
+        "n",
+        sealed,
+        watermark,
+        uids=[f"{name}-{index}" for index in range(rows)],
+        settled=settled,
+        counts=counts,
+    )
+    if not rows:
+        return flush
+    group = SealedGroup(
+        group_id=name,
+        group_uid=name,
+        example_id="ex-1",
+        lineage="",
+        policy_version="step-0",
+        policy_epoch=0,
+        weight_step=0,
+        segment_idx=0,
+        split="train",
+        seal_reason="full",
+        failed_members=0,
+        file=0,
+        row_start=0,
+        rows=rows,
+        digest=b"",
+    )
+    file = SealedFile(path=f"{name}.parquet", size=0, rows=rows, checksum="")
+    return replace(flush, groups=(group,), files=(file,))
 
 
 def ledger_of(*events: Flushed) -> Ledger:
@@ -37,32 +61,126 @@ def ledger_of(*events: Flushed) -> Ledger:
     return ledger
 
 
+def closed(ledger: Ledger, records: Mapping[int, int], *, end: int, first: int = 0) -> Balance:
+    """What it balances to where the log has ``records``: offset to number of entries."""
+    ledger.check_records(
+        np.array(list(records), np.int64), np.array(list(records.values()), np.int32)
+    )
+    return ledger.close(first, end)
+
+
+def one_each(end: int) -> dict[int, int]:
+    return dict.fromkeys(range(end), 1)
+
+
 def test_a_sound_log_has_no_problems() -> None:
-    ledger = ledger_of(event("a", [0, 2], 1), event("b", [1, 3], 4, settled("duplicate", 4, 5)))
-    ledger.close(6)
+    ledger = ledger_of(event("a", [0, 2], 1), event("b", [1, 3], 4, duplicate=[4, 5]))
+    assert closed(ledger, one_each(6), end=6) == Balance(published=6, pending=0)
     assert ledger.problems == []
     assert (ledger.sealed, ledger.settled) == (4, {"duplicate": 2})
-    assert ledger.unsettled(8).tolist() == [6, 7]
+
+
+def test_entries_are_accounted_for_each_by_itself() -> None:
+    counts = {0: 3, 1: 4, 2: 2}
+    first = event("a", [(0, 0), (0, 2), (1, 1)], 0, counts, stale=[(2, 1)])
+    second = event("b", [(0, 1)], 1, counts, failed=[(1, 0)])
+    ledger = ledger_of(first, second)
+    records = {0: 3, 1: 4, 2: 2, 3: 5}
+    balance = closed(ledger, records, end=4)
+    assert ledger.problems == []
+    assert balance == Balance(published=14, pending=2 + 1 + 5)
+    assert balance.published == balance.pending + ledger.sealed + ledger.settled.total()
+
+
+def test_records_may_be_counted_a_few_at_a_time() -> None:
+    ledger = ledger_of(event("a", [0, 1], 2))
+    ledger.check_records(np.array([0, 1]), np.array([1, 1], np.int32))
+    ledger.check_records(np.array([2, 3]), np.array([7, 8], np.int32))
+    assert ledger.close(0, 4) == Balance(published=17, pending=15)
+    assert ledger.problems == []
+
+
+def test_a_record_that_retention_took_after_it_was_settled_keeps_the_count_of_its_events() -> None:
+    ledger = ledger_of(event("a", [(0, 0), (0, 1), (0, 2), 1], 2, {0: 3}))
+    assert closed(ledger, {2: 4}, first=2, end=3) == Balance(published=8, pending=4)
+    assert ledger.problems == []
+
+
+@pytest.mark.proves("F4")
+@pytest.mark.parametrize(("actual", "named"), [(4, "0 has 4, not 3"), (2, "0 has 2, not 3")])
+@pytest.mark.parametrize("watermark", [0, 1])
+def test_a_record_with_another_number_of_entries_than_its_events_say_is_named(
+    watermark: int, actual: int, named: str
+) -> None:
+    ledger = ledger_of(event("a", [(0, 0), (0, 1), (0, 2)], watermark, {0: 3}))
+    closed(ledger, {0: actual, 1: 1}, end=2)
+    assert any(named in found for found in ledger.problems), ledger.problems
 
 
 @pytest.mark.proves("F4")
 @pytest.mark.parametrize(
     ("events", "problem"),
     [
-        ([event("a", [0, 1], 2), event("b", [1, 2], 3)], "settled twice: 1"),
-        ([event("a", [0, 0], 1)], "settled twice: 0"),
-        ([event("a", [0, 1], 2, settled("failed", 1))], "settled twice: 1"),
+        ([event("a", [0, 1], 2), event("b", [1, 2], 3)], "settled twice: (1, 0)"),
+        ([event("a", [0, 0], 1)], "settled twice: (0, 0)"),
+        ([event("a", [0, 1], 2, failed=[1])], "settled twice: (1, 0)"),
+        (
+            [event("a", [(1, 0)], 0, {1: 2}), event("b", [(1, 0)], 0, {1: 2})],
+            "settled twice: (1, 0)",
+        ),
         ([event("a", [0, 2], 3)], "below the watermark 3 nothing settled 1"),
+        ([event("a", [0, 2], 2**60)], "nothing settled 1, 3, 4, 5, 6 and"),
+        (
+            [event("a", [(0, 0), (0, 2)], 1, {0: 3})],
+            "below the watermark 1 not all entries are settled: 0 (2 of 3)",
+        ),
+        (
+            [event("a", [(0, 0)], 0, {0: 2}), event("b", [(0, 1)], 1, {0: 3})],
+            "offset 0 has 3 entries, by an earlier event 2",
+        ),
+        ([event("a", [(0, 0), (0, 3)], 0, {0: 3})], "that no touched offset has: (0, 3)"),
+        ([event("a", [(0, -1)], 0, {0: 3})], "that no touched offset has: (0, -1)"),
         ([event("a", [0, 1], 2), event("b", [3, 4], 1)], "the watermark goes back"),
         ([event("a", [0, 1], 2), event("a", [2, 3], 4)], "is in two groups"),
         ([event("a", [7, 8], 0)], "beyond the end"),
-        ([event("a", [0, 1], 3, settled("lost", 2))], "offsets lost (1): 2"),
+        ([event("a", [0, 1], 3, lost=[2])], "is not known (1): 2"),
     ],
 )
 def test_what_may_not_be_is_named(events: list[Flushed], problem: str) -> None:
     ledger = ledger_of(*events)
-    ledger.close(5)
+    closed(ledger, one_each(5), end=5)
     assert any(problem in found for found in ledger.problems), ledger.problems
+
+
+@pytest.mark.proves("F4")
+def test_entries_of_offsets_that_the_event_does_not_touch_are_named() -> None:
+    sound = event("a", [0, 1], 0)
+    touched = TouchedOffsets(offsets=np.array([0]), counts=np.array([1], np.int32))
+    ledger = ledger_of(replace(sound, touched=touched))
+    assert any("no touched offset has: (1, 0)" in found for found in ledger.problems)
+
+
+@pytest.mark.proves("F4")
+def test_a_record_deleted_before_it_was_settled_is_named_and_counts() -> None:
+    ledger = ledger_of(event("a", [(1, 0), (1, 2)], 0, {1: 3}))
+    assert closed(ledger, {2: 4}, first=2, end=3) == Balance(published=1 + 3 + 4, pending=1 + 1 + 4)
+    (problem,) = ledger.problems
+    assert "retention deleted records that are not settled (2, from 0 on)" in problem
+
+
+@pytest.mark.proves("F4")
+def test_offsets_that_are_nowhere_are_named() -> None:
+    ledger = ledger_of(event("a", [0, 3], 1))
+    assert closed(ledger, {0: 1, 2: 1, 3: 1}, end=4) == Balance(published=4, pending=2)
+    (problem,) = ledger.problems
+    assert "not in the log (1, from 1 on)" in problem
+
+
+def test_a_problem_names_the_first_ones_and_counts_the_rest() -> None:
+    ledger = ledger_of(event("a", list(range(9)), 9), event("b", list(range(9)), 9))
+    (problem,) = [found for found in ledger.problems if "twice" in found]
+    named = ", ".join(f"({offset}, 0)" for offset in range(NAMED_MAX))
+    assert problem.endswith(f"{named} and {9 - NAMED_MAX} more")
 
 
 def test_groups_that_do_not_cover_their_file_are_named() -> None:

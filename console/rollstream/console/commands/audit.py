@@ -18,7 +18,7 @@ from rollstream.consumers.audit import AuditReport, PartitionAudit
 from rollstream.consumers.audit import audit as run_audit
 from rollstream.runtime.config.load import load_config
 
-TIMEOUT_S = 600.0  # It reads every seal log from its beginning.
+TIMEOUT_S = 600.0  # It reads every seal log from its beginning, and what ingest logs have kept.
 
 
 def audit(
@@ -30,9 +30,9 @@ def audit(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Accounts for every published record, and compares every file with its event.
+    """Accounts for every published entry, and compares every file with its event.
 
-    It holds where records = pending + sealed + settled and no file differs; else exit code 1.
+    It holds where entries = pending + sealed + settled and no file differs; else exit code 1.
     """
     services, settings = services_of(context), load_config(config)
     with services.broker(settings) as broker:
@@ -54,9 +54,9 @@ def audit(
 
 def audit_view(report: AuditReport) -> RenderableType:
     """A table with a row for each partition and environment, then the problems and the verdict."""
-    table = Table(title="records = pending + sealed + settled", title_justify="left", box=None)
+    table = Table(title="entries = pending + sealed + settled", title_justify="left", box=None)
     table.add_column("partition")
-    for heading in ("records", "pending", "sealed", "groups", "files"):
+    for heading in ("entries", "pending", "sealed", "groups", "files"):
         table.add_column(heading, justify="right")
     table.add_column("settled")
     for name in dict.fromkeys(row.environment for row in report.partitions):

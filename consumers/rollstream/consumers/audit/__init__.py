@@ -1,7 +1,7 @@
 """Proves from logs and files that nothing was lost and nothing was sealed twice.
 
 - ``audit``    ``audit``: reads a deployment's logs and files; ``AuditReport``: what does not hold
-- ``ledger``   pure: what one partition's seal log settles, offset by offset
+- ``ledger``   pure: what one partition's seal log settles, entry by entry
 - ``files``    compares files and manifests with the events that name them
 """
 

@@ -7,27 +7,31 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from rollstream.consumers.audit.files import digest_problems, file_problem, manifest_problems
-from rollstream.consumers.audit.ledger import Ledger, SegmentHashes
+from rollstream.consumers.audit.ledger import Balance, Ledger, SegmentHashes
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import EnvironmentConfig, RollstreamConfig
 from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Flushed, SealedGroup
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.ingest.record import decode_record
 from rollstream.store import BlobMissing, Blobs, open_store
 from rollstream.store.layout import manifest_path, manifests_prefix
 from rollstream.streams.broker import Broker
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.errors import BrokerUnavailable, OffsetLost
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.reading import read_between
 from rollstream.streams.topics.layout import Layout
 
 TIMEOUT_S = 600.0  # For all of it; a long log takes a while.
+RECORDS_TOGETHER = 64  # A record may have a MiB.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +39,12 @@ class PartitionAudit:
     """One partition: ``published = pending + sealed + settled``.
 
     Attributes:
-        published: offsets of the ingest log, deleted ones included.
+        published: entries of the ingest log, deleted ones included; of a record that was deleted
+            before anybody read it, one.
         pending: those that nothing has settled yet.
         sealed: those of segments that are in groups.
-        settled: by reason, the offsets that ended without a group.
-        watermark: every offset below it is settled.
+        settled: by reason, the entries that ended without a group.
+        watermark: every entry of every offset below it is settled.
         manifests_missing: flushes without a manifest; the newest may lack its own.
     """
 
@@ -96,10 +101,12 @@ def audit(
     digests: bool = False,
     timeout_s: float = TIMEOUT_S,
 ) -> AuditReport:
-    """Checks that ``published = pending + sealed + settled`` for every partition, offset by offset,
-    and that every file which an event names exists and is as the event says.
+    """Checks that ``published = pending + sealed + settled`` for every partition, entry by entry,
+    that every record which is still in an ingest log has as many entries as the events say, and
+    that every file which an event names exists and is as the event says.
 
-    It may run at any time, beside sealers too: what they settle meanwhile counts as pending.
+    It may run at any time, beside sealers too: what they settle meanwhile counts as pending. It
+    reads the seal logs and what is kept of the ingest logs, a few records at a time.
 
     Args:
         config: which environments, and where their logs and files are.
@@ -192,14 +199,13 @@ class _Auditor:
     def _close(self, book: _Book) -> PartitionAudit:
         ledger = book.ledger
         # The end is asked for only now: every offset that the seal log settles is below it.
-        published, pending = self._check_pending(book)
-        ledger.close(published)
+        balance = self._check_records(book)
         ledger.problems += self._file_problems(book)
         row = PartitionAudit(
             environment=book.address.environment,
             partition=book.address.partition,
-            published=published,
-            pending=pending,
+            published=balance.published,
+            pending=balance.pending,
             sealed=ledger.sealed,
             settled=dict(ledger.settled),
             groups=ledger.groups,
@@ -215,29 +221,31 @@ class _Auditor:
             )
         return row
 
-    def _check_pending(self, book: _Book) -> tuple[int, int]:
-        """Checks that whatever nothing settled is still in the log and can be read; returns how
-        many offsets there are, and how many of them are pending."""
+    def _check_records(self, book: _Book) -> Balance:
+        """Counts the entries of every record that is still in the ingest log, and closes the
+        ledger."""
         where = self.layout.rollouts_log(book.address)
         with closing(self.broker.reader({where: 0})) as reader:
-            request_s = max(0.001, self.deadline.slice_s(self.request_timeout_s))
-            first, end = reader.bounds(where, request_s)
-            pending = book.ledger.unsettled(end)
-            deleted, kept = pending[pending < first], pending[pending >= first]
-            if len(deleted):
-                book.ledger.add_problem(
-                    f"retention deleted offsets that nothing settled ({len(deleted)}, from "
-                    f"{deleted[0]} on); a sealer will settle them as lost"
-                )
-            if len(kept):
-                records = read_between(reader, where, kept[0], kept[-1] + 1, self.deadline)
-                absent = np.setdiff1d(kept, [record.offset for record in records])
-                if len(absent):
-                    book.ledger.add_problem(
-                        f"offsets that nothing settled are not in the log ({len(absent)}, from "
-                        f"{absent[0]} on)"
-                    )
-        return end, len(pending)
+
+            def bounds() -> tuple[int, int]:
+                request_s = max(0.001, self.deadline.slice_s(self.request_timeout_s))
+                return reader.bounds(where, request_s)
+
+            first, end = bounds()
+            position = first
+            while position < end:
+                try:
+                    records = read_between(reader, where, position, end, self.deadline)
+                    while some := list(islice(records, RECORDS_TOGETHER)):
+                        offsets = np.array([record.offset for record in some], np.int64)
+                        counts = [_entry_count(record.value) for record in some]
+                        book.ledger.check_records(offsets, np.array(counts, np.int32))
+                        position = some[-1].offset + 1
+                    position = end  # Behind the last record there may be offsets without one.
+                except OffsetLost:
+                    first, _ = bounds()  # Retention was faster.
+                    position = max(position, first)
+            return book.ledger.close(first, end)
 
     def _file_problems(self, book: _Book) -> Iterator[str]:
         for file in book.ledger.files.values():
@@ -258,3 +266,11 @@ class _Auditor:
             offset = int(blob.path.rpartition("/")[2].removesuffix(".json"))
             if blob.path not in book.manifests and offset < book.read_to:
                 yield f"{blob.path} is the manifest of a flush that does not count"
+
+
+def _entry_count(value: bytes) -> int:
+    """Of a record; one whose frame is broken ends as one dead letter of one entry."""
+    try:
+        return decode_record(value).count
+    except UnreadableEvent:
+        return 1

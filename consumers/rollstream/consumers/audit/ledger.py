@@ -1,18 +1,30 @@
-"""Accounts for every offset that one partition's seal log settles. Pure, and deliberately a second
+"""Accounts for every entry that one partition's seal log settles. Pure, and deliberately a second
 implementation of the fold that sealers use, so that a mistake in one does not hide in the other."""
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from rollstream.schemas.events import Event, Flushed, SealedFile
+from rollstream.schemas.events import Event, Flushed, SealedFile, SealedSegments, Settlements
 from rollstream.schemas.reasons import SettleReason
 
-NAMED_MAX = 5  # Offsets that a problem names; the rest are counted.
+NAMED_MAX = 5  # What a problem names one by one; the rest is counted.
+
+
+class Balance(NamedTuple):
+    """Entries that were ever published, and those of them that nothing has settled yet. A record
+    that nobody read before retention deleted it counts as one."""
+
+    published: int
+    pending: int
 
 
 class SegmentHashes:
@@ -37,7 +49,7 @@ class Ledger:
         name: of the partition, in problems.
         problems: what no sound sealer writes, in words.
         sealed: how many segments are in groups.
-        settled: by reason, how many offsets ended without a group.
+        settled: by reason, how many entries ended without a group.
         files: that events name, by path.
     """
 
@@ -51,8 +63,18 @@ class Ledger:
         self.files: dict[str, SealedFile] = {}
         self.name = name
         self._sealed_before = sealed_before
-        self._above: NDArray[np.int64] = np.empty(0, np.int64)
-        self._lost: list[NDArray[np.int64]] = []
+        # Of touched offsets that are not below the watermark: settled entries, and how many it has.
+        self._open: dict[int, set[int]] = {}
+        self._counts: dict[int, int] = {}
+        # Every offset that an event touched, and how many entries it says it has.
+        self._touched = array("q")
+        self._touched_counts = array("i")
+        self._known: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None  # Both, sorted.
+        self._unread = 0  # Entries of records that no event touched, and of those the pending ones.
+        self._unread_pending = 0
+        self._found: set[int] = set()  # Those records.
+        self._differing: list[str] = []
+        self._lost: set[int] = set()
         self._group_ids: set[str] = set()
 
     def apply(self, offset: int, event: Event) -> None:
@@ -64,20 +86,73 @@ class Ledger:
         """Adds a problem of the partition as a whole."""
         self.problems.append(f"{self.name}: {what}")
 
-    def unsettled(self, end: int) -> NDArray[np.int64]:
-        """Offsets below ``end`` that nothing settled; int64 [n], rising."""
-        span = np.arange(self.watermark, max(end, self.watermark), dtype=np.int64)
-        return span[~np.isin(span, self._above)]
+    def check_records(self, offsets: NDArray[np.int64], counts: NDArray[np.int32]) -> None:
+        """Counts records that are in the ingest log, once all events are known, each once.
 
-    def close(self, end: int) -> None:
-        """Adds the problems that show only once all events are known; the ingest log ends at
-        ``end``."""
-        beyond = self._above[self._above >= end]
-        if len(beyond) or self.watermark > end:
+        Args:
+            offsets: int64 [n].
+            counts: how many entries each has, int32 [n].
+        """
+        if self._known is None:
+            touched = np.array(self._touched, np.int64)
+            order = np.argsort(touched, kind="stable")
+            # One more at the end, so that there is one at every index that `searchsorted` returns.
+            self._known = (
+                np.append(touched[order], np.iinfo(np.int64).max),
+                np.append(np.array(self._touched_counts, np.int32)[order], 0),
+            )
+        known, known_counts = self._known
+        at = np.searchsorted(known, offsets)
+        touched_here = known[at] == offsets
+        for index in np.flatnonzero(touched_here & (known_counts[at] != counts)).tolist():
+            said = known_counts[at[index]]
+            self._differing.append(f"{offsets[index]} has {counts[index]}, not {said}")
+        self._unread += int(counts[~touched_here].sum())
+        pending = ~touched_here & (offsets >= self.watermark)
+        self._unread_pending += int(counts[pending].sum())
+        self._found.update(offsets[pending].tolist())
+
+    def close(self, first: int, end: int) -> Balance:
+        """Adds the problems that show only once all events and all records that are kept are known;
+        the ingest log has those of [first, end)."""
+        if self.watermark > end or any(offset >= end for offset in self._open):
             self.add_problem(f"settles offsets beyond the end of the ingest log, {end}")
-        lost = np.concatenate(self._lost) if self._lost else np.empty(0, np.int64)
-        if len(lost):
-            self.add_problem(f"offsets lost ({len(lost)}): {_some(lost)}")
+        if self._differing:
+            self.add_problem(
+                "records whose number of entries is another than events say "
+                f"({len(self._differing)}): {_some(self._differing)}"
+            )
+        unread = [
+            offset
+            for offset in range(self.watermark, end)
+            if offset not in self._open and offset not in self._found
+        ]
+        rest = {
+            offset: self._counts.get(offset, 1) - len(settled)
+            for offset, settled in self._open.items()
+        }
+        deleted = [offset for offset in unread if offset < first]
+        deleted += [offset for offset, left in rest.items() if left and offset < first]
+        if deleted:
+            self.add_problem(
+                f"retention deleted records that are not settled ({len(deleted)}, from "
+                f"{min(deleted)} on); a sealer will settle them as lost"
+            )
+        absent = [offset for offset in unread if offset >= first]
+        if absent:
+            self.add_problem(
+                f"offsets that nothing settled are not in the log ({len(absent)}, from "
+                f"{absent[0]} on)"
+            )
+        if self._lost:
+            self.add_problem(
+                f"records lost, how many entries nobody read is not known ({len(self._lost)}): "
+                f"{_some(sorted(self._lost))}"
+            )
+        return Balance(
+            published=sum(self._touched_counts) + self._unread + len(unread),
+            pending=sum(rest.values()) + self._unread_pending + len(unread),
+        )
 
     def _flush(self, where: str, event: Flushed) -> None:
         self.flushes += 1
@@ -96,34 +171,77 @@ class Ledger:
         for part in event.settled:
             self.settled[part.reason] += len(part.offsets)
             if part.reason == SettleReason.LOST:
-                self._lost.append(np.asarray(part.offsets))
+                self._lost.update(part.offsets.tolist())
         for file in (*event.files, *event.incomplete):
             if file.path in self.files:
                 self.problems.append(f"{where}: {file.path} was named before")
             self.files[file.path] = file
 
     def _settle(self, where: str, event: Flushed) -> None:
-        parts = [event.segments.offsets, *(part.offsets for part in event.settled)]
-        new = np.concatenate(parts).astype(np.int64)
-        again = new[(new < self.watermark) | np.isin(new, self._above)]
-        once, counts = np.unique(new, return_counts=True)
-        again = np.concatenate((again, once[counts > 1]))
-        if len(again):
-            self.problems.append(f"{where}: offsets settled twice: {_some(again)}")
-        if event.watermark < self.watermark:
+        touched = dict(
+            zip(event.touched.offsets.tolist(), event.touched.counts.tolist(), strict=True)
+        )
+        for offset, count in touched.items():
+            if offset >= self.watermark and offset not in self._counts:
+                self._counts[offset] = count
+                self._open[offset] = set()
+                self._touched.append(offset)
+                self._touched_counts.append(count)
+            said = self._counts.get(offset, count)
+            if said != count:
+                self.problems.append(
+                    f"{where}: offset {offset} has {count} entries, by an earlier event {said}"
+                )
+        twice, unknown = [], []
+        parts: tuple[SealedSegments | Settlements, ...] = (event.segments, *event.settled)
+        for part in parts:
+            for place in zip(part.offsets.tolist(), part.entries.tolist(), strict=True):
+                offset, entry = place
+                settled = self._open.setdefault(offset, set()) if offset >= self.watermark else None
+                if settled is None or entry in settled:
+                    twice.append(place)
+                elif not 0 <= entry < touched.get(offset, 0):
+                    unknown.append(place)
+                if settled is not None:
+                    settled.add(entry)
+        if twice:
+            self.problems.append(f"{where}: (offset, entry) settled twice: {_some(twice)}")
+        if unknown:
             self.problems.append(
-                f"{where}: the watermark goes back, {self.watermark} to {event.watermark}"
+                f"{where}: (offset, entry) that no touched offset has: {_some(unknown)}"
+            )
+        self._move_watermark(where, event.watermark)
+
+    def _move_watermark(self, where: str, watermark: int) -> None:
+        """What the watermark passes must be settled whole."""
+        if watermark < self.watermark:
+            self.problems.append(
+                f"{where}: the watermark goes back, {self.watermark} to {watermark}"
             )
             return
-        above = np.union1d(self._above, once[once >= self.watermark])
-        span = np.arange(self.watermark, event.watermark, dtype=np.int64)
-        holes = span[~np.isin(span, above)]
-        if len(holes):
+        span, opened = range(self.watermark, watermark), self._open
+        # Either may be much longer: a watermark that is wrong, or one that was pinned.
+        passed = (
+            [offset for offset in span if offset in opened]
+            if len(span) <= len(opened)
+            else [offset for offset in opened if offset < watermark]
+        )
+        if untouched := len(span) - len(passed):
+            some = list(islice((o for o in span if o not in opened), NAMED_MAX))
             self.problems.append(
-                f"{where}: below the watermark {event.watermark} nothing settled {_some(holes)}"
+                f"{where}: below the watermark {watermark} nothing settled {_some(some, untouched)}"
             )
-        self.watermark = event.watermark
-        self._above = above[above >= event.watermark]
+        short = []
+        for offset in passed:
+            count, settled = self._counts.pop(offset, 1), len(opened.pop(offset))
+            if settled < count:
+                short.append(f"{offset} ({settled} of {count})")
+        if short:
+            self.problems.append(
+                f"{where}: below the watermark {watermark} not all entries are settled: "
+                f"{_some(short)}"
+            )
+        self.watermark = watermark
 
     def _check_rows(self, where: str, event: Flushed) -> None:
         """Groups cover their files' rows exactly, in the order of segments."""
@@ -148,6 +266,8 @@ class Ledger:
             )
 
 
-def _some(offsets: NDArray[np.int64]) -> str:
-    named = ", ".join(map(str, offsets[:NAMED_MAX].tolist()))
-    return named if len(offsets) <= NAMED_MAX else f"{named} and {len(offsets) - NAMED_MAX} more"
+def _some(what: Iterable[object], count: int | None = None) -> str:
+    """The first ones of ``what``, of which there are ``count``, by default as many as are given."""
+    found = list(what)
+    named, more = ", ".join(map(str, found[:NAMED_MAX])), (count or len(found)) - NAMED_MAX
+    return f"{named} and {more} more" if more > 0 else named

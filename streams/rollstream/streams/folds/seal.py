@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from rollstream.schemas.events import Adopted, Event, Flushed
+from rollstream.schemas.events import Adopted, Event, Flushed, SealedSegments, Settlements
 from rollstream.schemas.ids import SegmentId, segment_id
 from rollstream.schemas.ingest.entry import ENTRIES_MAX
 from rollstream.schemas.reasons import SettleReason
@@ -280,7 +280,7 @@ def _segment_ids(uids: Sequence[str], segment_idxs: NDArray[np.int32]) -> Sequen
 
 def _packed(offset: int, event: Flushed) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The entries that the event settles, and the number of entries of their offsets; rising."""
-    parts = (event.segments, *event.settled)
+    parts: tuple[SealedSegments | Settlements, ...] = (event.segments, *event.settled)
     entries = np.concatenate([part.entries for part in parts])
     settled = np.concatenate([part.offsets for part in parts]) << _BITS | entries
     settled.sort()
