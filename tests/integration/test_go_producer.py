@@ -52,6 +52,12 @@ def publish(program: Path, bootstrap: str, namespace: str) -> str:
     return run([str(program), *to, "-schema", str(SCHEMA)], program.parent)
 
 
+def test_a_schema_of_another_fingerprint_is_refused(program: Path) -> None:
+    other = SCHEMA.with_name("claimed.v1.avsc")
+    with pytest.raises(AssertionError, match="the schema's fingerprint is cb0aefc06f658567, not "):
+        run([str(program), "-schema", str(other)], program.parent)
+
+
 def test_what_go_publishes_is_read_as_it_was_meant(program: Path, kafka_bootstrap: str) -> None:
     layout = Layout(f"test-{uuid.uuid4().hex[:12]}")
     broker = KafkaBroker(kafka_bootstrap)

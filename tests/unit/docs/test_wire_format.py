@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from importlib import resources
 from typing import Any
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 
 from harness.pages import page, rows, section, snippets
+from harness.rollouts import make_entry, make_record
 from harness.source_tree import ROOT
 from rollstream.schemas import wire_schemas
-from rollstream.schemas.fields import named, row_fields
+from rollstream.schemas.fields import named, row_fields, text_defaults
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 
 PAGE = "wire_format.md"
@@ -92,6 +94,29 @@ def values(record: IngestRecord, name: str) -> list[Any]:
         return record.values(name)
     packed = [record.entry(index).fields[name] for index in range(record.count)]
     return [None if one is None else np.frombuffer(one, field.dtype).tolist() for one in packed]
+
+
+def test_the_names_that_the_page_bounds_are_those_that_are_checked() -> None:
+    text = section(PAGE, "Sizes").replace("\n", " ")
+    ((most, listed),) = re.findall(r"at most ([\d,]+) characters: (.*?)\. ", text)
+    characters = int(most.replace(",", ""))
+    bounded = set()
+    for name in text_defaults().keys() - {"environment", "worker_id", "policy_version"}:
+        assert not make_record([make_entry(**{name: "n" * characters})]).broken, name
+        if make_record([make_entry(**{name: "n" * (characters + 1)})]).broken:
+            bounded.add(name)
+    assert bounded == set(re.findall(r"`(\w+)`", listed))
+
+
+def test_what_the_page_leaves_to_the_producer_is_not_checked() -> None:
+    entry = make_entry(
+        metadata="no JSON",
+        messages="no JSON",
+        output_tokens=[-1, 2],
+        logprobs=[math.inf, 1.0],
+        rewards={"length": math.nan},
+    )
+    assert not make_record([entry]).broken
 
 
 def test_the_reasons_for_dead_letters_are_listed() -> None:
