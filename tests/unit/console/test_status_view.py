@@ -21,6 +21,9 @@ PARTITION = PartitionFigures(
     published_age_s=59.9,
     owner="sealer-2",
     watermark=12_345_600,
+    settled=12_345_600,
+    touched=12_345_600,
+    touched_entries=12_345_600,
     groups=771_604,
     segments=12_345_000,
     flush_age_s=3_599.0,
@@ -66,8 +69,8 @@ def test_80_columns_hold_a_line_a_row_with_every_figure_whole() -> None:
         "partition",
         "records",
         "newest",
-        "watermark",
         "backlog",
+        "entries",
         "groups",
         "flushed",
         "owner",
@@ -95,7 +98,16 @@ def test_groups_that_are_not_ready_are_named_below_the_table() -> None:
     assert "trainer-a: 7 groups from before the dedupe horizon" in text
 
 
-def test_audit_counts_control_events_among_the_records() -> None:
+def test_entries_of_the_backlog_say_how_well_they_are_known() -> None:
+    known = replace(PARTITION, touched=PARTITION.ingest_end, touched_entries=12_345_611)
+    mean = replace(PARTITION, touched_entries=3 * PARTITION.touched)
+    unknown = replace(PARTITION, watermark=0, settled=0, touched=0, touched_entries=0)
+    for row, entries in ((known, " 11 "), (mean, " ~24,691,434 "), (unknown, " ? ")):
+        text = shown(status_view(Figures(partitions=(row,)), Verdict("", ""), {}))
+        assert entries in text
+
+
+def test_audit_counts_control_events_among_the_entries() -> None:
     row = PartitionAudit(
         environment="math",
         partition=0,
@@ -111,6 +123,6 @@ def test_audit_counts_control_events_among_the_records() -> None:
     )
     text = shown(audit_view(AuditReport(partitions=(row,), problems=())))
     assert "published" not in text
-    assert "records = pending + sealed + settled" in text
+    assert "entries = pending + sealed + settled" in text
     assert "2,304" in text
     assert "256 dispatched" in text

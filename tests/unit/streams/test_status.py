@@ -71,7 +71,9 @@ class Logs:
         """One flush whose source offsets begin at ``offset``."""
         flush = flush_of(specs, name=f"flush-{offset}", watermark=offset + 2 * len(specs))
         segments = replace(flush.segments, offsets=flush.segments.offsets + offset)
-        self.say(LAYOUT.groups("math"), replace(flush, epoch=epoch, nonce="n", segments=segments))
+        touched = replace(flush.touched, offsets=flush.touched.offsets + offset)
+        event = replace(flush, epoch=epoch, nonce="n", segments=segments, touched=touched)
+        self.say(LAYOUT.groups("math"), event)
 
     def measure(self, *environments: str) -> Figures:
         config = RollstreamConfig(
@@ -151,11 +153,32 @@ def test_sealing_is_measured_from_both_logs(logs: Logs) -> None:
         published_age_s=40.0,
         owner="sealer-1",
         watermark=2,
+        settled=4,
+        touched=4,
+        touched_entries=4,
         groups=0,
         segments=3,
         flush_age_s=10.0,
     )
-    assert figures.backlog == 3
+    assert (figures.backlog, figures.waiting) == (3, 1)
+
+
+def test_entries_of_the_backlog_are_those_known_and_the_mean_for_what_was_not_read(
+    logs: Logs,
+) -> None:
+    logs.append(LAYOUT.rollouts("math"), *[b"record"] * 6)
+    assert logs.measure().partitions[0].waiting is None
+    counts = {0: 4, 1: 5, 3: 6}
+    logs.say(
+        LAYOUT.groups("math"),
+        Claimed(owner="sealer-1", nonce="n"),
+        flushed(0, "n", [(0, entry) for entry in range(4)], 1, counts=counts),
+        flushed(0, "n", [(1, 0), (1, 2)], 1, settled={"failed": [(3, 5)]}, counts=counts),
+    )
+    (figures,) = logs.measure().partitions
+    assert (figures.backlog, figures.unread) == (5, 3)
+    assert (figures.settled, figures.touched, figures.touched_entries) == (7, 3, 15)
+    assert figures.waiting == 3 + 5 + 3 * 5
 
 
 def test_zombie_is_not_counted(logs: Logs) -> None:

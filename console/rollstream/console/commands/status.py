@@ -18,7 +18,14 @@ from rollstream.runtime.config.load import load_config
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.folds.sampler.remedies import describe_waiting
-from rollstream.streams.status import Figures, SamplerFigures, Verdict, first_stuck, measure
+from rollstream.streams.status import (
+    Figures,
+    PartitionFigures,
+    SamplerFigures,
+    Verdict,
+    first_stuck,
+    measure,
+)
 
 
 def status(
@@ -59,20 +66,27 @@ def status_view(
 
 def _partitions(figures: Figures) -> Table:
     table = _table(
-        "Sealing", "partition", "records", "newest", "watermark", "backlog", "groups", "flushed"
+        "Sealing", "partition", "records", "newest", "backlog", "entries", "groups", "flushed"
     )
     for row in figures.partitions:
         table.add_row(
             f"{row.environment}[{row.partition}]",
             f"{row.ingest_end:,}",
             age(row.published_age_s),
-            f"{row.watermark:,}",
             Text(f"{row.backlog:,}", style="yellow" if row.backlog else ""),
+            _waiting(row),
             f"{row.groups:,}",
             age(row.flush_age_s),
             Text(row.owner or "none"),
         )
     return table
+
+
+def _waiting(row: PartitionFigures) -> str:
+    """Entries of the backlog; ~ where only the mean of other records is known, ? without any."""
+    if row.waiting is None:
+        return "?"
+    return f"~{row.waiting:,}" if row.unread else f"{row.waiting:,}"
 
 
 def _samplers(figures: Figures) -> Table:

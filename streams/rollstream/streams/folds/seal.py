@@ -139,6 +139,18 @@ class SealFold:
         return _count_of(self._above, offset)
 
     @property
+    def settled_count(self) -> int:
+        """How many entries are settled."""
+        return self._counts.total() - self._counts["groups"]
+
+    @property
+    def touched(self) -> tuple[int, int]:
+        """Of how many source offsets any entry is settled, and how many entries these have."""
+        settled, counts = self._above
+        pending = int((counts & _ENTRY).sum()) + len(counts) - len(settled)
+        return self.watermark + len(counts), self.settled_count + pending
+
+    @property
     def replay_until(self) -> int:
         """No entry is settled of this source offset, or of any above it."""
         counts = self._above.counts

@@ -18,7 +18,10 @@ class PartitionFigures:
         ingest_end: next offset to be written to the ingest log.
         published_age_s: of the newest record there; None: there is none.
         owner: who claimed the seal log last; empty: it was never claimed.
-        watermark: every ingest offset below it is settled.
+        watermark: every entry of every ingest offset below it is settled.
+        settled: entries, so far, whatever became of them.
+        touched: ingest offsets of which any entry is settled.
+        touched_entries: that the records there have.
         groups: sealed so far.
         segments: in those groups.
         flush_age_s: of the newest flush; None: there is none.
@@ -31,6 +34,9 @@ class PartitionFigures:
     published_age_s: float | None
     owner: str
     watermark: int
+    settled: int
+    touched: int
+    touched_entries: int
     groups: int
     segments: int
     flush_age_s: float | None
@@ -39,6 +45,22 @@ class PartitionFigures:
     def backlog(self) -> int:
         """Records from the watermark on: pending in groups, or not read yet."""
         return max(0, self.ingest_end - self.watermark)
+
+    @property
+    def unread(self) -> int:
+        """Records of which no entry is settled: what they hold is not known."""
+        return max(0, self.ingest_end - self.touched)
+
+    @property
+    def waiting(self) -> int | None:
+        """Entries of the backlog. A record of which none is settled counts as the mean of those of
+        which some are; None: there are only such records."""
+        pending = self.touched_entries - self.settled
+        if not self.unread:
+            return pending
+        if not self.touched:
+            return None
+        return pending + round(self.unread * self.touched_entries / self.touched)
 
     @property
     def lost(self) -> int:

@@ -91,6 +91,7 @@ def _partition(
             elif isinstance(confirmed.event, Flushed):
                 flushed_ts = confirmed.timestamp_us
     groups = fold.counts.get("groups", 0)
+    touched, touched_entries = fold.touched
     for sampler in samplers:
         sampler.end_log(address, groups)
     return PartitionFigures(
@@ -101,6 +102,9 @@ def _partition(
         published_age_s=age_s(now_us, published_ts),
         owner=owner,
         watermark=fold.watermark,
+        settled=fold.settled_count,
+        touched=touched,
+        touched_entries=touched_entries,
         groups=groups,
         segments=fold.counts.get("segments", 0),
         flush_age_s=age_s(now_us, flushed_ts),
