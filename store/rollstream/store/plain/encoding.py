@@ -6,8 +6,9 @@ encoding", "Run length encoding / bit-packing hybrid", "Plain encoding", "Dictio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,25 +93,35 @@ def optional_levels(present: NDArray[np.bool_]) -> Levels:
     return Levels(_framed(varint(len(packed) << 1 | 1) + packed), len(present))
 
 
-def list_levels(
-    lengths: NDArray[np.int64], present: NDArray[np.bool_] | None, depth: int
-) -> Levels:
-    """Levels of a list a row. ``lengths`` is int64 [rows], 0 where the list is absent; ``present``
-    is bool [rows], None where each row has a list; ``depth`` is the definition level of a value: 2
-    where a list may be null, else 1."""
+def repetition_levels(lengths: NDArray[np.int64]) -> Levels:
+    """The first half of the levels of a list a row: where rows begin. ``lengths`` is int64 [rows],
+    0 where the list is absent."""
     rows = len(lengths)
     slots = np.maximum(lengths, 1)
     total = int(slots.sum())
     # The first value of a row has repetition level 0, the others have 1.
+    if total == rows * slots[0] and (slots == slots[0]).all():
+        others = int(slots[0]) - 1
+        return Levels(_framed((_run(1, 0) + (_run(others, 1) if others else b"")) * rows), total)
     counts = np.ones(2 * rows, np.int64)
     counts[1::2] = slots - 1
     repeated = counts > 0
-    repetition = _runs(counts[repeated], np.tile(np.array([0, 1], np.uint8), rows)[repeated])
+    levels = np.tile(np.array([0, 1], np.uint8), rows)
+    return Levels(_framed(_runs(counts[repeated], levels[repeated])), total)
+
+
+def definition_levels(
+    lengths: NDArray[np.int64], present: NDArray[np.bool_] | None, depth: int
+) -> bytes:
+    """The second half: where lists are absent or empty. ``present`` is bool [rows], None where each
+    row has a list; ``depth`` is the definition level of a value: 2 where a list may be null, else
+    1."""
+    if lengths.all():
+        return _framed(_run(int(lengths.sum()), depth))
     defined = np.where(lengths > 0, depth, depth - 1).astype(np.uint8)
     if present is not None:
         defined[~present] = 0
-    definition = _run(total, depth) if (defined == depth).all() else _runs(slots, defined)
-    return Levels(_framed(repetition) + _framed(definition), total)
+    return _framed(_runs(np.maximum(lengths, 1), defined))
 
 
 def _framed(runs: bytes) -> bytes:
@@ -159,23 +170,24 @@ def plain_numbers(values: NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(stored).reshape(-1).view(np.uint8).data
 
 
-def plain_texts(texts: Collection[str]) -> bytes:
-    """Texts in plain encoding."""
-    if not any(texts):
-        return bytes(_LENGTH_BYTES * len(texts))
+def plain_texts(texts: Sequence[str]) -> bytes:
+    """Texts in plain encoding, one or more."""
+    if texts.count(texts[0]) == len(texts):
+        raw = texts[0].encode()
+        return (_length(len(raw)) + raw) * len(texts)
     raws = [text.encode() for text in texts]
-    return b"".join([part for raw in raws for part in (_length(len(raw)), raw)])
+    return b"".join(chain.from_iterable(zip(map(_length, map(len, raws)), raws, strict=True)))
 
 
 def dictionary_of(texts: Sequence[str]) -> Dictionary | None:
     """The dictionary encoding of texts; None where more than ``DISTINCT_MAX`` differ."""
     if texts.count(texts[0]) == len(texts):
         return coded(texts[:1], np.zeros(len(texts), np.int32))
-    entries: dict[str, int] = {}
-    indices = [entries.setdefault(text, len(entries)) for text in texts]
-    if len(entries) > DISTINCT_MAX:
+    distinct = dict.fromkeys(texts)
+    if len(distinct) > DISTINCT_MAX:
         return None
-    return coded(list(entries), np.array(indices, np.int32))
+    entries = dict(zip(distinct, range(len(distinct)), strict=True))
+    return coded(list(entries), np.fromiter(map(entries.__getitem__, texts), np.int32, len(texts)))
 
 
 def coded(texts: Sequence[str], indices: NDArray[np.int32]) -> Dictionary:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rollstream.schemas.columns import ArraySignature, Columns, Ragged
+from rollstream.schemas.columns import ArraySignature, Columns, Components, Ragged
 from rollstream.schemas.fields import array_fields
 from rollstream.store import arrow
 from rollstream.store.blobs import Pieces
@@ -30,8 +30,9 @@ from rollstream.store.plain.encoding import (
     DISTINCT_MAX,
     Levels,
     coded,
-    list_levels,
+    definition_levels,
     optional_levels,
+    repetition_levels,
 )
 from rollstream.store.plain.file import Chunk, FileShape, Leaf
 from rollstream.store.plain.varint import read_number
@@ -80,16 +81,22 @@ class _Rows:
             arrow.stored_name(name): values for name, values in columns.scalars.items()
         }
         self.stored.update(provenance)
-        self._levels: dict[tuple[bytes, bytes, int], Levels] = {}
+        self._repetition: dict[bytes, Levels] = {}
+        self._definition: dict[tuple[bytes, bytes, int], bytes] = {}
 
-    def levels_of(self, ragged: Ragged, depth: int) -> Levels:
-        assert len(ragged.offsets) == self.rows + 1, len(ragged.offsets)
-        present = b"" if ragged.present is None else ragged.present.tobytes()
-        key = (ragged.offsets.tobytes(), present, depth)
-        if key not in self._levels:
-            lengths = np.diff(ragged.offsets)
-            self._levels[key] = list_levels(lengths, ragged.present, depth)
-        return self._levels[key]
+    def levels_of(self, of: Ragged | Components, depth: int) -> Levels:
+        assert len(of.offsets) == self.rows + 1, len(of.offsets)
+        present = of.present if isinstance(of, Ragged) else None
+        ends, mask = of.offsets.tobytes(), b"" if present is None else present.tobytes()
+        repetition = self._repetition.get(ends)
+        definition = self._definition.get((ends, mask, depth))
+        if repetition is None or definition is None:
+            lengths = np.diff(of.offsets)
+            repetition = repetition or repetition_levels(lengths)
+            definition = definition or definition_levels(lengths, present, depth)
+            self._repetition[ends] = repetition
+            self._definition[ends, mask, depth] = definition
+        return Levels(repetition.encoded + definition, repetition.slots)
 
 
 _Writer = Callable[[_Rows], Chunk]
@@ -160,7 +167,7 @@ def _components(leaf: Leaf, rows: _Rows) -> Chunk:
     components = rows.columns.rewards
     if components is None:
         return _absent(leaf, rows)
-    levels = list_levels(np.diff(components.offsets), None, leaf.definition)
+    levels = rows.levels_of(components, leaf.definition)
     if leaf.text:
         return file.coded_chunk(levels, coded(components.names, components.indexes))
     return file.list_chunk(levels, components.values)
