@@ -2,23 +2,38 @@
 
 Map, a line a file:
 
-- ``blobs``       the interface of blob stores: atomic durable creates, reads, lists, deletes
-- ``local``       blobs on a local disk
-- ``memory``      blobs in memory, for tests (public)
-- ``open``        opens a root as blobs, or as a pyarrow data set of the visible rows
-- ``layout``      every path below the root
-- ``dataset``     encodes rows as Parquet files and reads them back
-- ``arrow``       columns to Arrow tables and back; the schema, derived from the ``.avsc``
-- ``plain/``      writes and reads uncompressed files without pyarrow's work per token
-- ``manifests``   seal events as JSON files
-- ``page_cache``  drops cached pages of files that are not read again soon
-- ``warm_memory`` keeps freed memory mapped, for processes that move large buffers
-- ``errors``      the errors of the store
+- ``blobs``        the interface of blob stores: atomic durable creates, reads, lists, deletes
+- ``local``        blobs on a local disk
+- ``memory``       blobs in memory, for tests (public)
+- ``open``         opens a root as blobs, or as a pyarrow data set of the visible rows
+- ``layout``       every path below the root
+- ``dataset``      encodes rows as Parquet files and reads them back
+- ``arrow``        columns to Arrow tables and back; the schema, derived from the ``.avsc``
+- ``plain/``       writes uncompressed files and finds their arrays, without pyarrow's work a token
+- ``row_file``     reads columns of one of these files
+- ``footer``       what a row file's footer says besides Parquet's own
+- ``token_arrays`` named arrays of a table that pyarrow read
+- ``manifests``    seal events as JSON files
+- ``page_cache``   drops cached pages of files that are not read again soon
+- ``warm_memory``  keeps freed memory mapped, for processes that move large buffers
+- ``errors``       the errors of the store
 """
 
 from rollstream.store.blobs import BlobInfo, Blobs, Bytes, Pieces, create_or_compare
-from rollstream.store.dataset import Provenance, encode_rows, read_rows
-from rollstream.store.errors import BlobExists, BlobMissing, CorruptFile, StoreError, StoreFull
+from rollstream.store.dataset import (
+    Provenance,
+    encode_rows,
+    read_rows,
+    token_array_signatures,
+)
+from rollstream.store.errors import (
+    BlobExists,
+    BlobMissing,
+    CorruptFile,
+    NoTokenArray,
+    StoreError,
+    StoreFull,
+)
 from rollstream.store.local import LocalBlobs
 from rollstream.store.manifests import (
     Manifest,
@@ -29,6 +44,7 @@ from rollstream.store.manifests import (
 )
 from rollstream.store.memory import MemoryBlobs
 from rollstream.store.open import UnsupportedRoot, open_dataset, open_store
+from rollstream.store.token_arrays import token_array
 
 __all__ = [
     "BlobExists",
@@ -40,6 +56,7 @@ __all__ = [
     "LocalBlobs",
     "Manifest",
     "MemoryBlobs",
+    "NoTokenArray",
     "Pieces",
     "Provenance",
     "StoreError",
@@ -53,5 +70,7 @@ __all__ = [
     "project",
     "read_manifest",
     "read_rows",
+    "token_array",
+    "token_array_signatures",
     "visible_files",
 ]

@@ -232,16 +232,16 @@ def ragged_of_binary(
     Raises:
         ValueError: a row has other than its ``token_counts`` tokens.
     """
-    present = _present(column)
-    lengths = token_counts if present is None else np.where(present, token_counts, 0)
-    offsets = ends_of(lengths)
+    width, present = token_bytes(signature), _present(column)
+    offsets = ends_of(token_counts if present is None else np.where(present, token_counts, 0))
+    total = int(offsets[-1])
     _, starts, data = column.buffers()
     found = np.frombuffer(starts, np.int32)[column.offset :][: len(column) + 1]
-    if len(found) and not np.array_equal(found - found[0], offsets * token_bytes(signature)):
-        raise ValueError(f"rows of {np.diff(found)} bytes, which are not {token_counts} tokens")
-    size = int(offsets[-1]) * token_bytes(signature)
-    raw = np.frombuffer(data, np.uint8, size, int(found[0])) if size else np.empty(0, np.uint8)
-    return Ragged(tokens_of(raw, signature, int(offsets[-1])), offsets, present)
+    if not np.array_equal(found - found[:1], offsets * width):
+        raise ValueError(f"a row of a named array has other than its {width} bytes a token")
+    nothing = not total * width
+    raw = np.empty(0, np.uint8) if nothing else np.frombuffer(data, np.uint8)[int(found[0]) :]
+    return Ragged(tokens_of(raw[: total * width], signature, total), offsets, present)
 
 
 def tokens_of(raw: NDArray[np.uint8], signature: ArraySignature, tokens: int) -> NDArray[Any]:

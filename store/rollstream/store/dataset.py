@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rollstream.schemas import digest
-from rollstream.schemas.columns import Columns
+from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.fields import row_fields
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.rules import BrokenRule
@@ -181,7 +182,7 @@ def read_rows(
     every = [name for name in row_fields() if name != "token_arrays"]
     names = every if fields is None else list(fields)
     assert {*names} <= {*every}, names
-    try:
+    with _as_corrupt(path):
         file = RowFile(path, data)
         wanted = [(0, file.rows)] if ranges is None else list(ranges)
         for first, count in wanted:
@@ -190,6 +191,22 @@ def read_rows(
         if token_arrays is None:
             token_arrays = list(file.token_arrays) if fields is None else ()
         return file.read(names, token_arrays, wanted)
+
+
+def token_array_signatures(blobs: Blobs, path: str) -> Mapping[str, ArraySignature]:
+    """The named arrays that at least one row of a file has, from its footer alone.
+
+    Raises:
+        BlobMissing: there is no such file. CorruptFile: not a file that a sealer wrote.
+    """
+    with _as_corrupt(path):
+        return RowFile(path, _mapped(blobs, path)).token_arrays
+
+
+@contextmanager
+def _as_corrupt(path: str) -> Iterator[None]:
+    try:
+        yield
     except _DAMAGED as error:
         raise CorruptFile(f"{path} is no Parquet file, or a damaged one: {error}") from error
 

@@ -23,3 +23,7 @@ class StoreFull(StoreError):
 
 class CorruptFile(StoreError):
     """A file or manifest is damaged, or is not the one that its event names."""
+
+
+class NoTokenArray(StoreError, LookupError):
+    """A table has no named array of this name, or does not say its dtype and shape."""

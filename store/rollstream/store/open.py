@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -9,8 +10,10 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 from pyarrow.fs import LocalFileSystem
 
-from rollstream.store.arrow import rows_schema
+from rollstream.schemas.columns import ArraySignature
+from rollstream.store.arrow import rows_schema, token_array_field
 from rollstream.store.blobs import Blobs
+from rollstream.store.dataset import token_array_signatures
 from rollstream.store.errors import BlobMissing, StoreError
 from rollstream.store.layout import GROUPS
 from rollstream.store.local import LocalBlobs
@@ -41,10 +44,13 @@ def open_dataset(root: str | Path) -> pads.Dataset:
 
     Returns:
         The files' columns, and ``environment``, ``policy_version`` (of the group) and ``segment``
-        from their paths. It has no rows where nothing was sealed yet.
+        from their paths. It has no rows where nothing was sealed yet. A named array that some files
+        do not have is null in their rows. Where files differ in its dtype or trailing shape,
+        ``token_array`` refuses it; where they differ so much that one holds lists and another
+        bytes, it has no column here: read such files by their paths.
 
     Raises:
-        BlobMissing: there is no such folder. UnsupportedRoot, CorruptFile.
+        BlobMissing: there is no such folder, or no such file. UnsupportedRoot, CorruptFile.
     """
     folder = _local_folder(root) if "://" in str(root) else Path(root).absolute()
     if not folder.is_dir():
@@ -55,18 +61,29 @@ def open_dataset(root: str | Path) -> pads.Dataset:
     partitions = pa.schema(
         [("environment", pa.string()), ("policy_version", pa.string()), ("segment", pa.int32())]
     )
-    schema = pa.unify_schemas([rows_schema(), partitions])
-    paths = [str(folder / path) for path in visible_files(LocalBlobs(folder))]
-    if not paths:
+    blobs = LocalBlobs(folder)
+    files = visible_files(blobs)
+    carried = {pair for path in files for pair in token_array_signatures(blobs, path).items()}
+    schema = pa.unify_schemas([rows_schema(), pa.schema(_fields(carried)), partitions])
+    if not files:
         return pads.dataset(schema.empty_table())
     return pads.dataset(
-        paths,
+        [str(folder / path) for path in files],
         schema=schema,
         format="parquet",
         filesystem=LocalFileSystem(),
         partitioning=pads.partitioning(partitions, flavor="hive"),
         partition_base_dir=str(folder / GROUPS),
     )
+
+
+def _fields(carried: Iterable[tuple[str, ArraySignature]]) -> Iterator[pa.Field]:
+    by_name: dict[str, list[pa.Field]] = {}
+    for name, signature in sorted(carried):
+        by_name.setdefault(name, []).append(token_array_field(name, signature))
+    for first, *others in by_name.values():
+        if all(other.type == first.type for other in others):
+            yield first.remove_metadata() if others else first
 
 
 def _local_folder(root: str | Path) -> Path:

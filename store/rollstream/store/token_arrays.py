@@ -1,0 +1,81 @@
+"""Named arrays of a table that pyarrow read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rollstream.schemas.columns import ArraySignature, Ragged
+from rollstream.store import arrow
+from rollstream.store.errors import NoTokenArray
+from rollstream.store.footer import TOKEN_ARRAYS_KEY
+
+
+def token_array(table: pa.Table, name: str) -> Ragged:
+    """A named array of the table's rows, with the dtype and shape that it was published with.
+
+    ``values`` is [total, *shape], row ``i`` is ``.row(i)``, None where it was not published. The
+    values are a view of the table's memory, a copy where the column has several chunks.
+
+    Args:
+        table: as pyarrow reads it from a file, or from ``open_dataset``, with the column
+            ``token_array_NAME``, and ``token_count`` where that is one of bytes.
+        name: as in ``publish(token_arrays={name: …})``.
+
+    Raises:
+        NoTokenArray: the table lacks one of these columns, or its metadata say no dtype and shape
+            of it: another tool made the table, or it has rows of files that differ in them.
+    """
+    column = arrow.TOKEN_ARRAY_PREFIX + name
+    if column not in table.column_names:
+        raise NoTokenArray(f"the table has no column {column}; it has {table.column_names}")
+    kind = table.field(column).type
+    chunks = table.column(column).chunks or [pa.array([], kind)]
+    if pa.types.is_list(kind):
+        return _joined([arrow.ragged_of(chunk) for chunk in chunks])
+    if "token_count" not in table.column_names:
+        raise NoTokenArray(f"{column} holds bytes; read the column token_count beside it")
+    signature = _signature(table, name)
+    counts = table.column("token_count").to_numpy()
+    ends = accumulate(map(len, chunks), initial=0)
+    return _joined(
+        [
+            arrow.ragged_of_binary(chunk, signature, counts[first:stop])
+            for chunk, (first, stop) in zip(chunks, pairwise(ends), strict=True)
+        ]
+    )
+
+
+def _joined(parts: Sequence[Ragged]) -> Ragged:
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    present = None
+    if any(part.present is not None for part in parts):
+        present = np.concatenate([_presence(part) for part in parts])
+    values = np.concatenate([part.values for part in parts])
+    return Ragged(values, arrow.ends_of(lengths), present)
+
+
+def _presence(part: Ragged) -> NDArray[np.bool_]:
+    return np.ones(len(part.offsets) - 1, np.bool_) if part.present is None else part.present
+
+
+def _signature(table: pa.Table, name: str) -> ArraySignature:
+    of_field = table.field(arrow.TOKEN_ARRAY_PREFIX + name).metadata or {}
+    if b"dtype" in of_field:
+        sides = of_field[b"shape"].decode()
+        shape = tuple(map(int, sides.split(","))) if sides else ()
+        return ArraySignature(of_field[b"dtype"].decode(), shape)
+    stated = json.loads((table.schema.metadata or {}).get(TOKEN_ARRAYS_KEY.encode(), b"{}"))
+    if name not in stated:
+        raise NoTokenArray(
+            f"the table does not say the dtype and shape of {name}: another tool made it, or its "
+            "files differ in them; read each file by its path"
+        )
+    return ArraySignature(stated[name]["dtype"], tuple(stated[name]["shape"]))
