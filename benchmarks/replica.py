@@ -37,11 +37,12 @@ def run_replica(
     pipe.send(os.getpid())
     pipe.recv()
     turns, due = cycle(publishers), _due(scenario, replica)
+    block, ahead_max = scenario.block, scenario.ahead_max
     for numbers in workload.share(replica):
         publisher = next(turns)
         # Counted in blocks, so that a replica that is late may always send: groups become complete.
-        begins = numbers[0] - numbers[0] % scenario.block
-        while begins - progress.consumed >= scenario.ahead_max and begins < progress.limit:
+        begins = numbers[0] - numbers[0] % block
+        while begins - progress.consumed >= ahead_max and begins < progress.limit:
             publisher.idle()
             time.sleep(WAIT_S)
         if begins >= progress.limit:

@@ -6,8 +6,9 @@ pools, so that making a rollout costs almost nothing compared to moving it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -46,14 +47,13 @@ class Rollout(NamedTuple):
     reward: float
 
 
-@dataclass(frozen=True)
-class _Pools:
-    tokens: NDArray[np.int32]
+class _Shape(NamedTuple):
+    """The arrays of all rollouts of one shape."""
+
+    prompt: NDArray[np.int32]
+    output: NDArray[np.int32]
     logprobs: NDArray[np.float32]
-    experts: NDArray[np.uint8]
-    starts: list[int]
-    lengths: list[int]
-    plans: list[NDArray[np.int64]]
+    token_arrays: Mapping[str, NDArray[np.uint8]]
 
 
 class Workload:
@@ -66,34 +66,27 @@ class Workload:
 
     def __init__(self, scenario: Scenario, seed: int = 7) -> None:
         rng = np.random.default_rng(seed)
-        shapes = scenario.shapes
-        lengths = _response_lengths(scenario.length, shapes, rng)
-        last_start = _POOL - PROMPT_TOKENS - int(lengths.max())
-        self._pools = _Pools(
-            tokens=rng.integers(0, _VOCABULARY, _POOL, np.int32),
-            logprobs=-rng.exponential(1.0, _POOL).astype(np.float32),
-            starts=rng.integers(0, last_start, shapes).tolist(),
-            lengths=lengths.tolist(),
-            plans=[_plan(scenario, rng) for _ in range(_PLANS)],
-            experts=rng.integers(0, _EXPERTS, _EXPERTS_POOL if scenario.experts else 0, np.uint8),
-        )
+        self._shapes = _shapes(scenario, rng)
+        self._plans = [_plan(scenario, rng) for _ in range(_PLANS)]
         self.scenario = scenario
 
     @property
     def bytes_per_rollout(self) -> float:
         """Average bytes of a rollout's arrays."""
-        layers, chosen = self.scenario.experts or (0, 0)
-        a_token = 8 + layers * chosen
-        return 4 * PROMPT_TOKENS + a_token * sum(self._pools.lengths) / self.scenario.shapes
+        return sum(
+            shape.prompt.nbytes
+            + shape.output.nbytes
+            + shape.logprobs.nbytes
+            + sum(array.nbytes for array in shape.token_arrays.values())
+            for shape in self._shapes
+        ) / len(self._shapes)
 
     def rollout(self, number: int) -> Rollout:
         """Returns rollout ``number``, the same at every call. The policy version changes with each
         ``GROUPS_PER_BATCH`` groups."""
-        pools, scenario = self._pools, self.scenario
-        shape, group = number % scenario.shapes, number // scenario.group_size
+        shape = self._shapes[number % len(self._shapes)]
+        group = number // self.scenario.group_size
         weights = group // GROUPS_PER_BATCH
-        start, length = pools.starts[shape], pools.lengths[shape]
-        begin = start + PROMPT_TOKENS
         return Rollout(
             number=number,
             uid=f"rollout-{number:012d}",
@@ -101,10 +94,10 @@ class Workload:
             example_id=f"example-{group % 1000:04d}",
             policy_version=f"step-{weights}",
             weight_step=weights,
-            prompt=pools.tokens[start:begin],
-            output=pools.tokens[begin : begin + length],
-            logprobs=pools.logprobs[begin : begin + length],
-            token_arrays=self._token_arrays(start, length) if scenario.experts else _NO_ARRAYS,
+            prompt=shape.prompt,
+            output=shape.output,
+            logprobs=shape.logprobs,
+            token_arrays=shape.token_arrays,
             reward=float(number % 2),
         )
 
@@ -114,15 +107,9 @@ class Workload:
         scenario = self.scenario
         block = 0
         while True:
-            plan = self._pools.plans[block % _PLANS] + block * scenario.block
+            plan = self._plans[block % _PLANS] + block * scenario.block
             yield from plan[replica :: scenario.processes].tolist()
             block += 1
-
-    def _token_arrays(self, start: int, length: int) -> Mapping[str, NDArray[np.uint8]]:
-        layers, chosen = self.scenario.experts or (0, 0)
-        begin = start % (_EXPERTS_POOL - length * layers * chosen)
-        flat = self._pools.experts[begin : begin + length * layers * chosen]
-        return {EXPERTS: flat.reshape(length, layers, chosen)}
 
 
 def number_of(uid: str | bytes) -> int:
@@ -130,12 +117,44 @@ def number_of(uid: str | bytes) -> int:
     return int(uid[-12:])
 
 
-def _response_lengths(length: str, shapes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _shapes(scenario: Scenario, rng: np.random.Generator) -> list[_Shape]:
+    lengths = _response_lengths(scenario.length, scenario.shapes, rng)
+    tokens = rng.integers(0, _VOCABULARY, _POOL, np.int32)
+    logprobs = -rng.exponential(1.0, _POOL).astype(np.float32)
+    last_start = _POOL - PROMPT_TOKENS - max(lengths)
+    starts: list[int] = rng.integers(0, last_start, scenario.shapes).tolist()
+    routed = _routed_experts(scenario, lengths, rng)
+    shapes = []
+    for start, length, token_arrays in zip(starts, lengths, routed, strict=True):
+        begin = start + PROMPT_TOKENS
+        end = begin + length
+        shapes.append(
+            _Shape(tokens[start:begin], tokens[begin:end], logprobs[begin:end], token_arrays)
+        )
+    return shapes
+
+
+def _routed_experts(
+    scenario: Scenario, lengths: list[int], rng: np.random.Generator
+) -> Iterator[Mapping[str, NDArray[np.uint8]]]:
+    if scenario.experts is None:
+        yield from repeat(_NO_ARRAYS, len(lengths))
+        return
+    a_token = math.prod(scenario.experts)
+    pool = rng.integers(0, _EXPERTS, _EXPERTS_POOL, np.uint8)
+    for length in lengths:
+        begin = int(rng.integers(0, _EXPERTS_POOL - length * a_token))
+        flat = pool[begin : begin + length * a_token]
+        yield {EXPERTS: flat.reshape(length, *scenario.experts)}
+
+
+def _response_lengths(length: str, shapes: int, rng: np.random.Generator) -> list[int]:
     if length != "lognormal":
-        return np.full(shapes, int(length), np.int64)
+        return [int(length)] * shapes
     centre = np.log(LOGNORMAL_MEAN) - LOGNORMAL_SIGMA**2 / 2
     drawn = rng.lognormal(centre, LOGNORMAL_SIGMA, shapes)
-    return np.clip(drawn, 1, LOGNORMAL_MAX).astype(np.int64)
+    lengths: list[int] = np.clip(drawn, 1, LOGNORMAL_MAX).astype(np.int64).tolist()
+    return lengths
 
 
 def _plan(scenario: Scenario, rng: np.random.Generator) -> NDArray[np.int64]:
