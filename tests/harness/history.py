@@ -3,14 +3,48 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from io import BytesIO
+from itertools import islice
+from typing import NamedTuple
 
-from harness.sealing import SealWorld
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import AuditReport, audit
 from rollstream.consumers.assembling.decisions import NO_SEGMENT
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Claimed, Flushed, SealedSegments, Settlements
-from rollstream.store import Blobs, list_manifests, visible_files
+from rollstream.schemas.ingest.record import decode_record
+from rollstream.store import BlobMissing, Blobs, list_manifests, visible_files
 from rollstream.streams.owned.follow import ConfirmedEvent
+from rollstream.streams.reading import read_between
+
+
+class Place(NamedTuple):
+    """Of an entry, in the ingest log."""
+
+    partition: int
+    offset: int
+    entry: int
+
+
+class Named(NamedTuple):
+    """A segment; of an entry that is none, or names none, its event says so."""
+
+    uid: str
+    segment_idx: int
+
+
+class Row(NamedTuple):
+    """Where a row of a file comes from, and what it is."""
+
+    place: Place
+    epoch: int
+    named: Named
 
 
 def problems_of(world: SealWorld, uids: Iterable[str] = (), *, drained: bool = True) -> list[str]:
@@ -30,8 +64,11 @@ def problems_of(world: SealWorld, uids: Iterable[str] = (), *, drained: bool = T
         problems.append(f"{world.published} were published, the log holds {sums.published}")
     if drained and sums.pending:
         problems.append(f"{sums.pending} are still pending")
-    problems += _not_once(world, uids) if drained else []
-    problems += _unconfirmed(world.confirmed_events(), world.blobs)
+    confirmed = world.confirmed_events()
+    problems += _entries_not_once(world, confirmed, drained=drained)
+    problems += _segments_not_once(confirmed, uids) if drained else []
+    problems += _unconfirmed(confirmed, world.blobs)
+    problems += _rows_differ(confirmed, world.blobs)
     return problems
 
 
@@ -40,15 +77,75 @@ def holds(report: AuditReport) -> None:
     assert report.holds, "\n".join(report.problems)
 
 
-def _not_once(world: SealWorld, uids: Iterable[str]) -> list[str]:
+def _entries_not_once(
+    world: SealWorld, confirmed: list[ConfirmedEvent], *, drained: bool
+) -> list[str]:
+    """Entries that were published once and did not end once, or ended as something else."""
+    published, first = _published(world)
+    ends = Counter(place for place, _ in _ends(confirmed))
+    problems = [f"{place} ended {count} times" for place, count in ends.items() if count > 1]
+    if drained:
+        problems += [f"{place} never ended" for place in published if place not in ends]
+    for place, named in _ends(confirmed):
+        if place.offset < first[place.partition]:
+            continue  # Retention took the record; the events alone remember it.
+        if place not in published:
+            problems.append(f"{place} ended and was never published")
+        elif named is not None and published[place] not in (None, named):
+            problems.append(f"{place} is {published[place]} and ended as {named}")
+    return problems
+
+
+def _published(world: SealWorld) -> tuple[dict[Place, Named | None], dict[int, int]]:
+    """The entries that the ingest log still has (None where no segment can be read), and the first
+    offset of each partition."""
+    published: dict[Place, Named | None] = {}
+    first: dict[int, int] = {}
+    deadline = Deadline(TIMEOUT_S, world.clock)
+    for partition in range(world.environment.partitions):
+        where = world.source(partition)
+        with closing(world.broker.reader({where: 0})) as reader:
+            first[partition], end = reader.bounds(where, deadline.left_s())
+            for record in read_between(reader, where, first[partition], end, deadline):
+                names = enumerate(_names(record.value))
+                published |= {Place(partition, record.offset, entry): name for entry, name in names}
+    return published, first
+
+
+def _names(value: bytes) -> list[Named | None]:
+    try:
+        record = decode_record(value)
+    except UnreadableEvent:
+        return [None]
+    segments = zip(record.values("rollout_uid"), record.values("segment_idx"), strict=True)
+    return [
+        None if entry in record.broken or record.kinds[entry] else Named(*segment)
+        for entry, segment in enumerate(segments)
+    ]
+
+
+def _ends(confirmed: list[ConfirmedEvent]) -> Iterator[tuple[Place, Named | None]]:
+    """Each time that an entry ended, and as what; None where its event names nothing."""
+    for item in confirmed:
+        if isinstance(item.event, Flushed):
+            parts: list[SealedSegments | Settlements] = [item.event.segments, *item.event.settled]
+            for part in parts:
+                places = zip(part.offsets.tolist(), part.entries.tolist(), strict=True)
+                names = list(_segments_of(part)) or [Named("", 0)] * len(part.offsets)
+                for place, named in zip(places, names, strict=True):
+                    yield Place(item.where.partition, *place), named if named.uid else None
+
+
+def _segments_not_once(confirmed: list[ConfirmedEvent], uids: Iterable[str]) -> list[str]:
     """Uids that are nowhere, and segments that were sealed or settled more than once."""
-    counts: Counter[tuple[str, int]] = Counter()
-    for event in world.flushes():
-        counts.update(_segments_of(event.segments))
-        for part in event.settled:
-            if part.reason != "duplicate":
-                counts.update(_segments_of(part))
-    ended = {uid for uid, _ in counts}
+    counts: Counter[Named] = Counter()
+    for item in confirmed:
+        if isinstance(item.event, Flushed):
+            counts.update(_segments_of(item.event.segments))
+            for part in item.event.settled:
+                if part.reason != "duplicate":
+                    counts.update(_segments_of(part))
+    ended = {named.uid for named in counts}
     problems = [f"{uid} was published and is nowhere" for uid in uids if uid not in ended]
     return problems + [
         f"segment {idx} of {uid} was sealed or settled {count} times"
@@ -58,8 +155,8 @@ def _not_once(world: SealWorld, uids: Iterable[str]) -> list[str]:
     ]
 
 
-def _segments_of(part: SealedSegments | Settlements) -> Iterable[tuple[str, int]]:
-    return zip(part.uids, part.segment_idxs.tolist(), strict=True)
+def _segments_of(part: SealedSegments | Settlements) -> Iterator[Named]:
+    return map(Named, part.uids, part.segment_idxs.tolist())
 
 
 def _unconfirmed(confirmed: list[ConfirmedEvent], blobs: Blobs) -> list[str]:
@@ -74,6 +171,49 @@ def _unconfirmed(confirmed: list[ConfirmedEvent], blobs: Blobs) -> list[str]:
     }
     problems += [f"{path} is visible" for path in visible_files(blobs) if path not in named]
     return problems
+
+
+def _rows_differ(confirmed: list[ConfirmedEvent], blobs: Blobs) -> list[str]:
+    """Files whose rows are not, one for one, the entries that their event sealed."""
+    problems = []
+    for item in confirmed:
+        if not isinstance(item.event, Flushed):
+            continue
+        for path, wanted in _rows_of(item.where.partition, item.event).items():
+            try:
+                rows = _rows_in(blobs.read(path))
+            except (BlobMissing, pa.ArrowException):
+                continue  # The audit names it.
+            if rows != wanted:
+                differing = [pair for pair in zip(rows, wanted, strict=False) if pair[0] != pair[1]]
+                problems.append(f"{path}: {len(rows)} rows, not {len(wanted)}; {differing[:1]}")
+    return problems
+
+
+def _rows_of(partition: int, event: Flushed) -> dict[str, list[Row]]:
+    """By file, the rows that an event says it has."""
+    part = event.segments
+    places = zip(part.offsets.tolist(), part.entries.tolist(), strict=True)
+    segments = iter(
+        [
+            Row(Place(partition, *place), event.epoch, named)
+            for place, named in zip(places, _segments_of(part), strict=True)
+        ]
+    )
+    rows: dict[str, list[Row]] = {}
+    for group in event.groups:
+        rows.setdefault(event.files[group.file].path, []).extend(islice(segments, group.rows))
+    return rows
+
+
+def _rows_in(data: bytes) -> list[Row]:
+    names = ["log_partition", "log_offset", "log_entry", "log_epoch", "rollout_uid", "segment_idx"]
+    table = pq.read_table(BytesIO(data), columns=names)
+    rows = zip(*(table.column(name).to_pylist() for name in names), strict=True)
+    return [
+        Row(Place(partition, offset, entry), epoch, Named(uid, idx))
+        for partition, offset, entry, epoch, uid, idx in rows
+    ]
 
 
 def claims(confirmed: list[ConfirmedEvent]) -> int:
