@@ -36,6 +36,15 @@ from rollstream.streams.owned.fold import FoldCheckpoint
 from rollstream.streams.owned.log import OwnedLog
 
 WAIT_S = 30.0
+EVERY_COLUMN = (
+    "routed_experts",
+    "actor_logprobs",
+    "ref_logprobs",
+    "token_rewards",
+    "token_weight_steps",
+    "metadata",
+)
+"""What ``next_batch`` may be asked for of groups with ``every_extra``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +55,7 @@ class GroupSpec:
         rewards: one a member; None: awaited.
         weight_steps: one a member where they differ; the group is then ``mixed``.
         loss_mask: of every member; None: none is published.
-        experts: whether members carry the token array ``routed_experts`` uint8 [n, top_k].
+        extras: further fields, one mapping a member; of members beyond these there are none.
     """
 
     example_id: str = "ex-1"
@@ -59,9 +68,27 @@ class GroupSpec:
     prompt: int = 2
     output: int = 3
     loss_mask: tuple[bool, ...] | None = None
-    experts: bool = False
-    top_k: int = 2
+    extras: Sequence[Mapping[str, Any]] = ()
     stop_reason: str = "stop"
+
+
+def routed_experts(output: int = 3, top_k: int = 2) -> dict[str, Any]:
+    """The token array ``routed_experts`` uint8 [output, top_k]: 0, 1, 2, …"""
+    values = (np.arange(output * top_k) % 251).astype("u1").reshape(output, top_k)
+    return {"token_arrays": {"routed_experts": values}}
+
+
+def every_extra(output: int = 3) -> dict[str, Any]:
+    """Fields of which a batch with every column is made."""
+    rising = np.arange(output)
+    return {
+        **routed_experts(output),
+        "actor_logprobs": -rising / 2,
+        "ref_logprobs": -rising / 4,
+        "token_rewards": rising / 8,
+        "weight_steps": rising // 2,
+        "metadata": '{"temperature": 0.8}',
+    }
 
 
 def group_entries(spec: GroupSpec, environment: str, name: str) -> list[Entry]:
@@ -72,11 +99,12 @@ def group_entries(spec: GroupSpec, environment: str, name: str) -> list[Entry]:
         first = int.from_bytes(hashlib.blake2b(f"{environment}/{uid}".encode()).digest()[:3], "big")
         step = spec.weight_step if spec.weight_steps is None else spec.weight_steps[index]
         tokens = np.arange(first, first + spec.prompt + spec.output, dtype="<i4")
-        extras = {}
-        if spec.experts:
-            flat = (np.arange(spec.output * spec.top_k) % 251).astype("u1")
-            experts = flat.reshape(spec.output, spec.top_k)
-            extras = {"token_arrays": {"routed_experts": experts}}
+        fields = {
+            "logprobs": -np.arange(1, spec.output + 1, dtype="<f4") / 8,
+            "loss_mask": spec.loss_mask,
+            "rewards": {} if reward is None else {"format": reward / 2},
+            **(spec.extras[index] if index < len(spec.extras) else {}),
+        }
         entries.append(
             make_entry(
                 example_id=spec.example_id,
@@ -87,17 +115,21 @@ def group_entries(spec: GroupSpec, environment: str, name: str) -> list[Entry]:
                 policy_epoch=spec.policy_epoch,
                 weight_step=step,
                 reward=reward,
-                rewards={} if reward is None else {"format": reward / 2},
                 split=spec.split,
                 stop_reason=spec.stop_reason,
                 prompt_tokens=tokens[: spec.prompt],
                 output_tokens=tokens[spec.prompt :],
-                logprobs=-np.arange(1, spec.output + 1, dtype="<f4") / 8,
-                loss_mask=spec.loss_mask,
-                **extras,
+                **fields,
             )
         )
     return entries
+
+
+def group_columns(specs: Sequence[GroupSpec], environment: str, name: str) -> Columns:
+    """The members of all these groups, one after the other, as the file of ``flush_of`` has
+    them."""
+    groups = [group_entries(s, environment, f"{name}-g{i}") for i, s in enumerate(specs)]
+    return make_columns([entry for group in groups for entry in group], environment=environment)
 
 
 def flush_of(
@@ -116,7 +148,7 @@ def flush_of(
     ``epoch`` and ``nonce`` belong to no owner: whoever appends it puts in their own.
     """
     groups = [group_entries(s, environment, f"{name}-g{i}") for i, s in enumerate(specs)]
-    columns = make_columns([entry for group in groups for entry in group], environment=environment)
+    columns = group_columns(specs, environment, name)
     starts = np.cumsum([0, *(len(group) for group in groups)]).tolist()
     digests = row_digests(columns, starts[:-1])
     ids = [_group_id(group, environment) for group in groups]

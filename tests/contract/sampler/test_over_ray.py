@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 import ray
 
-from harness.groups import GroupSpec
+from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
 from harness.ray_world import RayWorld
 from rollstream.sampler import AsyncSamplerClient, Fenced, NotEnoughGroups, UnknownSampler
 from rollstream.sampler.serving.client import SamplerClient
@@ -56,8 +57,25 @@ def _holds(addresses: str, batch: object) -> bool:
     return bool(start <= at < end)
 
 
+@pytest.mark.proves("F11")
+def test_a_batch_over_ray_is_that_of_this_process_bit_for_bit(world: RayWorld) -> None:
+    world.writer().flush(*(replace(spec, extras=(every_extra(4096),)) for spec in long_specs(3)))
+    over_ray = world.open().next_batch(0, 3, timeout_s=WAIT_S, columns=EVERY_COLUMN)
+    with world.successor() as successor:
+        here = successor.next_batch(0, 3, timeout_s=WAIT_S, columns=EVERY_COLUMN)
+    arrays = {name: (array.dtype, array.tobytes()) for name, array in here.arrays().items()}
+    assert len(arrays) == 15
+    assert {n: (array.dtype, array.tobytes()) for n, array in over_ray.arrays().items()} == arrays
+    assert (over_ray.uids, over_ray.metadata, over_ray.sampled, over_ray.slots) == (
+        here.uids,
+        here.metadata,
+        here.sampled,
+        here.slots,
+    )
+
+
 def test_the_same_with_await(world: RayWorld) -> None:
-    world.writer().flush(*long_specs(2))
+    world.writer().flush(*(replace(spec, extras=(every_extra(4096),)) for spec in long_specs(2)))
 
     async def train() -> tuple[int, float]:
         client = await AsyncSamplerClient.attach(world.name, config=world.config)
@@ -65,9 +83,10 @@ def test_the_same_with_await(world: RayWorld) -> None:
             step = await sampler.resume(None)
             batch, again = await asyncio.gather(
                 sampler.next_batch(step, 2, timeout_s=WAIT_S),
-                sampler.next_batch(step, 2, timeout_s=WAIT_S),
+                sampler.next_batch(step, 2, timeout_s=WAIT_S, columns=["routed_experts"]),
             )
             assert batch.uids == again.uids
+            assert (list(batch.token_arrays), list(again.token_arrays)) == ([], ["routed_experts"])
             await sampler.ack(batch)
             policy = await sampler.publish_policy(step + 1, policy_version="step-1")
             await sampler.checkpointed(step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,11 @@ import numpy as np
 import pytest
 
 from harness.faults import Fate, FaultyBroker
-from harness.groups import GroupSpec
+from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
 from harness.owned_logs import only
 from harness.sampler_worlds import LocalWorld, config_of, memory_world, new_name
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.sampler import UnknownSampler, UnknownStep
+from rollstream.sampler import InvalidRequest, UnknownSampler, UnknownStep
 from rollstream.sampler.history import FileCheck, check_from_files, replay, replay_step
 from rollstream.schemas.events import BatchServed, Replaced
 from rollstream.schemas.ids import PartitionAddress
@@ -69,6 +70,25 @@ def test_every_step_is_recomputed_from_its_cursor_and_seed(world: LocalWorld) ->
         assert all(one.same for one in replayed)
     with pytest.raises(UnknownStep, match="no batch for step 9"):
         replay_step(world.name, 9, config=world.config, broker=world.broker(), timeout_s=WAIT_S)
+
+
+@pytest.mark.proves("F2")
+def test_the_columns_that_a_batch_was_read_with_are_no_part_of_the_decision(
+    world: LocalWorld,
+) -> None:
+    extras = (every_extra(),) * 2
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{i}", extras=extras) for i in range(4)))
+    sampler = world.open()
+    with pytest.raises(InvalidRequest, match="'logits'"):  # The batch is recorded all the same.
+        sampler.next_batch(0, 2, timeout_s=WAIT_S, columns=["logits"])
+    first = sampler.next_batch(0, 2, timeout_s=WAIT_S, columns=EVERY_COLUMN)
+    sampler.replace(first, [1], "tried", timeout_s=WAIT_S)
+    world.restart()
+    for one in replay_step(world.name, 0, config=world.config, broker=world.broker()):
+        assert one.same
+        if isinstance(one.event, BatchServed):
+            assert set(json.loads(one.event.request)) == {"accept", "mix", "num_groups"}
+    assert file_check(world, 0).same
 
 
 def test_other_settings_than_those_it_was_served_under_are_noticed(world: LocalWorld) -> None:
@@ -205,6 +225,7 @@ def test_a_step_is_found_in_the_files_alone_and_a_changed_row_is_noticed(
         address=PartitionAddress("math", 1, 0),
         epoch=0,
         offsets=np.arange(columns.rows),
+        entries=np.zeros(columns.rows, np.int32),
     )
     world.store.replace(path, encode_rows(columns, provenance))
     checks = [file_check(world, step) for step in (0, 1)]

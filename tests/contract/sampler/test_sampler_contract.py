@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.groups import GroupSpec
+from harness.groups import EVERY_COLUMN, GroupSpec, every_extra, routed_experts
 from harness.ray_world import RayWorld
 from harness.sampler_worlds import LocalWorld, SamplerWorld, kafka_world, memory_world
 from rollstream.sampler import (
@@ -59,7 +59,7 @@ def same_bytes(left: Batch, right: Batch) -> bool:
 
 @pytest.mark.proves("I6")
 def test_a_step_asked_again_gives_the_same_bytes(world: SamplerWorld) -> None:
-    world.writer().flush(*specs(6, experts=True))
+    world.writer().flush(*specs(6, extras=(every_extra(),)))
     one, two = world.open(), world.open()
     assert one.resume(None) == 0
     first = one.next_batch(0, 3, timeout_s=WAIT_S)
@@ -106,6 +106,99 @@ def test_ranks_share_the_one_recorded_batch_remainder_included(world: SamplerWor
                 part.tokens[part.offsets[i] : part.offsets[i + 1]],
                 whole.tokens[whole.offsets[at] : whole.offsets[at + 1]],
             )
+
+
+@pytest.mark.proves("F15")
+def test_columns_are_how_a_batch_is_read_and_differ_from_call_to_call(world: SamplerWorld) -> None:
+    writer = world.writer()
+    writer.flush(*specs(3, extras=(every_extra(), routed_experts())))
+    sampler = world.open()
+    plain = sampler.next_batch(0, 3, timeout_s=WAIT_S)
+    assert (plain.columns, plain.token_arrays, plain.metadata) == ((), {}, None)
+    asked: tuple[tuple[str, ...], ...] = (("token_rewards",), EVERY_COLUMN, ("routed_experts",))
+    for columns in asked:
+        batch = sampler.next_batch(0, 3, timeout_s=WAIT_S, columns=columns)
+        arrays = batch.arrays()
+        named = {name.removeprefix("token_arrays/") for name in arrays.keys() - plain.arrays()}
+        assert named == set(columns) - {"metadata"}
+        without = {name: arrays[name].tobytes() for name in plain.arrays()}
+        assert without == {name: array.tobytes() for name, array in plain.arrays().items()}
+        assert (batch.digest, batch.batch_id) == (plain.digest, plain.batch_id)
+    batch = sampler.next_batch(0, 3, timeout_s=WAIT_S, columns=list(EVERY_COLUMN))
+    arrays = batch.arrays()
+    record = batch.records(1)[0]
+    outputs = slice(int(batch.offsets[2] + batch.prompt_lengths[2]), int(batch.offsets[3]))
+    for name in ("actor_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps"):
+        of_record = getattr(record, name.replace("token_weight_steps", "weight_steps"))
+        assert np.array_equal(arrays[name][outputs], of_record)
+    experts = record.token_arrays["routed_experts"]
+    assert np.array_equal(arrays["token_arrays/routed_experts"][outputs], experts)
+    assert batch.metadata == ({"temperature": 0.8}, {}) * 3
+    writer.flush(GroupSpec(example_id="spare"))
+    replaced = sampler.replace(batch, [1], "tried", timeout_s=WAIT_S)
+    assert replaced.columns == EVERY_COLUMN
+    assert same_bytes(replaced, sampler.next_batch(0, 3, timeout_s=WAIT_S, columns=EVERY_COLUMN))
+    world.restart()
+    again = world.open().next_batch(0, 3, timeout_s=WAIT_S, columns=EVERY_COLUMN)
+    assert same_bytes(replaced, again)
+
+
+def test_every_rank_gets_the_same_answer_about_a_token_array(world: SamplerWorld) -> None:
+    weights = {"token_arrays": {"weights": np.ones((3, 2), "<f4")}}
+    world.writer("math").flush(*specs(1, extras=(routed_experts(),)))
+    world.writer("code").flush(*specs(1, extras=(weights,)))
+    sampler = world.open()
+
+    def shares(*columns: str) -> list[Batch]:
+        return [
+            sampler.next_batch(0, 2, timeout_s=WAIT_S, dp_rank=rank, dp_size=2, columns=columns)
+            for rank in (0, 1)
+        ]
+
+    math, code = sorted(
+        shares("routed_experts", "weights"), key=lambda b: b.environments, reverse=True
+    )
+    assert (math.environments[0], code.environments[0]) == ("math", "code")
+    assert math.token_arrays["routed_experts"].any()
+    for batch in (math, code):
+        experts, floats = (batch.token_arrays[n] for n in ("routed_experts", "weights"))
+        assert (experts.dtype, experts.shape) == (np.dtype("u1"), (10, 2))
+        assert (floats.dtype, floats.shape) == (np.dtype("<f4"), (10, 2))
+    assert not code.token_arrays["routed_experts"].any()
+    assert np.isnan(math.token_arrays["weights"].reshape(2, 5, 2)[:, 2:]).all()
+    for rank in (0, 1):
+        with pytest.raises(InvalidRequest, match=r"'weigths'.*\['routed_experts', 'weights'\]"):
+            sampler.next_batch(0, 2, timeout_s=WAIT_S, dp_rank=rank, dp_size=2, columns=["weigths"])
+    assert [len(batch) for batch in shares()] == [2, 2], "the step may be asked for again"
+
+
+def test_token_arrays_that_differ_are_refused_to_who_asks_for_them(world: SamplerWorld) -> None:
+    world.writer("math").flush(*specs(1, extras=(routed_experts(top_k=2),)))
+    world.writer("code").flush(*specs(1, extras=(routed_experts(top_k=8),)))
+    sampler = world.open()
+    for rank in (0, 1):
+        share: dict[str, Any] = {"timeout_s": WAIT_S, "dp_rank": rank, "dp_size": 2}
+        assert len(sampler.next_batch(0, 2, **share)) == 2
+        with pytest.raises(InvalidRequest, match=r"'routed_experts' is .*\(2,\).*\(8,\)"):
+            sampler.next_batch(0, 2, columns=["routed_experts"], **share)
+
+
+def test_a_rank_holds_the_memory_of_its_share_alone(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(8, output=512, extras=(every_extra(512),) * 2))
+    sampler = world.open()
+
+    def memory(dp_rank: int, dp_size: int) -> int:
+        batch = sampler.next_batch(
+            0, 8, timeout_s=WAIT_S, columns=EVERY_COLUMN, dp_rank=dp_rank, dp_size=dp_size
+        )
+        buffers = {id(array.base): array.base for array in batch.arrays().values()}
+        assert len(buffers) == 1, "all arrays lie in one buffer"
+        return sum(buffer.nbytes for buffer in buffers.values() if buffer is not None)
+
+    arrays = len(sampler.next_batch(0, 8, columns=EVERY_COLUMN).arrays())
+    whole = memory(0, 1)
+    for rank in range(4):
+        assert memory(rank, 4) <= whole / 4 + 64 * arrays
 
 
 def test_other_arguments_for_a_served_step_are_refused(world: SamplerWorld) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from harness.groups import GroupSpec, flush_of
+from harness.groups import GroupSpec, every_extra, flush_of, routed_experts
 from rollstream.sampler.serving.payloads import Payloads
-from rollstream.schemas.columns import REQUIRED_ARRAYS
+from rollstream.schemas.columns import ArraySignature
+from rollstream.schemas.fields import REQUIRED_ARRAYS
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobMissing, Blobs, CorruptFile, LocalBlobs, MemoryBlobs
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
@@ -21,8 +24,8 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
     return MemoryBlobs() if request.param == "memory" else LocalBlobs(tmp_path)
 
 
-def sealed(blobs: Blobs, name: str, *, output: int = 64) -> list[KnownGroup]:
-    specs = [GroupSpec(example_id=f"ex-{i}", output=output) for i in range(4)]
+def sealed(blobs: Blobs, name: str, *, output: int = 64, **fields: Any) -> list[KnownGroup]:
+    specs = [GroupSpec(example_id=f"ex-{i}", output=output, **fields) for i in range(4)]
     return known_groups(LOG, 0, flush_of(specs, name=name, blobs=blobs))
 
 
@@ -76,6 +79,65 @@ def test_a_batch_larger_than_the_cache_reads_each_file_once(blobs: Blobs) -> Non
     groups = sealed(blobs, "a")
     cache.parts(0, list(enumerate(groups)))
     assert (cache.files_read, cache.cached_bytes) == (1, 0)
+
+
+def test_only_the_columns_that_are_asked_for_are_read_and_a_cached_file_gains_them(
+    blobs: Blobs,
+) -> None:
+    groups = sealed(blobs, "a", extras=(every_extra(64),))
+    asked = [(0, groups[0])]
+    cache = Payloads(blobs, 1 << 30)
+    plain = cache.parts(0, asked)[0].columns
+    assert (set(plain.arrays), plain.token_arrays) == ({*REQUIRED_ARRAYS, "logprobs"}, {})
+    size = cache.cached_bytes
+    wide = cache.parts(0, asked, ["routed_experts", "metadata"])[0].columns
+    assert (cache.files_read, list(wide.token_arrays)) == (2, ["routed_experts"])
+    assert set(plain.arrays) == set(wide.arrays)
+    assert wide.rewards is not None
+    rows = 4 * 2
+    of_metadata = sum(len(text) for text in wide.scalars["metadata"])
+    assert cache.cached_bytes >= size + wide.token_arrays["routed_experts"].values.nbytes
+    assert cache.cached_bytes >= size + 64 * 2 + of_metadata
+    assert len(wide.scalars["metadata"]) == rows
+    for columns in ([], ["metadata"], ["routed_experts"]):
+        cache.parts(1, asked, columns)
+    assert cache.files_read == 2, "what is cached answers who asks for less"
+    both = cache.parts(1, asked, ["ref_logprobs", "other"])[0].columns
+    assert cache.files_read == 3
+    assert {"ref_logprobs", *plain.arrays} == set(both.arrays)
+    cache.parts(1, asked, ["other"])
+    assert cache.files_read == 3, "that a file has no such array is remembered"
+    fresh = Payloads(blobs, 0).parts(0, asked, ["routed_experts", "ref_logprobs"])[0].columns
+    for name in fresh.arrays:
+        assert np.array_equal(fresh.arrays[name].values, both.arrays[name].values)
+
+
+def test_a_file_that_gains_columns_beyond_the_bound_is_not_held(blobs: Blobs) -> None:
+    groups = sealed(blobs, "a", extras=(every_extra(64),) * 2)
+    cache = Payloads(blobs, 1 << 30)
+    cache.parts(0, [(0, groups[0])])
+    tight = Payloads(blobs, cache.cached_bytes + 100)
+    tight.parts(0, [(0, groups[0])])
+    held = tight.cached_bytes
+    assert held == cache.cached_bytes
+    part = tight.parts(0, [(0, groups[0])], ["routed_experts"])[0]
+    assert "routed_experts" in part.columns.token_arrays
+    assert tight.cached_bytes == 0
+    tight.parts(0, [(0, groups[1])])
+    assert (tight.cached_bytes, tight.files_read) == (held, 3)
+
+
+def test_token_arrays_of_a_file_are_known_without_its_rows(blobs: Blobs) -> None:
+    with_array = sealed(blobs, "a", extras=({}, routed_experts(64)))
+    without = sealed(blobs, "b")
+    cache = Payloads(blobs, 1 << 20)
+    assert cache.token_arrays(0, with_array[0].file.path) == {
+        "routed_experts": ArraySignature("|u1", (2,))
+    }
+    assert cache.token_arrays(0, without[0].file.path) == {}
+    assert (cache.files_read, cache.cached_bytes) == (0, 0)
+    with pytest.raises(BlobMissing):
+        cache.token_arrays(0, "groups/none.parquet")
 
 
 def test_a_file_that_is_not_what_its_event_names_is_refused(blobs: Blobs) -> None:

@@ -15,7 +15,7 @@ from harness.sampler_worlds import LocalWorld, config_of, new_name
 from rollstream.sampler import Batch, SamplerApi
 from rollstream.sampler.history import FileCheck, check_from_files
 from rollstream.sampler.serving import projecting
-from rollstream.store import Bytes, MemoryBlobs
+from rollstream.store import Bytes, MemoryBlobs, Pieces
 from rollstream.store.layout import batch_path
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
@@ -30,7 +30,7 @@ class StuckBlobs(PassingBlobs):
         super().__init__(MemoryBlobs())
         self.stuck, self.free = threading.Event(), threading.Event()
 
-    def replace(self, path: str, data: Bytes) -> None:
+    def replace(self, path: str, data: Bytes | Pieces) -> None:
         if not self.stuck.is_set():
             self.stuck.set()
             assert self.free.wait(WAIT_S)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,27 +13,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.groups import GroupSpec, flush_of, group_segments
+from harness.groups import EVERY_COLUMN, GroupSpec, flush_of, group_columns, routed_experts
 from rollstream.sampler.deciding.batches import share
 from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
-from rollstream.sampler.shaping.assembled import GroupRows, assemble
+from rollstream.sampler.shaping.asked import agreed_signatures, column_names
+from rollstream.sampler.shaping.assembled import AssembledBatch, GroupRows, assemble
 from rollstream.sampler.shaping.batch import Batch
-from rollstream.sampler.shaping.scratch import Fresh, Scratch
-from rollstream.schemas.columns import Columns
+from rollstream.sampler.shaping.scratch import ALIGNMENT, Fresh, Scratch
 from rollstream.schemas.events import BatchServed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.sampler.known import known_groups
 from rollstream.streams.folds.sampler.served import ServedBatch
 
 
-def batch_of(
-    specs: Sequence[GroupSpec], *, step: int = 3, memory: Scratch | Fresh | None = None
-) -> Batch:
-    """A batch of all groups, as if they had been read from one file."""
+def assembled(
+    *files: Sequence[GroupSpec],
+    step: int = 3,
+    memory: Scratch | Fresh | None = None,
+    columns: Sequence[str] = (),
+) -> AssembledBatch:
+    """A batch of all groups, as if they had been read from these files."""
     log = PartitionAddress("math", 1, 0)
-    groups = known_groups(log, 0, flush_of(specs, name="f")) if specs else []
-    segments = [s for i, spec in enumerate(specs) for s in group_segments(spec, "math", f"f-g{i}")]
-    columns = Columns.from_segments(segments)
+    parts: list[GroupRows] = []
+    signatures = []
+    for index, specs in enumerate(files):
+        of_file = group_columns(specs, "math", f"f{index}")
+        signatures.append({name: a.signature for name, a in of_file.token_arrays.items()})
+        for group in known_groups(log, index, flush_of(specs, name=f"f{index}")):
+            parts.append(GroupRows(len(parts), group, of_file))
     event = BatchServed(
         epoch=0,
         nonce="n",
@@ -47,10 +55,18 @@ def batch_of(
         groups=(),
         digest=b"d",
     )
-    parts = [GroupRows(i, g, columns) for i, g in enumerate(groups)]
-    served = ServedBatch(event, 0, (), (), b"d")
-    assembled = assemble(served, parts, memory=memory or Fresh(), groups_ready=5)
-    return assembled(waited_s=0.5, read_group=None)
+    return assemble(
+        ServedBatch(event, 0, (), (), b"d"),
+        parts,
+        memory=memory or Fresh(),
+        columns=columns,
+        token_arrays=agreed_signatures(columns, signatures),
+        groups_ready=5,
+    )
+
+
+def batch_of(*files: Sequence[GroupSpec], **request: Any) -> Batch:
+    return assembled(*files, **request).batch(waited_s=0.5, read_group=None)
 
 
 def test_a_batch_is_ragged_prompt_first_and_groups_stand_together() -> None:
@@ -80,31 +96,174 @@ def test_a_batch_is_ragged_prompt_first_and_groups_stand_together() -> None:
 
 
 @pytest.mark.proves("F15")
-def test_masks_and_token_arrays_stand_at_the_output_tokens() -> None:
-    masked = GroupSpec(loss_mask=(True, False, True), experts=True)
-    batch = batch_of([masked, GroupSpec()])
-    assert batch.loss_mask[:5].tolist() == [False, False, True, False, True]
-    assert batch.loss_mask[10:15].tolist() == [False, False, True, True, True]
+def test_masks_stand_at_the_output_tokens_of_the_rows_that_have_them() -> None:
+    masked = GroupSpec(rewards=(1.0,) * 3, extras=({}, {"loss_mask": (True, False, True)}, {}))
+    batch = batch_of([masked, GroupSpec(loss_mask=(False, True, False))])
+    assert batch.loss_mask.reshape(5, 5).astype(int).tolist() == [
+        [0, 0, 1, 1, 1],
+        [0, 0, 1, 0, 1],
+        [0, 0, 1, 1, 1],
+        [0, 0, 0, 1, 0],
+        [0, 0, 0, 1, 0],
+    ]
+
+
+def test_a_row_without_logprobs_among_others_has_0() -> None:
+    batch = batch_of([GroupSpec(extras=({}, {"logprobs": None}))])
+    assert batch.logprobs.tolist() == [0, 0, -1 / 8, -2 / 8, -3 / 8, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.proves("F15")
+def test_token_arrays_are_there_when_asked_for_and_0_where_a_row_has_none() -> None:
+    specs = [GroupSpec(extras=({}, routed_experts())), GroupSpec()]
+    assert batch_of(specs).token_arrays == {}
+    batch = batch_of(specs, columns=["routed_experts"])
+    assert batch.columns == ("routed_experts",)
     experts = batch.token_arrays["routed_experts"]
     assert (experts.dtype, experts.shape) == (np.dtype("u1"), (20, 2))
-    assert experts[:5].tolist() == [[0, 0], [0, 0], [0, 1], [2, 3], [4, 5]]
+    assert experts[5:10].tolist() == [[0, 0], [0, 0], [0, 1], [2, 3], [4, 5]]
+    assert not experts[:5].any()
     assert not experts[10:].any()
 
 
-def test_token_arrays_that_do_not_fit_together_are_told() -> None:
-    specs = [GroupSpec(experts=True), GroupSpec(experts=True, top_k=8)]
-    with pytest.raises(InvalidRequest, match=r"'routed_experts' is uint8 .*\(2,\).*\(8,\)"):
-        batch_of(specs)
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8", "<c8"])
+def test_token_arrays_of_floats_are_nan_where_a_row_has_none(dtype: str) -> None:
+    values = np.arange(6, dtype=dtype).reshape(3, 2)
+    specs = [GroupSpec(extras=({"token_arrays": {"values": values}},))]
+    found = batch_of(specs, columns=["values"]).token_arrays["values"]
+    assert (found.dtype, found.shape) == (np.dtype(dtype), (10, 2))
+    assert np.array_equal(found[2:5], values)
+    assert not found[[0, 1, 5, 6]].any()
+    assert np.isnan(found[7:]).all()
+
+
+def test_two_files_with_different_token_arrays_have_both_in_one_batch() -> None:
+    weights = {"token_arrays": {"weights": np.array([1.5, 2.5, 3.5], "<f8")}}
+    files = [GroupSpec(extras=(routed_experts(),) * 2)], [GroupSpec(extras=(weights,) * 2)]
+    arrays = batch_of(*files, columns=["weights", "routed_experts"]).token_arrays
+    assert list(arrays) == ["routed_experts", "weights"]
+    assert arrays["routed_experts"][2:5].tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert not arrays["routed_experts"][10:].any()
+    assert np.isnan(arrays["weights"].reshape(4, 5)[:2, 2:]).all()
+    assert arrays["weights"][10:15].tolist() == [0, 0, 1.5, 2.5, 3.5]
+
+
+def test_token_arrays_that_do_not_fit_together_are_told_to_who_asks_for_them() -> None:
+    files = [[GroupSpec(extras=(routed_experts(top_k=k),))] for k in (2, 8)]
+    with pytest.raises(InvalidRequest, match=r"'routed_experts' is \|u1 .*\(2,\).*\(8,\)"):
+        batch_of(*files, columns=["routed_experts"])
+    assert len(batch_of(*files)) == 4
+
+
+def test_a_column_that_nobody_has_is_told_with_those_that_there_are() -> None:
+    specs = [GroupSpec(extras=(routed_experts(),))]
+    for name in ("routed_expert", "tokens", "attachments"):
+        with pytest.raises(InvalidRequest, match=rf"'{name}'.*they have \['routed_experts'\]"):
+            batch_of(specs, columns=[name])
+
+
+@pytest.mark.parametrize("columns", ["metadata", [b"metadata"], [1], [""]], ids=repr)
+def test_what_is_no_sequence_of_names_is_refused(columns: Any) -> None:
+    with pytest.raises(InvalidRequest, match="columns is"):
+        column_names(columns)
+    assert column_names(["b", "a", "b"]) == ("b", "a")
+
+
+@pytest.mark.parametrize("name", ["actor_logprobs", "ref_logprobs", "token_rewards"])
+def test_optional_floats_are_0_at_prompts_and_nan_where_a_row_has_none(name: str) -> None:
+    specs = [GroupSpec(extras=({}, {name: [1.0, 2.0, 3.0]})), GroupSpec()]
+    assert getattr(batch_of(specs), name) is None
+    found = getattr(batch_of(specs, columns=[name]), name)
+    assert found.dtype == np.float32
+    assert found[5:10].tolist() == [0, 0, 1, 2, 3]
+    rows = found.reshape(4, 5)[[0, 2, 3]]
+    assert not rows[:, :2].any()
+    assert np.isnan(rows[:, 2:]).all()
+    of_none = getattr(batch_of([GroupSpec()], columns=[name]), name)
+    assert np.isnan(of_none.reshape(2, 5)[:, 2:]).all(), "a batch in which no row has it"
+
+
+def test_weight_steps_of_tokens_are_the_rows_where_it_has_no_others() -> None:
+    specs = [GroupSpec(weight_steps=(7, 3), extras=({}, {"weight_steps": [3, 3, 4]}))]
+    batch = batch_of(specs, columns=["token_weight_steps"])
+    assert batch.token_weight_steps is not None
+    assert batch.token_weight_steps.dtype == np.int64
+    assert batch.token_weight_steps.tolist() == [-1, -1, 7, 7, 7, -1, -1, 3, 3, 4]
+    assert batch.weight_steps.tolist() == [7, 3]
+
+
+def test_metadata_is_what_the_producer_gave() -> None:
+    specs = [GroupSpec(extras=({"metadata": '{"temperature": 0.8}'},))]
+    assert batch_of(specs).metadata is None
+    assert batch_of(specs, columns=["metadata"]).metadata == ({"temperature": 0.8}, {})
+
+
+def test_reward_components_are_nan_where_a_row_has_none() -> None:
+    specs = [GroupSpec(extras=({"rewards": {"length": 0.25}},)), GroupSpec()]
+    found = batch_of(specs, [GroupSpec(extras=({"rewards": {}}, {"rewards": {}}))])
+    assert list(found.reward_components) == ["format", "length"]
+    for name, values in {"format": [np.nan, 0.5, 0, 0.5], "length": [0.25] + [np.nan] * 3}.items():
+        expected = np.array([*values, np.nan, np.nan], np.float32)
+        np.testing.assert_array_equal(found.reward_components[name], expected)
 
 
 def test_memory_that_held_another_batch_leaves_no_trace() -> None:
     memory = Scratch()
-    masked = GroupSpec(loss_mask=(True, False, True))
-    batch_of([GroupSpec(prompt=1, output=9), masked, masked], memory=memory)
-    for specs in ([masked, GroupSpec()], [GroupSpec(prompt=7, output=1)]):
-        again, fresh = batch_of(specs, memory=memory), batch_of(specs)
+    masked = GroupSpec(
+        loss_mask=(True, False, True),
+        extras=(routed_experts(), {"ref_logprobs": [1, 2, 3], "weight_steps": [1, 2, 3]}),
+    )
+    first = GroupSpec(prompt=1, output=9, extras=(routed_experts(9), {"token_rewards": [5.0] * 9}))
+    batch_of([first, masked, masked], memory=memory, columns=EVERY_COLUMN)
+    for specs in ([masked, GroupSpec()], [GroupSpec(prompt=7, output=1), masked]):
+        again = batch_of(specs, memory=memory, columns=EVERY_COLUMN)
+        fresh = batch_of(specs, columns=EVERY_COLUMN)
+        assert len(fresh.arrays()) == 15
         for name, array in fresh.arrays().items():
             assert array.tobytes() == again.arrays()[name].tobytes(), name
+
+
+@pytest.mark.parametrize("memory", [Fresh(), Scratch()], ids=["fresh", "scratch"])
+def test_a_batch_crosses_as_one_buffer_and_is_the_same_there(memory: Scratch | Fresh) -> None:
+    specs = [GroupSpec(prompt=129, output=1000, extras=(routed_experts(1000),))] * 8
+    made = assembled(specs, memory=memory, columns=EVERY_COLUMN)
+    buffers: list[pickle.PickleBuffer] = []
+    header = pickle.dumps(made, protocol=5, buffer_callback=buffers.append)
+    assert [len(buffer.raw()) for buffer in buffers] == [len(made.buffer)]
+    assert len(header) < 4096
+    frozen = bytes(buffers[0].raw())
+    there = pickle.loads(header, buffers=[frozen]).batch(waited_s=0.5, read_group=None)
+    here = made.batch(waited_s=0.5, read_group=None)
+    start = np.frombuffer(frozen, np.uint8).__array_interface__["data"][0]
+    for name, array in here.arrays().items():
+        view = there.arrays()[name]
+        assert array.flags.writeable
+        assert not view.flags.writeable
+        assert (view.dtype, view.shape) == (array.dtype, array.shape), name
+        assert view.tobytes() == array.tobytes(), name
+        at = view.__array_interface__["data"][0] - start
+        assert 0 <= at <= len(frozen)
+        assert at % ALIGNMENT == 0
+        assert array.__array_interface__["data"][0] % ALIGNMENT == 0
+    assert (there.uids, there.metadata, there.sampled) == (here.uids, here.metadata, here.sampled)
+
+
+def pickled(batch: Batch) -> Batch:
+    again: Batch = pickle.loads(pickle.dumps(batch))
+    return again
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+def test_a_copy_of_a_batch_is_equal(copied: Callable[[Batch], Batch]) -> None:
+    batch = batch_of([GroupSpec(extras=(routed_experts(),)), GroupSpec()], columns=EVERY_COLUMN)
+    again = copied(batch)
+    arrays = {name: array.tobytes() for name, array in batch.arrays().items()}
+    assert {name: array.tobytes() for name, array in again.arrays().items()} == arrays
+    assert (again.uids, again.columns, again.metadata) == (
+        batch.uids,
+        batch.columns,
+        batch.metadata,
+    )
 
 
 def test_padded_sequences_begin_in_column_0_and_nothing_is_cut_off() -> None:
@@ -144,7 +303,7 @@ def test_metrics_are_flat_numbers() -> None:
 
 
 def test_an_empty_share_is_a_batch_of_no_rollouts() -> None:
-    batch = batch_of([])
+    batch = batch_of()
     assert (len(batch), batch.offsets.tolist()) == (0, [0])
     assert batch.padded(4, 0).tokens.shape == (0, 4)
     assert batch.metrics()["rollouts"] == 0

@@ -20,6 +20,7 @@ from rollstream.sampler.errors import (
     TooManyOpenBatches,
     UnknownStep,
 )
+from rollstream.sampler.shaping.asked import agreed_signatures, token_array_names
 from rollstream.sampler.shaping.assembled import AssembledBatch, assemble
 from rollstream.schemas.events import BatchServed, ChosenGroup, Replaced, SamplerEvent
 from rollstream.streams.folds.sampler.eligible import Accept
@@ -44,21 +45,32 @@ class BatchCommand(Command[AssembledBatch]):
 
     Attributes:
         dp_rank, dp_size: which share of the recorded batch is read; no part of the request.
+        columns: what is read of it besides; no part of the request.
     """
 
     step: int
     dp_rank: int = 0
     dp_size: int = 1
+    columns: tuple[str, ...] = ()
 
     def result(self, state: SamplerState, context: ResultContext) -> AssembledBatch:
-        """This rank's share of the recorded batch, with its rows; raises as ``group_of``."""
+        """This rank's share of the recorded batch, with its rows; raises as ``group_of``, and as
+        ``agreed_signatures`` the same for every rank."""
         served = state.batches[self.step]
+        groups = [group_of(served, slot, state) for slot in range(len(served.groups))]
+        token_arrays = {}
+        if token_array_names(self.columns):
+            paths = {group.file.path for group in groups}
+            of_files = [context.payloads.token_arrays(self.step, path) for path in sorted(paths)]
+            token_arrays = agreed_signatures(self.columns, of_files)
         slots = share(len(served.groups), self.dp_rank, self.dp_size)
-        groups = [(slot, group_of(served, slot, state)) for slot in slots]
+        slotted = [(slot, groups[slot]) for slot in slots]
         return assemble(
             served,
-            context.payloads.parts(self.step, groups),
+            context.payloads.parts(self.step, slotted, self.columns),
             memory=context.memory,
+            columns=self.columns,
+            token_arrays=token_arrays,
             dp_rank=self.dp_rank,
             dp_size=self.dp_size,
             groups_ready=len(state.ready),

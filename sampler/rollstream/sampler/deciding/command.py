@@ -7,14 +7,14 @@ A command is one class: its fields are what was asked, ``decide`` the events tha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.shaping.assembled import GroupRows
 from rollstream.sampler.shaping.scratch import Fresh, Scratch
-from rollstream.schemas.columns import Columns
+from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import SamplerEvent
 from rollstream.streams.errors import Fenced
 from rollstream.streams.folds.sampler.known import KnownGroup
@@ -37,8 +37,13 @@ class PayloadReader(Protocol):
     files_read: int
     cached_bytes: int
 
-    def parts(self, step: int, groups: Sequence[tuple[int, KnownGroup]]) -> list[GroupRows]:
+    def parts(
+        self, step: int, groups: Sequence[tuple[int, KnownGroup]], columns: Collection[str] = ()
+    ) -> list[GroupRows]:
         """The rows that a batch is made of; ``groups`` are pairs of slot and group."""
+
+    def token_arrays(self, step: int, path: str) -> Mapping[str, ArraySignature]:
+        """Dtype and trailing shape of a file's named arrays."""
 
     def all_fields(self, group: KnownGroup) -> Columns:
         """Every field of a group's rows."""

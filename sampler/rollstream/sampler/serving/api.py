@@ -28,6 +28,7 @@ from rollstream.sampler.deciding.trainer import (
     Resume,
 )
 from rollstream.sampler.errors import NotEnoughGroups
+from rollstream.sampler.shaping.asked import column_names
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.schemas.order import Policy
 from rollstream.schemas.records import RolloutGroup
@@ -112,6 +113,7 @@ class SamplerApi(ABC):
         dp_size: int = 1,
         accept: Accept | None = None,
         mix: Mapping[str, float] | None = None,
+        columns: Sequence[str] = (),
     ) -> Batch:
         """The batch of ``step``, recorded before it is returned; the same batch at each call.
 
@@ -124,9 +126,16 @@ class SamplerApi(ABC):
             dp_size: how many ranks share the batch.
             accept: ``nonzero_std`` leaves out (for ever) groups whose rewards are all equal.
             mix: shares by environment; None: examples of all environments take turns.
+            columns: what the batch is to have besides: ``actor_logprobs``, ``ref_logprobs``,
+                ``token_rewards``, ``token_weight_steps``, ``metadata``, and names of producers'
+                ``token_arrays``. Only these are read from the store. No part of the request:
+                another call for the step, or another rank, may name others.
 
         Raises:
             NotEnoughGroups: not there in time; it lists what is ready, waiting and dropped.
+            InvalidRequest: an argument is none that could be satisfied; for ``columns``, which are
+                looked for when the batch is recorded already: the files of its groups have no array
+                of that name, or differ in its dtype or trailing shape. Every rank gets it.
             RequestDiffers: the step was served for other arguments.
             UnknownStep: neither served nor next.
             TooManyOpenBatches: ``checkpointed`` was not called for too long.
@@ -139,6 +148,7 @@ class SamplerApi(ABC):
             mix=mix,
             dp_rank=dp_rank,
             dp_size=dp_size,
+            columns=column_names(columns),
         )
         return self._ask_for_batch(command, timeout_s)
 
@@ -150,7 +160,8 @@ class SamplerApi(ABC):
         *,
         timeout_s: float | None = None,
     ) -> Batch:
-        """The same batch with other groups in those slots, recorded like every decision.
+        """The same batch with other groups in those slots, recorded like every decision, and with
+        the columns that were asked for.
 
         Args:
             batch: as it was returned last.
@@ -170,6 +181,7 @@ class SamplerApi(ABC):
             reason=reason,
             dp_rank=batch.dp_rank,
             dp_size=batch.dp_size,
+            columns=batch.columns,
         )
         return self._ask_for_batch(command, timeout_s)
 
@@ -209,7 +221,7 @@ class SamplerApi(ABC):
         begun_s = self._clock.monotonic_s()
         assembled = self._ask(command, self._timeout_s if timeout_s is None else timeout_s)
         waited_s = self._clock.monotonic_s() - begun_s
-        return assembled(waited_s=waited_s, read_group=self._read_group)
+        return assembled.batch(waited_s=waited_s, read_group=self._read_group)
 
     def _read_group(self, step: int, digest: bytes, slot: int) -> RolloutGroup:
         return self._ask(ReadGroup(step=step, digest=digest, slot=slot))

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from rollstream.sampler.shaping.assembled import FIELDS, GroupRows
-from rollstream.schemas.columns import Columns
+from rollstream.sampler.shaping.asked import Asked
+from rollstream.sampler.shaping.assembled import GroupRows
+from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import SealedFile
 from rollstream.store.blobs import Blobs
-from rollstream.store.dataset import read_rows
+from rollstream.store.dataset import read_rows, token_array_signatures
 from rollstream.store.errors import CorruptFile
 from rollstream.store.page_cache import drop_cached_pages
 from rollstream.streams.folds.sampler.known import KnownGroup
 
-SCALAR_BYTES_PER_ROW = 512  # A row's reward components as Python objects, about.
+TEXT_BYTES = 64  # A text as a Python object, besides its characters, about.
 
 
 @dataclass(slots=True)
 class _File:
     columns: Columns
-    size: int
+    asked: Asked  # What was read of it.
     rows_left: int
+    size: int = 0
     served: set[int] = field(default_factory=set)  # First rows of groups.
 
 
 class Payloads:
     """Reads rows. Files stay decoded in a cache of ``cache_bytes``, least recently used out first.
 
-    A file whose groups were all served leaves the cache when another step is asked for: until then
-    several ranks may ask for the same one. A request after that reads it again.
+    Of a file those columns are read that a batch asks for; what another asks for besides is read
+    then. A file whose groups were all served leaves the cache when another step is asked for: until
+    then several ranks may ask for the same one. A request after that reads it again.
 
     Attributes:
         files_read: number of reads since the start; further requests were answered by the cache.
@@ -44,31 +47,44 @@ class Payloads:
         self._files: OrderedDict[str, _File] = OrderedDict()
         # Files that left the cache during this step; the step's last batch may still hold them.
         self._left: set[str] = set()
+        self._token_arrays: dict[str, Mapping[str, ArraySignature]] = {}  # Of this step's files.
         self._step = -1
         self.files_read = 0
         self.cached_bytes = 0
 
-    def parts(self, step: int, groups: Sequence[tuple[int, KnownGroup]]) -> list[GroupRows]:
+    def parts(
+        self, step: int, groups: Sequence[tuple[int, KnownGroup]], columns: Collection[str] = ()
+    ) -> list[GroupRows]:
         """The rows that the batch of a step is made of; ``groups`` are pairs of slot and group.
 
         Raises:
             BlobMissing, CorruptFile: a file is not what its event names.
         """
-        if step != self._step:
-            self._step = step
-            self._drop_served()
+        self._begin(step)
+        asked = Asked.of(columns)
         held: dict[str, Columns] = {}  # A batch's files stay until it is made, whatever the bound.
         parts = []
         for slot, group in groups:
-            columns = held.get(group.file.path)
-            if columns is None:
-                columns = held[group.file.path] = self._columns(group.file)
-            parts.append(GroupRows(slot, group, columns))
+            of_file = held.get(group.file.path)
+            if of_file is None:
+                of_file = held[group.file.path] = self._columns(group.file, asked)
+            parts.append(GroupRows(slot, group, of_file))
             file, first = self._files.get(group.file.path), group.group.row_start
             if file is not None and first not in file.served:
                 file.served.add(first)
                 file.rows_left -= group.group.rows
         return parts
+
+    def token_arrays(self, step: int, path: str) -> Mapping[str, ArraySignature]:
+        """Dtype and trailing shape of a file's named arrays, by name, from its footer.
+
+        Raises:
+            BlobMissing, CorruptFile: there is no such file, or it is damaged.
+        """
+        self._begin(step)
+        if path not in self._token_arrays:
+            self._token_arrays[path] = token_array_signatures(self._blobs, path)
+        return self._token_arrays[path]
 
     def all_fields(self, group: KnownGroup) -> Columns:
         """Every field of a group's rows, checked against the group's digest."""
@@ -81,33 +97,65 @@ class Payloads:
             )
         return columns
 
-    def _columns(self, file: SealedFile) -> Columns:
-        cached = self._files.get(file.path)
-        if cached is not None:
-            self._files.move_to_end(file.path)
-            return cached.columns
-        columns = read_rows(self._blobs, file.path, checksum=file.checksum, fields=FIELDS)
-        self.files_read += 1
-        self._keep(file, columns)
-        return columns
-
-    def _drop_served(self) -> None:
+    def _begin(self, step: int) -> None:
+        """Drops what only the step before needed."""
+        if step == self._step:
+            return
+        self._step = step
+        self._token_arrays.clear()
         for path in [path for path, file in self._files.items() if not file.rows_left]:
             self._drop(path)
         while self._left:
             drop_cached_pages(self._blobs, self._left.pop())
 
+    def _columns(self, file: SealedFile, asked: Asked) -> Columns:
+        cached = self._files.get(file.path)
+        lacks = asked if cached is None else asked.without(cached.asked)
+        if cached is not None:
+            self._files.move_to_end(file.path)
+            if not any(lacks):
+                return cached.columns
+        columns = read_rows(
+            self._blobs,
+            file.path,
+            checksum=file.checksum,
+            fields=sorted(lacks.fields),
+            token_arrays=sorted(lacks.token_arrays),
+        )
+        self.files_read += 1
+        if cached is None:
+            cached = self._files[file.path] = _File(columns, lacks, file.rows)
+        else:
+            cached.columns = columns = _joined(cached.columns, columns)
+            cached.asked = cached.asked.joined(lacks)
+            self.cached_bytes -= cached.size
+        cached.size = _size(columns)
+        self.cached_bytes += cached.size
+        if cached.size > self._cache_bytes:
+            self._drop(file.path)
+        while self.cached_bytes > self._cache_bytes:
+            self._drop(next(iter(self._files)))
+        return columns
+
     def _drop(self, path: str) -> None:
         self.cached_bytes -= self._files.pop(path).size
         self._left.add(path)
 
-    def _keep(self, file: SealedFile, columns: Columns) -> None:
-        size = sum(a.values.nbytes + a.offsets.nbytes for a in columns.arrays.values())
-        size += columns.rows * SCALAR_BYTES_PER_ROW
-        if size > self._cache_bytes:
-            self._left.add(file.path)
-            return
-        self._files[file.path] = _File(columns, size, file.rows)
-        self.cached_bytes += size
-        while self.cached_bytes > self._cache_bytes:
-            self._drop(next(iter(self._files)))
+
+def _joined(columns: Columns, others: Columns) -> Columns:
+    """The columns of the same rows together."""
+    return replace(
+        columns,
+        scalars={**columns.scalars, **others.scalars},
+        arrays={**columns.arrays, **others.arrays},
+        token_arrays={**columns.token_arrays, **others.token_arrays},
+    )
+
+
+def _size(columns: Columns) -> int:
+    arrays = [*columns.arrays.values(), *columns.token_arrays.values()]
+    size = sum(ragged.values.nbytes + ragged.offsets.nbytes for ragged in arrays)
+    if columns.rewards is not None:
+        size += columns.rewards.offsets.nbytes + columns.rewards.values.nbytes * 3 // 2
+    texts = columns.scalars.get("metadata", ())
+    return size + sum(len(text) + TEXT_BYTES for text in texts)

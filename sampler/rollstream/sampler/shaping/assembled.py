@@ -1,25 +1,29 @@
-"""Groups' rows joined into a batch: one copy of each token, none touched by Python. Pure."""
+"""Groups' rows joined into a batch, in one buffer. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.errors import InvalidRequest
+from rollstream.sampler.shaping.asked import ON_REQUEST
 from rollstream.sampler.shaping.batch import Batch, GroupReader
-from rollstream.sampler.shaping.scratch import Fresh, Scratch
-from rollstream.schemas.columns import Columns, Ragged
-from rollstream.schemas.records import SampledBatch, token_array
+from rollstream.sampler.shaping.packing import Packing, RowSpan
+from rollstream.sampler.shaping.scratch import ArrayPlace, Fresh, Scratch, laid_out, views
+from rollstream.schemas.columns import ArraySignature, Columns, Ragged
+from rollstream.schemas.fields import array_fields
+from rollstream.schemas.order import UNKNOWN_STEP
+from rollstream.schemas.records import SampledBatch
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 
-FIELDS = ("prompt_tokens", "output_tokens", "logprobs", "loss_mask", "rewards", "token_arrays")
-"""The columns that a batch reads from the store; all others of its fields are in the seal log."""
+_COMPONENT = "reward_components/"
+_TOKEN_ARRAY = "token_arrays/"
 
 
 class GroupRows(NamedTuple):
@@ -41,10 +45,37 @@ class GroupRows(NamedTuple):
         return slice(self.group.first, self.group.first + self.group.group.rows)
 
 
-class AssembledBatch(Protocol):
-    """Makes the batch, given what only the process knows that asked for it."""
+@dataclass(frozen=True, slots=True)
+class AssembledBatch:
+    """A batch but for what only the process knows that asked for it.
 
-    def __call__(self, *, waited_s: float, read_group: GroupReader | None) -> Batch: ...
+    It crosses to another process as one buffer and a small header; the batch's arrays are views of
+    that buffer there.
+
+    Attributes:
+        buffer: uint8 [size].
+        places: of the arrays in it.
+        metadata: JSON, one a row; None: not asked for.
+        others: the fields of ``Batch`` that are no arrays.
+    """
+
+    buffer: NDArray[np.uint8]
+    places: Mapping[str, ArrayPlace]
+    metadata: Sequence[str] | None
+    others: Mapping[str, Any]
+
+    def batch(self, *, waited_s: float, read_group: GroupReader | None) -> Batch:
+        """The batch; nothing is copied."""
+        arrays: dict[str, Any] = views(self.buffer, self.places)
+        return Batch(
+            reward_components=_taken(arrays, _COMPONENT),
+            token_arrays=_taken(arrays, _TOKEN_ARRAY),
+            metadata=None if self.metadata is None else tuple(map(json.loads, self.metadata)),
+            waited_s=waited_s,
+            read_group=read_group,
+            **self.others,
+            **arrays,
+        )
 
 
 def assemble(
@@ -52,116 +83,102 @@ def assemble(
     parts: Sequence[GroupRows],
     *,
     memory: Scratch | Fresh,
+    columns: Collection[str] = (),
+    token_arrays: Mapping[str, ArraySignature] | None = None,
     dp_rank: int = 0,
     dp_size: int = 1,
     groups_ready: int,
 ) -> AssembledBatch:
-    """Joins these groups, in their order; tokens, masks and log-probs in ``memory``."""
+    """Joins these groups, in their order, in ``memory``.
+
+    Args:
+        columns: that the batch is to have besides.
+        token_arrays: dtype and trailing shape of those among ``columns``.
+    """
     event = served.event
-    lengths = _Lengths.of(parts)
-    tokens, loss_mask, logprobs = _per_token(parts, lengths, memory)
-    uids = tuple(uid for p in parts for uid in p.group.segments.uids[p.in_flush])
-    rows = [p.group.group.rows for p in parts]
-    return partial(
-        Batch,
-        step=event.step,
-        batch_id=event.batch_id,
-        digest=served.digest,
-        tokens=tokens,
-        offsets=lengths.offsets,
-        prompt_lengths=lengths.prompts.astype(np.int32),
-        loss_mask=loss_mask,
-        logprobs=logprobs,
-        rewards=_joined([p.group.segments.rewards[p.in_flush] for p in parts], np.float32),
-        reward_components=_components(parts, len(uids)),
-        group_index=np.repeat(np.arange(len(parts), dtype=np.int32), rows),
-        trajectory_index=_trajectories(uids),
-        uids=uids,
-        weight_steps=_joined([p.group.segments.weight_steps[p.in_flush] for p in parts], np.int64),
-        environments=tuple(
-            name for p in parts for name in (p.group.key.environment,) * p.group.group.rows
+    spans = [RowSpan(p.columns, p.rows.start, p.rows.stop) for p in parts]
+    packing = Packing.of(spans)
+    rows = [span.stop - span.start for span in spans]
+    uids = tuple([uid for p in parts for uid in p.group.segments.uids[p.in_flush]])
+    per_row: dict[str, NDArray[Any]] = {
+        "offsets": packing.offsets,
+        "prompt_lengths": packing.prompts.astype(np.int32),
+        "rewards": _joined([p.group.segments.rewards[p.in_flush] for p in parts], np.float32),
+        "group_index": np.repeat(np.arange(len(parts), dtype=np.int32), rows),
+        "trajectory_index": _trajectories(uids),
+        "weight_steps": _joined(
+            [p.group.segments.weight_steps[p.in_flush] for p in parts], np.int64
         ),
-        stop_reasons=tuple(reason for p in parts for reason in _stop_reasons(p)),
-        token_arrays=_token_arrays(parts, lengths),
-        sampled=SampledBatch(
-            event.batch_id, tuple(group.group_id for group in served.groups), event.now_ts
-        ),
-        slots=tuple(p.slot for p in parts),
-        dp_rank=dp_rank,
-        dp_size=dp_size,
-        policy_step=event.policy_step,
-        groups_ready=groups_ready,
+        **{_COMPONENT + name: values for name, values in _components(spans, rows).items()},
+    }
+    wanted = {"tokens": ArraySignature("<i4", ()), "loss_mask": ArraySignature("|b1", ())}
+    wanted["logprobs"] = ArraySignature("<f4", ())
+    for name in columns:
+        if (dtype := array_fields().get(ON_REQUEST.get(name, ""))) is not None:
+            wanted[name] = ArraySignature(dtype, ())
+    for name, signature in sorted((token_arrays or {}).items()):
+        wanted[_TOKEN_ARRAY + name] = signature
+    total = int(packing.offsets[-1])
+    places, size = laid_out(
+        {name: (dtype, (total, *shape)) for name, (dtype, shape) in wanted.items()}
+        | {name: (array.dtype.str, array.shape) for name, array in per_row.items()}
+    )
+    buffer = memory.take(size)
+    arrays = views(buffer, places)
+    for name, array in per_row.items():
+        arrays[name][...] = array
+    _pack(packing, {name: arrays[name] for name in wanted}, per_row["weight_steps"])
+    return AssembledBatch(
+        buffer,
+        places,
+        _metadata(spans) if "metadata" in columns else None,
+        {
+            "step": event.step,
+            "batch_id": event.batch_id,
+            "digest": served.digest,
+            "uids": uids,
+            "environments": tuple(
+                [p.group.key.environment for p in parts for _ in range(p.group.group.rows)]
+            ),
+            "stop_reasons": tuple([reason for p in parts for reason in _stop_reasons(p)]),
+            "sampled": SampledBatch(
+                event.batch_id, tuple(group.group_id for group in served.groups), event.now_ts
+            ),
+            "slots": tuple(p.slot for p in parts),
+            "columns": tuple(columns),
+            "dp_rank": dp_rank,
+            "dp_size": dp_size,
+            "policy_step": event.policy_step,
+            "groups_ready": groups_ready,
+        },
     )
 
 
-class _Lengths(NamedTuple):
-    """Of every rollout of the batch, int64 [n]; ``offsets`` [n + 1]."""
-
-    prompts: NDArray[np.int64]
-    outputs: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, parts: Sequence[GroupRows]) -> _Lengths:
-        prompts = _joined([_row_lengths(p, "prompt_tokens") for p in parts], np.int64)
-        outputs = _joined([_row_lengths(p, "output_tokens") for p in parts], np.int64)
-        offsets = np.zeros(len(prompts) + 1, np.int64)
-        np.cumsum(prompts + outputs, out=offsets[1:])
-        return cls(prompts, outputs, offsets)
-
-
-def _per_token(
-    parts: Sequence[GroupRows], lengths: _Lengths, memory: Scratch | Fresh
-) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.float32]]:
-    total = int(lengths.offsets[-1])
-    tokens = memory.take("tokens", total, np.int32)
-    loss_mask = memory.take("loss_mask", total, np.bool_)
-    logprobs = memory.take("logprobs", total, np.float32)
-    starts = lengths.offsets[:-1].tolist()
-    middles = (lengths.offsets[:-1] + lengths.prompts).tolist()
-    ends = lengths.offsets[1:].tolist()
-    rollout = 0
-    for part in parts:
-        arrays = part.columns.arrays
-        first, end = part.rows.start, part.rows.stop
-        prompts, outputs = arrays["prompt_tokens"], arrays["output_tokens"]
-        prompt_at = prompts.offsets[first : end + 1].tolist()
-        output_at = outputs.offsets[first : end + 1].tolist()
-        sampled_at, sampled = _present(arrays.get("logprobs"), first, end)
-        masked_at, masks = _present(arrays.get("loss_mask"), first, end)
-        for row in range(end - first):
-            start, middle, stop = starts[rollout], middles[rollout], ends[rollout]
-            tokens[start:middle] = prompts.values[prompt_at[row] : prompt_at[row + 1]]
-            tokens[middle:stop] = outputs.values[output_at[row] : output_at[row + 1]]
-            loss_mask[start:middle] = False
-            logprobs[start:middle] = 0
-            if sampled_at is not None and sampled_at[row] is not None:
-                at = sampled_at[row]
-                logprobs[middle:stop] = sampled[at : at + stop - middle]
-            else:
-                logprobs[middle:stop] = 0
-            if masked_at is not None and masked_at[row] is not None:
-                at = masked_at[row]
-                loss_mask[middle:stop] = masks[at : at + stop - middle]
-            else:
-                loss_mask[middle:stop] = True
-            rollout += 1
-    return tokens, loss_mask, logprobs
+def _pack(
+    packing: Packing, arrays: Mapping[str, NDArray[Any]], weight_steps: NDArray[np.int64]
+) -> None:
+    """Fills the arrays that have a value for each token."""
+    # Of prompts, and of outputs of rows that have no array of their own.
+    runs = {"loss_mask": (False, True), "token_weight_steps": (UNKNOWN_STEP, weight_steps)}
+    for name, out in arrays.items():
+        of = partial(_array_of, name)
+        if name == "tokens":
+            packing.copy_prompts(out, partial(_array_of, "prompt_tokens"))
+            packing.copy_outputs(out, partial(_array_of, "output_tokens"))
+        elif name in runs:
+            packing.fill(out, *runs[name])
+            packing.copy_outputs(out, of)
+        else:
+            packing.copy_prompts(out, lambda columns: None)
+            floats = np.issubdtype(out.dtype, np.inexact) and name != "logprobs"
+            packing.copy_outputs(out, of, absent=np.nan if floats else 0)
 
 
-def _present(ragged: Ragged | None, first: int, end: int) -> tuple[list[Any] | None, NDArray[Any]]:
-    """Where each row begins among the values; None: the row has none. No list: no row has any."""
-    if ragged is None:
-        return None, np.empty(0)
-    starts: list[Any] = ragged.offsets[first:end].tolist()
-    if ragged.present is not None:
-        present = ragged.present[first:end].tolist()
-        starts = [at if there else None for at, there in zip(starts, present, strict=True)]
-    return starts, ragged.values
-
-
-def _row_lengths(part: GroupRows, name: str) -> NDArray[np.int64]:
-    return np.diff(part.columns.arrays[name].offsets[part.rows.start : part.rows.stop + 1])
+def _array_of(name: str, columns: Columns) -> Ragged | None:
+    """The file's array of which the batch's array of this name is made."""
+    if name.startswith(_TOKEN_ARRAY):
+        return columns.token_arrays.get(name.removeprefix(_TOKEN_ARRAY))
+    return columns.arrays.get(ON_REQUEST.get(name, name))
 
 
 def _joined(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
@@ -178,42 +195,38 @@ def _stop_reasons(part: GroupRows) -> list[str]:
 def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:
     """The same number for the same uid, from 0 in the order of first sight."""
     numbers: dict[str, int] = {}
-    return np.fromiter((numbers.setdefault(u, len(numbers)) for u in uids), np.int32, len(uids))
+    return np.fromiter([numbers.setdefault(u, len(numbers)) for u in uids], np.int32, len(uids))
 
 
-def _each(parts: Sequence[GroupRows], name: str) -> Iterator[tuple[int, Any]]:
-    """The values of a column, with the index in the batch of the rollout that each belongs to."""
-    each = (p.columns.scalars[name][p.rows.start : p.rows.stop] for p in parts)
-    return enumerate(chain.from_iterable(each))
-
-
-def _components(parts: Sequence[GroupRows], rollouts: int) -> dict[str, NDArray[np.float32]]:
-    components: dict[str, NDArray[np.float32]] = {}
-    for at, rewards in _each(parts, "rewards"):
-        for name, value in rewards.items():
-            if name not in components:
-                components[name] = np.full(rollouts, np.nan, np.float32)
-            components[name][at] = value
-    return dict(sorted(components.items()))
-
-
-def _token_arrays(parts: Sequence[GroupRows], lengths: _Lengths) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {}
-    middles = lengths.offsets[:-1] + lengths.prompts
-    for at, carried in _each(parts, "token_arrays"):
-        for array in carried:
-            values = token_array(array, int(lengths.outputs[at]))
-            name = array["name"]
-            if name not in arrays:
-                shape = (int(lengths.offsets[-1]), *values.shape[1:])
-                arrays[name] = np.zeros(shape, values.dtype)
-            joined = arrays[name]
-            if (joined.dtype, joined.shape[1:]) != (values.dtype, values.shape[1:]):
-                raise InvalidRequest(
-                    f"token array {name!r} is {joined.dtype} [n, *{joined.shape[1:]}] in some "
-                    f"rollouts of this batch and {values.dtype} [n, *{values.shape[1:]}] in "
-                    "others; publish it under two names, or resume(…, later='release') and "
-                    "ask for batches of one environment with mix"
+def _components(spans: Sequence[RowSpan], rows: Sequence[int]) -> dict[str, NDArray[np.float32]]:
+    """Name to float32 [n] of the reward components that a row has; NaN where a row has none."""
+    tables: dict[int, NDArray[np.float32]] = {}
+    found: dict[str, NDArray[np.float32]] = {}
+    at = 0
+    for (columns, start, stop), count in zip(spans, rows, strict=True):
+        if (components := columns.rewards) is not None:
+            table = tables.get(id(columns))
+            if table is None:
+                table = tables[id(columns)] = np.full(
+                    (len(components.names), columns.rows), np.nan, np.float32
                 )
-            joined[middles[at] : lengths.offsets[at + 1]] = values
-    return dict(sorted(arrays.items()))
+                each = np.repeat(np.arange(columns.rows), np.diff(components.offsets))
+                table[components.indexes, each] = components.values
+            for name, values in zip(components.names, table, strict=True):
+                if name not in found:
+                    found[name] = np.full(sum(rows), np.nan, np.float32)
+                found[name][at : at + count] = values[start:stop]
+        at += count
+    return {name: found[name] for name in sorted(found) if not np.isnan(found[name]).all()}
+
+
+def _metadata(spans: Sequence[RowSpan]) -> list[str]:
+    return [
+        text for columns, start, stop in spans for text in columns.scalars["metadata"][start:stop]
+    ]
+
+
+def _taken(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """Takes the arrays whose names begin so out of ``arrays``; without the prefix."""
+    names = [name for name in arrays if name.startswith(prefix)]
+    return {name.removeprefix(prefix): arrays.pop(name) for name in names}

@@ -69,10 +69,17 @@ class Batch:
         weight_steps: int64 [n]; optimizer steps behind the weights that sampled; -1: not known.
         environments: [n].
         stop_reasons: [n].
-        token_arrays: name to [total, …]; 0 at prompts and where a segment has none of that
-            name.
+        token_arrays: name to [total, …], of the named arrays that ``columns`` asked for; 0 at
+            prompts, and where a segment has none of that name NaN in floats, 0 in others.
+        actor_logprobs: float32 [total], the trainer's recomputation, and likewise
+            ``ref_logprobs`` and ``token_rewards``; 0 at prompts, NaN where a segment has none (also
+            where it has the sum of ``actor_logprobs`` alone); None: ``columns`` asked for none.
+        token_weight_steps: int64 [total]; as ``weight_steps``, of each output token; -1 at prompts
+            and where it is not known; None: not asked for.
+        metadata: [n], what the producer gave; None: not asked for.
         sampled: the whole recorded batch: its id, its groups, when it was decided.
         slots: of this batch's groups in the recorded batch.
+        columns: that were asked for.
         dp_rank: the rank whose share this is.
         dp_size: how many ranks share the recorded batch.
         policy_step: the newest policy when the batch was decided; -1: none was published.
@@ -99,8 +106,14 @@ class Batch:
     environments: tuple[str, ...]
     stop_reasons: tuple[str, ...]
     token_arrays: Mapping[str, NDArray[Any]]
+    actor_logprobs: NDArray[np.float32] | None = None
+    ref_logprobs: NDArray[np.float32] | None = None
+    token_rewards: NDArray[np.float32] | None = None
+    token_weight_steps: NDArray[np.int64] | None = None
+    metadata: tuple[Mapping[str, Any], ...] | None = None
     sampled: SampledBatch
     slots: tuple[int, ...]
+    columns: tuple[str, ...]
     dp_rank: int
     dp_size: int
     policy_step: int

@@ -1,4 +1,4 @@
-"""The memory that batches are made in. Pure.
+"""The memory that a batch is made in: one buffer for all its arrays. Pure.
 
 Fresh memory takes three times as long to fill as memory that was filled before, so an actor, whose
 batches Ray copies into shared memory at once, makes the next one in the same memory.
@@ -6,33 +6,69 @@ batches Ray copies into shared memory at once, makes the next one in the same me
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
+
+ALIGNMENT = 64  # Of each array, in bytes: a cache line, and what Ray gives a buffer.
+
+
+class ArrayPlace(NamedTuple):
+    """Where an array lies in a buffer; ``start`` in bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+
+def laid_out(
+    wanted: Mapping[str, tuple[str, tuple[int, ...]]],
+) -> tuple[dict[str, ArrayPlace], int]:
+    """A place for each array, given as dtype and shape, and the bytes that all need together."""
+    places, size = {}, 0
+    for name, (dtype, shape) in wanted.items():
+        places[name] = ArrayPlace(dtype, shape, size)
+        needed = np.dtype(dtype).itemsize * math.prod(shape)
+        size += -(-needed // ALIGNMENT) * ALIGNMENT
+    return places, size
+
+
+def views(buffer: NDArray[np.uint8], places: Mapping[str, ArrayPlace]) -> dict[str, NDArray[Any]]:
+    """The arrays of a buffer, by name; nothing is copied."""
+    return {
+        name: np.ndarray(shape, dtype, buffer, start)
+        for name, (dtype, shape, start) in places.items()
+    }
 
 
 class Scratch:
-    """Reuses one array a name, as large as the largest that was asked for.
+    """Reuses its memory, as large as the largest that was asked for.
 
-    What ``take`` returns is valid until the same name is taken again.
+    What ``take`` returns is valid until it is called again.
     """
 
     def __init__(self) -> None:
-        self._memory: dict[str, NDArray[np.uint8]] = {}
+        self._memory = _aligned(0)
 
-    def take(self, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
-        """An array [size] with arbitrary contents."""
-        needed = size * np.dtype(dtype).itemsize
-        memory = self._memory.get(name)
-        if memory is None or len(memory) < needed:
-            memory = self._memory[name] = np.empty(needed, np.uint8)
-        return memory[:needed].view(dtype)
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """A buffer [size] with arbitrary contents."""
+        if len(self._memory) < size:
+            self._memory = _aligned(size)
+        return self._memory[:size]
 
 
 class Fresh:
     """New memory at each call: the batch may be kept."""
 
-    def take(self, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
-        """An array [size] with arbitrary contents."""
-        return np.empty(size, dtype)
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """A buffer [size] with arbitrary contents."""
+        return _aligned(size)
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % ALIGNMENT
+    return memory[start : start + size]
