@@ -1,21 +1,23 @@
-"""Drives an ``Assembler`` by hand: records in, what it decided out."""
+"""Drives an ``Assembler`` by hand: entries and records in, what it decided out."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from harness.rollouts import make_segment
+from harness.rollouts import make_dispatched, make_entry, make_failed, make_record
 from rollstream.consumers.assembling import Assembler, Decision, DueGroup, Plan
-from rollstream.consumers.assembling.decisions import segments_of
+from rollstream.consumers.assembling.decisions import SourceRun, segments_of, values_of
 from rollstream.runtime.config.sections import EnvironmentConfig
-from rollstream.schemas.codec import Segment
-from rollstream.schemas.events import Dispatched, Failed
 from rollstream.schemas.ids import SegmentId
+from rollstream.schemas.ingest.entry import Entry
+from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SettleReason
 
 SECOND = 1_000_000
-RECORD_BYTES = 100
 NO_BOUND = 1 << 40
+Where = tuple[int, int]
+"""Offset and entry."""
 
 
 class Drive:
@@ -32,33 +34,33 @@ class Drive:
             watermark=watermark,
         )
 
-    def add(self, event: Segment | Dispatched | Failed) -> int:
-        """One record, now; its offset."""
+    def add(
+        self,
+        *entries: Entry,
+        settled: Collection[int] = (),
+        unreadable: Collection[int] = (),
+    ) -> int:
+        """One record with these entries, now; its offset."""
+        record = make_record(entries)
+        return self.add_record(record, settled=settled, unreadable=unreadable)
+
+    def add_record(self, record: IngestRecord, **passed: Collection[int]) -> int:
         offset = self.assembler.position
-        self.assembler.add(offset, self.now_us, event, RECORD_BYTES)
+        self.assembler.add(offset, self.now_us, record, **passed)
         return offset
 
     def rollout(self, uid: str, **fields: Any) -> int:
-        return self.add(make_segment(rollout_uid=uid, **fields))
+        """A record of one rollout, and so are the next two."""
+        return self.add(make_entry(rollout_uid=uid, **fields))
 
     def dispatch(self, group_uid: str, size: int, example_id: str = "ex-1") -> int:
         return self.add(
-            Dispatched(
-                environment="math", example_id=example_id, group_uid=group_uid, group_size=size
-            )
+            make_dispatched(example_id=example_id, group_uid=group_uid, group_size=size)
         )
 
     def fail(self, group_uid: str, size: int, count: int = 1, uid: str = "") -> int:
         return self.add(
-            Failed(
-                environment="math",
-                example_id="ex-1",
-                group_uid=group_uid,
-                group_size=size,
-                count=count,
-                rollout_uid=uid,
-                reason="tests say so",
-            )
+            make_failed(count=count, group_uid=group_uid, group_size=size, rollout_uid=uid)
         )
 
     def wait(self, seconds: float) -> None:
@@ -66,11 +68,11 @@ class Drive:
         self.now_us += round(seconds * SECOND)
         self.assembler.tick(self.now_us)
 
-    def plan(self, records_max: int, size_max: int) -> Plan | None:
-        return self.assembler.decided.plan(records_max, size_max, self.assembler.now_us)
+    def plan(self, entries_max: int, size_max: int) -> Plan | None:
+        return self.assembler.decided.plan(entries_max, size_max, self.assembler.now_us)
 
-    def commit(self, records_max: int = NO_BOUND, size_max: int = NO_BOUND) -> Plan | None:
-        plan = self.plan(records_max, size_max)
+    def commit(self, entries_max: int = NO_BOUND, size_max: int = NO_BOUND) -> Plan | None:
+        plan = self.plan(entries_max, size_max)
         if plan is not None:
             for decision in plan.decisions:
                 self.segments_seen.update(segments_of(decision))
@@ -85,9 +87,42 @@ class Drive:
 
     def members(self) -> list[tuple[str, ...]]:
         """The uids of each sealed group's rows."""
-        return [tuple(s.header.rollout_uid for s in group.segments) for group in self.groups()]
+        return [tuple(values_of(group.runs, "rollout_uid")) for group in self.groups()]
 
-    def settled(self) -> dict[int, SettleReason]:
-        """Offset to reason, of all that ended without a group; commits first."""
+    def settled(self) -> dict[Where, SettleReason]:
+        """Where to reason, of all that ended without a group; commits first."""
         self.commit()
-        return {s.offset: s.reason for d in self.decisions for s in d.settled}
+        return {(s.offset, s.entry): s.reason for d in self.decisions for s in d.settled}
+
+    def settled_offsets(self) -> dict[int, SettleReason]:
+        """The same, where each record has one entry."""
+        settled = self.settled()
+        assert all(entry == 0 for _, entry in settled)
+        return {offset: reason for (offset, _), reason in settled.items()}
+
+    def kept_uids(self) -> list[str]:
+        """Of the rows that expired."""
+        return [uid for d in self.decisions for uid in values_of(d.incomplete, "rollout_uid")]
+
+
+def rows_of(runs: Iterable[SourceRun]) -> list[Where]:
+    """Where each row of these runs stands in the log."""
+    return [
+        (run.offset, entry)
+        for run in runs
+        for entry in range(run.entry, run.entry + run.stop - run.first)
+    ]
+
+
+def described(decisions: Sequence[Decision]) -> list[Any]:
+    """Decisions by value, but for where entries stand and how many bytes they have."""
+    found = []
+    for group, settled, incomplete, entries, _ in decisions:
+        sealed = None
+        if group is not None:
+            uids, idxs = (values_of(group.runs, name) for name in ("rollout_uid", "segment_idx"))
+            rest = group._replace(runs=(), first_ts=group.first_ts)
+            sealed = (rest, list(zip(uids, idxs, strict=True)))
+        reasons = [(s.reason, s.rollout_uid, s.segment_idx) for s in settled]
+        found.append((sealed, reasons, values_of(incomplete, "rollout_uid"), entries))
+    return found

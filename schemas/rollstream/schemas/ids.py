@@ -54,7 +54,9 @@ def group_id(key: GroupKey, uids: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def prefix_hash(before: str, prompt_tokens: bytes, output_tokens: bytes) -> str:
+def prefix_hash(
+    before: str, prompt_tokens: bytes | memoryview, output_tokens: bytes | memoryview
+) -> str:
     """Names all tokens before a segment: 32 hexadecimal digits, empty for the first segment.
 
     Args:

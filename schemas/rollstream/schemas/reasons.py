@@ -19,6 +19,7 @@ class SettleReason(StrEnum):
     STALE = "stale"
     OFF_BRANCH = "off_branch"
     BROKEN_CHAIN = "broken_chain"
+    ARRAY_MISMATCH = "array_mismatch"
     FAILED = "failed"
     EXPIRED = "expired"
     UNREADABLE = "unreadable"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.assembling import Drive
+from harness.assembling import NO_BOUND, Drive
+from harness.rollouts import make_entry, make_record
 from rollstream.schemas.ids import GroupKey
 from rollstream.schemas.reasons import SealReason, SettleReason
 
@@ -40,7 +41,7 @@ def test_a_record_moves_log_time_and_seals_before_it_is_added() -> None:
     drive.now_us += 10_000_000
     drive.rollout("c")
     assert drive.members() == [("a", "b")]
-    assert drive.assembler.pending.records == 1
+    assert drive.assembler.pending.entries == 1
 
 
 def test_log_time_never_goes_back() -> None:
@@ -69,10 +70,10 @@ def test_a_group_that_stays_too_small_expires_with_its_rows() -> None:
     drive = Drive(target_group_size=8, min_group_size=2, seal_timeout_s=10, expire_after_s=100)
     offset = drive.rollout("a")
     drive.wait(99)
-    assert drive.settled() == {}
+    assert drive.settled_offsets() == {}
     drive.wait(1)
-    assert drive.settled() == {offset: SettleReason.EXPIRED}
-    assert [s.header.rollout_uid for d in drive.decisions for _, s in d.incomplete] == ["a"]
+    assert drive.settled_offsets() == {offset: SettleReason.EXPIRED}
+    assert drive.kept_uids() == ["a"]
 
 
 @pytest.mark.proves("A6")
@@ -84,7 +85,7 @@ def test_flush_seals_what_has_enough_members_and_leaves_the_rest() -> None:
     drive.assembler.flush()
     assert drive.members() == [("a", "b")]
     assert drive.groups()[0].reason is SealReason.FLUSH
-    assert drive.assembler.pending.records == 1
+    assert drive.assembler.pending.entries == 1
     assert drive.assembler.decided.watermark == 2
 
 
@@ -142,7 +143,7 @@ def test_failed_members_close_their_group_at_once() -> None:
     failed = drive.fail("g", 3, count=2)
     assert drive.members() == [("a",)]
     assert drive.groups()[0].failed_members == 2
-    assert drive.settled() == {
+    assert drive.settled_offsets() == {
         dispatched: SettleReason.DISPATCHED,
         failed: SettleReason.FAILED,
     }
@@ -154,9 +155,9 @@ def test_a_group_whose_members_all_failed_is_settled_without_a_group() -> None:
     drive = Drive()
     drive.dispatch("g", 2)
     drive.fail("g", 2)
-    assert drive.settled() == {}
+    assert drive.settled_offsets() == {}
     drive.fail("g", 2)
-    assert list(drive.settled().values()) == [
+    assert list(drive.settled_offsets().values()) == [
         SettleReason.DISPATCHED,
         SettleReason.FAILED,
         SettleReason.FAILED,
@@ -168,14 +169,14 @@ def test_a_dispatch_without_members_is_settled_by_age() -> None:
     drive = Drive(seal_timeout_s=10, expire_after_s=100)
     offset = drive.dispatch("g", 2)
     drive.wait(100)
-    assert drive.settled() == {offset: SettleReason.DISPATCHED}
+    assert drive.settled_offsets() == {offset: SettleReason.DISPATCHED}
 
 
 def test_a_failure_that_names_no_group_is_settled_alone() -> None:
     drive = Drive()
-    assert drive.settled() == {}
+    assert drive.settled_offsets() == {}
     offset = drive.fail("", 0)
-    assert drive.settled() == {offset: SettleReason.FAILED}
+    assert drive.settled_offsets() == {offset: SettleReason.FAILED}
 
 
 @pytest.mark.proves("A4")
@@ -185,7 +186,7 @@ def test_a_uid_that_is_pending_is_not_taken_twice() -> None:
     again = drive.rollout("a")
     drive.rollout("b")
     assert drive.members() == [("a", "b")]
-    assert drive.settled() == {again: SettleReason.DUPLICATE}
+    assert drive.settled_offsets() == {again: SettleReason.DUPLICATE}
 
 
 @pytest.mark.proves("A4")
@@ -195,7 +196,7 @@ def test_a_uid_that_was_sealed_is_not_taken_again() -> None:
     drive.rollout("b")
     drive.commit()
     again = drive.rollout("a")
-    assert drive.settled() == {again: SettleReason.DUPLICATE}
+    assert drive.settled_offsets() == {again: SettleReason.DUPLICATE}
 
 
 def test_a_duplicate_is_told_before_and_after_its_original_is_committed() -> None:
@@ -206,7 +207,7 @@ def test_a_duplicate_is_told_before_and_after_its_original_is_committed() -> Non
     third = drive.rollout("a")
     drive.rollout("b")
     assert drive.members() == [("a", "b")]
-    assert drive.settled()[third] is SettleReason.DUPLICATE
+    assert drive.settled_offsets()[third] is SettleReason.DUPLICATE
 
 
 @pytest.mark.proves("A5")
@@ -217,7 +218,7 @@ def test_max_per_replica_caps_one_replicas_share() -> None:
     capped = drive.rollout("c", replica_id="r1")
     drive.rollout("d", replica_id="r2")
     assert drive.members() == [("a", "b", "d")]
-    assert drive.settled() == {capped: SettleReason.REPLICA_CAP}
+    assert drive.settled_offsets() == {capped: SettleReason.REPLICA_CAP}
 
 
 @pytest.mark.proves("A7")
@@ -227,17 +228,17 @@ def test_only_accepted_policy_versions_are_admitted() -> None:
     drive.rollout("b", policy_version="step-1")
     drive.rollout("c", policy_version="step-1")
     assert drive.members() == [("b", "c")]
-    assert drive.settled() == {rejected: SettleReason.VERSION_REJECTED}
+    assert drive.settled_offsets() == {rejected: SettleReason.VERSION_REJECTED}
 
 
 def test_rejected_members_of_a_named_group_count_towards_its_size() -> None:
     drive = Drive(accept_policy_versions=("step-1",))
     drive.dispatch("g", 2)
     rejected = drive.rollout("a", group_uid="g", group_size=2, policy_version="step-0")
-    assert drive.settled() == {}, "it is settled with its group"
+    assert drive.settled_offsets() == {}, "it is settled with its group"
     drive.rollout("b", group_uid="g", group_size=2, policy_version="step-1")
     assert drive.members() == [("b",)]
-    assert drive.settled()[rejected] is SettleReason.VERSION_REJECTED
+    assert drive.settled_offsets()[rejected] is SettleReason.VERSION_REJECTED
 
 
 def test_a_late_member_begins_a_group_of_its_own() -> None:
@@ -248,29 +249,31 @@ def test_a_late_member_begins_a_group_of_its_own() -> None:
     assert drive.members() == [("a", "b")]
     late = drive.rollout("c", group_uid="g", group_size=3)
     drive.wait(20)
-    assert drive.settled() == {late: SettleReason.EXPIRED}
+    assert drive.settled_offsets() == {late: SettleReason.EXPIRED}
 
 
 def test_too_many_pending_rollouts_expire_the_oldest_group() -> None:
     drive = Drive(target_group_size=64, max_pending_rollouts=64)
     for number in range(65):
         drive.rollout(f"u{number}", example_id=f"ex-{number // 32}")
-    assert set(drive.settled()) == set(range(32))
-    assert drive.assembler.pending.records == 33
+    assert set(drive.settled_offsets()) == set(range(32))
+    assert drive.assembler.pending.entries == 33
 
 
 def test_too_many_pending_bytes_expire_the_oldest_group() -> None:
     drive = Drive(target_group_size=64, max_pending_bytes=1024 * 1024)
-    for number in range(1024 * 1024 // 100 + 1):
-        drive.rollout(f"u{number}", example_id=f"ex-{number // 32}")
-    assert set(drive.settled()) == set(range(32))
+    padded = {"metadata": '{"x": "' + "x" * 10_000 + '"}'}
+    size = make_record([make_entry(rollout_uid="u10", **padded)]).size
+    for number in range(1024 * 1024 // size + 1):
+        drive.rollout(f"u{number}", example_id=f"ex-{number // 32}", **padded)
+    assert set(drive.settled_offsets()) == set(range(32))
 
 
 def test_what_is_unreadable_or_lost_is_settled() -> None:
     drive = Drive()
     drive.assembler.unreadable(0, 0)
-    drive.assembler.lost(5, lambda offset: offset == 3)
-    assert drive.settled() == {
+    drive.assembler.lost(5, lambda offset: (1, (0,) if offset == 3 else ()))
+    assert drive.settled_offsets() == {
         0: SettleReason.UNREADABLE,
         1: SettleReason.LOST,
         2: SettleReason.LOST,
@@ -283,10 +286,10 @@ def test_a_plan_stays_the_same_until_it_is_committed() -> None:
     drive = Drive()
     for uid in "abcd":
         drive.rollout(uid)
-    plan = drive.plan(2, 1 << 40)
+    plan = drive.plan(2, NO_BOUND)
     assert plan is not None
-    assert drive.plan(2, 1 << 40) == plan
-    assert (plan.records, plan.watermark, drive.assembler.decided.watermark) == (2, 2, 0)
+    assert drive.plan(2, NO_BOUND) == plan
+    assert (plan.entries, plan.watermark, drive.assembler.decided.watermark) == (2, 2, 0)
     drive.rollout("e")
     drive.assembler.commit(plan)
     assert drive.assembler.decided.watermark == 2
@@ -297,7 +300,7 @@ def test_a_stale_plan_cannot_be_committed() -> None:
     drive = Drive()
     for uid in "abcd":
         drive.rollout(uid)
-    stale = drive.plan(2, 1 << 40)
+    stale = drive.plan(2, NO_BOUND)
     assert stale is not None
     drive.commit()
     with pytest.raises(AssertionError, match="newest"):
@@ -308,10 +311,10 @@ def test_a_plan_holds_one_decision_at_least_and_keeps_to_its_bounds() -> None:
     drive = Drive(target_group_size=4)
     for uid in "abcdefgh":
         drive.rollout(uid)
-    by_records = drive.plan(1, 1 << 40)
-    by_size = drive.plan(1 << 40, 100)
-    both = drive.plan(8, 800)
-    assert by_records is not None
+    by_entries = drive.plan(1, NO_BOUND)
+    by_size = drive.plan(NO_BOUND, 100)
+    both = drive.plan(8, NO_BOUND)
+    assert by_entries is not None
     assert by_size is not None
     assert both is not None
-    assert (by_records.records, by_size.records, both.records) == (4, 4, 8)
+    assert (by_entries.entries, by_size.entries, both.entries) == (4, 4, 8)

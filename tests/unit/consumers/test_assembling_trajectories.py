@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from harness.assembling import RECORD_BYTES, Drive
-from harness.rollouts import make_segment
+from harness.assembling import Drive, rows_of
+from harness.rollouts import make_entry, make_record
 from rollstream.schemas.ids import prefix_hash
 from rollstream.schemas.reasons import SettleReason
 
-LAG_RECORDS_MAX = "rollstream.consumers.assembling.assembler.LAG_RECORDS_MAX"
+LAG_ENTRIES_MAX = "rollstream.consumers.assembling.assembler.LAG_ENTRIES_MAX"
 
 
 def turn(drive: Drive, uid: str, idx: int, *, last: bool, **fields: object) -> int:
@@ -25,7 +25,7 @@ def test_a_trajectory_is_a_member_once_all_its_segments_are_here() -> None:
     assert drive.members() == []
     turn(drive, "t", 1, last=False)
     assert drive.members() == [("a", "t", "t", "t")]
-    assert list(drive.groups()[0].offsets) == [1, 0, 3, 2]
+    assert rows_of(drive.groups()[0].runs) == [(1, 0), (0, 0), (3, 0), (2, 0)]
 
 
 def test_a_trajectory_goes_on_under_a_newer_policy() -> None:
@@ -48,7 +48,7 @@ def test_a_chain_that_does_not_fit_is_broken_and_counts_as_failed(second: dict[s
     turn(drive, "t", 1, last=True, group_uid="g", group_size=2, **second)
     drive.rollout("a", group_uid="g", group_size=2)
     assert drive.members() == [("a",)]
-    assert drive.settled() == dict.fromkeys((0, 1), SettleReason.BROKEN_CHAIN)
+    assert drive.settled_offsets() == dict.fromkeys((0, 1), SettleReason.BROKEN_CHAIN)
 
 
 @pytest.mark.parametrize("others", [0, 1])
@@ -63,15 +63,16 @@ def test_a_broken_chain_is_settled_as_it_came_and_writes_no_bytes(others: int) -
     assert plan is not None
     (decision,) = plan.decisions
     assert [(s.offset, s.segment_idx) for s in decision.settled] == [(0, 1), (1, 0)]
-    assert decision.size == plan.size == others * RECORD_BYTES
-    assert (drive.assembler.pending.records, drive.assembler.pending.size) == (0, 0)
+    record = make_record([make_entry(rollout_uid="a0", group_uid="g", group_size=size)])
+    assert decision.size == plan.size == others * record.size
+    assert (drive.assembler.pending.entries, drive.assembler.held.size) == (0, 0)
 
 
 def test_a_chain_that_fits_is_whole() -> None:
     drive = Drive(target_group_size=1, min_group_size=1)
     prefix = ""
     for idx in range(3):
-        given = make_segment(
+        given = make_entry(
             rollout_uid="t",
             segment_idx=idx,
             is_last_segment=idx == 2,
@@ -80,7 +81,9 @@ def test_a_chain_that_fits_is_whole() -> None:
             prefix_hash=prefix,
         )
         drive.add(given)
-        prefix = prefix_hash(prefix, given.body["prompt_tokens"], given.body["output_tokens"])
+        prefix = prefix_hash(
+            prefix, given.fields["prompt_tokens"], given.fields["output_tokens"]
+        )
     assert drive.members() == [("t", "t", "t")]
 
 
@@ -91,7 +94,7 @@ def test_a_segment_behind_the_last_breaks_the_chain() -> None:
     turn(drive, "t", 0, last=False, group_uid="g", group_size=2)
     drive.rollout("a", group_uid="g", group_size=2)
     assert drive.members() == [("a",)]
-    assert set(drive.settled()) == {0, 1, 2}
+    assert set(drive.settled_offsets()) == {0, 1, 2}
 
 
 def test_a_trajectory_that_failed_takes_its_segments_with_it() -> None:
@@ -101,7 +104,7 @@ def test_a_trajectory_that_failed_takes_its_segments_with_it() -> None:
     late = turn(drive, "t", 1, last=True, group_uid="g", group_size=2)
     drive.rollout("a", group_uid="g", group_size=2)
     assert drive.members() == [("a",)]
-    assert drive.settled() == dict.fromkeys((0, 1, late), SettleReason.FAILED)
+    assert drive.settled_offsets() == dict.fromkeys((0, 1, late), SettleReason.FAILED)
 
 
 def test_a_trajectory_fails_once_however_often_it_is_said() -> None:
@@ -123,19 +126,20 @@ def test_a_trajectory_that_is_not_whole_outlives_its_group() -> None:
     drive.wait(10)
     assert drive.members() == [("a",)]
     assert drive.assembler.decided.watermark == 0
-    assert (drive.assembler.pending.records, drive.assembler.pending.size) == (1, 100)
+    size = make_record([make_entry(rollout_uid="t", is_last_segment=False)]).size
+    assert (drive.assembler.pending.entries, drive.assembler.held.size) == (1, size)
     turn(drive, "t", 1, last=True)
     drive.wait(10)
     assert drive.members() == [("a",), ("t", "t")]
-    assert (drive.assembler.pending.records, drive.assembler.pending.size) == (0, 0)
+    assert (drive.assembler.pending.entries, drive.assembler.held.size) == (0, 0)
 
 
 def test_a_trajectory_that_never_ends_expires() -> None:
     drive = Drive(seal_timeout_s=10, expire_after_s=100)
     turn(drive, "t", 0, last=False)
     drive.wait(100)
-    assert drive.settled() == {0: SettleReason.EXPIRED}
-    assert drive.assembler.pending.records == 0
+    assert drive.settled_offsets() == {0: SettleReason.EXPIRED}
+    assert drive.assembler.pending.entries == 0
 
 
 def test_a_trajectory_that_never_ends_expires_however_often_its_key_is_sealed() -> None:
@@ -148,30 +152,29 @@ def test_a_trajectory_that_never_ends_expires_however_often_its_key_is_sealed() 
         drive.rollout(f"c{number}")
         drive.rollout(f"d{number}")
         assert len(drive.groups()) == number + 2
-    assert drive.settled() == {}
+    assert drive.settled_offsets() == {}
     assert drive.assembler.decided.watermark == 0
     drive.wait(10)
-    assert drive.settled() == {0: SettleReason.EXPIRED}
-    kept = [(o, s.header.rollout_uid) for d in drive.decisions for o, s in d.incomplete]
-    assert kept == [(0, "t")]
+    assert drive.settled_offsets() == {0: SettleReason.EXPIRED}
+    assert drive.kept_uids() == ["t"]
     assert drive.assembler.decided.watermark == drive.assembler.position
-    left = drive.assembler.pending
-    assert (left.records, left.size, len(left.by_key)) == (0, 0, 0)
+    left = drive.assembler
+    assert (left.pending.entries, left.held.size, len(left.pending.by_key)) == (0, 0, 0)
 
 
 def test_a_trajectory_that_never_ends_expires_by_lag_however_often_its_key_is_sealed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(LAG_RECORDS_MAX, 40)
+    monkeypatch.setattr(LAG_ENTRIES_MAX, 40)
     drive = Drive(seal_timeout_s=10_000, expire_after_s=10_000)
     turn(drive, "t", 0, last=False)
     while drive.assembler.position <= 40:
-        assert drive.settled() == {}
+        assert drive.settled_offsets() == {}
         drive.now_us += 1
         drive.rollout(f"u{drive.assembler.position}")
     drive.now_us += 1
     pending = drive.rollout("last")
-    assert drive.settled() == {0: SettleReason.EXPIRED}
+    assert drive.settled_offsets() == {0: SettleReason.EXPIRED}
     assert drive.assembler.decided.watermark == pending
 
 
@@ -182,9 +185,9 @@ def test_a_trajectory_whose_key_is_not_sealed_again_expires_by_its_own_age() -> 
     drive.wait(10)
     assert drive.members() == [("a",)]
     drive.wait(89)
-    assert drive.settled() == {}
+    assert drive.settled_offsets() == {}
     drive.wait(1)
-    assert drive.settled() == {0: SettleReason.EXPIRED}
+    assert drive.settled_offsets() == {0: SettleReason.EXPIRED}
 
 
 def test_an_expired_trajectory_takes_nobody_with_it() -> None:
@@ -197,7 +200,7 @@ def test_an_expired_trajectory_takes_nobody_with_it() -> None:
     drive.wait(85)
     drive.rollout("c", replica_id="r3")
     drive.wait(5)
-    assert drive.settled() == {0: SettleReason.EXPIRED}
+    assert drive.settled_offsets() == {0: SettleReason.EXPIRED}
     drive.rollout("d", replica_id="r0")
     drive.wait(10)
     assert drive.members() == [("a", "b"), ("c", "d")]
@@ -207,7 +210,7 @@ def test_an_expired_trajectory_takes_nobody_with_it() -> None:
 def test_what_outlived_its_group_leaves_the_order_of_ages_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(LAG_RECORDS_MAX, 40)
+    monkeypatch.setattr(LAG_ENTRIES_MAX, 40)
     drive = Drive(seal_timeout_s=10_000, expire_after_s=10_000)
     turn(drive, "t", 0, last=False)
     other = drive.rollout("other", example_id="ex-2")
@@ -217,6 +220,6 @@ def test_what_outlived_its_group_leaves_the_order_of_ages_as_it_is(
     while drive.assembler.position <= other + 41:
         drive.now_us += 1
         drive.rollout(f"u{drive.assembler.position}", example_id="ex-3")
-    assert drive.settled() == {other: SettleReason.EXPIRED}
+    assert drive.settled_offsets() == {other: SettleReason.EXPIRED}
     drive.rollout("c")
     assert ("t", "t", "c") in drive.members()

@@ -1,17 +1,19 @@
 """The state machine that turns one source partition into decisions.
 
-It decides by the log alone: the same records in the same order give the same decisions, however
-they are cut into polls and whenever they are flushed. Time is log time, the running maximum of the
-records' LogAppendTime; ``tick`` moves it on where nothing arrives.
+It decides by the log alone: the same entries in the same order give the same decisions, however
+they are cut into records and polls, and whenever they are flushed. (But for ``max_pending_bytes``,
+which bounds memory: it counts whole records.) Time is log time, the running maximum of the records'
+LogAppendTime; ``tick`` moves it on where nothing arrives.
 
 Rules of its own, where several would do:
 
 - A group's members are trajectories (distinct ``rollout_uid``); a member is complete when its last
   segment and every one before it were read. A group's rows are all segments of its complete
   members.
-- ``Failed`` members, broken chains, and rejected versions of a group that the producer named will
-  never come, so they count towards its size. Their offsets are settled together with the group,
-  so that a restart, which does not see settled offsets again, counts the same.
+- Failures, broken chains, rejected versions of a group that the producer named, and members whose
+  named arrays have other dtypes or shapes than those before them will never come, so they count
+  towards its size. Their entries are settled together with the group, so that a restart, which does
+  not see settled entries again, counts the same.
 - Whatever arrives for a group that is decided begins a new group under the same key; so do the
   trajectories that were not complete when it was sealed. The group is new, the trajectories are
   not: each expires by its own age, or one that never ends would live for as long as its key is
@@ -20,9 +22,8 @@ Rules of its own, where several would do:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-
-from rollstream.schemas.header import RolloutHeader
+from collections.abc import Callable, Collection, Iterable, Sequence
+from operator import itemgetter
 
 from rollstream.consumers.assembling.decisions import (
     NO_SEGMENT,
@@ -31,33 +32,38 @@ from rollstream.consumers.assembling.decisions import (
     DueGroup,
     Plan,
     Settlement,
+    SourceRun,
     segments_of,
+    values_of,
 )
 from rollstream.consumers.assembling.groups import PendingGroups
+from rollstream.consumers.assembling.held import HeldRecord, HeldRecords
 from rollstream.consumers.assembling.pending import (
     Chain,
     ChainState,
+    PendingEntry,
     PendingGroup,
     PendingKey,
     group_key,
-    pending_key,
 )
 from rollstream.runtime.config.sections import EnvironmentConfig
-from rollstream.schemas.codec import Segment
-from rollstream.schemas.events import Dispatched, Failed
 from rollstream.schemas.ids import SegmentId
+from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
 
-# A pending group expires at the latest when this many records were read after its first, and so
+# A pending group expires at the latest when this many entries were read after its first, and so
 # does a trajectory that is not complete: what is settled above the watermark is held in memory and
 # read again after a restart. The worst case is twice as many: a trajectory that was completed in a
 # later group waits for that group.
-LAG_RECORDS_MAX = 1_000_000
-_LOST_AT_ONCE = 1_024  # Lost offsets in one decision, so that a flush stays within its bounds.
+LAG_ENTRIES_MAX = 1_000_000
+_LOST_AT_ONCE = 1_024  # Lost entries in one decision, so that a flush stays within its bounds.
+_shared_values = itemgetter("group_size", "policy_version", "split", "lineage", "replica_id")
+_ENTRY_COLUMNS = ("rollout_uid", "segment_idx", "is_last_segment", "group_uid", "example_id")
+_Runs = Sequence[tuple[HeldRecord, int, int]]
 
 
 class Assembler:
-    """Decides what becomes of every offset of one source partition, each exactly once.
+    """Decides what becomes of every entry of one source partition, each exactly once.
 
     Args:
         environment: of the partition.
@@ -67,8 +73,10 @@ class Assembler:
 
     Attributes:
         position: the next offset to be read.
+        entries: how many were read, among them the one that is being decided.
         now_us: log time.
         pending: what is not decided.
+        held: the records that hold it.
         decided: what is decided and not committed, and the watermark.
     """
 
@@ -81,8 +89,10 @@ class Assembler:
         watermark: int = 0,
     ) -> None:
         self.position = watermark
+        self.entries = 0
         self.now_us = 0
         self.pending = PendingGroups(config)
+        self.held = HeldRecords(config.max_pending_bytes)
         self.decided = DecisionQueue(watermark)
         self._environment = environment
         self._strict = config.grouping == "strict"
@@ -95,80 +105,51 @@ class Assembler:
         self._uncommitted: set[SegmentId] = set()  # Segments that are pending or decided.
 
     def add(
-        self, offset: int, timestamp_us: int, event: Segment | Dispatched | Failed, size: int
+        self,
+        offset: int,
+        timestamp_us: int,
+        record: IngestRecord,
+        *,
+        settled: Collection[int] = (),
+        unreadable: Collection[int] = (),
     ) -> None:
-        """The next record; ``size`` is that of its bytes."""
-        assert offset == self.position, (offset, self.position)
-        self.position = offset + 1
-        if timestamp_us > self.now_us:
-            self._advance(timestamp_us)
-        if not isinstance(event, Segment):
-            self._add_control_event(offset, event)
-            return
-        header, pending = event.header, self.pending
-        uid = header.rollout_uid
-        idx = header.segment_idx
-        segment = (uid, idx) if idx else uid  # As `segment_id`, without a call for each rollout.
-        if segment in self._uncommitted or self._seen(segment):
-            self._settle_alone(Settlement(SettleReason.DUPLICATE, offset, uid, idx))
-            return
-        self._uncommitted.add(segment)
-        if self._accepted is not None and header.policy_version not in self._accepted:
-            self._reject(offset, header)
-            return
-        chain = pending.chains.get(uid) if pending.chains else None
-        if chain is None:
-            key = pending_key(header, self._strict)
-            group = pending.by_key.get(key) or self._begin(key, header.group_size)
-        else:
-            group = chain.group
-        if group.failed_uids and uid in group.failed_uids:
-            self._add_settlement(group, Settlement(SettleReason.FAILED, offset, uid, idx))
-            return
-        if self._cap is not None and chain is None:
-            taken = group.replicas.get(header.replica_id, 0)
-            if taken >= self._cap:
-                self._settle_alone(Settlement(SettleReason.REPLICA_CAP, offset, uid, idx))
-                return
-            group.replicas[header.replica_id] = taken + 1
-        group.size = max(group.size, header.group_size)
-        if header.split != "train":
-            group.split = header.split
-        group.records += 1
-        group.payload += size
-        pending.records += 1
-        pending.size += size
-        if chain is None and idx == 0 and header.is_last_segment:
-            group.offsets.append(offset)
-            group.segments.append(event)
-            group.members += 1
-            self._close_if_due(group)
-        else:
-            self._add_to_chain(group, chain, offset, event, size)
-        if pending.records > pending.records_max or pending.size > pending.size_max:
-            self._expire_over_limit()
+        """The next record: its entries in their order, besides those that an earlier owner
+        ``settled``. Those that are ``unreadable`` are settled as such."""
+        self._begin_offset(offset, timestamp_us, record.count, len(settled))
+        held = self.held.hold(record, offset)
+        self._add_entries(held, settled, unreadable)
+        self.decided.hold(self.held.take_freed())
+        self._keep_within_bytes()
 
     def unreadable(self, offset: int, timestamp_us: int) -> None:
-        """The next record cannot be read."""
-        self._pass_over(offset, timestamp_us)
-        self._settle_alone(Settlement(SettleReason.UNREADABLE, offset))
+        """The next record cannot be read: it counts as one entry."""
+        self._begin_offset(offset, timestamp_us, 1)
+        self.entries += 1
+        settlement = Settlement(SettleReason.UNREADABLE, offset, 0)
+        self.decided.append(Decision(None, (settlement,), (), 1, 0))
 
-    def skip(self, offset: int, timestamp_us: int) -> None:
-        """The next record was settled by an earlier owner: it only advances log time."""
-        self._pass_over(offset, timestamp_us)
-        self.decided.skip(offset)
+    def skip(self, offset: int, timestamp_us: int, count: int) -> None:
+        """The next record, of ``count`` entries, was settled by an earlier owner: it only advances
+        log time."""
+        self._begin_offset(offset, timestamp_us, count, count)
+        self.entries += count
 
-    def lost(self, end: int, settled: Callable[[int], bool]) -> None:
+    def lost(self, end: int, known: Callable[[int], tuple[int, Collection[int]]]) -> None:
         """Retention deleted every offset from the position up to ``end``, unread.
 
-        Those for which ``settled`` is true were settled by an earlier owner.
+        ``known`` returns how many entries an offset has, 1 where nobody knows, and which of them
+        were settled by an earlier owner.
         """
-        unread = []
+        unread: list[Settlement] = []
         for offset in range(self.position, end):
-            if settled(offset):
-                self.decided.skip(offset)
-            else:
-                unread.append(Settlement(SettleReason.LOST, offset))
+            count, settled = known(offset)
+            self.decided.begin(offset, count, len(settled))
+            self.entries += count
+            unread += [
+                Settlement(SettleReason.LOST, offset, entry)
+                for entry in range(count)
+                if entry not in settled
+            ]
         for first in range(0, len(unread), _LOST_AT_ONCE):
             chunk = unread[first : first + _LOST_AT_ONCE]
             self.decided.append(Decision(None, chunk, (), len(chunk), 0))
@@ -193,103 +174,209 @@ class Assembler:
         for decision in plan.decisions:
             self._uncommitted.difference_update(segments_of(decision))
 
-    # --- records ---
+    # --- entries ---
 
-    def _pass_over(self, offset: int, timestamp_us: int) -> None:
+    def _begin_offset(self, offset: int, timestamp_us: int, count: int, settled: int = 0) -> None:
         assert offset == self.position, (offset, self.position)
         self.position = offset + 1
+        self.decided.begin(offset, count, settled)
         if timestamp_us > self.now_us:
             self._advance(timestamp_us)
 
-    def _begin(self, key: PendingKey, group_size: int) -> PendingGroup:
-        """A new group, by the record that was read last; its size is the producer's, if any."""
-        return self.pending.begin(key, group_size or self._target, self.position - 1, self.now_us)
+    def _add_entries(
+        self, held: HeldRecord, settled: Collection[int], unreadable: Collection[int]
+    ) -> None:
+        record, pending, accepted = held.record, self.pending, self._accepted
+        seen, uncommitted, by_key = self._seen, self._uncommitted, pending.by_key
+        strict, passed = self._strict, bool(settled or unreadable)
+        plain = self._cap is None and not record.token_arrays
+        shared = list(map(_shared_values, record.header["shared"]))
+        columns = zip(
+            record.kinds,
+            *map(record.values, _ENTRY_COLUMNS),
+            record.shared_indexes,
+            strict=True,
+        )
+        for entry, (kind, uid, idx, is_last, group_uid, example_id, of) in enumerate(columns):
+            self.entries += 1
+            if passed and (entry in settled or entry in unreadable):
+                self._pass_over(
+                    PendingEntry(held, entry), SettleReason.UNREADABLE, entry in settled
+                )
+                continue
+            group_size, version, split, lineage, replica_id = shared[of]
+            if kind:
+                self._add_control(held, entry, uid, (group_uid, example_id), group_size)
+                continue
+            segment = (uid, idx) if idx else uid  # As `segment_id`, without a call for each.
+            if segment in uncommitted or seen(segment):
+                self._pass_over(PendingEntry(held, entry, uid, idx), SettleReason.DUPLICATE)
+                continue
+            uncommitted.add(segment)
+            named: PendingKey = (group_uid, example_id)
+            inferred = ("", example_id, version if strict else "", split, lineage)
+            key = named if group_uid else inferred
+            chain = pending.chains.get(uid) if pending.chains else None
+            if accepted is not None and version not in accepted:
+                self._reject(PendingEntry(held, entry, uid, idx), chain, key, group_size)
+                continue
+            group = by_key.get(key) if chain is None else chain.group
+            if group is None:
+                group = self._begin(key, group_size)
+            if group.failed_uids or not plain:
+                row = PendingEntry(held, entry, uid, idx)
+                if not self._admits(row, group, chain, replica_id):
+                    continue
+            group.size = max(group.size, group_size)
+            if split != "train":
+                group.split = split
+            group.entries += 1
+            pending.entries += 1
+            if chain is None and is_last and not idx:
+                group.append(held, entry)
+                group.members += 1
+            else:
+                row = PendingEntry(held, entry, uid, idx)
+                self._extend(row, is_last, group, chain, replica_id)
+            if group.overdue or group.members + group.failed >= group.size:
+                self._close_if_due(group)
+            if pending.entries > pending.entries_max:
+                self._expire_over_limit()
 
-    def _add_control_event(self, offset: int, event: Dispatched | Failed) -> None:
-        if isinstance(event, Dispatched):
-            settlement = Settlement(SettleReason.DISPATCHED, offset)
-            failed = 0
-        else:
-            settlement = Settlement(SettleReason.FAILED, offset, event.rollout_uid, NO_SEGMENT)
-            failed = event.count
-        uid = settlement.rollout_uid
-        chain = self.pending.chains.get(uid) if failed else None
+    def _pass_over(self, entry: PendingEntry, reason: SettleReason, settled: bool = False) -> None:
+        """The entry belongs to no group; it may be ``settled`` already."""
+        self.held.release(entry.held, entry.entry, entry.entry + 1)
+        if not settled:
+            self.decided.append(Decision(None, (entry.settlement(reason),), (), 1, 0))
+
+    def _begin(self, key: PendingKey, group_size: int) -> PendingGroup:
+        """A new group, by the entry that was read last; its size is the producer's, if any."""
+        return self.pending.begin(key, group_size or self._target, self.entries, self.now_us)
+
+    def _admits(
+        self, segment: PendingEntry, group: PendingGroup, chain: Chain | None, replica_id: str
+    ) -> bool:
+        """Whether the segment may be in the group; else it is settled."""
+        if segment.uid in group.failed_uids:
+            self._settle_with(group, segment, SettleReason.FAILED)
+            return False
+        cap = self._cap if chain is None else None
+        taken = group.replicas.get(replica_id, 0)
+        if cap is not None and taken >= cap:
+            self._pass_over(segment, SettleReason.REPLICA_CAP)
+            return False
+        if not group.agrees(segment):
+            self._fail_member(segment, group, chain, SettleReason.ARRAY_MISMATCH)
+            return False
+        if cap is not None:
+            group.replicas[replica_id] = taken + 1
+        return True
+
+    def _reject(
+        self, segment: PendingEntry, chain: Chain | None, key: PendingKey, group_size: int
+    ) -> None:
+        """The segment's policy version is not accepted."""
+        group_uid, *_ = key
         if chain is not None:
             group = chain.group
-        elif event.group_uid:
-            key = (event.group_uid, event.example_id)
-            group = self.pending.by_key.get(key) or self._begin(key, event.group_size)
+        elif group_uid:
+            group = self.pending.by_key.get(key) or self._begin(key, group_size)
+        else:
+            self._pass_over(segment, SettleReason.VERSION_REJECTED)
+            return
+        self._fail_member(segment, group, chain, SettleReason.VERSION_REJECTED)
+
+    def _fail_member(
+        self, segment: PendingEntry, group: PendingGroup, chain: Chain | None, reason: SettleReason
+    ) -> None:
+        """The segment, and what there is of its trajectory, are settled with the group, which
+        lacks that member for ever."""
+        if chain is not None:
+            self._drop_chain(segment.uid, chain, reason)
+        if segment.uid not in group.failed_uids:
+            group.failed += 1
+            group.failed_uids.add(segment.uid)
+        self._settle_with(group, segment, reason)
+
+    def _add_control(
+        self, held: HeldRecord, entry: int, uid: str, named: PendingKey, group_size: int
+    ) -> None:
+        """A dispatch, or a failure, of the group that is ``named``: group_uid and example_id."""
+        failure = held.record.failures.get(entry)
+        if failure is None:
+            control, reason, failed = PendingEntry(held, entry), SettleReason.DISPATCHED, 0
+        else:
+            control = PendingEntry(held, entry, uid, NO_SEGMENT)
+            reason, failed = SettleReason.FAILED, failure.count
+        uid = control.uid
+        if uid:
+            # A member fails once, however often it is reported and for whatever reasons.
+            report = (uid, NO_SEGMENT)
+            if report in self._uncommitted or self._seen(report):
+                self._pass_over(control, SettleReason.DUPLICATE)
+                return
+            self._uncommitted.add(report)
+        group_uid, _ = named
+        chain = self.pending.chains.get(uid) if uid else None
+        if chain is not None:
+            group = chain.group
+        elif group_uid:
+            group = self.pending.by_key.get(named) or self._begin(named, group_size)
         else:
             # Without a group_uid its inferred group is unknown.
-            self._settle_alone(settlement)
+            self._pass_over(control, reason)
             return
-        group.size = max(group.size, event.group_size)
+        group.size = max(group.size, group_size)
         if chain is not None:
             self._drop_chain(uid, chain, SettleReason.FAILED)
-        # A member fails once, however often it is reported and for whatever reasons.
-        if failed and uid not in group.failed_uids:
+        if uid not in group.failed_uids:
             group.failed += failed
-        if failed and uid:
+        if uid:
             group.failed_uids.add(uid)
-        self._add_settlement(group, settlement)
+        self._settle_with(group, control, reason)
 
-    def _add_settlement(self, group: PendingGroup, settlement: Settlement) -> None:
-        group.settlements.append(settlement)
-        group.records += 1
-        self.pending.records += 1
+    def _settle_with(self, group: PendingGroup, entry: PendingEntry, reason: SettleReason) -> None:
+        """The entry is settled together with the group."""
+        self.held.release(entry.held, entry.entry, entry.entry + 1)
+        group.settlements.append(entry.settlement(reason))
+        group.entries += 1
+        self.pending.entries += 1
         self._close_if_due(group)
         self._expire_over_limit()
 
-    def _reject(self, offset: int, header: RolloutHeader) -> None:
-        reason, uid = SettleReason.VERSION_REJECTED, header.rollout_uid
-        settlement = Settlement(reason, offset, uid, header.segment_idx)
-        chain = self.pending.chains.get(uid)
-        if chain is not None:
-            group = chain.group
-            self._drop_chain(uid, chain, reason)
-        elif header.group_uid:
-            key = pending_key(header, self._strict)
-            group = self.pending.by_key.get(key) or self._begin(key, header.group_size)
-        else:
-            self._settle_alone(settlement)
-            return
-        if uid not in group.failed_uids:
-            group.failed += 1
-            group.failed_uids.add(uid)
-        self._add_settlement(group, settlement)
-
     # --- trajectories ---
 
-    def _add_to_chain(
-        self, group: PendingGroup, chain: Chain | None, offset: int, segment: Segment, size: int
+    def _extend(
+        self,
+        segment: PendingEntry,
+        is_last: bool,
+        group: PendingGroup,
+        chain: Chain | None,
+        replica_id: str,
     ) -> None:
-        uid = segment.header.rollout_uid
+        uid = segment.uid
         if chain is None:
-            chain = self.pending.begin_chain(uid, group, offset, self.now_us)
-        state = chain.add(offset, segment, size)
+            chain = self.pending.begin_chain(uid, group, self.entries, self.now_us, replica_id)
+        state = chain.add(segment, is_last)
         if state is ChainState.COMPLETE:
             self.pending.remove_chain(uid, chain)
-            for row_offset, row in chain.rows():
-                group.offsets.append(row_offset)
-                group.segments.append(row)
+            for row in chain.rows():
+                group.append(row.held, row.entry)
             group.members += 1
         elif state is ChainState.BROKEN:
             self._drop_chain(uid, chain, SettleReason.BROKEN_CHAIN)
             group.failed += 1
             # Its later segments must not begin a trajectory that can never be complete.
             group.failed_uids.add(uid)
-        self._close_if_due(group)
 
     def _drop_chain(self, uid: str, chain: Chain, reason: SettleReason) -> None:
-        """Settles the trajectory's segments together with its group."""
-        group = chain.group
+        """Settles the trajectory's segments together with its group; only their numbers are kept
+        until then."""
         self.pending.remove_chain(uid, chain)
-        group.payload -= chain.size  # Only the offsets are kept.
-        self.pending.size -= chain.size
-        group.settlements += [
-            Settlement(reason, offset, uid, segment.header.segment_idx)
-            for offset, segment in sorted(chain.rows())  # As they came.
-        ]
+        rows = sorted(chain.rows(), key=lambda row: (row.held.offset, row.entry))  # As they came.
+        chain.group.settlements += [row.settlement(reason) for row in rows]
+        for row in rows:
+            self.held.release(row.held, row.entry, row.entry + 1)
 
     # --- time and bounds ---
 
@@ -299,7 +386,7 @@ class Assembler:
         while (group := pending.next_timed_out(now_us)) is not None:
             if group.members >= self._min_size:
                 self._seal(group, SealReason.TIMEOUT)
-        lag_limit = self.position - LAG_RECORDS_MAX
+        lag_limit = self.entries + 1 - LAG_ENTRIES_MAX
         while (group := pending.next_expired(now_us, lag_limit)) is not None:
             self._expire(group)
         # Those that are left are too old only where they outlived the group that they came with.
@@ -307,16 +394,26 @@ class Assembler:
             chain = pending.next_expired_chain(now_us, lag_limit)
             if chain is None:
                 return
-            self._settle_expired((), chain.rows(), chain.size)
+            self._settle_expired((), [(r.held, r.entry, r.entry + 1) for r in chain.rows()])
 
     def _expire_over_limit(self) -> None:
-        """While a bound is exceeded, the oldest group expires. Reading goes on, for the members
-        that would complete the others are still to come."""
-        pending = self.pending
-        while pending.records > pending.records_max or pending.size > pending.size_max:
-            oldest = pending.oldest()
-            assert oldest is not None, "something is pending"
-            self._expire(oldest)
+        """While too many entries are pending, the oldest group expires. Reading goes on, for the
+        members that would complete the others are still to come."""
+        while self.pending.entries > self.pending.entries_max:
+            self._expire_oldest()
+
+    def _keep_within_bytes(self) -> None:
+        """The same for the bytes that are held, once what need not be held is not."""
+        held = self.held
+        held.copy_out()
+        while held.size > held.size_max:
+            self._expire_oldest()
+            held.copy_out()
+
+    def _expire_oldest(self) -> None:
+        oldest = self.pending.oldest()
+        assert oldest is not None, "something is pending"
+        self._expire(oldest)
 
     # --- decisions ---
 
@@ -329,40 +426,54 @@ class Assembler:
     def _seal(self, group: PendingGroup, reason: SealReason) -> None:
         """Decides the group; where every member failed, its settlements alone."""
         self.pending.remove(group)
+        runs = list(group.complete_runs())
         due = None
-        if group.members:
+        if runs:
+            sources = [held.source(first, stop) for held, first, stop in runs]
             due = DueGroup(
-                group_key(self._environment, group.segments[0].header, self._strict),
+                group_key(self._environment, sources[0], self._strict),
                 group.split,
                 reason,
                 group.failed,
-                group.offsets,
-                group.segments,
+                sources,
+                group.signatures,
                 group.first_ts,
             )
-        payload = group.payload - sum(chain.size for chain in group.chains.values())
-        records = len(group.offsets) + len(group.settlements)
-        self.decided.append(Decision(due, group.settlements, (), records, payload))
+        self._decide(due, group.settlements, (), runs)
         if group.chains:
             self.pending.move_chains(group, self._begin(group.key, group.size))
 
     def _expire(self, group: PendingGroup) -> None:
         self.pending.remove(group)
-        rows = list(zip(group.offsets, group.segments, strict=True))
+        runs = list(group.complete_runs())
         for uid, chain in group.chains.items():
             del self.pending.chains[uid]
-            rows += chain.rows()
-        self._settle_expired(group.settlements, rows, group.payload)
+            runs += [(row.held, row.entry, row.entry + 1) for row in chain.rows()]
+        self._settle_expired(group.settlements, runs)
 
-    def _settle_expired(
-        self, settlements: Iterable[Settlement], rows: Sequence[tuple[int, Segment]], size: int
-    ) -> None:
+    def _settle_expired(self, settlements: Iterable[Settlement], runs: _Runs) -> None:
+        sources = [held.source(first, stop) for held, first, stop in runs]
         settled = list(settlements)
-        settled += [
-            Settlement(SettleReason.EXPIRED, offset, s.header.rollout_uid, s.header.segment_idx)
-            for offset, s in rows
-        ]
-        self.decided.append(Decision(None, settled, tuple(rows), len(settled), size))
+        for source in sources:
+            uids, idxs = (values_of((source,), name) for name in ("rollout_uid", "segment_idx"))
+            settled += [
+                Settlement(SettleReason.EXPIRED, source.offset, entry, uid, idx)
+                for entry, (uid, idx) in enumerate(zip(uids, idxs, strict=True), source.entry)
+            ]
+        self._decide(None, settled, sources, runs)
 
-    def _settle_alone(self, settlement: Settlement) -> None:
-        self.decided.append(Decision(None, (settlement,), (), 1, 0))
+    def _decide(
+        self,
+        group: DueGroup | None,
+        settled: Sequence[Settlement],
+        incomplete: Sequence[SourceRun],
+        runs: _Runs,
+    ) -> None:
+        """``runs`` are the rows that are written, and pending no more."""
+        size = sum(self.held.release(*run) for run in runs)
+        entries = len(settled)
+        if group is not None:
+            entries += sum(stop - first for _, first, stop in runs)
+        self.decided.append(
+            Decision(group, settled, incomplete, entries, size), self.held.take_freed()
+        )

@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from rollstream.schemas.codec import Segment
+from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.ids import GroupKey, SegmentId, segment_id
+from rollstream.schemas.ingest.gather import Run, signatures
+from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
 
 # Bytes of one flush event, well below RECORD_BYTES_MAX of a topic.
 EVENT_BYTES_MAX = 8 * 1024 * 1024
-NO_SEGMENT = -1  # The segment of a record that names a trajectory and is no segment of it.
+NO_SEGMENT = -1  # The segment of an entry that names a trajectory and is no segment of it.
 # At most, beside names. A file's path has an environment's name and a policy version, escaped.
 _FILE_EVENT_BYTES = 640
 _GROUP_EVENT_BYTES = 384 + _FILE_EVENT_BYTES  # A group, and a file that has no other.
-_RECORD_EVENT_BYTES = 80
-_repeated_names = attrgetter("rollout_uid", "replica_id", "stop_reason")
+_ENTRY_EVENT_BYTES = 96  # One of a record that has no other, so that its offset is touched too.
+_REPEATED_NAMES = ("rollout_uid", "replica_id", "stop_reason")
+
+
+class SourceRun(NamedTuple):
+    """Segments that follow one another in one record of the ingest log.
+
+    Attributes:
+        record: that holds them, as the entries ``first`` to ``stop``.
+        offset: of the record as it stands in the log.
+        entry: the number of the first one there.
+    """
+
+    record: IngestRecord
+    first: int
+    stop: int
+    offset: int
+    entry: int
+
+    @property
+    def gathered(self) -> Run:
+        """As ``gather`` takes it."""
+        return Run(self.record, self.first, self.stop)
 
 
 class Settlement(NamedTuple):
-    """Why an offset ends without a readable group. ``rollout_uid`` is empty where the record names
-    none."""
+    """Why an entry ends without a readable group. ``rollout_uid`` is empty where it names none."""
 
     reason: SettleReason
     offset: int
+    entry: int
     rollout_uid: str = ""
     segment_idx: int = 0
 
@@ -39,7 +61,8 @@ class DueGroup(NamedTuple):
     Attributes:
         key: what the members share; with ``rollstream.schemas.ids.group_id`` it names the group.
         split: ``train`` where every member is; else that of one that is not.
-        offsets: of the rows, in the source partition.
+        runs: the rows; where these stand together in a record, they are one run.
+        signatures: dtype and trailing shape of each named array that any member has.
         first_ts: log time of the group's first record, microseconds.
     """
 
@@ -47,26 +70,26 @@ class DueGroup(NamedTuple):
     split: str
     reason: SealReason
     failed_members: int
-    offsets: Sequence[int]
-    segments: Sequence[Segment]
+    runs: Sequence[SourceRun]
+    signatures: Mapping[str, ArraySignature]
     first_ts: int
 
 
 class Decision(NamedTuple):
-    """What becomes of some offsets, together: a group with everything that ends with it, or
+    """What becomes of some entries, together: a group with everything that ends with it, or
     settlements alone. Fixed once made; later records never change it.
 
     Attributes:
-        settled: the offsets that end without a readable group.
-        incomplete: (offset, segment) of those settled ones that are kept for people.
-        records: offsets that it settles.
+        settled: the entries that end without a readable group.
+        incomplete: those of them that are kept for people.
+        entries: how many it settles.
         size: payload bytes that it writes.
     """
 
     group: DueGroup | None
     settled: Sequence[Settlement]
-    incomplete: Sequence[tuple[int, Segment]]
-    records: int
+    incomplete: Sequence[SourceRun]
+    entries: int
     size: int
 
 
@@ -76,32 +99,41 @@ class Plan(NamedTuple):
     Attributes:
         number: counts plans, so that a stale one cannot be committed.
         watermark: the low watermark once the plan is committed.
+        touched: how many entries each offset has of which the plan settles any; offsets rise.
         now_us: log time that decided.
+        entries: how many it settles.
     """
 
     number: int
     decisions: tuple[Decision, ...]
     watermark: int
+    touched: Mapping[int, int]
     now_us: int
-    records: int
+    entries: int
     size: int
 
 
-def offsets_of(decisions: Iterable[Decision]) -> Iterator[int]:
-    """Every offset that the decisions settle."""
+def values_of(runs: Iterable[SourceRun], name: str) -> list[Any]:
+    """One value a segment of these runs, of a text or a number."""
+    return list(chain.from_iterable(run.record.values(name)[run.first : run.stop] for run in runs))
+
+
+def entries_of(decisions: Iterable[Decision]) -> Iterator[tuple[int, int]]:
+    """(offset, entry) of all that the decisions settle."""
     for decision in decisions:
-        if decision.group is not None:
-            yield from decision.group.offsets
+        for _, first, stop, offset, entry in _rows(decision):
+            for number in range(entry, entry + stop - first):
+                yield offset, number
         for settlement in decision.settled:
-            yield settlement.offset
+            yield settlement.offset, settlement.entry
 
 
 def segments_of(decision: Decision) -> Iterator[SegmentId]:
     """The segments that a decision settles; a duplicate settles none."""
-    segments = () if decision.group is None else decision.group.segments
-    for segment in segments:
-        yield segment_id(segment.header.rollout_uid, segment.header.segment_idx)
-    for reason, _, uid, idx in decision.settled:
+    for run in _rows(decision):
+        uids, idxs = (run.record.values(name) for name in ("rollout_uid", "segment_idx"))
+        yield from map(segment_id, uids[run.first : run.stop], idxs[run.first : run.stop])
+    for reason, _, _, uid, idx in decision.settled:
         if uid and reason is not SettleReason.DUPLICATE:
             yield segment_id(uid, idx)
 
@@ -109,20 +141,24 @@ def segments_of(decision: Decision) -> Iterator[SegmentId]:
 def event_bytes(decision: Decision) -> int:
     """An upper bound of what the decision adds to a flush event. Names are counted in full, since
     producers choose how long they are."""
-    total = _RECORD_EVENT_BYTES * decision.records
+    total = _ENTRY_EVENT_BYTES * decision.entries
     if decision.settled:
         total += _utf8_bytes(settlement.rollout_uid for settlement in decision.settled)
     if decision.incomplete:
-        versions = {segment.header.policy_version for _, segment in decision.incomplete}
-        total += _FILE_EVENT_BYTES * len(versions)
+        versions = set(values_of(decision.incomplete, "policy_version"))
+        arrays = {tuple(signatures([run.gathered]).items()) for run in decision.incomplete}
+        total += _FILE_EVENT_BYTES * len(versions) * len(arrays)
     group = decision.group
     if group is not None:
-        headers = [segment.header for segment in group.segments]
-        lineages = {header.lineage for header in headers}  # One of them is repeated.
+        lineages = set(values_of(group.runs, "lineage"))  # One of them is repeated.
         of_group = (*lineages, group.key.example_id, group.key.group_uid, group.split)
-        of_members = chain.from_iterable(map(_repeated_names, headers))
+        of_members = chain.from_iterable(values_of(group.runs, name) for name in _REPEATED_NAMES)
         total += _GROUP_EVENT_BYTES + _utf8_bytes(chain(of_group, of_members))
     return total
+
+
+def _rows(decision: Decision) -> Sequence[SourceRun]:
+    return () if decision.group is None else decision.group.runs
 
 
 def _utf8_bytes(names: Iterable[str]) -> int:
@@ -134,50 +170,72 @@ class DecisionQueue:
     """Decisions in the order in which they were made, and the low watermark of those committed.
 
     Attributes:
-        watermark: every offset below it is settled and committed.
-        records: offsets that are decided and not committed.
+        watermark: every entry of every offset below it is settled and committed.
+        entries: that are decided and not committed.
         size: payload bytes that are decided and not committed.
+        held: bytes of the records that are kept in memory for these decisions alone.
     """
 
     def __init__(self, watermark: int) -> None:
         self.watermark = watermark
-        self.records = 0
+        self.entries = 0
         self.size = 0
+        self.held = 0
         self._queue: deque[Decision] = deque()
+        self._held: deque[int] = deque()  # Bytes that are kept until this decision is committed.
         self._plans = 0
-        self._settled: set[int] = set()  # Offsets above the watermark.
+        self._end = watermark
+        # Of offsets from the watermark to the end that have an unsettled entry.
+        self._counts: dict[int, int] = {}  # Entries.
+        self._settled: dict[int, int] = {}  # Committed entries, where there are any.
 
-    def skip(self, offset: int) -> None:
-        """The offset was settled before this queue began."""
-        self._settle((offset,))
+    def begin(self, offset: int, count: int, settled: int = 0) -> None:
+        """The next offset has ``count`` entries, of which others settled some before."""
+        assert offset == self._end, (offset, self._end)
+        assert 0 <= settled <= count, (settled, count)
+        self._end = offset + 1
+        if settled < count:
+            self._counts[offset] = count
+            if settled:
+                self._settled[offset] = settled
+        elif offset == self.watermark:
+            self.watermark = self._next_unsettled({})
 
-    def append(self, decision: Decision) -> None:
-        """Adds the newest decision."""
+    def append(self, decision: Decision, held: int = 0) -> None:
+        """Adds the newest decision; ``held`` as ``hold`` takes it."""
         self._queue.append(decision)
-        self.records += decision.records
+        self._held.append(0)
+        self.entries += decision.entries
         self.size += decision.size
+        self.hold(held)
 
-    def plan(self, records_max: int, size_max: int, now_us: int) -> Plan | None:
+    def hold(self, size: int) -> None:
+        """Records of so many bytes are kept by nothing but decisions of this queue, if any."""
+        if self._held:
+            self._held[-1] += size
+            self.held += size
+
+    def plan(self, entries_max: int, size_max: int, now_us: int) -> Plan | None:
         """The oldest decisions within these bounds (always one at least); None without any. The
         same come again until they are committed. ``now_us`` is log time."""
         decisions: list[Decision] = []
-        records = size = event_size = 0
+        entries = size = event_size = 0
         for decision in self._queue:
-            records += decision.records
+            entries += decision.entries
             size += decision.size
             event_size += event_bytes(decision)
-            over = records > records_max or size > size_max or event_size > EVENT_BYTES_MAX
+            over = entries > entries_max or size > size_max or event_size > EVENT_BYTES_MAX
             if decisions and over:
-                records -= decision.records
+                entries -= decision.entries
                 size -= decision.size
                 break
             decisions.append(decision)
         if not decisions:
             return None
-        planned, watermark = set(offsets_of(decisions)), self.watermark
-        while watermark in planned or watermark in self._settled:
-            watermark += 1
-        return Plan(self._plans, tuple(decisions), watermark, now_us, records, size)
+        by_offset = _settled_by_offset(decisions)
+        touched = {offset: self._counts[offset] for offset in sorted(by_offset)}
+        watermark = self._next_unsettled(by_offset)
+        return Plan(self._plans, tuple(decisions), watermark, touched, now_us, entries, size)
 
     def commit(self, plan: Plan) -> None:
         """Removes what a confirmed plan settled, and moves the watermark."""
@@ -186,16 +244,39 @@ class DecisionQueue:
         for decision in plan.decisions:
             first = self._queue.popleft()
             assert first is decision, "decisions are committed in order"
-        self.records -= plan.records
+            self.held -= self._held.popleft()
+        self.entries -= plan.entries
         self.size -= plan.size
-        self._settle(offsets_of(plan.decisions))
+        for offset, number in _settled_by_offset(plan.decisions).items():
+            settled = self._settled.get(offset, 0) + number
+            count = self._counts[offset]
+            assert settled <= count, f"an entry of offset {offset} is settled twice"
+            if settled < count:
+                self._settled[offset] = settled
+            else:
+                del self._counts[offset]
+                self._settled.pop(offset, None)
+        self.watermark = self._next_unsettled({})
         assert self.watermark == plan.watermark, (self.watermark, plan.watermark)
 
-    def _settle(self, offsets: Iterable[int]) -> None:
-        for offset in offsets:
-            assert offset >= self.watermark, (offset, self.watermark)
-            assert offset not in self._settled, f"offset {offset} is settled twice"
-            self._settled.add(offset)
-        while self.watermark in self._settled:
-            self._settled.remove(self.watermark)
-            self.watermark += 1
+    def _next_unsettled(self, further: Mapping[int, int]) -> int:
+        """The watermark, where so many further entries of these offsets were settled."""
+        watermark, counts, settled = self.watermark, self._counts, self._settled
+        while watermark < self._end:
+            left = counts.get(watermark, 0) - settled.get(watermark, 0)
+            if left > further.get(watermark, 0):
+                break
+            watermark += 1
+        return watermark
+
+
+def _settled_by_offset(decisions: Collection[Decision]) -> dict[int, int]:
+    """How many entries of each offset the decisions settle."""
+    found: dict[int, int] = {}
+    for decision in decisions:
+        for _, first, stop, offset, _ in _rows(decision):
+            found[offset] = found.get(offset, 0) + stop - first
+        for settlement in decision.settled:
+            offset = settlement.offset
+            found[offset] = found.get(offset, 0) + 1
+    return found

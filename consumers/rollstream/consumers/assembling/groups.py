@@ -19,26 +19,23 @@ class PendingGroups:
     Attributes:
         by_key: the groups, by what their members share.
         chains: trajectories that are not complete, by uid, in whichever group they are now.
-        records: offsets that groups hold; ``records_max`` is their bound.
-        size: payload bytes that groups hold; ``size_max`` is their bound.
+        entries: that groups hold; ``entries_max`` is their bound.
     """
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self.by_key: OrderedDict[PendingKey, PendingGroup] = OrderedDict()
         self.chains: OrderedDict[str, Chain] = OrderedDict()
-        self.records = 0
-        self.size = 0
-        self.records_max = config.max_pending_rollouts
-        self.size_max = config.max_pending_bytes
+        self.entries = 0
+        self.entries_max = config.max_pending_rollouts
         # Groups whose seal time-out has not passed; all others are older.
         self._fresh: OrderedDict[PendingKey, PendingGroup] = OrderedDict()
         self._capped = config.max_per_replica is not None
         self._seal_timeout_us = round(config.seal_timeout_s * 1e6)
         self._expire_after_us = round(config.expire_after_s * 1e6)
 
-    def begin(self, key: PendingKey, size: int, offset: int, now_us: int) -> PendingGroup:
+    def begin(self, key: PendingKey, size: int, entry: int, now_us: int) -> PendingGroup:
         """A new group, under a key that no pending one has."""
-        group = self.by_key[key] = self._fresh[key] = PendingGroup(key, size, offset, now_us)
+        group = self.by_key[key] = self._fresh[key] = PendingGroup(key, size, entry, now_us)
         return group
 
     def remove(self, group: PendingGroup) -> None:
@@ -46,8 +43,7 @@ class PendingGroups:
         del self.by_key[group.key]
         if not group.overdue:
             del self._fresh[group.key]
-        self.records -= group.records
-        self.size -= group.payload
+        self.entries -= group.entries
 
     def oldest(self) -> PendingGroup | None:
         """The group that began first; None without any."""
@@ -72,17 +68,19 @@ class PendingGroups:
         return None
 
     def next_expired(self, now_us: int, lag_limit: int) -> PendingGroup | None:
-        """The oldest group, where it waited for longer than it may, or began below the offset
+        """The oldest group, where it waited for longer than it may, or began before the entry
         ``lag_limit``."""
         for group in self.by_key.values():
-            if group.first_offset < lag_limit or group.first_ts + self._expire_after_us <= now_us:
+            if group.first_entry < lag_limit or group.first_ts + self._expire_after_us <= now_us:
                 return group
             break
         return None
 
-    def begin_chain(self, uid: str, group: PendingGroup, offset: int, now_us: int) -> Chain:
-        """A trajectory that begins with the segment at ``offset``, in the group."""
-        chain = self.chains[uid] = group.chains[uid] = Chain(group, offset, now_us)
+    def begin_chain(
+        self, uid: str, group: PendingGroup, entry: int, now_us: int, replica_id: str
+    ) -> Chain:
+        """A trajectory that begins with a segment, in the group."""
+        chain = self.chains[uid] = group.chains[uid] = Chain(group, entry, now_us, replica_id)
         return chain
 
     def remove_chain(self, uid: str, chain: Chain) -> None:
@@ -90,21 +88,19 @@ class PendingGroups:
         del self.chains[uid], chain.group.chains[uid]
 
     def next_expired_chain(self, now_us: int, lag_limit: int) -> Chain | None:
-        """Removes, with its records, the oldest trajectory that is too old in the same way. A group
+        """Removes, with its entries, the oldest trajectory that is too old in the same way. A group
         that holds nothing else goes too."""
         uid, chain = next(iter(self.chains.items()))
         young = chain.first_ts + self._expire_after_us > now_us
-        if young and chain.first_offset >= lag_limit:
+        if young and chain.first_entry >= lag_limit:
             return None
         group = chain.group
         self.remove_chain(uid, chain)
-        group.records -= len(chain.rows())
-        group.payload -= chain.size
-        self.records -= len(chain.rows())
-        self.size -= chain.size
+        group.entries -= len(chain.rows())
+        self.entries -= len(chain.rows())
         if self._capped:
             group.replicas[chain.replica_id] -= 1
-        if group.records == 0:
+        if group.entries == 0:
             self.remove(group)
         return chain
 
@@ -113,12 +109,13 @@ class PendingGroups:
         for uid, chain in decided.chains.items():
             chain.group = rest
             rest.chains[uid] = chain
-            rest.records += len(chain.rows())
-            rest.payload += chain.size
+            rest.entries += len(chain.rows())
             if self._capped:
                 rest.replicas[chain.replica_id] = rest.replicas.get(chain.replica_id, 0) + 1
-            for _, segment in chain.rows():
-                if segment.header.split != "train":
-                    rest.split = segment.header.split
-        self.records += rest.records
-        self.size += rest.payload
+            for row in chain.rows():
+                agrees = rest.agrees(row)
+                assert agrees, "they agreed in the group that they come from"
+                split = row.value("split")
+                if split != "train":
+                    rest.split = split
+        self.entries += rest.entries

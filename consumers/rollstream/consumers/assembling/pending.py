@@ -1,10 +1,10 @@
 """A group that is not decided yet, and its trajectories that are not complete yet.
 
-Which group a record belongs to: with ``group_uid`` the producer said so, and the example is part of
-the key only so that one uid used twice by mistake never joins rollouts of two problems. Without it
-the key is inferred: strict (example, policy version) or mixed (example); split and lineage always
-separate, since a group has one of each. Groups hold whole trajectories, so the key's segment is
-that of the first, 0.
+Which group a segment belongs to: with ``group_uid`` the producer said so, and the example is part
+of the key only so that one uid used twice by mistake never joins rollouts of two problems. Without
+it the key is inferred: strict (example, policy version) or mixed (example); split and lineage
+always separate, since a group has one of each. Groups hold whole trajectories, so the key's segment
+is that of the first, 0.
 
 Whether a trajectory's segments form one unbroken chain: segment k > 0 may say what it continues.
 ``continuation_of`` is then the trajectory's own ``rollout_uid``, and ``prefix_hash`` names all
@@ -14,31 +14,53 @@ producer does not say.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise
+from typing import Any, NamedTuple
 
-from rollstream.schemas.header import RolloutHeader
-
-from rollstream.consumers.assembling.decisions import Settlement
-from rollstream.schemas.codec import Segment
+from rollstream.consumers.assembling.decisions import Settlement, SourceRun
+from rollstream.consumers.assembling.held import HeldRecord
+from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.ids import GroupKey, prefix_hash
+from rollstream.schemas.reasons import SettleReason
 
 PendingKey = tuple[str, ...]
+"""(group_uid, example_id), or ('', example_id, policy version or '', split, lineage)."""
 
 
-def pending_key(header: RolloutHeader, strict: bool) -> PendingKey:
-    """The key of the pending group that the rollout belongs to."""
-    if header.group_uid:
-        return (header.group_uid, header.example_id)
-    policy = header.policy_version if strict else ""
-    return ("", header.example_id, policy, header.split, header.lineage)
+class PendingEntry(NamedTuple):
+    """One entry; ``uid`` and ``segment_idx`` as a settlement names it."""
+
+    held: HeldRecord
+    entry: int
+    uid: str = ""
+    segment_idx: int = 0
+
+    def settlement(self, reason: SettleReason) -> Settlement:
+        """Why it ends without a readable group."""
+        return Settlement(reason, self.held.offset, self.entry, self.uid, self.segment_idx)
+
+    def value(self, name: str) -> Any:
+        """A text or a number of it."""
+        return self.held.record.values(name)[self.held.index(self.entry)]
+
+    def tokens(self, name: str) -> memoryview:
+        """An array that every segment has, packed."""
+        record, index = self.held.record, self.held.index(self.entry)
+        run = record.arrays.get(name)
+        return memoryview(b"") if run is None else record.bytes_of(run, index, index + 1)
 
 
-def group_key(environment: str, header: RolloutHeader, strict: bool) -> GroupKey:
-    """The key of the sealed group that has this header in its first row."""
-    policy = header.policy_version if strict and not header.group_uid else ""
-    return GroupKey(environment, header.example_id, 0, policy, header.group_uid)
+def group_key(environment: str, run: SourceRun, strict: bool) -> GroupKey:
+    """The key of the sealed group that begins with this run."""
+    group_uid, example_id, version = (
+        run.record.values(name)[run.first] for name in ("group_uid", "example_id", "policy_version")
+    )
+    return GroupKey(
+        environment, example_id, 0, version if strict and not group_uid else "", group_uid
+    )
 
 
 class ChainState(Enum):
@@ -55,44 +77,45 @@ class Chain:
 
     Attributes:
         group: it waits in; another one once that is sealed.
-        first_offset, first_ts: of the segment that came first, whatever its index.
-        size: payload bytes held.
+        first_entry, first_ts: of the segment that came first, whatever its index; as a group's.
+        replica_id: the env replica that it counts for: that of the segment that came first.
     """
 
     group: PendingGroup
-    first_offset: int
+    first_entry: int
     first_ts: int
-    size: int = 0
-    _rows: dict[int, tuple[int, Segment]] = field(default_factory=dict)
+    replica_id: str
+    _rows: dict[int, PendingEntry] = field(default_factory=dict)
+    _ends: list[int] = field(default_factory=list)  # Indexes of segments that say they are last.
 
-    def add(self, offset: int, segment: Segment, size: int) -> ChainState:
+    def add(self, row: PendingEntry, is_last: bool) -> ChainState:
         """Adds a segment; returns what the trajectory is now."""
-        self._rows[segment.header.segment_idx] = (offset, segment)
-        self.size += size
-        ends = [idx for idx, (_, held) in self._rows.items() if held.header.is_last_segment]
+        self._rows[row.segment_idx] = row
+        if is_last:
+            self._ends.append(row.segment_idx)
+        ends = self._ends
         if ends and max(self._rows) > min(ends):
             return ChainState.BROKEN
         if not ends or len(self._rows) <= min(ends):
             return ChainState.OPEN
         return ChainState.COMPLETE if self._unbroken() else ChainState.BROKEN
 
-    @property
-    def replica_id(self) -> str:
-        """The env replica that it counts for: that of the segment that came first."""
-        return next(iter(self._rows.values()))[1].header.replica_id
-
-    def rows(self) -> list[tuple[int, Segment]]:
-        """Offsets and segments, in the order of the trajectory."""
+    def rows(self) -> list[PendingEntry]:
+        """In the order of the trajectory."""
         return [self._rows[idx] for idx in sorted(self._rows)]
 
     def _unbroken(self) -> bool:
+        rows = self.rows()
+        if any(row.value("continuation_of") not in ("", row.uid) for row in rows[1:]):
+            return False
+        said = [row.value("prefix_hash") for row in rows]
+        if not any(said[1:]):
+            return True
         prefix = ""
-        for (_, before), (_, segment) in pairwise(self.rows()):
-            prefix = prefix_hash(prefix, before.body["prompt_tokens"], before.body["output_tokens"])
-            header = segment.header
-            if header.continuation_of not in ("", header.rollout_uid):
-                return False
-            if header.prefix_hash not in ("", prefix):
+        for (before, _), (_, claimed) in pairwise(zip(rows, said, strict=True)):
+            prompt, output = before.tokens("prompt_tokens"), before.tokens("output_tokens")
+            prefix = prefix_hash(prefix, prompt, output)
+            if claimed not in ("", prefix):
                 return False
         return True
 
@@ -103,33 +126,61 @@ class PendingGroup:
 
     Attributes:
         size: members, complete or failed, at which the group is full.
-        first_offset, first_ts: of the record that it began with.
-        offsets, segments: the rows of complete members.
+        first_entry, first_ts: of the entry that it began with, counted over all that were read.
+        runs: the rows of complete members, three values a run: the held record, the number of the
+            first entry, and the one behind the last.
         members: how many members are complete.
         failed: how many members will never come.
         failed_uids: the failed members whose uid is known.
         chains: trajectories that are not complete, by uid.
         settlements: dispatches, failures and the like, settled with the group.
         replicas: members by env replica; only where a cap is set.
-        payload: bytes held, chains included.
-        records: offsets held.
+        entries: that it holds.
+        signatures: dtype and trailing shape of each named array, by the first segment that had it.
         split: ``train`` while every member is; else that of one that is not.
         overdue: the seal time-out has passed, but the group had too few members.
     """
 
     key: PendingKey
     size: int
-    first_offset: int
+    first_entry: int
     first_ts: int
-    offsets: list[int] = field(default_factory=list)
-    segments: list[Segment] = field(default_factory=list)
+    runs: list[Any] = field(default_factory=list)
     members: int = 0
     failed: int = 0
     failed_uids: set[str] = field(default_factory=set)
     chains: dict[str, Chain] = field(default_factory=dict)
     settlements: list[Settlement] = field(default_factory=list)
     replicas: dict[str, int] = field(default_factory=dict)
-    payload: int = 0
-    records: int = 0
+    entries: int = 0
+    signatures: dict[str, ArraySignature] = field(default_factory=dict)
     split: str = "train"
     overdue: bool = False
+
+    def append(self, held: HeldRecord, entry: int) -> None:
+        """Adds a row of a complete member."""
+        runs = self.runs
+        if runs and runs[-1] == entry and runs[-3] is held:
+            runs[-1] = entry + 1
+        else:
+            runs += (held, entry, entry + 1)
+
+    def complete_runs(self) -> Iterator[tuple[HeldRecord, int, int]]:
+        """The rows of complete members: the held record, and its entries from the one number to
+        before the other."""
+        flat = iter(self.runs)
+        return zip(flat, flat, flat, strict=True)
+
+    def agrees(self, row: PendingEntry) -> bool:
+        """Whether the segment's named arrays have the dtypes and trailing shapes that the group's
+        have; from now on the group has them."""
+        index = row.held.index(row.entry)
+        found = {
+            name: run.signature
+            for name, run in row.held.record.token_arrays.items()
+            if run.present is None or run.present[index]
+        }
+        if any(self.signatures.get(name, of) != of for name, of in found.items()):
+            return False
+        self.signatures |= found
+        return True

@@ -1,4 +1,4 @@
-"""Records that could not be read, kept for people with their reasons and offsets."""
+"""Entries that could not be read, kept for people with their reasons and where they stood."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from rollstream.streams.errors import (
     RecordTooLarge,
 )
 
-LETTERS_MAX = 10_000  # Letters not delivered yet; beyond it `write` waits for the broker.
+# Letters not delivered yet, and their bytes; beyond either `write` waits for the broker.
+LETTERS_MAX = 10_000
+LETTERS_BYTES_MAX = 32 * 1024 * 1024
 DETAIL_CHARS_MAX = 1_000  # A detail may repeat names and numbers as long as a record.
 _SLICE_S = 0.1
 _log = logging.getLogger("rollstream.sealer")
 
 
 class DeadLetters:
-    """Writes dead letters, each at least once: an offset is settled as unreadable only after
+    """Writes dead letters, each at least once: an entry is settled as unreadable only after
     ``deliver`` returned, and one that was not settled is read again, so its letter is written
     again.
 
@@ -38,10 +40,18 @@ class DeadLetters:
         self._topic = topic
         self._writer: Writer | None = None
         self._letters: list[DeadLetter] = []
+        self._bytes = 0
         self.written = 0
 
-    def write(self, record: Record, error: UnreadableEvent, deadline: Deadline) -> None:
+    def write(
+        self, record: Record, entry: int, value: bytes, error: UnreadableEvent, deadline: Deadline
+    ) -> None:
         """Keeps the letter until ``deliver``; a long detail is cut.
+
+        Args:
+            record: as it was read.
+            entry: its number there.
+            value: what the letter holds, as ``DeadLetter`` describes it.
 
         Raises:
             BrokerUnavailable: too many wait, and the broker did not take them in time.
@@ -50,8 +60,9 @@ class DeadLetters:
         if len(detail) > DETAIL_CHARS_MAX:
             detail = f"{detail[:DETAIL_CHARS_MAX]}… (cut; {len(detail)} characters)"
         _log.warning(
-            "%s[%d] at %d cannot be read and becomes a dead letter: %s: %s",
+            "%s[%d] at %d, entry %d, cannot be read and becomes a dead letter: %s: %s",
             *record[:3],
+            entry,
             error.reason,
             detail,
         )
@@ -59,15 +70,22 @@ class DeadLetters:
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,
+            entry=entry,
             timestamp_ts=record.timestamp_us,
             reason=error.reason,
             detail=detail,
-            key=record.key,
-            value=record.value,
+            key=None,
+            value=value,
         )
         self._letters.append(letter)
-        if len(self._letters) >= LETTERS_MAX:
-            self.deliver(deadline)
+        self._bytes += len(value)
+        if len(self._letters) >= LETTERS_MAX or self._bytes >= LETTERS_BYTES_MAX:
+            try:
+                self.deliver(deadline)
+            except BrokerUnavailable:
+                self._letters.pop()  # It is read again.
+                self._bytes -= len(value)
+                raise
 
     def deliver(self, deadline: Deadline) -> None:
         """Returns once every letter is in the log.
@@ -86,6 +104,7 @@ class DeadLetters:
             deadline.log_waiting(
                 lambda: f"{len(self._letters)} dead letters to reach {self._topic}"
             )
+        self._bytes = 0
 
     def close(self) -> None:
         """Idempotent; letters that were not delivered are written again by the next reader."""
@@ -130,9 +149,9 @@ class DeadLetters:
 
 
 def _without_bytes(letter: DeadLetter, error: RecordTooLarge) -> DeadLetter:
-    """The letter without key and value. Raises ``error`` where it has none already: nothing makes
-    it any smaller."""
+    """The letter without its value. Raises ``error`` where it has none already: nothing makes it
+    any smaller."""
     if letter.value is None:
         raise error
     detail = f"{letter.detail}; its {len(letter.value)} bytes are too many for a letter"
-    return replace(letter, detail=detail, key=None, value=None)
+    return replace(letter, detail=detail, value=None)

@@ -20,7 +20,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import Event, Flushed
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import Bytes, create_or_compare, project
+from rollstream.store import Pieces, create_or_compare, project
 from rollstream.store.layout import manifest_path
 from rollstream.streams.owned.sending import Ticket
 from rollstream.streams.reading import read_between
@@ -85,7 +85,7 @@ def put_files(flush: Flush) -> None:
     context = flush.context
     writes: list[Future[None]] = []
 
-    def put(path: str, data: Bytes) -> None:
+    def put(path: str, data: Pieces) -> None:
         writes.append(context.writers.submit(create_or_compare, context.blobs, path, data))
 
     try:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from rollstream.consumers.assembling import Assembler
 from rollstream.consumers.sealing.context import SealerContext
-from rollstream.schemas.codec import Segment, decode
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import Dispatched, Event, Failed
-from rollstream.schemas.rules import BrokenRule, check_control_names, check_names
+from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.streams.broker import GroupReader, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, CorruptLog
 from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.partitioning import partition_of
 
 TICK_EVERY_S = 0.25  # How often the end offset is asked for, where a time-out may be due.
 BACKLOG_FLUSHES_MAX = 2  # Full flushes of decisions not committed; above it reading pauses.
+_KEYS_KEPT = 65_536  # Keys that were found to belong here, so that each is hashed once.
 _log = logging.getLogger("rollstream.sealer")
 
 
@@ -39,8 +39,8 @@ class Intake:
         self._reader = reader
         self._source = source
         self._fold = fold
-        above = fold.settled_above()
-        self._replay_until = int(above[-1]) + 1 if len(above) else fold.watermark
+        self._replay_until = fold.replay_until
+        self._own_keys: set[str] = set()
         self._tick_at_s = 0.0
         self._tick: tuple[int, int] | None = None
         self._paused = False
@@ -53,33 +53,26 @@ class Intake:
         Raises:
             CorruptLog: between two records there are offsets without one.
         """
-        context, fold = self._context, self._fold
-        environment, add = context.environment, self.assembler.add
-        replay_until = self._replay_until
-        position = self.assembler.position
         count = 0
         for record in records:
-            offset, timestamp_us, value = record.offset, record.timestamp_us, record.value
-            if offset != position:
+            position = self.assembler.position
+            if record.offset != position:
                 raise CorruptLog(
-                    f"{self._source}: no records at offsets {position} to {offset - 1}: somebody "
-                    "writes here with Kafka transactions, whose marks take offsets too, or the "
-                    "topic is compacted. Have them write without, and begin a new generation"
+                    f"{self._source}: no records at offsets {position} to {record.offset - 1}: "
+                    "somebody writes here with Kafka transactions, whose marks take offsets too, "
+                    "or the topic is compacted. Have them write without, and begin a new generation"
                 )
-            position += 1
-            if offset < replay_until and fold.settled(offset):
-                self.assembler.skip(offset, timestamp_us)
+            replayed = position < self._replay_until
+            if replayed and self._fold.settled_whole(position):
+                entries = self._fold.entry_count(position)
+                self.assembler.skip(position, record.timestamp_us, entries)
             else:
-                try:
-                    event = _sealable(decode(value), environment)
-                except UnreadableEvent as error:
-                    if not self._write_dead_letter(record, error):
-                        break
-                    self.assembler.unreadable(offset, timestamp_us)
-                else:
-                    add(offset, timestamp_us, event, len(value))
-            count += 1
-        context.counters.read += count
+                settled = self._fold.settled_entries(position) if replayed else ()
+                entries = self._take(record, settled)
+                if not entries:
+                    break
+            count += entries
+        self._context.counters.read += count
 
     def lost(self, first: int) -> None:
         """Settles what retention deleted, unread, between the position and ``first``."""
@@ -90,7 +83,7 @@ class Intake:
             self.assembler.position,
             first - 1,
         )
-        self.assembler.lost(first, self._fold.settled)
+        self.assembler.lost(first, self._known)
         self._read_from_position()
 
     def tick_if_due(self) -> None:
@@ -121,8 +114,9 @@ class Intake:
         """Where flushes do not get through (a full disk), reading more would only fill memory."""
         config = self._context.config
         backlog = max(
-            self.assembler.decided.records / config.max_flush_rollouts,
+            self.assembler.decided.entries / config.max_flush_rollouts,
             self.assembler.decided.size / config.max_flush_bytes,
+            self.assembler.decided.held / config.max_flush_bytes,
         )
         if not self._paused and backlog > BACKLOG_FLUSHES_MAX:
             self._paused = True
@@ -130,10 +124,88 @@ class Intake:
         elif self._paused and backlog <= BACKLOG_FLUSHES_MAX / 2:
             self._read_from_position()
 
-    def _write_dead_letter(self, record: Record, error: UnreadableEvent) -> bool:
-        """Returns False where the broker took no letters in time; the record is then read again."""
+    def _take(self, record: Record, settled: Collection[int]) -> int:
+        """Assembles one record, of which these entries were settled before; how many it has. 0
+        where too many dead letters wait; it is then read again."""
+        offset, timestamp_us = record.offset, record.timestamp_us
         try:
-            self._context.letters.write(record, error, self._context.deadline())
+            ingested = decode_record(record.value)
+        except UnreadableEvent as error:
+            if not self._write_dead_letters(record, {0: (error, record.value)}):
+                return 0
+            self.assembler.unreadable(offset, timestamp_us)
+            return 1
+        if settled and self._fold.entry_count(offset) != ingested.count:
+            raise CorruptLog(
+                f"{self._source}: the record at {offset} has {ingested.count} entries; the seal "
+                f"log says {self._fold.entry_count(offset)}: it is not the one that was sealed. "
+                "Restore the log, or begin a new generation"
+            )
+        unreadable = self._unsealable(ingested)
+        letters = {
+            entry: (error, ingested.part([entry]))
+            for entry, error in sorted(unreadable.items())
+            if entry not in settled
+        }
+        if not self._write_dead_letters(record, letters):
+            return 0
+        self.assembler.add(
+            offset, timestamp_us, ingested, settled=settled, unreadable=unreadable.keys()
+        )
+        return ingested.count
+
+    def _unsealable(self, record: IngestRecord) -> Mapping[int, UnreadableEvent]:
+        """Why entries cannot be sealed here, by their numbers."""
+        environment = self._context.environment
+        count, number = self._context.config.partitions, self._source.partition
+        if record.environment != environment:
+            detail = f"a record of environment {record.environment!r} in the log of {environment!r}"
+            return dict.fromkeys(range(record.count), UnreadableEvent("wrong_environment", detail))
+        if record.partitions != count:
+            detail = (
+                f"its producer chose among {record.partitions} partitions, and {environment} has "
+                f"{count}: somebody changed a live topic, or the producer's settings are another's"
+            )
+            return dict.fromkeys(range(record.count), UnreadableEvent("wrong_partition", detail))
+        found = {
+            entry: UnreadableEvent("inconsistent", str(broken))
+            for entry, broken in record.broken.items()
+        }
+        keys = [
+            group_uid or example_id
+            for group_uid, example_id in zip(
+                record.values("group_uid"), record.values("example_id"), strict=True
+            )
+        ]
+        for key in {*keys}.difference(self._own_keys):
+            chosen = partition_of(key.encode(), count)
+            if chosen == number:
+                self._own_keys.add(key)
+                continue
+            detail = (
+                f"murmur2 of its key {key!r} names partition {chosen} of {count}, and it stands in "
+                f"{number}: give its Kafka client partitioner=murmur2_random"
+            )
+            for entry in [entry for entry, of in enumerate(keys) if of == key]:
+                found.setdefault(entry, UnreadableEvent("wrong_partition", detail))
+        if len(self._own_keys) > _KEYS_KEPT:
+            self._own_keys.clear()
+        return found
+
+    def _known(self, offset: int) -> tuple[int, Collection[int]]:
+        """How many entries an offset has, 1 where nobody knows, and which of them are settled."""
+        if offset >= self._replay_until:
+            return 1, ()
+        return self._fold.entry_count(offset) or 1, self._fold.settled_entries(offset)
+
+    def _write_dead_letters(
+        self, record: Record, letters: Mapping[int, tuple[UnreadableEvent, bytes]]
+    ) -> bool:
+        """Returns False where the broker took no letters in time; the record is then read again."""
+        context = self._context
+        try:
+            for entry, (error, value) in letters.items():
+                context.letters.write(record, entry, value, error, context.deadline())
         except BrokerUnavailable as unavailable:
             _log.warning("%s: %s", self._source, unavailable)
             self._read_from_position()
@@ -144,24 +216,3 @@ class Intake:
         """Reads on, paused or not until now."""
         self._paused = False
         self._reader.begin(self._source, self.assembler.position)
-
-
-def _sealable(event: Segment | Event, environment: str) -> Segment | Dispatched | Failed:
-    """Returns the event; raises ``UnreadableEvent`` where it would fail at flush time, so that the
-    record becomes a dead letter instead."""
-    try:
-        if isinstance(event, Segment):
-            origin = event.header.environment
-            check_names(event.header)
-        elif isinstance(event, Dispatched | Failed):
-            origin = event.environment
-            check_control_names(event)
-        else:
-            raise UnreadableEvent(
-                "not_an_event", f"{type(event).__name__} does not belong into an ingest log"
-            )
-    except BrokenRule as broken:
-        raise UnreadableEvent("inconsistent", str(broken)) from broken
-    if origin != environment:
-        raise UnreadableEvent("inconsistent", f"a record of environment {origin!r}")
-    return event

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from enum import Enum, auto
 
 from rollstream.consumers.assembling import Assembler, Plan
-from rollstream.consumers.assembling.decisions import offsets_of
+from rollstream.consumers.assembling.decisions import entries_of
 from rollstream.consumers.sealing.backoff import Backoff
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import Flush, project_missing
@@ -110,7 +110,7 @@ class Partition:
 
     def drained(self) -> bool:
         """Whether everything that is decided is committed."""
-        undecided = self.intake is None or self.intake.assembler.decided.records == 0
+        undecided = self.intake is None or self.intake.assembler.decided.entries == 0
         return undecided and self._flush is None
 
     def advance(self, *, draining: bool = False) -> None:
@@ -184,10 +184,10 @@ class Partition:
             self.address.partition,
             position=assembler.position,
             watermark=assembler.decided.watermark,
-            pending=assembler.pending.records,
-            pending_bytes=assembler.pending.size,
+            pending=assembler.pending.entries,
+            pending_bytes=assembler.held.size,
             pending_groups=len(assembler.pending.by_key),
-            decided=assembler.decided.records,
+            decided=assembler.decided.entries,
         )
 
     # --- states ---
@@ -228,7 +228,7 @@ class Partition:
         elif self._flush is not None and not self._flush.committed:
             # In doubt. A flush is one record, so the fold has all of it or nothing.
             plan = self._flush.plan
-            if self._log.fold.settled(next(offsets_of(plan.decisions))):
+            if self._log.fold.settled(*next(entries_of(plan.decisions))):
                 self._commit(self._flush)
                 self._flush = None
             else:
@@ -264,17 +264,17 @@ class Partition:
     # --- flushes ---
 
     def _begin_flush_if_due(self, assembler: Assembler, draining: bool) -> None:
-        if assembler.decided.records == 0:
+        if assembler.decided.entries == 0:
             self._due_since_s = None
             return
         context, now_s = self._context, self._context.clock.monotonic_s()
         if self._due_since_s is None:
             self._due_since_s = now_s
-        records_max, size_max = context.config.max_flush_rollouts, context.config.max_flush_bytes
-        full = assembler.decided.records >= records_max or assembler.decided.size >= size_max
+        entries_max, size_max = context.config.max_flush_rollouts, context.config.max_flush_bytes
+        full = assembler.decided.entries >= entries_max or assembler.decided.size >= size_max
         if not (full or draining or now_s - self._due_since_s >= context.config.flush_interval_s):
             return
-        plan = assembler.decided.plan(records_max, size_max, assembler.now_us)
+        plan = assembler.decided.plan(entries_max, size_max, assembler.now_us)
         assert plan is not None, "something is decided"
         settled = (settlement for decision in plan.decisions for settlement in decision.settled)
         if any(settlement.reason is SettleReason.UNREADABLE for settlement in settled):

@@ -21,8 +21,8 @@ class PartitionStats:
         position: the next source offset to be read.
         watermark: every source offset below it is settled.
         pending: rollouts, dispatches and failures of groups that are not decided.
-        pending_bytes: their payload.
-        decided: records that are decided and wait for a flush.
+        pending_bytes: of the records that hold them.
+        decided: entries that are decided and wait for a flush.
     """
 
     environment: str
@@ -45,9 +45,9 @@ class SealerStats:
     """Totals since the sealer began, and the partitions that it owns now.
 
     Attributes:
-        read: records of ingest logs, those read again after a restart included.
+        read: entries of ingest logs, those read again after a restart included.
         segments: rollout segments that were sealed in groups.
-        settled: by reason, the records that ended without a group.
+        settled: by reason, the entries that ended without a group.
         seal_time_ms_p50, seal_time_ms_p99: from a group's first record to its commit, over the
             newest groups; NaN without any.
     """
@@ -85,7 +85,7 @@ class SealerCounters:
         for decision in plan.decisions:
             if decision.group is not None:
                 self.groups += 1
-                self.segments += len(decision.group.offsets)
+                self.segments += sum(run.stop - run.first for run in decision.group.runs)
                 self._seal_times_ms.append(max(0, now_us - decision.group.first_ts) / 1e3)
             for settlement in decision.settled:
                 self.settled[settlement.reason] += 1

@@ -77,11 +77,12 @@ def gather(runs: Sequence[Run]) -> Columns:
 
 
 def signatures(runs: Sequence[Run]) -> Mapping[str, ArraySignature]:
-    """Name to dtype and trailing shape, of the named arrays in these records; the first counts."""
+    """Name to dtype and trailing shape, of the named arrays of these entries; the first counts."""
     found: dict[str, ArraySignature] = {}
-    for record, _, _ in runs:
+    for record, first, stop in runs:
         for name, of in record.token_arrays.items():
-            found.setdefault(name, of.signature)
+            if of.present is None or any(of.present[first:stop]):
+                found.setdefault(name, of.signature)
     return found
 
 
