@@ -1,25 +1,24 @@
-"""Whatever the log holds, each offset is settled once, however polls and flushes cut it."""
+"""Whatever the log holds, each entry is settled once, however records, polls and flushes cut it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from itertools import accumulate
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, cycle, groupby
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.assembling import RECORD_BYTES, SECOND
-from harness.rollouts import make_segment
+from harness.assembling import SECOND, described
+from harness.rollouts import make_dispatched, make_entry, make_failed, make_record
 from rollstream.consumers.assembling import Assembler, Decision
-from rollstream.consumers.assembling.decisions import offsets_of
+from rollstream.consumers.assembling.decisions import entries_of, segments_of, values_of
 from rollstream.runtime.config.sections import EnvironmentConfig
-from rollstream.schemas.codec import Segment
-from rollstream.schemas.events import Dispatched, Failed
 from rollstream.schemas.ids import SegmentId, segment_id
-from rollstream.schemas.reasons import SettleReason
+from rollstream.schemas.ingest.entry import Entry, EntryKind
 
 FOREVER_S = 10_000
 CONFIG = EnvironmentConfig(
@@ -31,23 +30,13 @@ CONFIG = EnvironmentConfig(
     accept_policy_versions=("p0", "p1"),
     max_pending_rollouts=64,
 )
+UNREADABLE = make_entry(rollout_uid="unreadable")
+ONES = (1,)
 
 
 class Arrival(NamedTuple):
     seconds: int
-    event: Segment | Dispatched | Failed | None
-
-
-def _rollout(fields: dict[str, Any]) -> Segment:
-    return make_segment(**fields)
-
-
-def _dispatched(fields: dict[str, Any]) -> Dispatched:
-    return Dispatched(environment="math", **fields)
-
-
-def _failed(fields: dict[str, Any]) -> Failed:
-    return Failed(environment="math", reason="property", **fields)
+    entry: Entry
 
 
 uids = st.sampled_from([f"u{n}" for n in range(12)])
@@ -58,8 +47,11 @@ group = st.fixed_dictionaries(
         "group_size": st.integers(0, 4),
     }
 )
+arrays = st.sampled_from(
+    [{}, {}, {}, {"a": np.zeros(3, "u1")}, {"a": np.zeros((3, 2), "u1")}, {"b": np.ones(3, "<f4")}]
+)
 rollouts = st.builds(
-    lambda group, rest: _rollout({**group, **rest}),
+    lambda group, rest: make_entry(**{**group, **rest}),
     group,
     st.fixed_dictionaries(
         {
@@ -70,16 +62,23 @@ rollouts = st.builds(
             "policy_version": st.sampled_from(["p0", "p1", "p2"]),
             "replica_id": st.sampled_from(["r0", "r1", "r2"]),
             "split": st.sampled_from(["train", "train", "eval"]),
+            "token_arrays": arrays,
         }
     ),
 )
-words = st.builds(_dispatched, group) | st.builds(
-    lambda group, rest: _failed({**group, **rest}),
+control = st.builds(lambda group: make_dispatched(**group), group) | st.builds(
+    lambda group, rest: make_failed(**{**group, **rest}),
     group,
-    st.fixed_dictionaries({"rollout_uid": st.just("") | uids, "count": st.integers(1, 3)}),
+    st.fixed_dictionaries(
+        {"rollout_uid": st.sampled_from(["f0", "f1"]) | uids, "count": st.integers(1, 3)}
+    ),
 )
 arrivals = st.lists(
-    st.builds(Arrival, st.sampled_from([0, 0, 1, 7]), rollouts | rollouts | words | st.none()),
+    st.builds(
+        Arrival,
+        st.sampled_from([0, 0, 0, 1, 7]),
+        rollouts | rollouts | control | st.just(UNREADABLE),
+    ),
     max_size=40,
 )
 # Two keys that are sealed again and again, over trajectories some of which never end.
@@ -91,7 +90,7 @@ busy_keys = st.lists(
     lambda steps: [
         Arrival(
             seconds,
-            make_segment(
+            make_entry(
                 rollout_uid=f"u{number}",
                 example_id=example,
                 is_last_segment=roll > 0,
@@ -103,15 +102,51 @@ busy_keys = st.lists(
     ]
 )
 logs = arrivals | busy_keys
+cuts = st.lists(st.integers(1, 9), min_size=1, max_size=5)
+"""How many entries the records have, over and over."""
+
+
+class Cut(NamedTuple):
+    """One record: its entries are those from ``first`` on."""
+
+    first: int
+    now_us: int
+    entries: list[Entry]
+
+    @property
+    def stop(self) -> int:
+        return self.first + len(self.entries)
+
+
+def cut_into(log: Sequence[Arrival], sizes: Sequence[int]) -> Iterator[Cut]:
+    """Records of these sizes, or smaller: time passes only between records, and the named arrays of
+    one record agree."""
+    times = list(accumulate(arrival.seconds * SECOND for arrival in log))
+    wanted = cycle(sizes)
+    left, last = 0, None
+    record: Cut | None = None
+    for number, (now_us, arrival) in enumerate(zip(times, log, strict=True)):
+        arrays = arrival.entry.fields.get("token_arrays", {})
+        shapes = {name: named.shape for name, named in arrays.items()}
+        if record is None or not left or record.now_us != now_us or shapes != last:
+            if record is not None:
+                yield record
+            record, left, last = Cut(number, now_us, []), next(wanted), shapes
+        record.entries.append(arrival.entry)
+        left -= 1
+    if record is not None:
+        yield record
 
 
 class Life:
     """One assembler over a log, committing every so many records; a log of what was settled."""
 
-    def __init__(self, log: Sequence[Arrival], flush_every: int) -> None:
+    def __init__(
+        self, log: Sequence[Arrival], flush_every: int, sizes: Sequence[int] = ONES
+    ) -> None:
         self.log = log
         self.flush_every = flush_every
-        self.reasons: dict[int, SettleReason] = {}
+        self.records = list(cut_into(log, sizes))
         self.seen: set[SegmentId] = set()
         self.decisions: list[Decision] = []
         self.watermarks: list[int] = []
@@ -125,32 +160,39 @@ class Life:
         self.assembler = self._begin(self.assembler.decided.watermark)
 
     def read(self, stop: int) -> None:
-        now_us = 0
-        settled = {o for d in self.decisions for o in offsets_of([d])}
-        for offset, (seconds, event) in enumerate(self.log[:stop]):
-            now_us += seconds * SECOND
+        """Every record that ends before the entry ``stop``."""
+        settled: dict[int, set[int]] = {
+            offset: {entry for _, entry in same}
+            for offset, same in groupby(sorted(entries_of(self.decisions)), lambda it: it[0])
+        }
+        for offset, record in enumerate(self.records):
             if offset < self.assembler.position:
                 continue
-            if offset in settled:
-                self.assembler.skip(offset, now_us)
-            elif event is None:
-                self.assembler.unreadable(offset, now_us)
+            if record.stop > stop:
+                break
+            done = settled.get(offset, set())
+            if len(done) == len(record.entries):
+                self.assembler.skip(offset, record.now_us, len(done))
             else:
-                self.assembler.add(offset, now_us, event, RECORD_BYTES)
+                unreadable = {
+                    number for number, entry in enumerate(record.entries) if entry is UNREADABLE
+                }
+                self.assembler.add(
+                    offset,
+                    record.now_us,
+                    make_record(record.entries),
+                    settled=done,
+                    unreadable=unreadable,
+                )
             if offset % self.flush_every == 0:
                 self.commit()
 
     def commit(self) -> None:
         while (plan := self.assembler.decided.plan(8, 1 << 30, self.assembler.now_us)) is not None:
             for decision in plan.decisions:
-                segments = () if decision.group is None else decision.group.segments
-                self.seen.update(segment_id(*s.header[4:6]) for s in segments)
-                for reason, offset, uid, idx in decision.settled:
-                    assert offset not in self.reasons
-                    self.reasons[offset] = reason
-                    # A duplicate does not settle its original.
-                    if uid and reason is not SettleReason.DUPLICATE:
-                        self.seen.add(segment_id(uid, idx))
+                self.seen.update(segments_of(decision))
+            for offset, count in plan.touched.items():
+                assert count == len(self.records[offset].entries)
             self.assembler.commit(plan)
             self.decisions += plan.decisions
             self.watermarks.append(self.assembler.decided.watermark)
@@ -164,67 +206,74 @@ class Life:
 
 
 def _sealed(life: Life) -> list[SegmentId]:
-    return [
-        segment_id(*segment.header[4:6])
-        for decision in life.decisions
-        if decision.group is not None
-        for segment in decision.group.segments
-    ]
+    runs = [d.group.runs for d in life.decisions if d.group is not None]
+    rows = list(chain.from_iterable(runs))
+    uids, idxs = (values_of(rows, name) for name in ("rollout_uid", "segment_idx"))
+    return list(map(segment_id, uids, idxs))
 
 
 def _check(life: Life) -> None:
-    settled = Counter(offsets_of(life.decisions))
-    assert settled == Counter(range(len(life.log))), "each offset once, none left"
-    assert life.assembler.decided.watermark == len(life.log)
+    settled = Counter(entries_of(life.decisions))
+    everything = [
+        (offset, entry)
+        for offset, record in enumerate(life.records)
+        for entry in range(len(record.entries))
+    ]
+    assert settled == Counter(everything), "each entry once, none left"
+    assert life.assembler.decided.watermark == len(life.records)
     assert life.watermarks == sorted(life.watermarks)
     assert max(Counter(_sealed(life)).values(), default=0) <= 1, "no segment in two groups"
     published = {
-        segment_id(*arrival.event.header[4:6])
-        for arrival in life.log
-        if isinstance(arrival.event, Segment)
+        segment_id(entry.fields["rollout_uid"], entry.fields["segment_idx"])
+        for _, entry in life.log
+        if entry.kind == EntryKind.SEGMENT and entry is not UNREADABLE
     }
     assert published <= life.seen, "not every one of them can be the duplicate of another"
     left = life.assembler
-    assert (left.pending.records, left.pending.size, len(left.pending.by_key)) == (0, 0, 0)
-    assert (left.decided.records, left.decided.size) == (0, 0)
+    assert (left.pending.entries, left.held.size, len(left.pending.by_key)) == (0, 0, 0)
+    assert (left.decided.entries, left.decided.size, left.decided.held) == (0, 0, 0)
 
 
 @pytest.mark.proves("I1", "I2")
-@given(logs, st.integers(1, 50))
-def test_every_offset_is_settled_once(log: list[Arrival], flush_every: int) -> None:
-    life = Life(log, flush_every)
+@given(logs, st.integers(1, 50), cuts)
+def test_every_entry_is_settled_once(
+    log: list[Arrival], flush_every: int, sizes: list[int]
+) -> None:
+    life = Life(log, flush_every, sizes)
     life.finish()
     _check(life)
 
 
 @pytest.mark.proves("I5")
-@given(logs, st.integers(1, 50))
-def test_how_flushes_cut_the_log_decides_nothing(log: list[Arrival], flush_every: int) -> None:
-    often, rarely = Life(log, 1), Life(log, flush_every)
-    often.finish()
-    rarely.finish()
-    assert often.decisions == rarely.decisions
+@given(logs, st.integers(1, 50), cuts)
+def test_how_records_and_flushes_cut_the_log_decides_nothing(
+    log: list[Arrival], flush_every: int, sizes: list[int]
+) -> None:
+    alone, together = Life(log, 1), Life(log, flush_every, sizes)
+    alone.finish()
+    together.finish()
+    assert described(alone.decisions) == described(together.decisions)
 
 
 @pytest.mark.proves("I8")
-@given(logs)
-def test_nothing_stays_undecided_for_long(log: list[Arrival]) -> None:
-    life = Life(log, 1)
-    times_us = list(accumulate(seconds * SECOND for seconds, _ in log))
-    for stop, now_us in enumerate(times_us, 1):
-        life.read(stop)
+@given(logs, cuts)
+def test_nothing_stays_undecided_for_long(log: list[Arrival], sizes: list[int]) -> None:
+    life = Life(log, 1, sizes)
+    for stop, record in enumerate(life.records, 1):
+        life.read(record.stop)
         life.commit()
         low = life.assembler.decided.watermark
         # Twice: a trajectory that is completed in a later group ends with that.
-        assert low == stop or times_us[low] > now_us - 2 * CONFIG.expire_after_s * SECOND
+        oldest = record.now_us - 2 * CONFIG.expire_after_s * SECOND
+        assert low == stop or life.records[low].now_us > oldest
 
 
 @pytest.mark.proves("A12", "I1", "I2")
-@given(logs, st.integers(1, 10), st.lists(st.integers(0, 40), max_size=4))
-def test_restarts_anywhere_settle_every_offset_once(
-    log: list[Arrival], flush_every: int, stops: list[int]
+@given(logs, st.integers(1, 10), st.lists(st.integers(0, 40), max_size=4), cuts)
+def test_restarts_anywhere_settle_every_entry_once(
+    log: list[Arrival], flush_every: int, stops: list[int], sizes: list[int]
 ) -> None:
-    life = Life(log, flush_every)
+    life = Life(log, flush_every, sizes)
     for stop in sorted(stops):
         life.read(stop)
         life.restart()
@@ -232,13 +281,10 @@ def test_restarts_anywhere_settle_every_offset_once(
     _check(life)
 
 
-@given(logs)
-def test_a_watermark_covers_only_what_was_committed(log: list[Arrival]) -> None:
-    life = Life(log, 3)
-    life.finish()
-    covered: set[int] = set()
-    fresh = Life(log, 3)
-    fresh.read(len(log))
-    for decision in fresh.decisions:
-        covered.update(offsets_of([decision]))
-    assert all(offset in covered for offset in range(fresh.assembler.decided.watermark))
+@given(logs, cuts)
+def test_a_watermark_covers_only_what_was_committed(log: list[Arrival], sizes: list[int]) -> None:
+    life = Life(log, 3, sizes)
+    life.read(len(log))
+    covered = Counter(offset for offset, _ in entries_of(life.decisions))
+    below = range(life.assembler.decided.watermark)
+    assert all(covered[offset] == len(life.records[offset].entries) for offset in below)

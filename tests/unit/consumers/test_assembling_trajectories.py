@@ -81,9 +81,7 @@ def test_a_chain_that_fits_is_whole() -> None:
             prefix_hash=prefix,
         )
         drive.add(given)
-        prefix = prefix_hash(
-            prefix, given.fields["prompt_tokens"], given.fields["output_tokens"]
-        )
+        prefix = prefix_hash(prefix, given.fields["prompt_tokens"], given.fields["output_tokens"])
     assert drive.members() == [("t", "t", "t")]
 
 

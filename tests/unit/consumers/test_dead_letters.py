@@ -6,14 +6,19 @@ import logging
 
 import pytest
 
-from rollstream.consumers.sealing.dead_letters import DETAIL_CHARS_MAX, DeadLetters
+from harness.faults import Fate, FaultyBroker, always_pass
+from rollstream.consumers.sealing.dead_letters import (
+    DETAIL_CHARS_MAX,
+    LETTERS_BYTES_MAX,
+    DeadLetters,
+)
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import DeadLetter
 from rollstream.streams.broker import Record, TopicPartition, TopicSpec
-from rollstream.streams.errors import RecordTooLarge
+from rollstream.streams.errors import BrokerUnavailable, RecordTooLarge
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
@@ -29,13 +34,16 @@ class Office:
         self.broker = MemoryBroker(MemoryLogs(self.clock))
         config = {"max.message.bytes": str(record_bytes_max)}
         self.broker.logs.create(TopicSpec(TOPIC, 1, config))
-        self.letters = DeadLetters(self.broker, TOPIC)
+        self.faults = FaultyBroker(self.broker, clock=self.clock)
+        self.letters = DeadLetters(self.faults, TOPIC)
         self._offset = 0
 
-    def write(self, value: bytes, detail: str, key: bytes | None = None) -> None:
-        record = Record("rollouts", 0, self._offset, 0, key, value)
+    def write(self, value: bytes, detail: str, *, entry: int = 0) -> None:
+        """A letter about one entry of the next record."""
+        record = Record("rollouts", 0, self._offset, 0, None, b"the whole record")
         self._offset += 1
-        self.letters.write(record, UnreadableEvent("torn", detail), self.deadline())
+        error = UnreadableEvent("torn", detail)
+        self.letters.write(record, entry, value, error, self.deadline())
 
     def deliver(self) -> None:
         self.letters.deliver(self.deadline())
@@ -71,13 +79,43 @@ def test_a_detail_that_is_short_enough_is_kept_whole() -> None:
     assert [letter.detail for letter in office.delivered()] == ["d" * DETAIL_CHARS_MAX]
 
 
-def test_a_detail_and_a_key_that_no_record_could_hold_are_delivered_all_the_same() -> None:
+def test_a_letter_names_its_entry_and_holds_that_alone() -> None:
     office = Office()
-    office.write(b"bad", "字" * RECORD_BYTES_MAX, key=bytes(RECORD_BYTES_MAX))
+    office.write(b"bad", "why", entry=7)
+    office.deliver()
+    (letter,) = office.delivered()
+    assert (letter.offset, letter.entry, letter.value) == (0, 7, b"bad")
+
+
+def test_a_detail_and_bytes_that_no_record_could_hold_are_delivered_all_the_same() -> None:
+    office = Office()
+    office.write(bytes(RECORD_BYTES_MAX), "字" * RECORD_BYTES_MAX)
     office.deliver()
     (letter,) = office.delivered()
     assert (letter.key, letter.value) == (None, None)
     assert office.letters.written == 1
+
+
+def test_letters_are_delivered_once_their_bytes_are_too_many() -> None:
+    office = Office()
+    half = bytes(LETTERS_BYTES_MAX // 4)
+    for _ in range(3):
+        office.write(half, "why")
+    assert office.letters.written == 0
+    office.write(half, "why")
+    assert office.letters.written == 4
+
+
+def test_a_letter_too_many_that_nobody_takes_is_not_kept_and_the_others_are() -> None:
+    office = Office()
+    office.write(b"first", "why")
+    office.faults.decide = lambda append: Fate.DROP
+    for _ in range(3):
+        with pytest.raises(BrokerUnavailable):
+            office.write(bytes(LETTERS_BYTES_MAX), "why")
+    office.faults.decide = always_pass
+    office.deliver()
+    assert [letter.value for letter in office.delivered()] == [b"first"]
 
 
 def test_only_letters_that_the_broker_found_too_large_lose_their_bytes() -> None:

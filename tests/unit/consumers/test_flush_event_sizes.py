@@ -31,7 +31,7 @@ def encoded_size(plan: Plan) -> int:
 def planned(drive: Drive) -> Plan:
     plan = drive.commit()
     assert plan is not None
-    assert drive.assembler.decided.records == 0, "all of it is in this plan"
+    assert drive.assembler.decided.entries == 0, "all of it is in this plan"
     return plan
 
 
@@ -101,5 +101,5 @@ def test_a_plan_is_bounded_by_the_bytes_of_names_and_not_by_their_characters() -
         drive.rollout(f"u{number}", example_id=f"{number}{long}")
     plan = drive.commit()
     assert plan is not None
-    assert 0 < plan.records < count
+    assert 0 < plan.entries < count
     assert encoded_size(plan) <= EVENT_BYTES_MAX

@@ -123,7 +123,9 @@ class _Rows(NamedTuple):
 class _Writer:
     """Encodes the files of one kind, and names them."""
 
-    def __init__(self, kind: str, target: FlushTarget, put: Callable[[str, Pieces], object]) -> None:
+    def __init__(
+        self, kind: str, target: FlushTarget, put: Callable[[str, Pieces], object]
+    ) -> None:
         self.files: list[SealedFile] = []
         self._kind, self._target, self._put = kind, target, put
         self._names: Counter[str] = Counter()
