@@ -22,7 +22,7 @@ from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.runtime.entropy import SeededEntropy
 from rollstream.schemas.events import Event
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import Blobs, Bytes, StoreFull
+from rollstream.store import Blobs, Bytes, Pieces, StoreFull
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.owned.sending import Ticket
@@ -71,7 +71,7 @@ class FirstIsFull(PassingBlobs):
         self.asked_too_early = False
         self.created: list[str] = []
 
-    def create(self, path: str, data: Bytes) -> None:
+    def create(self, path: str, data: Bytes | Pieces) -> None:
         if "policy_version=one" in path:
             raise StoreFull("no space is left")
         self.asked_too_early = self._asked.wait(LASTS_S)

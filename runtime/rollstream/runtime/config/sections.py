@@ -63,16 +63,18 @@ class EnvironmentConfig(Section):
     accept_policy_versions: tuple[str, ...] | None = None
     """The policy versions that are admitted; none: all."""
     max_pending_rollouts: int = Field(default=65_536, ge=64)
-    """Most unsealed rollouts of a partition; above it the oldest groups expire."""
+    """Most unsealed entries of a partition (rollouts, and what is said about groups); above it the
+    oldest groups expire."""
     max_pending_bytes: int = Field(default=256 * 1024 * 1024, ge=1024 * 1024, le=_FILE_BYTES_MAX)
-    """Most unsealed payload bytes of a partition; above it the oldest groups expire."""
+    """Most bytes of a partition's records that are held for unsealed rollouts; above it the oldest
+    groups expire."""
     dedupe_horizon: int = Field(default=262_144, ge=1)
     """Entries of its partition that are settled after a uid before the uid is forgotten."""
     flush_interval_s: float = Field(default=0.15, ge=0)
     """Least time between the starts of two flushes of a partition, unless one is full. A complete
     group waits about as long for its flush."""
     max_flush_rollouts: int = Field(default=4_096, ge=1, le=65_536)
-    """Most rollouts in one flush, so that its event fits a message."""
+    """Most entries in one flush, so that its event fits a message."""
     max_flush_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=_FILE_BYTES_MAX)
     """Most payload bytes in one flush."""
     compression: Literal["none", "lz4", "zstd"] = "none"
