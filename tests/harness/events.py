@@ -15,10 +15,11 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 from hypothesis import strategies as st
 
-from harness.rollouts import encode_segment, make_segment, token_array
+from harness.rollouts import encode_record, make_dispatched, make_entry, make_failed
 from rollstream.schemas import wire_schemas
-from rollstream.schemas.codec import Segment, encode
+from rollstream.schemas.codec import encode
 from rollstream.schemas.events import Event
+from rollstream.schemas.ingest.entry import Entry
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 KINDS: tuple[type[Event], ...] = get_args(Event)
@@ -49,8 +50,8 @@ ROLLOUT: Mapping[str, Any] = {
     "ref_logprobs": [-1.0, -2.0, -3.0],
     "token_rewards": [0.0, 0.0, 1.0],
     "weight_steps": [120, 120, 121],
-    "token_arrays": [token_array("routed_experts", np.arange(12, dtype=np.uint8).reshape(3, 2, 2))],
-    "attachments": [{"name": "image", "data": b"\x89PNG"}],
+    "token_arrays": {"routed_experts": np.arange(12, dtype=np.uint8).reshape(3, 2, 2)},
+    "attachments": {"image": b"\x89PNG"},
     "messages": '[{"role":"user","content":"2+2?"}]',
 }
 
@@ -60,9 +61,20 @@ def example(kind: type[Any]) -> Any:
     return _example(kind, "")
 
 
-def golden_rollout() -> Segment:
-    """A rollout that has everything."""
-    return make_segment(**ROLLOUT)
+def golden_entries() -> list[Entry]:
+    """Entries of every kind; the first is a segment that has everything."""
+    return [
+        make_entry(**ROLLOUT),
+        make_dispatched(group_uid="group-2"),
+        make_entry(rollout_uid="uid-é", reward=None, is_last_segment=False),
+        make_failed(group_uid="group-2", rollout_uid="uid-2", count=3, reason="crashed"),
+        make_entry(rollout_uid="uid-3", output_tokens=[], logprobs=None, rewards={"length": -2.0}),
+    ]
+
+
+def golden_record() -> bytes:
+    """The record of these entries."""
+    return encode_record(golden_entries(), partitions=4)
 
 
 def events(kind: type[Any]) -> st.SearchStrategy[Any]:
@@ -145,10 +157,8 @@ def write_missing() -> list[Path]:
     for schema in wire_schemas.all_schemas():
         path = golden_file(schema)
         if not path.exists():
-            rollout = schema.name == "rollout"
-            path.write_bytes(
-                encode_segment(**ROLLOUT) if rollout else encode(example(kind_of(schema)))
-            )
+            of_event = schema.name != "ingest_record"
+            path.write_bytes(encode(example(kind_of(schema))) if of_event else golden_record())
             written.append(path)
     return written
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies over rollouts."""
+"""Hypothesis strategies over the entries of a record."""
 
 from __future__ import annotations
 
@@ -7,90 +7,114 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from harness.rollouts import encode_segment, make_fields, make_segment, token_array
-from rollstream.schemas.codec import Segment
+from harness.rollouts import make_dispatched, make_entry, make_failed
+from rollstream.schemas.ingest.entry import Entry
 
 TOKENS_MAX = 12
+COMPONENTS = ("format", "length", "größe")
+# Of one name all entries of a record have the same dtype and trailing shape.
+TOKEN_ARRAYS = {
+    "routed_experts": np.zeros((TOKENS_MAX, 2, 3), np.uint8),
+    "entropy": np.zeros(TOKENS_MAX, np.float32),
+    "nothing": np.zeros((TOKENS_MAX, 0), np.int16),
+}
 names = st.text("abcdefghij-_0123456789", min_size=1, max_size=8)
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+uids = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
 tokens = st.integers(0, 2**31 - 1)
 
 
 @st.composite
-def rollout_fields(draw: st.DrawFn, /, **fixed: Any) -> dict[str, Any]:
-    """Consistent fields as they travel (``make_fields``); ``fixed`` ones are not drawn."""
+def segments(draw: st.DrawFn, /, **fixed: Any) -> Entry:
+    """A sound segment; ``fixed`` fields are not drawn."""
     count = draw(st.integers(0, TOKENS_MAX))
 
-    def per_token(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any] | None]:
-        return st.none() | st.lists(values, min_size=count, max_size=count)
+    def per_token(values: st.SearchStrategy[Any]) -> list[Any] | None:
+        return draw(st.none() | st.lists(values, min_size=count, max_size=count))
 
     drawn: dict[str, Any] = {
-        "environment": draw(names),
+        **draw(_shared()),
         "example_id": draw(words),
         "group_uid": draw(words),
-        "group_size": draw(st.integers(0, 64)),
-        "rollout_uid": draw(words),
+        "rollout_uid": draw(uids),
+        "metadata": draw(st.just("{}") | words),
         "segment_idx": draw(st.integers(0, 5)),
         "is_last_segment": draw(st.booleans()),
-        "lineage": draw(words),
-        "policy_version": draw(words),
-        "policy_epoch": draw(st.integers(0, 9)),
-        "weight_step": draw(st.integers(-1, 2**40)),
-        "replica_id": draw(words),
         "created_ts": draw(st.integers(0, 2**52)),
+        "reward": draw(st.none() | finite),
         "prompt_tokens": draw(st.lists(tokens, max_size=TOKENS_MAX)),
         "output_tokens": draw(st.lists(tokens, min_size=count, max_size=count)),
-        "logprobs": draw(per_token(finite)),
-        "loss_mask": draw(per_token(st.booleans())),
-        "reward": draw(st.none() | finite),
-        "rewards": draw(st.dictionaries(words, finite, max_size=3)),
-        "split": draw(st.sampled_from(["train", "eval"])),
-        "stop_reason": draw(words),
+        "logprobs": per_token(finite),
+        "loss_mask": per_token(st.booleans()),
     }
     if draw(st.booleans()):
-        drawn |= _rare(draw, count)
-    return make_fields(**{**drawn, **fixed})
+        arrays = {
+            "actor_logprobs": per_token(finite),
+            "ref_logprobs": per_token(finite),
+            "token_rewards": per_token(finite),
+            "weight_steps": per_token(st.integers(0, 2**40)),
+        }
+        drawn |= {name: array for name, array in arrays.items() if array is not None}
+        drawn |= draw(_rare(count))
+    return make_entry(**{**drawn, **fixed})
 
 
+@st.composite
 def _rare(draw: st.DrawFn, count: int) -> dict[str, Any]:
-    def floats() -> list[float] | None:
-        return draw(st.none() | st.lists(finite, min_size=count, max_size=count))
-
-    return {
-        "actor_logprobs": floats(),
-        "actor_logprob_sum": draw(st.none() | finite),
-        "actor_policy_version": draw(words),
-        "ref_logprobs": floats(),
-        "token_rewards": floats(),
-        "weight_steps": draw(
-            st.none() | st.lists(st.integers(0, 2**40), min_size=count, max_size=count)
-        ),
-        "token_arrays": [
-            token_array(name, np.zeros((count, 2, 3), np.uint8) + draw(st.integers(0, 255)))
-            for name in draw(st.lists(names, max_size=2, unique=True))
-        ],
-        "attachments": [
-            {"name": name, "data": draw(st.binary(max_size=16))}
-            for name in draw(st.lists(names, max_size=2, unique=True))
-        ],
+    """What few segments have; each is given only where it says something."""
+    which = st.lists(st.sampled_from(sorted(TOKEN_ARRAYS)), unique=True)
+    given = {
+        "continuation_of": draw(words),
+        "prefix_hash": draw(words),
         "messages": draw(words),
+        "rewards": draw(st.dictionaries(st.sampled_from(COMPONENTS), finite)),
+        "attachments": draw(st.dictionaries(words, st.binary(max_size=16), max_size=2)),
+        "token_arrays": {
+            name: (TOKEN_ARRAYS[name] + draw(st.integers(0, 255)))[:count].astype(
+                TOKEN_ARRAYS[name].dtype
+            )
+            for name in draw(which)
+        },
     }
+    rare: dict[str, Any] = {name: value for name, value in given.items() if value}
+    whole = draw(st.none() | finite)
+    return rare if whole is None else {**rare, "actor_logprob_sum": whole}
 
 
-def segments(**fixed: Any) -> st.SearchStrategy[Segment]:
-    """Segments as a reader sees them."""
-    return rollout_fields(**fixed).map(_segment)
+def _shared() -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {
+            "group_size": st.integers(0, 64),
+            "lineage": words,
+            "policy_version": uids,
+            "policy_epoch": st.integers(0, 9),
+            "weight_step": st.integers(-1, 2**40),
+            "replica_id": words,
+            "split": st.sampled_from(["train", "eval"]),
+            "stop_reason": words,
+            "actor_policy_version": words,
+        }
+    )
 
 
-def encoded_segments(**fixed: Any) -> st.SearchStrategy[bytes]:
-    """The bytes of segments."""
-    return rollout_fields(**fixed).map(lambda fields: encode_segment(**_flat(fields)))
+def control_entries() -> st.SearchStrategy[Entry]:
+    """Dispatches and failures."""
+    group = {"example_id": words, "group_uid": words, "group_size": st.integers(0, 64)}
+    dispatched = st.builds(make_dispatched, **group)
+    count = st.integers(1, 2**31 - 1)
+    failed = st.builds(make_failed, count=count, reason=words, rollout_uid=uids, **group)
+    return dispatched | failed
 
 
-def _segment(fields: dict[str, Any]) -> Segment:
-    return make_segment(**_flat(fields))
+def entries() -> st.SearchStrategy[Entry]:
+    """Any sound entry."""
+    return segments() | control_entries()
 
 
-def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    return {**{k: v for k, v in fields.items() if k != "extras"}, **(fields["extras"] or {})}
+def records(
+    entry: st.SearchStrategy[Entry] | None = None, *, max_size: int = 8
+) -> st.SearchStrategy[list[Entry]]:
+    """The entries of one record; in some, one is there many times."""
+    some = st.lists(entries() if entry is None else entry, min_size=1, max_size=max_size)
+    return some | st.builds(lambda few, times: few * times, some, st.integers(2, 500 // max_size))

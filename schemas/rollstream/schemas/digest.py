@@ -1,8 +1,9 @@
 """A digest over decoded rows: the same from the ingest log, from Parquet, and after a compaction.
 
-It goes by field name: each field that at least one row of the run has, in the order of names, with
-its name, the lengths of its rows, and its values. A field in which every row has the default is
-left out, so a field that a later version adds changes no digest of rows without it.
+It goes by field name. A run's digest covers the names of the fields that at least one of its rows
+has, in order; then row by row one number a field; then, field by field, what has a varying length.
+A field in which every row has the default is left out, so a field that a later version adds changes
+no digest of rows without it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rollstream.schemas.columns import Columns, Components, Ragged
 from rollstream.schemas.fields import RowField, array_fields, scalar_fields
 
 _ABSENT = -1
-_Bytes = bytes | memoryview
+_NUMBER_BYTES = 8
 _to_json = json.JSONEncoder(sort_keys=True).encode
 
 
@@ -31,22 +32,23 @@ def row_digests(columns: Columns, row_starts: Sequence[int]) -> list[bytes]:
         columns: the rows, with all fields.
         row_starts: rising, the first 0; the last run ends with the last row.
     """
-    starts = np.asarray(row_starts, np.int64)
-    parts = sorted(_parts(columns, starts), key=lambda part: part.name)
+    bounds = np.array([*row_starts, columns.rows], np.int64)
+    parts = sorted(_parts(columns, bounds), key=lambda part: part.name)
+    numbers = np.array([part.numbers for part in parts], np.int64)
+    has = np.array([part.has for part in parts], np.bool_)
+    in_run = np.logical_or.reduceat(has, bounds[:-1], axis=1).T
+    patterns: dict[bytes, _Pattern] = {}
     digests = []
-    for run, (start, stop) in enumerate(pairwise((*row_starts, columns.rows))):
-        # What is short stands together, so that a field costs no call of its own.
-        short: list[_Bytes] = [(stop - start).to_bytes(8, "little")]
-        flows = []
-        for name, in_run, numbers, flow in parts:
-            if in_run[run]:
-                short.append(name)
-                short.append(numbers[8 * start : 8 * stop])
-                if flow is not None:
-                    flows.append(flow.raw[flow.ends[start] : flow.ends[stop]])
-        state = xxhash.xxh3_128(b"".join(short))
-        for piece in flows:
-            state.update(piece)
+    for run, (start, stop) in enumerate(pairwise(bounds.tolist())):
+        which = in_run[run].tobytes()
+        pattern = patterns.get(which)
+        if pattern is None:
+            pattern = patterns[which] = _pattern(parts, numbers, in_run[run])
+        width = pattern.width
+        state = xxhash.xxh3_128(pattern.names + (stop - start).to_bytes(8, "little"))
+        state.update(pattern.numbers[width * start : width * stop])
+        for raw, ends in pattern.flows:
+            state.update(raw[ends[run] : ends[run + 1]])
         digests.append(state.digest())
     return digests
 
@@ -62,9 +64,9 @@ def checksum(data: bytes | bytearray | memoryview) -> str:
 
 
 class _Flow(NamedTuple):
-    """One field's bytes, row after row; ``ends``: 0, then where the bytes of each row end."""
+    """One field's bytes, row after row; ``ends``: 0, then where the bytes of each run end."""
 
-    raw: _Bytes
+    raw: bytes | memoryview
     ends: Sequence[int]
 
 
@@ -73,23 +75,45 @@ class _Part(NamedTuple):
 
     Attributes:
         name: framed, so that no two sequences of fields have the same bytes.
-        in_run: of each run, whether a row of it has the field.
-        numbers: 8 bytes a row: the value of a number, else the length of the row's bytes in the
-            flow, or -1 where the row has no such array.
+        has: bool [rows], whether the row has another value than the default.
+        numbers: int64 [rows]: the value of a number, else the length of the row's bytes or array,
+            or -1 where the row has no such array.
         flow: of what has a varying length.
     """
 
     name: bytes
-    in_run: Sequence[bool]
-    numbers: memoryview
+    has: NDArray[np.bool_]
+    numbers: NDArray[np.int64]
     flow: _Flow | None
 
 
-def _parts(columns: Columns, starts: NDArray[np.int64]) -> Iterator[_Part]:
-    def part(name: str, has: NDArray[np.bool_], numbers: NDArray[Any], flow: _Flow | None) -> _Part:
-        in_run = np.logical_or.reduceat(has, starts).tolist()
-        framed = f"{len(name)} {name}".encode()
-        return _Part(framed, in_run, np.ascontiguousarray(numbers).data.cast("B"), flow)
+class _Pattern(NamedTuple):
+    """The fields that a run has; ``numbers`` has ``width`` bytes a row, of all rows."""
+
+    names: bytes
+    numbers: memoryview
+    width: int
+    flows: Sequence[_Flow]
+
+
+def _pattern(
+    parts: Sequence[_Part], numbers: NDArray[np.int64], in_run: NDArray[np.bool_]
+) -> _Pattern:
+    some = [part for part, used in zip(parts, in_run.tolist(), strict=True) if used]
+    by_row = np.ascontiguousarray(numbers[in_run].T)
+    return _Pattern(
+        b"".join([part.name for part in some]),
+        by_row.reshape(-1).view(np.uint8).data,
+        _NUMBER_BYTES * len(some),
+        [part.flow for part in some if part.flow is not None],
+    )
+
+
+def _parts(columns: Columns, bounds: NDArray[np.int64]) -> Iterator[_Part]:
+    def part(
+        name: str, has: NDArray[np.bool_], numbers: NDArray[np.int64], flow: _Flow | None
+    ) -> _Part:
+        return _Part(f"{len(name)} {name}".encode(), has, numbers, flow)
 
     for field in scalar_fields():
         values = columns.scalars[field.name]
@@ -97,60 +121,60 @@ def _parts(columns: Columns, starts: NDArray[np.int64]) -> Iterator[_Part]:
             has, numbers = _numbers(field, values)
             if has.any():
                 yield part(field.name, has, numbers, None)
-        elif (found := _texts(field, values)) is not None:
-            yield part(field.name, *found)
+        elif values.count(field.default or "") < len(values):
+            yield part(field.name, *_texts(values, field.default or "", bounds))
     for name in array_fields():
         ragged = columns.arrays.get(name)
         if ragged is not None:
-            yield part(name, *_array(ragged))
+            yield part(name, *_array(ragged, bounds))
     for name, ragged in columns.token_arrays.items():
         dtype, shape = ragged.signature
-        yield part(f"token_arrays/{name}/{dtype}/{shape}", *_array(ragged))
+        yield part(f"token_arrays/{name}/{dtype}/{shape}", *_array(ragged, bounds))
     if columns.rewards is not None:
-        yield part("rewards", *_joined(_component_texts(columns.rewards, columns.rows)))
+        texts = _component_texts(columns.rewards, columns.rows)
+        yield part("rewards", *_texts(texts, "", bounds))
     if columns.attachments is not None:
         texts = [
             _to_json({name: data.hex() for name, data in row.items()}) if row else ""
             for row in columns.attachments
         ]
-        yield part("attachments", *_joined(texts))
+        yield part("attachments", *_texts(texts, "", bounds))
 
 
-def _numbers(field: RowField, values: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+def _numbers(field: RowField, values: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     if values.dtype == np.float64:
-        none = np.isnan(values)
-        return ~none, np.where(none, np.nan, values)  # NaN has many bit patterns.
+        none = np.isnan(values)  # NaN has many bit patterns.
+        return ~none, np.where(none, np.nan, values).view(np.int64)
     return values != field.default, values.astype(np.int64)
 
 
 def _texts(
-    field: RowField, values: Sequence[str]
-) -> tuple[NDArray[np.bool_], NDArray[np.int64], _Flow] | None:
-    default = field.default or ""
-    if values.count(default) == len(values):
-        return None
-    has, sizes, flow = _joined(values)
-    if default:
-        has = np.array([value != default for value in values], np.bool_)
-    return has, sizes, flow
-
-
-def _joined(texts: Sequence[str]) -> tuple[NDArray[np.bool_], NDArray[np.int64], _Flow]:
-    """Which texts are not empty, how many bytes each has in UTF-8, and these bytes."""
-    joined = "".join(texts)
+    values: Sequence[str], default: str, bounds: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], _Flow]:
+    """Which texts are not the default, how many bytes each has in UTF-8, and these bytes."""
+    rows = len(values)
+    if values.count(values[0]) == rows:
+        one = values[0].encode()
+        flow = _Flow(one * rows, (bounds * len(one)).tolist())
+        return np.full(rows, values[0] != default), np.full(rows, len(one), np.int64), flow
+    joined = "".join(values)
     # In ASCII a text has as many bytes as characters.
-    measured = texts if joined.isascii() else [text.encode() for text in texts]
-    sizes = np.fromiter(map(len, measured), np.int64, len(texts))
-    return sizes > 0, sizes, _Flow(joined.encode(), [0, *np.cumsum(sizes).tolist()])
+    measured = values if joined.isascii() else [text.encode() for text in values]
+    sizes = np.fromiter(map(len, measured), np.int64, rows)
+    has = np.array([value != default for value in values]) if default else sizes > 0
+    ends = np.concatenate(((0,), np.cumsum(sizes)))[bounds]
+    return has, sizes, _Flow(joined.encode(), ends.tolist())
 
 
-def _array(ragged: Ragged) -> tuple[NDArray[np.bool_], NDArray[np.int64], _Flow]:
+def _array(
+    ragged: Ragged, bounds: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], _Flow]:
     lengths = np.diff(ragged.offsets)
     has = np.ones(len(lengths), np.bool_) if ragged.present is None else ragged.present
     values = np.ascontiguousarray(ragged.values)
     width = values.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
     raw = values.reshape(-1).view(np.uint8).data
-    flow = _Flow(raw, (ragged.offsets * width).tolist())
+    flow = _Flow(raw, (ragged.offsets[bounds] * width).tolist())
     return has, np.where(has, lengths, _ABSENT), flow
 
 

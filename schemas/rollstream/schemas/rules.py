@@ -48,6 +48,7 @@ RARE_PER_TOKEN_BYTES: Mapping[str, int] = {
 }
 # Of one token in a token array. A batch has room for every token, also for those without a value.
 TOKEN_ROW_BYTES_MAX = 1 << 20
+_SIDES_MAX = 30  # NumPy 1 has 32 at most, and a batch adds two.
 _PLAIN_KINDS = "biufc"  # What crosses languages as raw bytes: no objects, no text, no structs.
 # Attachments travel inside the rollout; two large images fit, and a topic's record limit (16 MiB)
 # stays out of reach for them.
@@ -124,7 +125,8 @@ def check_token_rows(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> N
     if dtype.kind not in _PLAIN_KINDS:
         finding = f"has dtype {dtype}, which is no plain number"
         raise BrokenRule(field, finding, "convert it, for example with .astype('float32')")
-    sides_fit = all(side in COUNTS for side in shape)
-    if not sides_fit or prod(shape) * dtype.itemsize > TOKEN_ROW_BYTES_MAX:
-        remedy = f"one token's values may have {TOKEN_ROW_BYTES_MAX} bytes"
+    sides_fit = len(shape) <= _SIDES_MAX and all(side in COUNTS for side in shape)
+    # NumPy multiplies the sides before it sees that one is 0.
+    if not sides_fit or prod(side or 1 for side in shape) * dtype.itemsize > TOKEN_ROW_BYTES_MAX:
+        remedy = f"one token's values may have {TOKEN_ROW_BYTES_MAX} bytes and {_SIDES_MAX} sides"
         raise BrokenRule(field, f"has trailing shape {tuple(shape)} of {dtype}", remedy)

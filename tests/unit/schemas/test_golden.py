@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from harness.events import example, golden_file, golden_rollout, kind_of, same
+from harness.events import (
+    example,
+    golden_entries,
+    golden_file,
+    golden_record,
+    kind_of,
+    same,
+)
 from rollstream.schemas import wire_schemas
-from rollstream.schemas.codec import Segment, decode, encode, encode_rollout
+from rollstream.schemas.codec import decode, encode
+from rollstream.schemas.ingest.record import decode_record
 from rollstream.schemas.wire_schemas import WireSchema
 
-ALL = wire_schemas.all_schemas()
-EVENTS = [schema for schema in ALL if schema.name != "rollout"]
+EVENTS = [schema for schema in wire_schemas.all_schemas() if schema.name != "ingest_record"]
 
 
 def _name(schema: WireSchema) -> str:
@@ -27,15 +34,13 @@ def test_golden_event_is_written_again_byte_for_byte(schema: WireSchema) -> None
     if schema != wire_schemas.newest(schema.name):
         pytest.skip("an old version is read, never written")
     golden = golden_file(schema).read_bytes()
-    event = decode(golden)
-    assert not isinstance(event, Segment)
-    assert encode(event) == golden
+    assert encode(decode(golden)) == golden
 
 
-def test_golden_rollout_is_read_and_written_byte_for_byte() -> None:
-    golden = golden_file(wire_schemas.newest("rollout")).read_bytes()
-    segment = decode(golden)
-    assert segment == golden_rollout()
-    assert isinstance(segment, Segment)
-    body = {k: bytes(v) if isinstance(v, memoryview) else v for k, v in segment.body.items()}
-    assert encode_rollout({**segment.header._asdict(), **body}) == golden
+def test_golden_record_is_read_and_written_byte_for_byte() -> None:
+    golden = golden_file(wire_schemas.newest("ingest_record")).read_bytes()
+    record = decode_record(golden)
+    assert (record.environment, record.worker_id, record.partitions) == ("math", "worker-0", 4)
+    assert record.broken == {}
+    assert [record.entry(index) for index in range(record.count)] == golden_entries()
+    assert golden_record() == golden

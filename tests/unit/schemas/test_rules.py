@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rollstream.schemas.header import RolloutHeader
 
-from harness.rollouts import make_segment
 from rollstream.schemas.ids import GroupKey, group_id, prefix_hash
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, off_branch, policy_lag
-from rollstream.schemas.rules import BOUNDS, BrokenRule, check_number, check_segment, check_version
+from rollstream.schemas.rules import BrokenRule, check_version
 
 KEY = GroupKey("math", "ex-1", 0, "step-1", "")
 uids = st.lists(st.text(max_size=5), min_size=1, max_size=6, unique=True)
@@ -82,22 +79,3 @@ def test_a_version_that_names_a_folder(version: str) -> None:
 def test_a_version_that_names_no_folder(version: str) -> None:
     with pytest.raises(BrokenRule, match="must name a folder"):
         check_version("policy_version", version)
-
-
-@pytest.mark.parametrize("name", sorted(BOUNDS.keys() & set(RolloutHeader._fields)))
-def test_who_publishes_and_who_seals_keep_the_same_bounds(name: str) -> None:
-    bounds = BOUNDS[name]
-    header, body = make_segment()
-
-    def segment(number: int) -> tuple[RolloutHeader, Mapping[str, Any]]:
-        changed: dict[str, Any] = {name: number}
-        return header._replace(**changed), body
-
-    for inside in (bounds.start, bounds.stop - 1):
-        check_number(name, inside)
-        check_segment(*segment(inside))
-    for outside in (bounds.start - 1, bounds.stop):
-        with pytest.raises(BrokenRule, match=f"{name} is {outside}; "):
-            check_number(name, outside)
-        with pytest.raises(BrokenRule, match=f"{name} is {outside}; "):
-            check_segment(*segment(outside))

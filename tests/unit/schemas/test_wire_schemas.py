@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 from numpy.typing import NDArray
-from rollstream.schemas.header import RolloutHeader
 
 from harness.events import KINDS, kind_of
 from rollstream.schemas import events, wire_schemas
-from rollstream.schemas.columns import array_fields, rare_fields, scalar_fields
+from rollstream.schemas.fields import (
+    REQUIRED_ARRAYS,
+    RowField,
+    row_fields,
+)
 from rollstream.schemas.records import RolloutRecord
 from rollstream.schemas.wire_schemas import WireSchema, packed_dtype
 
@@ -24,6 +27,7 @@ SAME_SHAPE = {
     "ReplacingGroup": "ChosenGroup",
     "ReplacedPosition": "LogPosition",
 }
+EVENTS = [schema for schema in wire_schemas.all_schemas() if schema.name != "ingest_record"]
 PLAIN: Mapping[str, Any] = {
     "string": str,
     "int": int,
@@ -90,7 +94,7 @@ def plain_default(value: Any) -> Any:
 
 @pytest.mark.parametrize(
     "record",
-    [r for s in wire_schemas.all_schemas() if s.name != "rollout" for r in records(s.source)],
+    [r for s in EVENTS for r in records(s.source)],
     ids=lambda record: str(record["name"]),
 )
 def test_each_record_has_a_dataclass_with_its_names_types_and_defaults(
@@ -106,48 +110,55 @@ def test_each_record_has_a_dataclass_with_its_names_types_and_defaults(
 
 
 def test_every_event_has_a_schema() -> None:
-    written = {kind_of(s) for s in wire_schemas.all_schemas() if s.name != "rollout"}
-    assert written == set(KINDS)
+    assert {kind_of(schema) for schema in EVENTS} == set(KINDS)
 
 
-def test_the_header_is_the_prefix_of_the_rollout_schema() -> None:
-    schema = wire_schemas.newest("rollout")
-    prefix = schema.fields[: schema.source["header_fields"]]
-    assert schema.source["header_fields"] == 21
-    assert [f["name"] for f in prefix] == list(RolloutHeader._fields)
-    assert get_type_hints(RolloutHeader) == {f["name"]: python_type(f["type"]) for f in prefix}
+# A record shows these as values; a row holds them as JSON text, or folded into another field.
+SHOWN = {"metadata", "messages", "token_arrays", "actor_logprob_sum"}
 
 
-# A record shows these as values; on the wire they are JSON text, or lists of named bytes.
-SHOWN = {"metadata", "messages", "token_arrays", "attachments", "actor_logprob_sum"}
+def row_type(field: RowField) -> Any:
+    """The type that ``RolloutRecord`` must give a field."""
+    if field.column == "array":
+        array = ARRAYS[field.dtype]
+        return array | None if isinstance(field.row_type, list) else array
+    return python_type(field.row_type)
 
 
 @pytest.mark.proves("A1")
 def test_a_record_has_the_names_types_and_defaults_of_the_schema() -> None:
-    extras = wire_schemas.newest("rollout").fields[-1]["type"][1]["fields"]
-    fields = {f["name"]: f for f in [*wire_schemas.newest("rollout").fields[:-1], *extras]}
     hints = get_type_hints(RolloutRecord)
-    assert set(hints) == set(fields) - {"actor_logprob_sum"}
+    assert set(hints) == set(row_fields()) - {"actor_logprob_sum"}
     defaults = defaults_of(RolloutRecord)
-    for name, field in fields.items():
+    for name, field in row_fields().items():
         if name in SHOWN:
             continue
-        wanted = python_type(field["type"])
         if name == "actor_logprobs":  # Or their sum.
-            assert set(get_args(hints[name])) == {*get_args(wanted), float}
+            assert set(get_args(hints[name])) == {*get_args(row_type(field)), float}
         else:
-            assert hints[name] == wanted, name
+            assert hints[name] == row_type(field), name
         if name == "rollout_uid":  # Users may build a record before it has an identity.
             assert defaults[name] == ""
-        elif packed_dtype(field["type"]) == ("<i4", False):
-            assert defaults[name].tobytes() == field["default"].encode()
+        elif name in REQUIRED_ARRAYS:
+            assert (defaults[name].tolist(), field.default) == ([], [])
+        elif field.required:
+            assert name not in defaults
         else:
-            assert defaults.get(name, "required") == field.get("default", "required"), name
+            assert defaults[name] == field.default, name
 
 
-def test_every_field_of_the_schema_is_a_column() -> None:
-    fields = [f["name"] for f in wire_schemas.newest("rollout").fields if f["name"] != "extras"]
-    assert set(array_fields()) | set(scalar_fields()) == {*fields, *rare_fields()}
+def test_what_is_empty_on_the_wire_stands_for_the_default() -> None:
+    """A number or text that says nothing has no bytes, an array that no entry has is 0."""
+    *plain, extras, payload = wire_schemas.newest("ingest_record").fields
+    assert (extras["name"], payload["name"]) == ("extras", "payload")
+    for field in (*plain, *extras["type"][1]["fields"]):
+        if field.get("column") in ("text", "number"):
+            assert (field["type"], field["default"]) == ("bytes", "")
+        elif field.get("column") == "array":
+            assert (field["type"], field["default"]) == (
+                "int",
+                int(field["name"] in REQUIRED_ARRAYS),
+            )
 
 
 def test_fingerprint_follows_the_avro_specification() -> None:

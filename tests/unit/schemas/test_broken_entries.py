@@ -1,0 +1,116 @@
+"""What breaks a value is its entry's: the others are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.rollouts import encode_record, make_dispatched, make_entry, make_failed, members
+from harness.strategies import entries
+from rollstream.schemas.ingest.entry import Entry, EntryKind, Failure
+from rollstream.schemas.ingest.record import decode_record
+from rollstream.schemas.rules import BOUNDS, NAME_CHARS_MAX, BrokenRule, check_number
+
+LONG = "é" * (NAME_CHARS_MAX + 1)
+INFINITE = float("inf")
+BROKEN: list[tuple[Entry, str]] = [
+    (make_entry(created_ts=-1), "created_ts is -1"),
+    (make_entry(created_ts=253_402_300_800_000_000), "created_ts is 253402300800000000"),
+    (make_entry(segment_idx=-1), "segment_idx is -1; give a number from 0 to 2147483647"),
+    (make_entry(weight_step=-2), "weight_step is -2"),
+    (make_entry(group_size=-8), "group_size is -8"),
+    (make_entry(group_size=2**40), "group_size is 1099511627776"),
+    (make_entry(policy_epoch=-1), "policy_epoch is -1"),
+    (make_entry(policy_version=""), "policy_version is ''"),
+    (make_entry(policy_version="x" * 201), "policy_version is 'xxx"),
+    (make_entry(reward=INFINITE), "reward is inf"),
+    (make_entry(reward=-INFINITE), "reward is -inf"),
+    (make_entry(actor_logprob_sum=INFINITE), "actor_logprob_sum is inf"),
+    (make_entry(loss_mask=b"\0\1\2"), "loss_mask has bytes other than 0 and 1"),
+    (make_entry(is_last_segment=7), "is_last_segment is 7"),
+    (make_entry(rollout_uid=""), "rollout_uid is empty"),
+    (make_entry(rollout_uid=b"\xff\xfe"), "rollout_uid is no UTF-8"),
+    (make_entry(metadata=b"\xc3"), "metadata is no UTF-8"),
+    (make_entry(messages=b"\x80"), "messages is no UTF-8"),
+    *(
+        (make_entry(**{name: LONG}), f"{name} has 4097 characters")
+        for name in (
+            *("example_id", "group_uid", "rollout_uid"),
+            *("lineage", "replica_id", "split", "stop_reason"),
+        )
+    ),
+    (make_dispatched(group_size=-1), "group_size is -1"),
+    (make_dispatched(group_uid=LONG), "group_uid has 4097 characters"),
+    (make_dispatched(example_id=LONG), "example_id has 4097 characters"),
+    (make_failed(count=0), "count is 0"),
+    (make_failed(count=-1), "count is -1"),
+    (make_failed(rollout_uid=LONG), "rollout_uid has 4097 characters"),
+    (make_failed(rollout_uid=""), "rollout_uid is empty"),
+    (make_failed()._replace(failure=None), "kinds is 2, and failures has none of this entry"),
+    (make_entry()._replace(failure=Failure(1, "r")), "kinds is 0, and failures has one"),
+    (make_entry()._replace(kind=3), "kinds is 3"),
+]
+
+
+@pytest.mark.parametrize(("entry", "told"), BROKEN, ids=[told[:40] for _, told in BROKEN])
+def test_one_broken_entry_is_named_and_the_others_are_read(entry: Entry, told: str) -> None:
+    sound = members(3)
+    record = decode_record(encode_record([sound[0], entry, *sound[1:]]))
+    assert {index: str(rule)[: len(told)] for index, rule in record.broken.items()} == {1: told}
+    assert [record.entry(index) for index in (0, 2, 3)] == sound
+
+
+@pytest.mark.parametrize(("entry", "told"), BROKEN, ids=[told[:40] for _, told in BROKEN])
+def test_a_broken_entry_alone_is_written_as_it_was(entry: Entry, told: str) -> None:
+    record = decode_record(encode_record([*members(2), entry]))
+    alone = decode_record(record.part([2]))
+    assert alone.entry(0) == entry
+    assert str(alone.broken[0]).startswith(told)
+
+
+SOME_BROKEN = st.integers(0, len(BROKEN) - 1).map(lambda index: BROKEN[index][0])
+
+
+@given(st.lists(entries() | SOME_BROKEN, min_size=1, max_size=8))
+def test_exactly_the_broken_entries_are_named(given_entries: list[Entry]) -> None:
+    unsound = {index for index, entry in enumerate(given_entries) if is_broken(entry)}
+    record = decode_record(encode_record(given_entries))
+    assert set(record.broken) == unsound
+    assert [record.entry(index) for index in range(record.count)] == given_entries
+
+
+def is_broken(entry: Entry) -> bool:
+    return bool(decode_record(encode_record([entry])).broken)
+
+
+def test_a_dispatch_needs_neither_uid_nor_policy() -> None:
+    entry = make_dispatched(rollout_uid="", policy_version="")
+    assert entry.kind == EntryKind.DISPATCHED
+    assert not is_broken(entry)
+
+
+def test_the_same_combination_may_be_broken_for_a_segment_only() -> None:
+    both = [make_dispatched(policy_version=""), make_entry(policy_version="", weight_step=-1)]
+    record = decode_record(encode_record(both))
+    assert set(record.broken) == {1}
+
+
+@pytest.mark.parametrize(
+    "name", ["group_size", "segment_idx", "policy_epoch", "weight_step", "created_ts"]
+)
+def test_who_publishes_and_who_seals_keep_the_same_bounds(name: str) -> None:
+    bounds = BOUNDS[name]
+
+    def broken(number: int) -> Any:
+        changed: dict[str, Any] = {name: number}
+        return decode_record(encode_record([make_entry(**changed)])).broken
+
+    for inside in (bounds.start, bounds.stop - 1):
+        check_number(name, inside)
+        assert broken(inside) == {}
+    with pytest.raises(BrokenRule, match=f"{name} is {bounds.start - 1}; "):
+        check_number(name, bounds.start - 1)
+    assert f"{name} is {bounds.start - 1}; " in str(broken(bounds.start - 1)[0])
