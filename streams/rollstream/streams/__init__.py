@@ -10,6 +10,6 @@ Map:
 - ``topics/``     names, layout, creation, checks
 - ``reading``     a stretch of one log, record by record
 - ``owned/``      a partition with one owner at a time: claim, append, fence, follow
-- ``folds/``      state from events: settled offsets, dedupe, a sampler's decisions
+- ``folds/``      state from events: settled entries, dedupe, a sampler's decisions
 - ``status/``     how far each stage is, and which one is stuck
 """

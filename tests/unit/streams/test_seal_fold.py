@@ -124,7 +124,7 @@ def test_settling_twice_is_a_corrupt_log(second: Event) -> None:
 def test_settling_an_entry_twice_is_a_corrupt_log() -> None:
     first = flushed(0, "n", [(0, 0), (0, 2)], 0, counts={0: 3})
     fold = folded(CLAIM, first)
-    with pytest.raises(CorruptLog, match="entry 2 of source offset 0 a second time"):
+    with pytest.raises(CorruptLog, match="entry 2 of source offset 0 is settled a second time"):
         fold.apply(2, 0, flushed(0, "n", [(0, 1), (0, 2)], 0, counts={0: 3}))
     fold.apply(2, 0, flushed(0, "n", [(0, 1)], 1, counts={0: 3}))
     assert fold.watermark == 1
@@ -161,9 +161,9 @@ def test_numbers_of_entries_that_differ_between_events_are_a_corrupt_log() -> No
         ([2], [2], "not those that it says"),
         ([2, 3, 5], [2, 1, 1], "not those that it says"),
         ([3, 2], [1, 2], "not those that it says"),
-        ([2, 3], [1, 1], "entry 1 of source offset 2, whose record it says has 1"),
-        ([2, 3], [2, 0], "entry 0 of source offset 3, whose record it says has 0"),
-        ([2, 3], [ENTRIES_MAX + 1, 1], "whose record it says has 65537"),
+        ([2, 3], [1, 1], "entry 1 of source offset 2 is settled; it says of 1 entries"),
+        ([2, 3], [2, 0], "entry 0 of source offset 3 is settled; it says of 0 entries"),
+        ([2, 3], [ENTRIES_MAX + 1, 1], "it says of 65537 entries"),
     ],
 )
 def test_an_event_whose_entries_are_not_of_what_it_touches_is_a_corrupt_log(

@@ -1,6 +1,7 @@
 """State as a fold over the events that count.
 
+- ``entries``  settled entries, packed into numbers
 - ``refs``     identifies sealed groups
-- ``seal``     settled source offsets, the low watermark, dedupe
+- ``seal``     what became of each entry, the low watermark, dedupe
 - ``sampler/``  the fold of a sampler, which ``status`` shares
 """

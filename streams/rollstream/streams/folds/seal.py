@@ -10,19 +10,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from rollstream.schemas.events import Adopted, Event, Flushed, SealedSegments, Settlements
+from rollstream.schemas.events import Adopted, Event, Flushed
 from rollstream.schemas.ids import SegmentId, segment_id
-from rollstream.schemas.ingest.entry import ENTRIES_MAX
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.errors import CorruptLog
+from rollstream.streams.folds.entries import NO_ENTRIES, entries_of
 from rollstream.streams.owned.fold import FoldCheckpoint
 
 # The newest always matter: their log time, and files that may lack manifests.
 FLUSHES_KEPT_MIN = 16
-# An entry is packed as its offset, shifted, and its number, so that sorting sorts by both.
-_BITS = 16
-_ENTRY = (1 << _BITS) - 1
-assert ENTRIES_MAX == 1 << _BITS
 
 
 class _Flush(NamedTuple):
@@ -39,19 +35,6 @@ class _Flush(NamedTuple):
     newest: int
     settled: int
     segments: Sequence[SegmentId]
-
-
-class _Above(NamedTuple):
-    """Of source offsets that are not below the watermark. One value, which is replaced as a whole:
-    another thread may be reading it.
-
-    Attributes:
-        settled: offset << 16 | entry of each settled entry, rising; int64.
-        counts: offset << 16 | entries - 1 of each offset with a settled entry, rising; int64.
-    """
-
-    settled: NDArray[np.int64]
-    counts: NDArray[np.int64]
 
 
 class SealFold:
@@ -80,7 +63,8 @@ class SealFold:
         self.now_ts = 0
         self._horizon = dedupe_horizon
         self._counts: Counter[str] = Counter()
-        self._above = _Above(np.empty(0, np.int64), np.empty(0, np.int64))
+        # Of offsets that are not below the watermark; replaced as a whole.
+        self._above = NO_ENTRIES
         self._settled = 0  # Entries, by the events folded here.
         self._seen: dict[SegmentId, int] = {}  # Segment to the flush that settled it last.
         self._flushes: deque[_Flush] = deque()
@@ -114,29 +98,22 @@ class SealFold:
 
     def settled(self, offset: int, entry: int) -> bool:
         """Whether the entry of the record at the source offset is settled."""
-        above = self._above.settled  # Once, and before the watermark: another thread may fold.
-        if offset < self.watermark:
-            return True
-        key = offset << _BITS | entry
-        index = int(np.searchsorted(above, key))
-        return index < len(above) and int(above[index]) == key
+        above = self._above  # Once, and before the watermark: another thread may be folding.
+        return offset < self.watermark or above.has(offset, entry)
 
     def settled_whole(self, offset: int) -> bool:
         """Whether every entry of the record at the source offset is settled."""
         above = self._above
-        if offset < self.watermark:
-            return True
-        count = _count_of(above, offset)
-        return count > 0 and len(_entries_of(above, offset)) == count
+        return offset < self.watermark or 0 < above.count(offset) == len(above.of(offset))
 
     def settled_entries(self, offset: int) -> Collection[int]:
         """Which entries are settled of a source offset that is not below the watermark."""
-        return frozenset(_entries_of(self._above, offset).tolist())
+        return frozenset(self._above.of(offset).tolist())
 
     def entry_count(self, offset: int) -> int:
         """How many entries a source offset that is not below the watermark has; 0 where none of
         them is settled, and so nobody said it."""
-        return _count_of(self._above, offset)
+        return self._above.count(offset)
 
     @property
     def settled_count(self) -> int:
@@ -146,16 +123,13 @@ class SealFold:
     @property
     def touched(self) -> tuple[int, int]:
         """Of how many source offsets any entry is settled, and how many entries these have."""
-        settled, counts = self._above
-        pending = int((counts & _ENTRY).sum()) + len(counts) - len(settled)
-        return self.watermark + len(counts), self.settled_count + pending
+        above = self._above
+        return self.watermark + len(above.counts), self.settled_count + above.unsettled
 
     @property
     def replay_until(self) -> int:
         """No entry is settled of this source offset, or of any above it."""
-        counts = self._above.counts
-        above = (int(counts[-1]) >> _BITS) + 1 if len(counts) else 0
-        return max(above, self.watermark)
+        return max(self._above.next_offset, self.watermark)
 
     def seen(self, segment: SegmentId) -> bool:
         """Whether the segment was settled before, within the dedupe horizon."""
@@ -204,53 +178,25 @@ class SealFold:
             raise CorruptLog(
                 f"event {offset}: the watermark goes back from {self.watermark} to {watermark}"
             )
-        new, touched = _packed(offset, event)
-        lower, settled = _joined(self._above.settled, new)
-        twice = settled[1:][settled[1:] == settled[:-1]]
-        below = new[new < self.watermark << _BITS] if self._whole else new[:0]
-        if len(twice) or len(below):
-            which = int(twice[0] if len(twice) else below[0])
-            raise CorruptLog(f"event {offset} settles {_named(which)} a second time")
-        settled = np.concatenate((lower, settled))
-        counts = self._joined_counts(offset, touched)
-        covered, passed = (
-            int(np.searchsorted(keys, watermark << _BITS)) for keys in (settled, counts)
-        )
-        if self._whole:
-            self._check_passed(offset, watermark, settled[:covered], counts[:passed])
-        # In this order, so that `settled` is right in between.
-        self.watermark = watermark
-        self._above = _Above(settled[covered:], counts[passed:])
-        self._settled += len(new)
-
-    def _joined_counts(self, offset: int, touched: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many entries offsets have, by earlier events and by this one."""
-        lower, counts = _joined(self._above.counts, touched)
-        same = counts[1:] >> _BITS == counts[:-1] >> _BITS
-        if not same.any():
-            return np.concatenate((lower, counts))
-        first, second = counts[:-1][same], counts[1:][same]
-        if (first != second).any():
-            at = int(np.flatnonzero(first != second)[0])
-            one, other = int(first[at]), int(second[at])
-            raise CorruptLog(
-                f"event {offset}: source offset {one >> _BITS} has {(one & _ENTRY) + 1} entries by "
-                f"one event and {(other & _ENTRY) + 1} by another"
-            )
-        return np.concatenate((lower, counts[:1], counts[1:][~same]))
-
-    def _check_passed(
-        self, offset: int, watermark: int, settled: NDArray[np.int64], counts: NDArray[np.int64]
-    ) -> None:
-        """Raises ``CorruptLog`` unless every entry of every offset that the watermark passes is
-        settled. Each is below its offset's count and settled once, so the sums tell."""
-        untouched = watermark - self.watermark - len(counts)
-        unsettled = int((counts & _ENTRY).sum()) + len(counts) - len(settled)
-        if untouched or unsettled:
+        try:
+            new = entries_of(event)
+            if self._whole and new.counts.size and event.touched.offsets[0] < self.watermark:
+                below = event.touched.offsets[0]
+                raise CorruptLog(f"source offset {below} is settled a second time")
+            passed, above = self._above.joined(new).split(watermark)
+        except CorruptLog as error:
+            raise CorruptLog(f"event {offset}: {error}") from error
+        untouched = watermark - self.watermark - len(passed.counts)
+        # Each entry is below its offset's count and settled once, so the sums tell.
+        if self._whole and (untouched or passed.unsettled):
             raise CorruptLog(
                 f"event {offset} moves the watermark from {self.watermark} to {watermark}, over "
-                f"{untouched} offsets that nothing settled and {unsettled} entries of others"
+                f"{untouched} offsets that nothing settled and {passed.unsettled} entries of others"
             )
+        # In this order, so that `settled` is right in between.
+        self.watermark = watermark
+        self._above = above
+        self._settled += len(new.settled)
 
     def _adopt(self, offset: int, event: Adopted) -> None:
         if self._whole:
@@ -260,9 +206,7 @@ class SealFold:
                 )
             return
         self.watermark = event.watermark
-        self._above = _Above(
-            *(keys[np.searchsorted(keys, event.watermark << _BITS) :] for keys in self._above)
-        )
+        _, self._above = self._above.split(event.watermark)
         self._counts = Counter(event.counts)
         assert self._start is not None
         # Nothing that matters stands before `fold_from`, and we have folded since then.
@@ -288,55 +232,3 @@ def _segment_ids(uids: Sequence[str], segment_idxs: NDArray[np.int32]) -> Sequen
     if not segment_idxs.any():
         return uids
     return [segment_id(*segment) for segment in zip(uids, segment_idxs.tolist(), strict=True)]
-
-
-def _packed(offset: int, event: Flushed) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The entries that the event settles, and the number of entries of their offsets; rising."""
-    parts: tuple[SealedSegments | Settlements, ...] = (event.segments, *event.settled)
-    entries = np.concatenate([part.entries for part in parts])
-    settled = np.concatenate([part.offsets for part in parts]) << _BITS | entries
-    settled.sort()
-    touched, counts = event.touched.offsets, event.touched.counts
-    is_last = np.ones(len(settled), np.bool_)  # Of its offset.
-    is_last[:-1] = settled[1:] >> _BITS != settled[:-1] >> _BITS
-    last = settled[is_last]
-    if (entries >> _BITS).any() or not np.array_equal(last >> _BITS, touched):
-        raise CorruptLog(
-            f"event {offset}: the offsets of its entries are not those that it says it touches"
-        )
-    if (last & _ENTRY >= counts).any() or (counts > ENTRIES_MAX).any():
-        at = int(np.flatnonzero((last & _ENTRY >= counts) | (counts > ENTRIES_MAX))[0])
-        raise CorruptLog(
-            f"event {offset} settles {_named(int(last[at]))}, whose record it says has "
-            f"{int(counts[at])} entries"
-        )
-    return settled, touched << _BITS | counts - 1
-
-
-def _joined(
-    known: NDArray[np.int64], new: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What is known of lower offsets than any new one, and the rest, sorted in with the new ones:
-    a pinned watermark may leave very much above it, of which most flushes concern the end."""
-    at = np.searchsorted(known, new[0] >> _BITS << _BITS) if len(new) else len(known)
-    upper = np.concatenate((known[at:], new))
-    upper.sort(kind="stable")
-    return known[:at], upper
-
-
-def _entries_of(above: _Above, offset: int) -> NDArray[np.int64]:
-    keys = above.settled
-    start, stop = np.searchsorted(keys, (offset << _BITS, offset + 1 << _BITS))
-    return keys[start:stop] & _ENTRY
-
-
-def _count_of(above: _Above, offset: int) -> int:
-    keys = above.counts
-    index = int(np.searchsorted(keys, offset << _BITS))
-    if index == len(keys) or int(keys[index]) >> _BITS != offset:
-        return 0
-    return (int(keys[index]) & _ENTRY) + 1
-
-
-def _named(key: int) -> str:
-    return f"entry {key & _ENTRY} of source offset {key >> _BITS}"
