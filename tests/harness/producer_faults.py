@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from harness.faults import Append, Fate, FaultyBroker, FaultyWriter
-from rollstream.producers import BufferFull
+from harness.producers import AnyProducer, sampled
+from rollstream.producers import BufferFull, RolloutProducer
+from rollstream.producers.gather import HELD_BYTES_MAX
 from rollstream.runtime.clock import ManualClock
-from rollstream.schemas.codec import Segment, decode
+from rollstream.schemas.ingest.entry import EntryKind
+from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.streams.broker import OnDelivery, Writer
 from rollstream.streams.memory import MemoryBroker
+
+FILLING = 4
 
 
 class NarrowBroker(FaultyBroker):
@@ -57,14 +66,44 @@ class NarrowWriter(FaultyWriter):
         super().poll(0.0)
 
 
+def fill(producer: RolloutProducer) -> int:
+    """Publishes until there is room for no more; returns how many rollouts that took."""
+    for _ in range(FILLING):
+        producer.publish(**wide_rollout())
+    return FILLING
+
+
+async def leave_no_room(kind: str, producer: AnyProducer, broker: NarrowBroker) -> None:
+    """From now on nothing gets on its way, and the ``sync`` producer is full.
+
+    Each publish of the other has room and waits for an answer that does not come.
+    """
+    await producer.flush()
+    broker.refusals = 1_000_000
+    for _ in range(FILLING if kind == "sync" else 0):
+        await producer.publish(**wide_rollout())
+
+
+def wide_rollout() -> dict[str, Any]:
+    """One of ``FILLING`` rollouts that fill a producer together."""
+    beside_its_arrays = 1_280  # What it counts for beside them, and a little less than another.
+    tokens = np.zeros((HELD_BYTES_MAX // FILLING - beside_its_arrays) // 4, np.int32)
+    return sampled(example_id="wide", prompt_tokens=[], output_tokens=tokens, logprobs=None)
+
+
 class Doubtful:
-    """Decides that records of these uids are in doubt, as long as they are among them."""
+    """Decides that records with one of these uids, or kinds of control event, are in doubt."""
 
     def __init__(self, fate: Fate, *uids: str) -> None:
         self.fate = fate
         self.uids = set(uids)
 
     def __call__(self, append: Append) -> Fate:
-        event = decode(append.value)
-        uid = event.header.rollout_uid if isinstance(event, Segment) else type(event).__name__
-        return self.fate if uid in self.uids else Fate.PASS
+        record = decode_record(append.value)
+        return self.fate if self.uids & abouts_of(record) else Fate.PASS
+
+
+def abouts_of(record: IngestRecord) -> set[str]:
+    """The uids of its segments, and the kinds of its control events."""
+    uids = zip(record.kinds, record.values("rollout_uid"), strict=True)
+    return {EntryKind(kind).name if kind else uid for kind, uid in uids}

@@ -19,20 +19,22 @@ def uids_of(groups: int) -> list[str]:
     return [f"g{number}-{member}" for number in range(groups) for member in range(2)]
 
 
-def dying_between_produce_and_report(inner: Broker, records: int) -> Broker:
-    """Kill -9 once so many ``records`` are in the log, before the report of the last."""
+def dying_at(inner: Broker, record: int, *, written: bool) -> Broker:
+    """Kill -9 at this record, counted from 1: after it is ``written``, and before its report; or
+    when those before it are in the log, and it is not."""
     faulty = FaultyBroker(inner)
-    left = records
+    left = record
 
     def decide(append: Append) -> Fate:
         nonlocal left
         left -= 1
-        if left == 0:
+        if left or written:
             writer = inner.writer()
-            writer.append(append.topic, append.value, key=append.key, partition=append.partition)
+            writer.append(append.topic, append.value, partition=append.partition)
             assert writer.flush(30.0) == 0
+        if not left:
             kill_process()
-        return Fate.PASS
+        return Fate.DROP  # It is in the log already, and nobody ever says so.
 
     faulty.decide = decide
     return faulty
@@ -45,10 +47,11 @@ def main() -> None:
     parser.add_argument("--environment", required=True)
     parser.add_argument("--groups", type=int, required=True)
     parser.add_argument("--die-at", type=int, default=0)
+    parser.add_argument("--written", action="store_true")
     args = parser.parse_args()
     broker: Broker = KafkaBroker(args.bootstrap)
     if args.die_at:
-        broker = dying_between_produce_and_report(broker, args.die_at)
+        broker = dying_at(broker, args.die_at, written=args.written)
     with RolloutProducer(
         broker=broker, environment=args.environment, namespace=args.namespace
     ) as producer:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 from uuid import uuid4
 
 from harness.brokers import TIMEOUT_S
 from rollstream.producers import AsyncRolloutProducer, Group, RolloutProducer, Trajectory
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.codec import Segment, decode
-from rollstream.schemas.events import Event
+from rollstream.schemas.ingest.entry import Entry, EntryKind, Failure
+from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition, TopicSpec
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX, Layout
@@ -141,19 +141,49 @@ def new_layout(broker: Broker, *environments: str) -> Layout:
     return layout
 
 
-def published(
-    broker: Broker, layout: Layout, environment: str = ENVIRONMENT
-) -> list[tuple[int, bytes | None, Segment | Event]]:
-    """(partition, key, event) of all that is in the log, in order within a partition."""
+class Logged(NamedTuple):
+    """An entry as the log has it."""
+
+    partition: int
+    offset: int
+    number: int
+    record: IngestRecord
+    entry: Entry
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        return self.entry.fields
+
+
+def records_of(
+    broker: Broker, layout: Layout, environment: str = ENVIRONMENT, partitions: int = PARTITIONS
+) -> list[Record]:
+    """All that is in the log, in order within a partition."""
     topic = layout.rollouts(environment)
-    logs = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+    logs = [TopicPartition(topic, partition) for partition in range(partitions)]
     reader = broker.reader(dict.fromkeys(logs, EARLIEST))
     count = sum(_end(reader, where) for where in logs)
     records: list[Record] = []
     while len(records) < count:
         records += reader.poll(1000, TIMEOUT_S)
     reader.close()
-    return [(record.partition, record.key, decode(record.value)) for record in records]
+    return records
+
+
+def published(
+    broker: Broker, layout: Layout, environment: str = ENVIRONMENT, partitions: int = PARTITIONS
+) -> list[Logged]:
+    """The entries of all that is in the log, in order within a partition; each is sound."""
+    found = []
+    for one in records_of(broker, layout, environment, partitions):
+        record = decode_record(one.value)
+        assert (record.broken, record.environment) == ({}, environment)
+        assert one.key is None
+        found += [
+            Logged(one.partition, one.offset, number, record, record.entry(number))
+            for number in range(record.count)
+        ]
+    return found
 
 
 def _end(reader: LogReader, where: TopicPartition) -> int:
@@ -165,6 +195,11 @@ def _end(reader: LogReader, where: TopicPartition) -> int:
             assert not deadline.passed(), where
 
 
-def segments_of(found: list[tuple[int, bytes | None, Segment | Event]]) -> list[Segment]:
-    """The rollouts among them."""
-    return [event for _, _, event in found if isinstance(event, Segment)]
+def segments_of(found: list[Logged]) -> list[Mapping[str, Any]]:
+    """The fields of the rollout segments among them."""
+    return [one.fields for one in found if one.entry.kind is EntryKind.SEGMENT]
+
+
+def failures_of(found: list[Logged]) -> list[Failure]:
+    """What is said of members that will never come."""
+    return [one.entry.failure for one in found if one.entry.failure is not None]

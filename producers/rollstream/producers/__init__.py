@@ -6,14 +6,17 @@ Map, a line a file:
 - ``aio``          ``AsyncRolloutProducer``
 - ``shell``        how both are made, and when they refuse calls (closed, forked)
 - ``settings``     checks what a producer is made with (pure)
-- ``outbox``       the core of both: builds records, collects failed deliveries (no I/O)
+- ``outbox``       the core of both: builds entries, collects failed deliveries (no I/O)
+- ``gather``       what is gathered for each partition until it is sent as one record (pure)
+- ``sending``      sends records, and settles each entry once
+- ``linger``       the thread that sends what the sync producer gathered
 - ``arguments``    what ``publish`` takes: names, types, defaults
 - ``validate``     arguments to a segment's fields, or ``InvalidRollout`` (pure)
 - ``arrays``       array-likes to packed bytes (pure)
 - ``group``        a dispatched group, as a ``with`` block
 - ``membership``   what a group publishes, and what it still lacks (no I/O)
 - ``trajectory``   a rollout of several segments, as a ``with`` block
-- ``steps``        how groups and trajectories publish record by record, awaited or not
+- ``steps``        how groups and trajectories publish entry by entry, awaited or not
 - ``errors``       the errors that a producer raises
 """
 
@@ -31,7 +34,7 @@ from rollstream.producers.errors import (
 from rollstream.producers.group import AsyncGroup, Group
 from rollstream.producers.trajectory import AsyncTrajectory, Trajectory
 from rollstream.schemas.errors import InvalidRollout
-from rollstream.streams.errors import BrokerUnavailable, BufferFull, UnknownTopic
+from rollstream.streams.errors import BrokerUnavailable, BufferFull, TopicMismatch, UnknownTopic
 
 __all__ = [
     "AsyncGroup",
@@ -49,6 +52,7 @@ __all__ = [
     "ProducerError",
     "RolloutProducer",
     "RolloutTooLarge",
+    "TopicMismatch",
     "Trajectory",
     "UnknownTopic",
 ]

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from collections.abc import Sequence
 from typing import Self, Unpack
 
 from rollstream.producers.arguments import RolloutArguments, takes
-from rollstream.producers.errors import DeliveryFailed, FlushTimedOut
+from rollstream.producers.errors import DeliveryFailed, FlushTimedOut, RolloutTooLarge
 from rollstream.producers.group import AsyncGroup
 from rollstream.producers.membership import Membership
-from rollstream.producers.outbox import Outgoing, Subject
+from rollstream.producers.outbox import Outgoing
+from rollstream.producers.sending import Sender
 from rollstream.producers.settings import check_timeout
-from rollstream.producers.shell import TIMEOUT_S, ProducerShell
+from rollstream.producers.shell import LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import AsyncTrajectory, Turns
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import Delivery
-from rollstream.streams.errors import BrokerUnavailable, BufferFull, DeliveryUnknown, UnknownTopic
+from rollstream.schemas.errors import RollstreamError
+from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown, UnknownTopic
 
 _POLL_S = 0.002  # How late a delivery report may be seen; one task polls for all coroutines.
 _ASK_S = 0.05  # How long the loop may stand still while a topic is looked up, once a topic.
@@ -25,8 +26,10 @@ _ASK_S = 0.05  # How long the loop may stand still while a topic is looked up, o
 class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
     """Each ``await publish(…)`` returns once the broker has the rollout, or raises.
 
-    Belongs to one event loop; all its coroutines may share it. The arguments are those of
-    ``RolloutProducer``; ``timeout_s`` bounds a whole publish, the broker's answer included.
+    Belongs to one event loop; all its coroutines may share it, and what they publish in one turn of
+    the loop shares records. The arguments are those of ``RolloutProducer``; ``timeout_s`` bounds a
+    whole publish, the broker's answer included. A publish that is cancelled before it was sent is
+    not in the log; one that is cancelled later may be.
 
     Examples:
         >>> async with AsyncRolloutProducer("kafka:9092", environment="math") as producer:
@@ -35,9 +38,10 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
     """
 
     def _open_writer(self) -> None:
-        self._writer = self._broker.writer()
-        self._waiting = 0
+        self._sender = Sender(self._broker.writer(linger_ms=0.0), self._outbox, self._settle)
+        self._turn_ends = False  # Whether the end of this turn of the loop will send.
         self._poller: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._finding = asyncio.Lock()
         self._crowded = asyncio.Lock()
 
@@ -46,11 +50,12 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         """Checks, stamps and publishes one rollout segment; returns its uid once it is in the log.
 
         Arguments and errors are those of ``RolloutProducer.publish``, but ``DeliveryFailed``: this
-        rollout is not, or perhaps not, in the log.
+        rollout is not, or perhaps not, in the log; and ``BufferFull``: it was not sent within
+        ``timeout_s``.
         """
-        record = self._outbox.rollout(self._outbox.fields(rollout))
-        await self._deliver(record)
-        return record.subject.rollout_uid
+        outgoing = self._outbox.rollout(self._outbox.fields(rollout))
+        await self._deliver(outgoing)
+        return outgoing.rollout_uid
 
     async def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """Returns once everything published before is in the log.
@@ -74,7 +79,9 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         if not self._closes_now():
             return
         await self._drain(self._timeout_s)
-        self._writer.abandon()  # What is still on its way is reported as in doubt.
+        if self._looking is not None:
+            await self._looking
+        self._sender.abandon()  # What is still on its way is reported as in doubt.
         if self._own_broker is not None:
             self._own_broker.close()
         self._outbox.raise_failures()
@@ -99,79 +106,102 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
     async def _drain(self, timeout_s: float) -> int:
         deadline = Deadline(timeout_s, self._clock)
         while True:
-            self._writer.poll(0.0)
-            if not self._writer.outstanding() or deadline.passed():
-                return self._writer.outstanding()
+            self._sender.send_all()
+            self._sender.poll(0.0)
+            if not self._sender.outstanding or deadline.passed():
+                return self._sender.outstanding
             deadline.log_waiting(lambda: f"{self._outbox.broker} to take what was published")
             await asyncio.sleep(_POLL_S)
 
-    async def _deliver(self, record: Outgoing) -> None:
-        """Appends the record; returns once it is in the log."""
+    async def _deliver(self, outgoing: Outgoing) -> None:
+        """Gathers the entry; returns once it is in the log."""
         self._refuse()
-        answer: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
-        on_delivery = partial(self._on_delivery, answer, record.subject)
-        queued = False
+        outgoing.answer = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
-                if record.topic not in self._topics_found:
-                    await self._find_topic(record.topic)
-                await self._append(record, on_delivery)
-                queued = True
-                delivery = await answer
+                if outgoing.topic not in self._sender.partitions:
+                    await self._find_topic(outgoing.topic)
+                await self._append(outgoing)
+                error = await outgoing.answer
         except TimeoutError as late:
             if not limit.expired():
                 raise
-            if queued:
+            self._sender.take_out(outgoing)
+            if outgoing.left:
                 doubt = DeliveryUnknown(f"no answer within {self._timeout_s:g} s")
-                raise self._outbox.failure([(record.subject, doubt)]) from late
-            if record.topic not in self._topics_found:
-                raise self._unreachable(record.topic) from late
-            raise self._full(self._writer.outstanding(), "no room came up") from late
-        if delivery.error is not None:
-            raise self._outbox.failure([(record.subject, delivery.error)])
+                raise self._outbox.failure([(outgoing, doubt)]) from late
+            if outgoing.topic not in self._sender.partitions:
+                raise self._unreachable(outgoing.topic) from late
+            raise self._full(self._sender) from late
+        except asyncio.CancelledError:
+            self._sender.take_out(outgoing)
+            answer = outgoing.answer
+            if answer.done() and not answer.cancelled():  # It came in the same turn.
+                self._keep_failure(outgoing, answer.result())
+            raise
+        if isinstance(error, RolloutTooLarge):
+            raise error
+        if error is not None:
+            raise self._outbox.failure([(outgoing, error)])
 
-    async def _append(self, record: Outgoing, on_delivery: partial[None]) -> None:
-        if not self._crowded.locked() and self._try_append(record, on_delivery):
+    async def _append(self, outgoing: Outgoing) -> None:
+        if not self._crowded.locked() and self._try_append(outgoing):
             return
         async with self._crowded:  # First come, first served; one coroutine tries for all.
-            while not self._try_append(record, on_delivery):
+            while not self._try_append(outgoing):
                 await asyncio.sleep(_POLL_S)
 
-    def _try_append(self, record: Outgoing, on_delivery: partial[None]) -> bool:
+    def _try_append(self, outgoing: Outgoing) -> bool:
         self._refuse()
-        try:
-            self._writer.append(record.topic, record.value, key=record.key, on_delivery=on_delivery)
-        except BufferFull:
+        if not self._sender.append(outgoing):
             return False
-        self._waiting += 1
+        if not self._turn_ends:
+            self._turn_ends = True
+            asyncio.get_running_loop().call_soon(self._end_turn)
         if self._poller is None:
             self._poller = asyncio.create_task(self._poll())
         return True
 
-    def _on_delivery(
-        self, answer: asyncio.Future[Delivery], subject: Subject, delivery: Delivery
-    ) -> None:
-        self._waiting -= 1
-        if answer.done():
-            # Nobody awaits it any more: flush or close raises it.
-            self._outbox.record_failure(subject, delivery)
-        else:
-            answer.set_result(delivery)
+    def _end_turn(self) -> None:
+        """Nothing else of this turn publishes: what it gathered goes."""
+        self._turn_ends = False
+        self._sender.send_all()
+
+    def _settle(self, outgoing: Sequence[Outgoing], error: RollstreamError | None) -> None:
+        for one in outgoing:
+            assert one.answer is not None, "made before it was gathered"
+            if one.answer.done():
+                self._keep_failure(one, error)
+            else:
+                one.answer.set_result(error)
+
+    def _keep_failure(self, outgoing: Outgoing, error: RollstreamError | None) -> None:
+        """Nobody awaits the publish any more: flush or close raises what became of it."""
+        if error is not None:
+            self._outbox.record_failure(outgoing, error)
 
     async def _poll(self) -> None:
         """Runs while answers are due."""
-        while self._waiting:
-            self._writer.poll(0.0)
+        while self._sender.outstanding:
+            self._sender.poll(0.0)
+            if self._looking is None and self._look_again():
+                self._looking = asyncio.create_task(self._look_at_partitions())
             await asyncio.sleep(_POLL_S)
         self._poller = None
 
+    async def _look_at_partitions(self) -> None:
+        for topic in tuple(self._sender.partitions):
+            found = await asyncio.to_thread(self._sender.changed_partitions, topic, LOOK_TIMEOUT_S)
+            if found is not None:
+                self._sender.refuse(topic, found)
+        self._looking = None
+
     async def _find_topic(self, topic: str) -> None:
         async with self._finding:
-            while topic not in self._topics_found:
+            while topic not in self._sender.partitions:
                 self._refuse()
                 try:
-                    self._writer.partitions(topic, _ASK_S)
-                    self._topics_found.add(topic)
+                    self._sender.find_partitions(topic, _ASK_S)
                 except UnknownTopic as error:
                     raise self._unknown_topic(topic) from error
                 except BrokerUnavailable:

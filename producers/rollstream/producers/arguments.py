@@ -1,6 +1,6 @@
 """The arguments of ``publish`` and ``turn``: names, types and defaults, for both producers.
 
-Tests hold them to ``rollout.v1.avsc``, and to their descriptions at ``RolloutProducer.publish``.
+Tests hold them to ``ingest_record.v1.avsc``, and to what ``RolloutProducer.publish`` says of them.
 """
 
 from __future__ import annotations

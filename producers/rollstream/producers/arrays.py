@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.ingest.entry import NamedArray
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.rules import INT_MAX, check_token_rows
 
@@ -104,8 +105,8 @@ def packed_steps(name: str, values: Any) -> tuple[bytes, int]:
     return array.tobytes(), int(array.min()) if array.size else UNKNOWN_STEP
 
 
-def token_array(name: str, values: Any, rows: int) -> dict[str, Any]:
-    """One element of ``token_arrays`` as Avro has it: [rows, …], any plain dtype, little-endian."""
+def token_array(name: str, values: Any, rows: int) -> NamedArray:
+    """One element of ``token_arrays``: [rows, …], any plain dtype, little-endian."""
     array = np.ascontiguousarray(as_array(f"token_arrays[{name!r}]", values))
     check_token_rows(name, array.dtype, array.shape[1:])
     if array.ndim == 0 or array.shape[0] != rows:
@@ -114,12 +115,7 @@ def token_array(name: str, values: Any, rows: int) -> dict[str, Any]:
             f"each of the {rows} output_tokens"
         )
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return {
-        "name": name,
-        "dtype": little.dtype.str,
-        "shape": list(little.shape[1:]),
-        "data": little.tobytes(),
-    }
+    return NamedArray(little.dtype.str, little.shape[1:], little.tobytes())
 
 
 def as_array(name: str, values: Any) -> NDArray[Any]:

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
+from collections.abc import Sequence
 from typing import Self, Unpack
 
 from rollstream.producers.arguments import RolloutArguments, takes
 from rollstream.producers.errors import DeliveryFailed, FlushTimedOut
 from rollstream.producers.group import Group
+from rollstream.producers.linger import LINGER_S, REPORT_POLL_S, LingerThread
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outgoing
+from rollstream.producers.sending import Sender
 from rollstream.producers.settings import check_timeout
-from rollstream.producers.shell import TIMEOUT_S, ProducerShell
+from rollstream.producers.shell import LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import Trajectory, Turns
+from rollstream.producers.validate import GroupAddress
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.errors import BrokerUnavailable, BufferFull, UnknownTopic
+from rollstream.schemas.errors import RollstreamError
+from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 
-# Requests of many rollouts cost the broker, the sealer and this process least; nobody waits for one
-# rollout, and ``flush`` does not wait for it either.
-LINGER_MS = 50.0
-_ROOM_POLL_S = 0.05  # How long one thread holds the writer while it waits for room.
+_ROOM_POLL_S = 0.05  # How long one thread holds the writer while it waits for an answer.
 
 
 class RolloutProducer(ProducerShell[Group, Trajectory]):
     """Publishes rollouts in batches, in the background; an error names every one that failed.
 
     A rollout whose ``publish`` returned is in the log once ``flush``, or the end of the ``with``
-    block, returns without an error; otherwise ``DeliveryFailed`` names it. Threads may share a
-    producer; processes may not.
+    block, returns without an error; otherwise ``DeliveryFailed`` names it. What is published within
+    50 ms shares records; the end of a group's block does not wait for that. Order within a group
+    is that of the calls. Threads may share a producer; processes may not.
 
     Args:
         bootstrap: Kafka's ``host:port``, several with commas; or give ``broker``.
@@ -55,15 +57,19 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
     """
 
     def _open_writer(self) -> None:
-        self._writer = self._broker.writer(report_success=False, linger_ms=LINGER_MS)
-        self._lock = threading.Lock()
+        # Records come whole, one of a partition at a time: there is nothing to linger for.
+        writer = self._broker.writer(linger_ms=0.0)
+        self._sender = Sender(writer, self._outbox, self._settle)
+        self._lock = threading.Lock()  # Held by whoever uses the sender.
+        self._thread = LingerThread(self)
+        self._idle = True  # Whether the thread has nothing to do, until it is woken.
 
     @takes(RolloutArguments)
     def publish(self, **rollout: Unpack[RolloutArguments]) -> str:
         """Checks, stamps and queues one rollout segment; returns its uid at once.
 
-        Arrays are lists, NumPy arrays, torch tensors, or whatever else NumPy can read; n is the
-        number of output tokens.
+        Arrays are lists, NumPy arrays, torch tensors, or whatever else NumPy can read; they have
+        been copied when it returns. n is the number of output tokens.
 
         Args:
             example_id (str): the problem that was worked on.
@@ -115,13 +121,14 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
             InvalidRollout: names field, value and remedy; nothing was queued.
             UnknownTopic: the environment has no topic (asked once).
             BrokerUnavailable: the broker did not answer that question within ``timeout_s``.
+            TopicMismatch: somebody added partitions to the topic; nothing was queued.
             BufferFull: the queue stayed at its bound for ``timeout_s``; nothing was queued.
             DeliveryFailed: rollouts of earlier calls failed; this call queued nothing (its
                 ``nothing_queued``), so repeat it too.
         """
-        record = self._outbox.rollout(self._outbox.fields(rollout))
-        self._send(record)
-        return record.subject.rollout_uid
+        outgoing = self._outbox.rollout(self._outbox.fields(rollout))
+        self._send(outgoing)
+        return outgoing.rollout_uid
 
     def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """Returns once everything published before is in the log.
@@ -134,7 +141,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         self._refuse()
         check_timeout(timeout_s, zero_allowed=True)
         with self._lock:
-            left = self._writer.flush(timeout_s)
+            left = self._drain(timeout_s)
         self._outbox.raise_failures(left)
         if left:
             raise FlushTimedOut(self._outbox.broker, left, timeout_s)
@@ -148,8 +155,9 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         if not self._closes_now():
             return
         with self._lock:
-            self._writer.flush(self._timeout_s)
-            self._writer.abandon()  # What is still on its way is reported as in doubt.
+            self._drain(self._timeout_s)
+        self._thread.join()
+        self._sender.abandon()  # What is still on its way is reported as in doubt.
         if self._own_broker is not None:
             self._own_broker.close()
         self._outbox.raise_failures()
@@ -170,39 +178,91 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
             error.add_note(str(failed))  # What the caller's block raised stays in front.
 
     def _group(self, membership: Membership) -> Group:
-        return Group(membership, self._send)
+        return Group(membership, self._send, self._send_group)
 
     def _trajectory(self, turns: Turns) -> Trajectory:
         return Trajectory(turns, self._send)
 
-    def _send(self, record: Outgoing, *, raise_earlier: bool = True) -> None:
-        topic, key, value, subject = record
-        on_delivery = partial(self._outbox.record_failure, subject)
-        deadline: Deadline | None = None  # While there is no room.
+    def _send(self, outgoing: Outgoing, *, raise_earlier: bool = True) -> None:
+        sender = self._sender
+        with self._lock:
+            if self._refusal is not None:
+                raise self._refusal
+            if outgoing.topic not in sender.partitions:
+                self._find_topic(outgoing.topic)
+            if raise_earlier and self._outbox.undelivered:
+                self._outbox.raise_failures(nothing_queued=True)
+            if sender.append(outgoing):
+                if self._idle:
+                    self._idle = False
+                    self._thread.wake()
+                return
+        self._send_when_room(outgoing)
+
+    def _send_when_room(self, outgoing: Outgoing) -> None:
+        deadline = Deadline(self._timeout_s, self._clock)
         while True:
             with self._lock:
                 if self._refusal is not None:
                     raise self._refusal
-                if topic not in self._topics_found:
-                    self._find_topic(topic)
-                self._writer.poll(0.0 if deadline is None else deadline.slice_s(_ROOM_POLL_S))
-                if raise_earlier and deadline is None and self._outbox.undelivered:
-                    self._outbox.raise_failures(nothing_queued=True)
-                try:
-                    self._writer.append(topic, value, key=key, on_delivery=on_delivery)
+                self._sender.send_all()
+                self._sender.poll(deadline.slice_s(_ROOM_POLL_S))
+                if self._sender.append(outgoing):
                     return
-                except BufferFull as full:
-                    if deadline is None:
-                        deadline = Deadline(self._timeout_s, self._clock)
-                    elif deadline.passed():
-                        raise self._full(self._writer.outstanding(), full) from full
+                if deadline.passed():
+                    raise self._full(self._sender)
             deadline.log_waiting(lambda: f"room in the buffer for {self._outbox.broker}")
+
+    def _send_group(self, address: GroupAddress) -> None:
+        """What the group published does not wait for others: nothing more of it comes."""
+        topic = self._outbox.topic(address.environment)
+        with self._lock:
+            if self._refusal is None:
+                self._sender.send_all(topic, address.group_uid.encode())
+                self._sender.poll(0.0)
+
+    def _settle(self, outgoing: Sequence[Outgoing], error: RollstreamError | None) -> None:
+        if error is not None:
+            for one in outgoing:
+                self._outbox.record_failure(one, error)
+
+    def _drain(self, timeout_s: float) -> int:
+        """Waits until all is in the log or failed; how many are neither at the deadline."""
+        deadline = Deadline(timeout_s, self._clock)
+        self._sender.send_all()
+        self._sender.poll(0.0)
+        while self._sender.outstanding and not deadline.passed():
+            deadline.log_waiting(lambda: f"{self._outbox.broker} to take what was published")
+            self._sender.send_all()
+            self._sender.poll(deadline.slice_s(_ROOM_POLL_S))
+        return self._sender.outstanding
+
+    def tick(self, linger_over: bool) -> float | None:
+        """For the producer's own thread (see ``Lingering``)."""
+        if self._look_again():
+            self._look_at_partitions()
+        with self._lock:
+            if self._refusal is not None:
+                return None
+            if linger_over:
+                self._sender.send_all()
+            self._sender.poll(0.0)
+            self._idle = not self._sender.outstanding
+            if self._idle:
+                return 0.0
+            return REPORT_POLL_S if self._sender.on_their_way else LINGER_S
+
+    def _look_at_partitions(self) -> None:
+        for topic in tuple(self._sender.partitions):
+            found = self._sender.changed_partitions(topic, LOOK_TIMEOUT_S)
+            if found is not None:
+                with self._lock:
+                    self._sender.refuse(topic, found)
 
     def _find_topic(self, topic: str) -> None:
         try:
-            self._writer.partitions(topic, self._timeout_s)
+            self._sender.find_partitions(topic, self._timeout_s)
         except UnknownTopic as error:
             raise self._unknown_topic(topic) from error
         except BrokerUnavailable as error:
             raise self._unreachable(topic) from error
-        self._topics_found.add(topic)

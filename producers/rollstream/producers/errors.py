@@ -29,10 +29,11 @@ class ForkedProducer(ProducerError):
 
 class RolloutTooLarge(InvalidRollout):
     """A rollout, or what is attached to it, has ``size`` bytes, more than ``limit``; nothing was
-    published."""
+    published. ``limit`` is None where the broker refused it, which does not name its own."""
 
-    def __init__(self, what: str, size: int, limit: int, remedy: str) -> None:
-        super().__init__(f"{what}: {size} bytes, over the limit of {limit}; {remedy}")
+    def __init__(self, what: str, size: int, limit: int | None, remedy: str) -> None:
+        over = "more than the broker takes" if limit is None else f"over the limit of {limit}"
+        super().__init__(f"{what}: {size} bytes, {over}; {remedy}")
         self.size = size
         self.limit = limit
 
@@ -46,8 +47,8 @@ class DeliveryFailed(ProducerError):
         uids: of the rollouts, in the order in which they failed.
         group_uids: of the groups for which a control event (dispatched, or a member failed) was not
             delivered; they seal by time-out if nothing else completes them.
-        outstanding: how many more records were on their way when the time of a ``flush`` was up;
-            they stay queued. 0 from every other call.
+        outstanding: how many more rollouts and events were on their way when the time of a
+            ``flush`` was up; they stay queued. 0 from every other call.
         nothing_queued: the failures are those of earlier calls, and what this call was given was
             not queued: repeat the call too.
     """
@@ -75,7 +76,7 @@ class DeliveryFailed(ProducerError):
         if nothing_queued:
             message += "; this call queued nothing, repeat it too"
         if outstanding:
-            message += f"; {_records(outstanding, 'more ')} still to be answered; flush again"
+            message += f"; {_entries(outstanding, 'more ')} still to be answered; flush again"
         super().__init__(message)
         self.uids = tuple(uids)
         self.group_uids = tuple(group_uids)
@@ -84,11 +85,12 @@ class DeliveryFailed(ProducerError):
 
 
 class FlushTimedOut(BrokerUnavailable):
-    """``outstanding`` records were still on their way when the time was up; they stay queued."""
+    """``outstanding`` rollouts and events were still on their way when the time was up; they stay
+    queued."""
 
     def __init__(self, broker: str, outstanding: int, timeout_s: float) -> None:
         super().__init__(
-            f"{_records(outstanding)} did not reach {broker} within {timeout_s:g} s; "
+            f"{_entries(outstanding)} did not reach {broker} within {timeout_s:g} s; "
             "check that the broker runs and can be reached from here, then flush again"
         )
         self.outstanding = outstanding
@@ -98,5 +100,5 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _records(count: int, more: str = "") -> str:
+def _entries(count: int, more: str = "") -> str:
     return f"{count} {more}rollout or event" if count == 1 else f"{count} {more}rollouts and events"

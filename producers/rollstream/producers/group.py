@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Self, Unpack
 
@@ -9,6 +10,7 @@ from rollstream.producers.arguments import MemberArguments, takes
 from rollstream.producers.membership import Membership
 from rollstream.producers.steps import Deliver, Send, deliver_all, send_all
 from rollstream.producers.trajectory import AsyncTrajectory, Trajectory, Turns
+from rollstream.producers.validate import GroupAddress
 
 
 class Group:
@@ -18,9 +20,12 @@ class Group:
     exception, publishes how many members are missing as failed, so the group is complete at once.
     """
 
-    def __init__(self, membership: Membership, send: Send) -> None:
+    def __init__(
+        self, membership: Membership, send: Send, end: Callable[[GroupAddress], None]
+    ) -> None:
         self._membership = membership
         self._send = send
+        self._end = end
 
     @property
     def group_uid(self) -> str:
@@ -50,7 +55,10 @@ class Group:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        send_all(self._membership.leave(error), partial(self._send, raise_earlier=False))
+        try:
+            send_all(self._membership.leave(error), partial(self._send, raise_earlier=False))
+        finally:
+            self._end(self._membership.address)
 
 
 class AsyncGroup:

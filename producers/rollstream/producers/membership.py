@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollstream.producers.outbox import Outbox
-from rollstream.producers.steps import Steps, in_doubt
+from rollstream.producers.steps import Steps
 from rollstream.producers.validate import GroupAddress, failed_members
 from rollstream.schemas.errors import InvalidRollout
 
@@ -39,16 +39,17 @@ class Membership:
         for name in GroupAddress._fields:
             if name in given:
                 raise TypeError(f"{name!r} is the group's; it was given to dispatch()")
-        fields = self.outbox.fields(given, self._stamped)
-        uid: str = fields["rollout_uid"]
+        outgoing = self.outbox.rollout(self.outbox.fields(given, self._stamped))
+        uid = outgoing.rollout_uid
+        is_last = outgoing.is_last
         self.admit(uid)
         try:
-            yield self.outbox.rollout(fields)
+            yield outgoing
         except BaseException:
             if uid not in self._ended:  # It may be tried again.
                 self._admitted.discard(uid)
             raise
-        if fields["is_last_segment"]:
+        if is_last:
             self._ended.add(uid)
         return uid
 
@@ -71,8 +72,8 @@ class Membership:
         self._admitted.discard(rollout_uid)
         try:
             yield failed
-        except BaseException as error:
-            if not in_doubt(error):
+        except BaseException:
+            if not failed.left:
                 self._failed -= count
             raise
 

@@ -1,56 +1,68 @@
-"""The core of both producers, without I/O: builds records and collects failed deliveries.
+"""The core of both producers, without I/O: builds entries and collects failed deliveries.
 
-Time and names come in, records go out; ``RolloutProducer`` and ``AsyncRolloutProducer`` send them.
+Time and names come in, entries go out; ``RolloutProducer`` and ``AsyncRolloutProducer`` send them.
 """
 
 from __future__ import annotations
 
 import itertools
+from asyncio import Future
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rollstream.producers.errors import DeliveryFailed, RolloutTooLarge
 from rollstream.producers.validate import GroupAddress, segment_fields
 from rollstream.runtime.clock import Clock
-from rollstream.schemas import wire_schemas
-from rollstream.schemas.codec import encode, encode_rollout
-from rollstream.schemas.errors import InvalidRollout
-from rollstream.schemas.events import Dispatched, Failed
-from rollstream.schemas.wire_schemas import packed_dtype
-from rollstream.streams.broker import Delivery
-from rollstream.streams.errors import BrokerError
+from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.schemas.fields import row_fields
+from rollstream.schemas.ingest.encode import encode_entries
+from rollstream.schemas.ingest.entry import Entry, EntryKind, Failure
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX, BadName, Layout
 
 # Kafka counts the batch around a record too: 61 bytes of batch, at most 21 of record.
 ROLLOUT_BYTES_MAX = RECORD_BYTES_MAX - 1024
 REASON_CHARS_MAX = 500
-_ORIGIN = (
-    *("environment", "example_id", "group_uid", "group_size"),
-    *("replica_id", "worker_id", "created_ts"),
-)
+# A rollout of more is encoded only to learn its size: what ``_size`` leaves out takes less than the
+# difference.
+_MEASURED_BYTES = ROLLOUT_BYTES_MAX - 256 * 1024
+_NAMES_BYTES = 128  # Of an entry's names and numbers, about.
+_COMPONENT_BYTES = 32  # Of a named number, about.
 
 
-class Subject(NamedTuple):
-    """What a record is about; ``rollout_uid`` is empty where it is about a group.
+class Outgoing:
+    """One entry on its way into a log.
 
-    It is all that is kept of a record on its way, so that payloads are held once, by the writer.
+    Attributes:
+        entry: None once it is in a record that the writer took; payloads are held once.
+        size: about how many bytes it takes in a record, not fewer.
+        key: decides on its partition.
+        rollout_uid: of the rollout that it is about; empty where it is about a group.
+        is_last: whether that rollout ends with it.
+        answer: of an awaited publish; its result is what kept the entry out of the log, if anything
+            did.
     """
 
-    rollout_uid: str
-    group_uid: str
+    __slots__ = ("answer", "entry", "group_uid", "is_last", "key", "rollout_uid", "size", "topic")
 
+    def __init__(self, topic: str, entry: Entry, size: int, rollout_uid: str) -> None:
+        fields = entry.fields
+        self.topic = topic
+        self.entry: Entry | None = entry
+        self.size = size
+        self.rollout_uid = rollout_uid
+        self.group_uid: str = fields["group_uid"]
+        self.is_last: bool = fields["is_last_segment"]
+        self.key: bytes = (self.group_uid or fields["example_id"]).encode()
+        self.answer: Future[RollstreamError | None] | None = None
 
-class Outgoing(NamedTuple):
-    """One record to be appended."""
-
-    topic: str
-    key: bytes
-    value: bytes
-    subject: Subject
+    @property
+    def left(self) -> bool:
+        """Whether it left this producer, so that it may be in the log."""
+        return self.entry is None
 
 
 class Outbox:
-    """Builds records and collects failed deliveries.
+    """Builds entries and collects failed deliveries.
 
     Args:
         broker: its name, for messages.
@@ -73,20 +85,15 @@ class Outbox:
     ) -> None:
         self.broker = broker
         self.environment = environment
+        self._worker_id = worker_id
         self._layout = layout
         self._uid_prefix = uid_prefix
         self._uids = itertools.count(1)  # Threads may share it: ``next`` is atomic.
         self._clock = clock
         self._topics: dict[str, str] = {}
-        self.undelivered: list[tuple[Subject, BrokerError]] = []
-        self._stamped: Mapping[str, Any] = {
-            **_wire_defaults(),
-            "environment": environment,
-            "rollout_uid": "",
-            "lineage": lineage,
-            "replica_id": replica_id,
-            "worker_id": worker_id,
-        }
+        self.undelivered: list[tuple[Outgoing, RollstreamError]] = []
+        given = {"environment": environment, "lineage": lineage, "replica_id": replica_id}
+        self._stamped: Mapping[str, Any] = {**_defaults(), **given, "rollout_uid": ""}
 
     def new_uid(self) -> str:
         """A uid that no other producer makes."""
@@ -99,7 +106,7 @@ class Outbox:
     def fields(
         self, given: Mapping[str, Any], stamped: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """One segment's fields from ``RolloutArguments``: checked and stamped, not yet encoded."""
+        """One segment's fields from ``RolloutArguments``: checked, stamped and copied."""
         fields = segment_fields(given, stamped or self._stamped)
         if not fields["rollout_uid"]:
             fields["rollout_uid"] = self.new_uid()
@@ -107,37 +114,49 @@ class Outbox:
         return fields
 
     def rollout(self, fields: Mapping[str, Any]) -> Outgoing:
-        """The record of one segment, from checked fields."""
-        uid, group_uid = fields["rollout_uid"], fields["group_uid"]
-        try:
-            value = encode_rollout(fields)
-            key = (group_uid or fields["example_id"]).encode()
-        except UnicodeEncodeError as error:
-            raise _no_utf8(error) from error
-        size = len(value) + len(key)
-        if size > ROLLOUT_BYTES_MAX:
-            remedy = "publish it as several segments, or leave out token_arrays and attachments"
-            raise RolloutTooLarge(f"rollout {uid}", size, ROLLOUT_BYTES_MAX, remedy)
-        environment = fields["environment"]
-        topic = self._topics.get(environment) or self._topic(environment)
-        return Outgoing(topic, key, value, Subject(uid, group_uid))
+        """The entry of one segment, from checked fields."""
+        uid: str = fields["rollout_uid"]
+        environment: str = fields["environment"]
+        entry = Entry(fields)
+        size = _size(fields)
+        if size > _MEASURED_BYTES:
+            size = len(self._encode([entry], partitions=1))
+            if size > ROLLOUT_BYTES_MAX:
+                remedy = "publish it as several segments, or leave out token_arrays and attachments"
+                raise RolloutTooLarge(f"rollout {uid}", size, ROLLOUT_BYTES_MAX, remedy)
+        topic = self._topics.get(environment) or self.topic(environment)
+        return Outgoing(topic, entry, size, uid)
 
     def dispatched(self, address: GroupAddress) -> Outgoing:
         """The control event that a group was begun."""
-        return self._control(Dispatched(**self._origin(address)), rollout_uid="")
+        return self._control(address, EntryKind.DISPATCHED, None, "", "")
 
     def failed(
         self, address: GroupAddress, reason: str, count: int, rollout_uid: str = ""
     ) -> Outgoing:
-        """The control event that members of a group, or one trajectory, will never come."""
-        shown = reason[:REASON_CHARS_MAX].encode(errors="backslashreplace").decode()
-        failed = Failed(**self._origin(address), count=count, rollout_uid=rollout_uid, reason=shown)
-        return self._control(failed, rollout_uid)
+        """The control event that members of a group, or one trajectory, will never come.
 
-    def record_failure(self, subject: Subject, delivery: Delivery) -> None:
-        """Keeps a failed delivery for ``raise_failures``; called for every delivery report."""
-        if delivery.error is not None:
-            self.undelivered.append((subject, delivery.error))
+        One that is about no trajectory has a uid of its own: sent twice, it counts once.
+        """
+        shown = reason[:REASON_CHARS_MAX].encode(errors="backslashreplace").decode()
+        failure = Failure(count, shown)
+        uid = rollout_uid or self.new_uid()
+        return self._control(address, EntryKind.FAILED, failure, uid, rollout_uid)
+
+    def encode(self, outgoing: Sequence[Outgoing], partitions: int) -> bytes:
+        """The record of these entries, all of one partition of a topic of ``partitions``."""
+        return self._encode([one.entry for one in outgoing if one.entry is not None], partitions)
+
+    def topic(self, environment: str) -> str:
+        """The ingest log of an environment; ``InvalidRollout`` where none can have that name."""
+        try:
+            return self._topics.setdefault(environment, self._layout.rollouts(environment))
+        except BadName as wrong:
+            raise InvalidRollout(f"environment {wrong}") from None
+
+    def record_failure(self, outgoing: Outgoing, error: RollstreamError) -> None:
+        """Keeps a failed delivery for ``raise_failures``."""
+        self.undelivered.append((outgoing, error))
 
     def raise_failures(self, outstanding: int = 0, *, nothing_queued: bool = False) -> None:
         """Raises the failed deliveries since the last call as one ``DeliveryFailed``, if any; the
@@ -148,7 +167,7 @@ class Outbox:
 
     def failure(
         self,
-        failed: Sequence[tuple[Subject, BrokerError]],
+        failed: Sequence[tuple[Outgoing, RollstreamError]],
         outstanding: int = 0,
         *,
         nothing_queued: bool = False,
@@ -165,34 +184,65 @@ class Outbox:
             nothing_queued=nothing_queued,
         )
 
-    def _origin(self, address: GroupAddress) -> dict[str, Any]:
-        """What control events of a group have in common: which one, by whom, when."""
-        stamped = {**self.stamped(address), "created_ts": self._clock.now_us()}
-        return {name: stamped[name] for name in _ORIGIN}
+    def _control(
+        self,
+        address: GroupAddress,
+        kind: EntryKind,
+        failure: Failure | None,
+        uid: str,
+        about_rollout: str,
+    ) -> Outgoing:
+        fields = {
+            **self.stamped(address),
+            "rollout_uid": uid,
+            "policy_version": "",
+            "created_ts": self._clock.now_us(),
+        }
+        topic = self.topic(address.environment)
+        return Outgoing(topic, Entry(fields, kind, failure), _size(fields), about_rollout)
 
-    def _control(self, event: Dispatched | Failed, rollout_uid: str) -> Outgoing:
-        try:
-            value = encode(event)
-            key = (event.group_uid or event.example_id).encode()
-        except UnicodeEncodeError as error:
-            raise _no_utf8(error) from error
-        topic = self._topic(event.environment)
-        return Outgoing(topic, key, value, Subject(rollout_uid, event.group_uid))
-
-    def _topic(self, environment: str) -> str:
-        try:
-            return self._topics.setdefault(environment, self._layout.rollouts(environment))
-        except BadName as wrong:
-            raise InvalidRollout(f"environment {wrong}") from None
+    def _encode(self, entries: Sequence[Entry], partitions: int) -> bytes:
+        return encode_entries(
+            entries,
+            environment=entries[0].fields["environment"],
+            worker_id=self._worker_id,
+            partitions=partitions,
+        )
 
 
-def _no_utf8(error: UnicodeEncodeError) -> InvalidRollout:
-    return InvalidRollout(f"{error.object!r} cannot be written as UTF-8: {error}")
+def _size(fields: Mapping[str, Any]) -> int:
+    """About how many bytes of a record they take; of what has no bound, not fewer."""
+    size = _NAMES_BYTES + len(fields["prompt_tokens"]) + len(fields["output_tokens"])
+    size += len(fields["logprobs"] or b"") + len(fields["loss_mask"] or b"")
+    size += _text_size(fields["metadata"])
+    if len(fields) > _PLAIN_FIELDS:
+        for name in fields.keys() & _EXTRAS:
+            value = fields[name]
+            if name == "token_arrays":
+                size += sum(len(array.data) for array in value.values())
+            elif name == "attachments":
+                size += sum(map(len, value.values()))
+            elif name == "rewards":
+                size += _COMPONENT_BYTES * len(value)
+            elif isinstance(value, str):
+                size += _text_size(value)
+            elif isinstance(value, bytes):
+                size += len(value)
+    return size
 
 
-def _wire_defaults() -> dict[str, Any]:
-    """The ``rollout`` schema's defaults, packed; None for a field that must be given."""
-    fields = wire_schemas.newest("rollout").fields
-    defaults = {field["name"]: field.get("default") for field in fields}
-    empty = [f["name"] for f in fields if packed_dtype(f["type"]) and f["default"] == ""]
-    return {**defaults, **dict.fromkeys(empty, b"")}
+def _text_size(text: str) -> int:
+    return len(text) if text.isascii() else 4 * len(text)
+
+
+def _defaults() -> dict[str, Any]:
+    """What a segment has where nothing is given: every field but the extras.
+
+    None for a field that must be given; arrays packed.
+    """
+    plain = {field.name: field.default for field in row_fields().values() if not field.extra}
+    return {**plain, "prompt_tokens": b"", "output_tokens": b""}
+
+
+_PLAIN_FIELDS = len(_defaults())
+_EXTRAS = frozenset(field.name for field in row_fields().values() if field.extra)

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from rollstream.producers.errors import ForkedProducer, ProducerClosed
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outbox
+from rollstream.producers.sending import Sender
 from rollstream.producers.settings import check_broker, check_names, check_timeout
 from rollstream.producers.trajectory import Turns
 from rollstream.producers.validate import group_address
@@ -25,6 +26,8 @@ from rollstream.streams.topics.layout import DEFAULT_NAMESPACE, Layout
 
 GroupT = TypeVar("GroupT")
 TrajectoryT = TypeVar("TrajectoryT")
+LOOK_AGAIN_S = 60.0  # How often a producer asks whether its topics have the partitions they had.
+LOOK_TIMEOUT_S = 0.5
 TIMEOUT_S = 30.0  # How long a publish may wait: for room, for the topic's existence, for an answer.
 
 
@@ -70,7 +73,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
             uid_prefix=SystemEntropy().token(8),
             clock=self._clock,
         )
-        self._topics_found: set[str] = set()
+        self._look_again_s = self._clock.monotonic_s() + LOOK_AGAIN_S
         self._refusal: RollstreamError | None = None
         self._open_writer()
         _watch_forks()
@@ -146,6 +149,14 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         self._refusal = ProducerClosed("this producer was closed; make a new one")
         return True
 
+    def _look_again(self) -> bool:
+        """Whether it is time to ask for the topics' partitions again, once in a minute."""
+        now_s = self._clock.monotonic_s()
+        due = now_s >= self._look_again_s
+        if due:
+            self._look_again_s = now_s + LOOK_AGAIN_S
+        return due
+
     def _unknown_topic(self, topic: str) -> UnknownTopic:
         return UnknownTopic(
             f"topic {topic} does not exist on {self._outbox.broker}; "
@@ -158,10 +169,11 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
             "exists; check that the broker runs and can be reached from here; nothing was queued"
         )
 
-    def _full(self, outstanding: int, cause: object) -> BufferFull:
+    def _full(self, sender: Sender) -> BufferFull:
+        cause = f" ({sender.full_cause})" if sender.full_cause else ""
         return BufferFull(
-            f"the buffer stayed full for {self._timeout_s:g} s with {outstanding} records on "
-            f"their way to {self._outbox.broker} ({cause}); check that the broker runs and can be "
+            f"no room for {self._timeout_s:g} s, with {sender.outstanding} rollouts and events on "
+            f"their way to {self._outbox.broker}{cause}; check that the broker runs and can be "
             "reached, or publish more slowly; nothing was queued"
         )
 

@@ -1,8 +1,8 @@
 """A rollout of several segments, in a ``with`` block.
 
 Which segment is the last is known only when the block ends, so the newest one is held back until
-the next turn or the end. Its record is made at once all the same: what cannot be written is refused
-while the caller can still give that turn differently. Each names the tokens before it
+the next turn or the end. It is checked and copied at once all the same: what cannot be written is
+refused while the caller can still give that turn differently. Each names the tokens before it
 (``prefix_hash``), so that a chain with a missing link shows.
 """
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, Self, Unpack
 
 from rollstream.producers.arguments import TurnArguments, takes
 from rollstream.producers.membership import Membership, reason_of
-from rollstream.producers.outbox import Outbox, Outgoing
+from rollstream.producers.outbox import Outbox
 from rollstream.producers.steps import Deliver, Send, Steps, deliver_all, send_all
 from rollstream.producers.validate import GroupAddress
 from rollstream.schemas.errors import InvalidRollout
@@ -25,13 +25,6 @@ _OF_THE_TRAJECTORY = (
     *("rollout_uid", "is_last_segment", "segment_idx", "continuation_of", "prefix_hash"),
     *GroupAddress._fields,
 )
-
-
-class _Held(NamedTuple):
-    """The newest turn: as fields, and as the record it is unless it turns out to be the last."""
-
-    fields: dict[str, Any]
-    record: Outgoing
 
 
 class Turns:
@@ -51,7 +44,7 @@ class Turns:
         self._outbox = outbox
         self._address = address
         self._membership = membership
-        self._held: _Held | None = None
+        self._held: dict[str, Any] | None = None  # The newest turn.
         self._ended = False
         if membership is not None:
             membership.admit(self.rollout_uid)
@@ -80,10 +73,11 @@ class Turns:
             "is_last_segment": False,
         }
         fields = self._outbox.fields({**given, "rollout_uid": self.rollout_uid}, stamped)
-        self._held = _Held(fields, self._outbox.rollout(fields))
+        self._outbox.rollout(fields)  # Refuses one that is too large.
+        self._held = fields
         if before is not None:
             try:
-                yield before.record
+                yield self._outbox.rollout(before)
             except BaseException:
                 self._held = before
                 raise
@@ -96,12 +90,12 @@ class Turns:
         self._ended = True
         held = self._held
         if held is not None and error is None:
-            yield self._outbox.rollout({**held.fields, "is_last_segment": True})
+            yield self._outbox.rollout({**held, "is_last_segment": True})
             if self._membership is not None:
                 self._membership.end(self.rollout_uid)
             return
         if held is not None:
-            yield held.record
+            yield self._outbox.rollout(held)
         reason = NO_TURN if error is None else reason_of(error)
         if self._membership is not None:
             yield from self._membership.fail(reason, 1, self.rollout_uid)
@@ -109,17 +103,17 @@ class Turns:
             yield self._outbox.failed(self._address, reason, 1, self.rollout_uid)
 
 
-def _chain(rollout_uid: str, before: _Held | None) -> dict[str, Any]:
+def _chain(rollout_uid: str, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """The fields that tie a segment to the one before it."""
     if before is None:
         return {"segment_idx": 0}
-    fields = before.fields
+    hashed = prefix_hash(
+        before.get("prefix_hash", ""), before["prompt_tokens"], before["output_tokens"]
+    )
     return {
-        "segment_idx": fields["segment_idx"] + 1,
+        "segment_idx": before["segment_idx"] + 1,
         "continuation_of": rollout_uid,
-        "prefix_hash": prefix_hash(
-            fields["prefix_hash"], fields["prompt_tokens"], fields["output_tokens"]
-        ),
+        "prefix_hash": hashed,
     }
 
 

@@ -69,7 +69,7 @@ def failed_members(reason: str, count: int) -> tuple[str, int]:
 
 
 def segment_fields(given: Mapping[str, Any], stamped: Mapping[str, Any]) -> dict[str, Any]:
-    """All fields of the ``rollout`` schema, checked and packed.
+    """The fields of an ``Entry``, checked, packed and copied: extras only where they are given.
 
     Args:
         given: the caller's arguments (``RolloutArguments``).
@@ -100,8 +100,8 @@ def segment_fields(given: Mapping[str, Any], stamped: Mapping[str, Any]) -> dict
         count = len(fields["output_tokens"]) >> 2
         fields["prompt_count"] = len(fields["prompt_tokens"]) >> 2
         fields["token_count"] = count
-        if rare:
-            fields["extras"] = _extras(rare, fields, count)
+        for name, value in rare.items():
+            _add_extra(fields, name, value, count)
         rules.check_lengths(fields, rules.PER_TOKEN_BYTES, count)
     except rules.BrokenRule as broken:
         raise _invalid(broken) from None
@@ -116,27 +116,34 @@ def _invalid(broken: rules.BrokenRule) -> InvalidRollout:
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidRollout(f"{name} is {value!r}; give a string")
+    return value if value.isascii() else _utf8(name, value)
+
+
+def _utf8(name: str, value: str) -> str:
+    """The text, which is written long after the caller was told its uid."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRollout(f"{name} {value!r:.60} cannot be written as UTF-8: {error}") from error
     return value
 
 
 def _filled_text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidRollout(f"{name} is {value!r}; give a string that is not empty")
-    return value
+    return value if value.isascii() else _utf8(name, value)
 
 
 def _name(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise InvalidRollout(f"{name} is {value!r}; give a string")
+    value = _text(name, value)
     rules.check_name(name, value)
-    return value
+    return str(value)
 
 
 def _filled_name(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidRollout(f"{name} is {value!r}; give a string that is not empty")
+    value = _filled_text(name, value)
     rules.check_name(name, value)
-    return value
+    return str(value)
 
 
 def _version(name: str, value: Any) -> str:
@@ -208,12 +215,13 @@ def _json_object(name: str, value: Any) -> str:
 
 def _json(name: str, value: Any) -> str:
     try:
-        return _to_json(value)
+        text = _to_json(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRollout(
             f"{name} cannot be written as JSON: {error}; "
             "give plain numbers, strings, lists and dicts (float(x), x.tolist())"
         ) from error
+    return _text(name, text)
 
 
 def _messages(name: str, value: Any) -> str:
@@ -222,49 +230,41 @@ def _messages(name: str, value: Any) -> str:
     return _json(name, list(value)) if value else ""
 
 
-def _attachments(name: str, value: Any) -> list[dict[str, Any]]:
+def _attachments(name: str, value: Any) -> dict[str, bytes]:
     if not isinstance(value, Mapping):
         raise InvalidRollout(f"{name} is {value!r}; give a mapping of names to bytes")
-    attached = []
+    attached: dict[str, bytes] = {}
     for key, data in value.items():
         if not isinstance(data, bytes | bytearray | memoryview):
             raise InvalidRollout(f"{name}[{key!r}] is a {type(data).__name__}; give bytes")
-        attached.append({"name": _filled_text(f"a name in {name}", key), "data": bytes(data)})
-    size = sum(len(one["data"]) for one in attached)
+        attached[_filled_text(f"a name in {name}", key)] = bytes(data)
+    size = sum(map(len, attached.values()))
     if size > rules.ATTACHED_BYTES_MAX:
         remedy = "put large files elsewhere and their names in metadata"
         raise RolloutTooLarge(name, size, rules.ATTACHED_BYTES_MAX, remedy)
     return attached
 
 
-def _extras(rare: Mapping[str, Any], fields: dict[str, Any], count: int) -> dict[str, Any] | None:
-    """The extras of one rollout; also settles ``weight_step`` where it is no plain int."""
-    steps = None
-    if "weight_step" in rare:
-        steps = _weight_steps(rare["weight_step"], fields)
-    actor = rare.get("actor_logprobs")
-    whole = None
-    if actor is not None and arrays.as_array("actor_logprobs", actor).ndim == 0:
-        actor, whole = None, _finite("actor_logprobs", actor)
-    named = rare.get("token_arrays", {})
-    if not isinstance(named, Mapping):
-        raise InvalidRollout(f"token_arrays is {named!r}; give a mapping of names to arrays")
-    extras = {
-        "actor_logprobs": arrays.packed_floats("actor_logprobs", actor),
-        "actor_logprob_sum": whole,
-        "actor_policy_version": _text("actor_policy_version", rare.get("actor_policy_version", "")),
-        "ref_logprobs": arrays.packed_floats("ref_logprobs", rare.get("ref_logprobs")),
-        "token_rewards": arrays.packed_floats("token_rewards", rare.get("token_rewards")),
-        "weight_steps": steps,
-        "token_arrays": [
-            arrays.token_array(_filled_text("a name in token_arrays", name), values, count)
-            for name, values in named.items()
-        ],
-        "attachments": _attachments("attachments", rare.get("attachments", {})),
-        "messages": _messages("messages", rare.get("messages", ())),
-    }
-    rules.check_lengths(extras, rules.RARE_PER_TOKEN_BYTES, count)
-    return extras if any(value not in (None, "", []) for value in extras.values()) else None
+def _add_extra(fields: dict[str, Any], name: str, value: Any, count: int) -> None:
+    """Adds what few rollouts give, unless it is empty."""
+    if name == "token_arrays":
+        if not isinstance(value, Mapping):
+            raise InvalidRollout(f"token_arrays is {value!r}; give a mapping of names to arrays")
+        checked: Any = {
+            _filled_text("a name in token_arrays", key): arrays.token_array(key, rows, count)
+            for key, rows in value.items()
+        }
+    elif name == "weight_step":
+        name, checked = "weight_steps", _weight_steps(value, fields)
+    elif name == "actor_logprobs" and arrays.as_array(name, value).ndim == 0:
+        name, checked = "actor_logprob_sum", _finite(name, value)
+    else:
+        checked = _EXTRA_CHECKS[name](name, value)
+    width = rules.RARE_PER_TOKEN_BYTES.get(name)
+    if width and checked is not None:
+        rules.check_lengths({name: checked}, {name: width}, count)
+    if checked is not None and (width or checked):
+        fields[name] = checked
 
 
 def _weight_steps(value: Any, fields: dict[str, Any]) -> bytes | None:
@@ -283,8 +283,6 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "rollout_uid": _name,
     "segment_idx": _number,
     "is_last_segment": _flag,
-    "continuation_of": _text,
-    "prefix_hash": _text,
     "lineage": _name,
     "policy_version": _version,
     "policy_epoch": _number,
@@ -296,7 +294,17 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "output_tokens": arrays.packed_tokens,
     "logprobs": arrays.packed_floats,
     "loss_mask": arrays.packed_mask,
-    "rewards": _rewards,
     "metadata": _json_object,
+    "actor_policy_version": _text,
+}
+_EXTRA_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "continuation_of": _text,
+    "prefix_hash": _text,
+    "rewards": _rewards,
+    "actor_logprobs": arrays.packed_floats,
+    "ref_logprobs": arrays.packed_floats,
+    "token_rewards": arrays.packed_floats,
+    "attachments": _attachments,
+    "messages": _messages,
 }
 _RARE = RolloutArguments.__annotations__.keys() - _CHECKS.keys()

@@ -42,7 +42,8 @@ class Delivery(NamedTuple):
 
     ``error`` is a ``DeliveryUnknown`` where the record may or may not be in the log, a
     ``PermanentBrokerError`` where it is certainly not. ``timestamp_us`` is that of ``Record``, -1
-    with an error.
+    with an error. ``value`` is the record's where it was refused as too large, for a writer that
+    can send it in parts, else empty.
     """
 
     topic: str
@@ -50,6 +51,7 @@ class Delivery(NamedTuple):
     offset: int
     error: BrokerError | None
     timestamp_us: int = -1
+    value: bytes = b""
 
 
 OnDelivery = Callable[[Delivery], None]
@@ -58,7 +60,7 @@ OnDelivery = Callable[[Delivery], None]
 class Writer(Protocol):
     """Appends to any log: idempotent, in order within a partition, acknowledged by all replicas.
 
-    Not shared between threads.
+    Not shared between threads, but for ``partitions``.
     """
 
     def append(
@@ -90,7 +92,7 @@ class Writer(Protocol):
         """Returns how many records are queued or in flight."""
 
     def partitions(self, topic: str, timeout_s: float) -> int:
-        """Returns how many partitions the topic has; permission to write suffices.
+        """Asks the broker how many partitions the topic has; permission to write suffices.
 
         Raises:
             UnknownTopic, NotAuthorised, BrokerUnavailable: the broker's answer, or none in time.

@@ -56,7 +56,8 @@ class OffsetLost(BrokerError):
 
 
 class TopicMismatch(BrokerError):
-    """Topics are missing or not as configured; the message names each, with a remedy."""
+    """Topics are missing or not as configured, or a topic has other partitions than it had; the
+    message names each, with a remedy."""
 
 
 class Fenced(RollstreamError):

@@ -5,30 +5,35 @@ Source: ``org.apache.kafka.common.utils.Utils.murmur2`` and ``BuiltInPartitioner
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
+from struct import Struct
+
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
+_KEYS_KEPT = 16_384  # A group's entries come close together; this many keys take some 3 MB.
 
 
 def murmur2(data: bytes) -> int:
     """The unsigned 32-bit murmur2 hash with Kafka's seed."""
     length = len(data)
     hashed = _SEED ^ length
-    whole = length & ~3
-    for start in range(0, whole, 4):
-        k = int.from_bytes(data[start : start + 4], "little")
-        k = (k * _M) & _MASK
-        k ^= k >> 24
-        k = (k * _M) & _MASK
-        hashed = ((hashed * _M) & _MASK) ^ k
-    if length != whole:
-        hashed ^= int.from_bytes(data[whole:], "little")
-        hashed = (hashed * _M) & _MASK
-    hashed ^= hashed >> 13
-    hashed = (hashed * _M) & _MASK
-    return hashed ^ (hashed >> 15)
+    for word in _words(length >> 2).unpack_from(data):
+        k = word * _M & _MASK
+        hashed = hashed * _M & _MASK ^ (k ^ k >> 24) * _M & _MASK
+    if length & 3:
+        hashed = (hashed ^ int.from_bytes(data[length & ~3 :], "little")) * _M & _MASK
+    hashed = (hashed ^ hashed >> 13) * _M & _MASK
+    return hashed ^ hashed >> 15
 
 
+@lru_cache(_KEYS_KEPT)
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of ``key`` in a topic of ``partitions``."""
+    """The partition of ``key`` in a topic of ``partitions``; remembered, since keys come again."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+@cache
+def _words(count: int) -> Struct:
+    """Reads little-endian words of 32 bits; a name has at most a few thousand."""
+    return Struct(f"<{count}I")

@@ -1,4 +1,4 @@
-"""``publish`` takes what the schema holds: names, types and defaults."""
+"""``publish`` takes what an ingest record holds: names, types and defaults."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from rollstream.producers.arguments import (
     TurnArguments,
 )
 from rollstream.producers.trajectory import AsyncTrajectory, Trajectory
-from rollstream.schemas import wire_schemas
-from rollstream.schemas.wire_schemas import packed_dtype
+from rollstream.schemas.fields import REQUIRED_ARRAYS, RowField, row_fields
 
 STAMPED = {"worker_id", "created_ts", "prompt_count", "token_count"}  # The producer knows better.
 FOLDED = {"weight_steps", "actor_logprob_sum"}  # Into weight_step and actor_logprobs.
@@ -34,7 +33,7 @@ PLAIN: Mapping[str, Any] = {
     "double": float,
     "boolean": bool,
 }
-SHOWN: Mapping[str, Any] = {  # What is JSON, or a list of named things, on the wire.
+SHOWN: Mapping[str, Any] = {  # What is JSON, or named things, in the log.
     "metadata": Mapping[str, Any],
     "messages": Sequence[Mapping[str, Any]],
     "token_arrays": Mapping[str, SupportsArray],
@@ -45,27 +44,21 @@ SHOWN: Mapping[str, Any] = {  # What is JSON, or a list of named things, on the 
 }
 
 
-def wire_fields() -> dict[str, Mapping[str, Any]]:
-    fields = wire_schemas.newest("rollout").fields
-    extras = fields[-1]["type"][1]["fields"]
-    return {f["name"]: f for f in [*fields[:-1], *extras]}
-
-
-def wanted_type(field: Mapping[str, Any]) -> Any:
-    if field["name"] in SHOWN:
-        return SHOWN[field["name"]]
-    packed = packed_dtype(field["type"])
-    if packed is not None:
-        return ARRAYS[packed[0]] | None if packed[1] else ARRAYS[packed[0]]
-    if isinstance(field["type"], list):
-        return PLAIN[field["type"][1]] | None
-    return PLAIN[field["type"]]
+def wanted_type(field: RowField) -> Any:
+    if field.name in SHOWN:
+        return SHOWN[field.name]
+    if field.column == "array":
+        plain = ARRAYS[field.dtype]
+        return plain if field.name in REQUIRED_ARRAYS else plain | None
+    if isinstance(field.row_type, list):
+        return PLAIN[field.row_type[1]] | None
+    return PLAIN[field.row_type]
 
 
 @pytest.mark.proves("A1")
 def test_names_and_types_are_those_of_the_schema() -> None:
     hints = get_type_hints(RolloutArguments)
-    fields = wire_fields()
+    fields = row_fields()
     assert set(hints) == set(fields) - STAMPED - FOLDED
     for name, hint in hints.items():
         assert hint == wanted_type(fields[name]), name
@@ -73,19 +66,20 @@ def test_names_and_types_are_those_of_the_schema() -> None:
 
 @pytest.mark.proves("A1")
 def test_defaults_are_those_of_the_schema() -> None:
-    fields = wire_fields()
+    fields = row_fields()
     required = {name for name in get_type_hints(RolloutArguments) if name not in DEFAULTS}
     assert required == {"example_id", "policy_version"}
     for name, default in DEFAULTS.items():
         if name in ("environment", "rollout_uid"):  # The producer's own, and a new one.
             assert default == ""
             continue
-        wire = fields[name]["default"]
+        wire = fields[name].default
         if name in SHOWN and isinstance(default, Mapping):
             assert dict(default) == {}
-            assert wire in ({}, "{}", [])
+            assert wire in ({}, "{}")
         elif isinstance(default, tuple):
-            assert (default, wire) == ((), "")
+            assert default == ()
+            assert wire in ([], "")
         else:
             assert default == wire, name
 
@@ -103,9 +97,9 @@ def test_help_describes_every_argument_with_its_type_and_default() -> None:
     hints = get_type_hints(RolloutArguments)
     assert set(described) == set(hints)
     for name, (shown, default) in described.items():
-        packed = packed_dtype(wire_fields()[name]["type"])
-        if packed is not None:
-            assert shown.startswith(DTYPES[packed[0]]), name
+        field = row_fields()[name]
+        if field.column == "array" and name not in SHOWN:
+            assert shown.startswith(DTYPES[field.dtype]), name
         elif hints[name] in PLAIN.values():
             assert shown == hints[name].__name__
         assert shown.endswith(" or None") == (type(None) in get_args(hints[name])), name

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from harness.faults import Append, Fate, FaultyBroker
-from harness.producer_faults import Doubtful, NarrowBroker
-from harness.producers import new_layout, published, sampled, segments_of
+from harness.producer_faults import Doubtful, NarrowBroker, abouts_of, fill
+from harness.producers import PARTITIONS, new_layout, published, sampled, segments_of
 from rollstream.producers import (
     AsyncRolloutProducer,
     BrokerUnavailable,
@@ -24,12 +24,23 @@ from rollstream.producers import (
     RolloutProducer,
 )
 from rollstream.runtime.clock import ManualClock
-from rollstream.schemas.codec import Segment, decode
-from rollstream.schemas.events import Failed
+from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.partitioning import partition_of
 
 SHORT_S = 0.05  # Where the answer never comes; the result does not depend on how long this is.
+
+
+# Examples whose rollouts go to different partitions, so that neither waits for the other's answer.
+APART = {"b": "ex-0", "a": "ex-1"}
+assert len({partition_of(example.encode(), PARTITIONS) for example in APART.values()}) == 2
+
+
+async def turns(count: int) -> None:
+    """Lets the loop turn: what was published in the first is sent in the second."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 @contextmanager
@@ -51,7 +62,8 @@ def test_a_failed_delivery_is_told_at_the_next_publish_which_queues_nothing() ->
     broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT_AND_DROP, "a", "b"))
     layout = new_layout(broker)
     with RolloutProducer(broker=broker, environment="math", namespace=layout.namespace) as producer:
-        producer.publish(example_id="ex", rollout_uid="a", **sampled())
+        with producer.dispatch(example_id="ex", group_size=1) as group:  # Its end sends at once.
+            group.publish(rollout_uid="a", **sampled())
         with pytest.raises(DeliveryFailed, match=r"1 rollout .* FaultyBroker \(a\)") as told:
             producer.publish(example_id="ex", rollout_uid="b", **sampled())
         assert (told.value.uids, told.value.nothing_queued) == (("a",), True)
@@ -59,7 +71,7 @@ def test_a_failed_delivery_is_told_at_the_next_publish_which_queues_nothing() ->
         broker.decide = Doubtful(Fate.PASS)
         for uid in told.value.uids:
             producer.publish(example_id="ex", rollout_uid=uid, **sampled())
-    assert [s.header.rollout_uid for s in segments_of(published(broker, layout))] == ["a"]
+    assert [s["rollout_uid"] for s in segments_of(published(broker, layout))] == ["a"]
 
 
 def test_failed_deliveries_are_told_at_flush_and_only_once() -> None:
@@ -91,21 +103,19 @@ def test_an_exception_of_the_block_stays_in_front_of_failed_deliveries() -> None
 
 
 def test_what_is_still_on_its_way_at_the_end_is_told_as_in_doubt() -> None:
-    with (
-        pytest.raises(DeliveryFailed) as told,
-        make(FaultyBroker(MemoryBroker(), Doubtful(Fate.DROP, "a"))) as producer,
-    ):
+    clock = ManualClock()
+    broker = FaultyBroker(MemoryBroker(clock=clock), Doubtful(Fate.DROP, "a"))
+    with pytest.raises(DeliveryFailed) as told, make(broker, clock=clock) as producer:
         producer.publish(example_id="ex", rollout_uid="a", **sampled())
     assert told.value.uids == ("a",)
 
 
 def test_a_lost_control_event_names_its_group() -> None:
-    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "Dispatched"))
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "DISPATCHED"))
     with make(broker) as producer:
-        with (
-            pytest.raises(DeliveryFailed) as told,
-            producer.dispatch(example_id="ex", group_size=1, group_uid="g") as group,
-        ):
+        with producer.dispatch(example_id="ex", group_size=1, group_uid="g") as group:
+            with pytest.raises(DeliveryFailed) as told:
+                producer.flush()
             group.publish(**sampled())
         assert (told.value.uids, told.value.group_uids) == ((), ("g",))
 
@@ -114,14 +124,22 @@ def test_a_group_says_what_is_missing_even_while_failures_are_untold() -> None:
     broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "a"))
     layout = new_layout(broker)
     producer = RolloutProducer(broker=broker, environment="math", namespace=layout.namespace)
-    with quiet_exit(producer), producer.dispatch(example_id="ex", group_size=3) as group:
-        group.publish(rollout_uid="a", **sampled())
-    (failed,) = [e for _, _, e in published(broker, layout) if isinstance(e, Failed)]
-    assert failed.count == 2
+    with (
+        quiet_exit(producer),
+        producer.dispatch(example_id="ex", group_size=3) as group,
+        producer.dispatch(example_id="other", group_size=1) as other,
+    ):
+        other.publish(rollout_uid="a", **sampled())
+    # What became of "a" was known when ``group`` ended, and nobody was told.
+    found = published(broker, layout)
+    assert [one.entry.failure.count for one in found if one.entry.failure is not None] == [3]
+    assert {one.fields["group_uid"] for one in found} == {group.group_uid, other.group_uid}
 
 
 def test_a_flush_that_cannot_finish_names_broker_number_and_remedy() -> None:
-    with quiet_exit(make(FaultyBroker(MemoryBroker(), Doubtful(Fate.DROP, "a")))) as producer:
+    clock = ManualClock()
+    broker = FaultyBroker(MemoryBroker(clock=clock), Doubtful(Fate.DROP, "a"))
+    with quiet_exit(make(broker, clock=clock)) as producer:
         producer.publish(example_id="ex", rollout_uid="a", **sampled())
         told = "1 rollout or event did not reach FaultyBroker within 2 s; check"
         with pytest.raises(FlushTimedOut, match=told) as error:
@@ -130,18 +148,20 @@ def test_a_flush_that_cannot_finish_names_broker_number_and_remedy() -> None:
 
 
 class OneOfEach:
-    """Decides that "a" is in doubt, and that no report comes for "b"."""
+    """Decides that "a" is in doubt, and that no report comes for "b"; of examples in partitions of
+    their own."""
 
     def __call__(self, append: Append) -> Fate:
-        event = decode(append.value)
-        assert isinstance(event, Segment)
-        return {"a": Fate.DOUBT, "b": Fate.LOSE_REPORT}[event.header.rollout_uid]
+        (uid,) = abouts_of(decode_record(append.value))
+        return {"a": Fate.DOUBT, "b": Fate.LOSE_REPORT}[uid]
 
 
 def test_a_flush_that_tells_of_failures_tells_what_it_did_not_wait_for() -> None:
-    with quiet_exit(make(FaultyBroker(MemoryBroker(), OneOfEach()))) as producer:
-        producer.publish(example_id="ex", rollout_uid="b", **sampled())
-        producer.publish(example_id="ex", rollout_uid="a", **sampled())
+    clock = ManualClock()
+    broker = FaultyBroker(MemoryBroker(clock=clock), OneOfEach())
+    with quiet_exit(make(broker, clock=clock)) as producer:
+        for uid, example in APART.items():
+            producer.publish(example_id=example, rollout_uid=uid, **sampled())
         told = r"1 rollout .* \(a\): .*; 1 more rollout or event still to be answered; flush"
         with pytest.raises(DeliveryFailed, match=told) as error:
             producer.flush(timeout_s=2.0)
@@ -160,10 +180,10 @@ def test_an_awaited_flush_that_tells_of_failures_tells_what_it_did_not_wait_for(
             broker=broker, environment="math", namespace=layout.namespace, timeout_s=SHORT_S
         )
         publishing = [
-            asyncio.create_task(producer.publish(example_id="ex", rollout_uid=uid, **sampled()))
-            for uid in ("a", "b")
+            asyncio.create_task(producer.publish(example_id=example, rollout_uid=uid, **sampled()))
+            for uid, example in APART.items()
         ]
-        await asyncio.sleep(0)  # They are queued now, and not answered.
+        await turns(2)  # They are sent now, and not answered.
         for task in publishing:
             task.cancel()
         await asyncio.gather(*publishing, return_exceptions=True)
@@ -184,8 +204,9 @@ def test_a_full_buffer_waits_for_room() -> None:
         broker=broker, environment="math", namespace=layout.namespace, clock=broker.manual_clock
     ) as producer:
         broker.refusals = 20
+        count = fill(producer)
         producer.publish(example_id="ex", **sampled())
-    assert len(segments_of(published(broker, layout))) == 1
+    assert len(segments_of(published(broker, layout))) == count + 1
 
 
 @pytest.mark.proves("I8")
@@ -193,8 +214,9 @@ def test_a_buffer_that_stays_full_is_told_within_the_deadline_with_the_bound() -
     broker = NarrowBroker(MemoryBroker(), ManualClock())
     with make(broker, clock=broker.manual_clock, timeout_s=5.0) as producer:
         broker.refusals = 10_000
+        fill(producer)
         begun_s = broker.manual_clock.monotonic_s()
-        with pytest.raises(BufferFull, match=r"stayed full for 5 s .*100 records are queued"):
+        with pytest.raises(BufferFull, match=r"no room for 5 s, .*100 records are queued"):
             producer.publish(example_id="ex", **sampled())
         assert broker.manual_clock.monotonic_s() - begun_s == pytest.approx(5.0)
         broker.refusals = 0
@@ -204,17 +226,22 @@ def test_a_trajectory_survives_a_full_buffer() -> None:
     broker = NarrowBroker(MemoryBroker(), ManualClock())
     layout = new_layout(broker)
     producer = RolloutProducer(
-        broker=broker, environment="math", namespace=layout.namespace, clock=broker.manual_clock
+        broker=broker,
+        environment="math",
+        namespace=layout.namespace,
+        clock=broker.manual_clock,
+        timeout_s=1.0,
     )
-    with producer, producer.trajectory(example_id="ex") as turns:
-        turns.turn(**sampled())
+    with producer, producer.trajectory(example_id="ex", rollout_uid="mine") as trajectory:
+        trajectory.turn(**sampled())
         broker.refusals = 10_000
+        fill(producer)
         with pytest.raises(BufferFull):
-            turns.turn(**sampled())
+            trajectory.turn(**sampled())
         broker.refusals = 0
-        turns.turn(**sampled())
-    found = [s.header for s in segments_of(published(broker, layout))]
-    assert [(h.segment_idx, h.is_last_segment) for h in found] == [(0, False), (1, True)]
+        trajectory.turn(**sampled())
+    found = [s for s in segments_of(published(broker, layout)) if s["rollout_uid"] == "mine"]
+    assert [(s["segment_idx"], s["is_last_segment"]) for s in found] == [(0, False), (1, True)]
 
 
 def test_await_publish_raises_what_became_of_its_own_rollout() -> None:
@@ -227,8 +254,8 @@ def test_await_publish_raises_what_became_of_its_own_rollout() -> None:
         ) as producer:
             return await asyncio.gather(
                 *(
-                    producer.publish(example_id="ex", rollout_uid=uid, **sampled())
-                    for uid in ("a", "b")
+                    producer.publish(example_id=example, rollout_uid=uid, **sampled())
+                    for uid, example in sorted(APART.items())
                 ),
                 return_exceptions=True,
             )
@@ -270,7 +297,7 @@ def test_a_cancelled_publish_that_fails_later_is_told_at_flush() -> None:
             task = asyncio.create_task(
                 producer.publish(example_id="ex", rollout_uid="a", **sampled())
             )
-            await asyncio.sleep(0)  # It is queued now, and not answered.
+            await turns(2)  # It is sent now, and not answered.
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from rollstream.producers.errors import RolloutTooLarge
 from rollstream.producers.outbox import Outbox
 from rollstream.producers.validate import group_address
 from rollstream.runtime.clock import ManualClock
-from rollstream.schemas.codec import Segment, decode
 from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.ingest.entry import NamedArray
+from rollstream.schemas.ingest.record import decode_record
 from rollstream.schemas.rules import ATTACHED_BYTES_MAX
 from rollstream.streams.topics.layout import Layout
 
@@ -32,11 +34,12 @@ OUTBOX = Outbox(
 )
 
 
-def publish(**overrides: Any) -> Segment:
-    record = OUTBOX.rollout(OUTBOX.fields({"example_id": "ex", **sampled(**overrides)}))
-    segment = decode(record.value)
-    assert isinstance(segment, Segment)
-    return segment
+def publish(**overrides: Any) -> Mapping[str, Any]:
+    """The fields of the rollout as its reader has them."""
+    outgoing = OUTBOX.rollout(OUTBOX.fields({"example_id": "ex", **sampled(**overrides)}))
+    record = decode_record(OUTBOX.encode([outgoing], partitions=1))
+    assert record.broken == {}
+    return record.entry(0).fields
 
 
 @pytest.mark.parametrize(
@@ -131,9 +134,9 @@ def test_a_missing_argument_is_a_type_error(missing: str) -> None:
 
 def test_control_events_that_utf8_does_not_have_are_refused() -> None:
     with pytest.raises(InvalidRollout, match="cannot be written as UTF-8"):
-        OUTBOX.dispatched(group_address("math", "ex", "\ud800", 2, "train"))
+        group_address("math", "ex", "\ud800", 2, "train")
     with pytest.raises(InvalidRollout, match="cannot be written as UTF-8"):
-        OUTBOX.failed(group_address("math", "\ud800", "", 2, "train"), "raised", 1)
+        group_address("math", "\ud800", "", 2, "train")
 
 
 def test_attachments_over_the_limit_are_told_with_both_sizes() -> None:
@@ -186,21 +189,18 @@ class Bfloat:
     ],
 )
 def test_array_likes_of_any_sort_arrive_as_float32(logprobs: Any) -> None:
-    assert (
-        publish(logprobs=logprobs).body["logprobs"]
-        == np.array([-0.5, -0.25, -1.0], "<f4").tobytes()
-    )
+    assert publish(logprobs=logprobs)["logprobs"] == np.array([-0.5, -0.25, -1.0], "<f4").tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["<i4", ">i4", "<i8", "<u2", "<u8", ">u4"])
 def test_tokens_of_any_integer_type_arrive_as_int32(dtype: str) -> None:
-    tokens = publish(output_tokens=np.array([7, 8, 9], dtype)).body["output_tokens"]
+    tokens = publish(output_tokens=np.array([7, 8, 9], dtype))["output_tokens"]
     assert tokens == np.array([7, 8, 9], "<i4").tobytes()
 
 
 def test_large_logprobs_whose_square_overflows_are_finite_all_the_same() -> None:
     wide = np.array([-3e38, -3e38, -3e38], np.float32)
-    assert publish(logprobs=wide).body["logprobs"] == wide.tobytes()
+    assert publish(logprobs=wide)["logprobs"] == wide.tobytes()
 
 
 @given(st.lists(st.floats(width=32), max_size=40))
@@ -208,7 +208,7 @@ def test_exactly_finite_values_are_taken(values: list[float]) -> None:
     given = np.array(values, np.float32)
     arguments = {"output_tokens": [1] * len(values), "logprobs": given}
     if np.isfinite(given).all():
-        assert publish(**arguments).body["logprobs"] == given.tobytes()
+        assert publish(**arguments)["logprobs"] == given.tobytes()
     else:
         first = int(np.flatnonzero(~np.isfinite(given))[0])
         with pytest.raises(InvalidRollout, match=rf"logprobs\[{first}\] is "):
@@ -224,33 +224,33 @@ def test_what_is_not_given_takes_no_extras() -> None:
         "actor_policy_version": "",
         "weight_step": 3,
     }
-    assert publish(**nothing).body["extras"] is None
+    outgoing = OUTBOX.rollout(OUTBOX.fields({"example_id": "ex", **sampled(**nothing)}))
+    assert decode_record(OUTBOX.encode([outgoing], partitions=1)).header["extras"] is None
 
 
-def test_a_step_for_each_token_puts_the_oldest_into_the_header() -> None:
-    segment = publish(weight_step=np.array([7, 5, 6]))
-    assert segment.header.weight_step == 5
-    assert np.frombuffer(segment.body["extras"]["weight_steps"], "<i8").tolist() == [7, 5, 6]
+def test_a_step_for_each_token_gives_the_oldest_as_the_rollouts() -> None:
+    fields = publish(weight_step=np.array([7, 5, 6]))
+    assert fields["weight_step"] == 5
+    assert np.frombuffer(fields["weight_steps"], "<i8").tolist() == [7, 5, 6]
 
 
 @pytest.mark.parametrize("number", [np.int64(7), np.array(7)])
 def test_one_step_may_be_a_numpy_number(number: Any) -> None:
-    assert publish(weight_step=number).header.weight_step == 7
+    assert publish(weight_step=number)["weight_step"] == 7
 
 
 @pytest.mark.parametrize("reward", [1, 1.0, True, np.float32(1.0), np.array(1.0)])
 def test_a_reward_may_be_any_number(reward: Any) -> None:
-    assert publish(reward=reward).header.reward == 1.0
+    assert publish(reward=reward)["reward"] == 1.0
 
 
 def test_a_rollout_may_have_no_tokens() -> None:
-    header = publish(prompt_tokens=[], output_tokens=[], logprobs=[]).header
-    assert (header.prompt_count, header.token_count) == (0, 0)
+    fields = publish(prompt_tokens=[], output_tokens=[], logprobs=[], token_rewards=[])
+    assert (fields["prompt_count"], fields["token_count"]) == (0, 0)
+    assert (fields["logprobs"], fields["token_rewards"]) == (b"", b"")
 
 
 def test_a_big_endian_token_array_travels_little_endian() -> None:
-    (array,) = publish(token_arrays={"k": np.array([[1], [2], [3]], ">f8")}).body["extras"][
-        "token_arrays"
-    ]
-    assert (array["dtype"], array["shape"]) == ("<f8", [1])
-    assert np.frombuffer(array["data"], "<f8").tolist() == [1.0, 2.0, 3.0]
+    fields = publish(token_arrays={"k": np.array([[1], [2], [3]], ">f8")})
+    data = np.array([1.0, 2.0, 3.0], "<f8").tobytes()
+    assert fields["token_arrays"] == {"k": NamedArray("<f8", (1,), data)}

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from rollstream.streams.broker import Delivery, OnDelivery
-from rollstream.streams.errors import BufferFull
+from rollstream.streams.errors import BufferFull, RecordTooLarge
 from rollstream.streams.kafka.answers import as_delivery_error, as_request_error, request
 from rollstream.streams.kafka.properties import QUEUED_KIB_MAX, QUEUED_RECORDS_MAX
 
@@ -90,4 +90,5 @@ def _report(topic: str, on_delivery: OnDelivery, error: KafkaError | None, messa
         on_delivery(Delivery(topic, partition, message.offset(), None, stamp_us))
     else:
         failure = as_delivery_error(error, f"{topic}[{partition}]")
-        on_delivery(Delivery(topic, partition, -1, failure))
+        value = message.value() if isinstance(failure, RecordTooLarge) else b""
+        on_delivery(Delivery(topic, partition, -1, failure, value=value))

@@ -74,10 +74,11 @@ class MemoryWriter:
         self._abandoned = True
         while self._reports:
             on_delivery, delivery = self._reports.popleft()
-            topic, partition, _, error, _ = delivery
-            if not isinstance(error, PermanentBrokerError):
-                error = DeliveryUnknown(f"{topic}: the writer was thrown away before its report")
-            on_delivery(Delivery(topic, partition, -1, error))
+            if not isinstance(delivery.error, PermanentBrokerError):
+                topic = delivery.topic
+                doubt = DeliveryUnknown(f"{topic}: the writer was thrown away before its report")
+                delivery = Delivery(topic, delivery.partition, -1, doubt)
+            on_delivery(delivery)
 
     def _deliver(
         self, topic: str, value: bytes, key: bytes | None, partition: int | None
@@ -86,7 +87,9 @@ class MemoryWriter:
             number = self._choose(topic, key) if partition is None else partition
             record = self._logs.append(TopicPartition(topic, number), key, value)
         except BrokerError as error:
-            return Delivery(topic, -1 if partition is None else partition, -1, error)
+            number = -1 if partition is None else partition
+            refused = value if isinstance(error, RecordTooLarge) else b""
+            return Delivery(topic, number, -1, error, value=refused)
         return Delivery(topic, number, record.offset, None, record.timestamp_us)
 
     def _choose(self, topic: str, key: bytes | None) -> int:
