@@ -104,7 +104,7 @@ def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = 
         table.schema,
         compression=compression,
         use_dictionary=list(HINTS.repetitive),
-        column_encoding=binary_encodings(table.schema),
+        column_encoding=encodings_of(table.schema),
         write_statistics=list(HINTS.filtered),
         data_page_size=PAGE_BYTES,
         max_rows_per_page=columns.rows,
@@ -115,7 +115,7 @@ def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = 
     return Pieces((memoryview(sink.getvalue()).cast("B"),))
 
 
-def binary_encodings(schema: pa.Schema) -> dict[str, str]:
+def encodings_of(schema: pa.Schema) -> dict[str, str]:
     """How pyarrow is to encode named arrays, so that their values stand one after the other."""
     return {
         field.name: "DELTA_LENGTH_BYTE_ARRAY"

@@ -12,9 +12,13 @@ from rollstream.store import (
     BlobInfo,
     BlobMissing,
     Blobs,
+    Bytes,
+    CorruptFile,
     LocalBlobs,
     MemoryBlobs,
+    Pieces,
     StoreError,
+    create_or_compare,
 )
 
 
@@ -27,10 +31,14 @@ def paths(blobs: Blobs, prefix: str) -> list[str]:
     return [blob.path for blob in blobs.list(prefix)]
 
 
-@pytest.mark.parametrize("data", [b"", b"bytes", bytearray(b"array"), memoryview(b"a view")])
-def test_create_then_read_gives_the_same_bytes(
-    blobs: Blobs, data: bytes | bytearray | memoryview
-) -> None:
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"bytes", bytearray(b"array"), memoryview(b"a view")),
+        *(Pieces(()), Pieces((b"two", memoryview(b"pieces")))),
+    ],
+)
+def test_create_then_read_gives_the_same_bytes(blobs: Blobs, data: Bytes | Pieces) -> None:
     blobs.create("groups/environment=math/1-a.parquet", data)
     assert blobs.read("groups/environment=math/1-a.parquet") == bytes(data)
     assert blobs.info("groups/environment=math/1-a.parquet") == BlobInfo(
@@ -43,6 +51,13 @@ def test_create_over_something_leaves_it_as_it_is(blobs: Blobs) -> None:
     with pytest.raises(BlobExists, match="a/b"):
         blobs.create("a/b", b"second")
     assert blobs.read("a/b") == b"first"
+
+
+def test_pieces_are_compared_with_what_is_there_by_their_bytes(blobs: Blobs) -> None:
+    create_or_compare(blobs, "a/b", b"twopieces")
+    create_or_compare(blobs, "a/b", Pieces((b"two", b"pieces")))
+    with pytest.raises(CorruptFile, match="a/b exists and holds other bytes"):
+        create_or_compare(blobs, "a/b", Pieces((b"two", b"others")))
 
 
 def test_creates_that_race_have_one_winner(blobs: Blobs) -> None:

@@ -1,4 +1,4 @@
-"""Rows to Parquet and back: nothing changes, and other readers see lists."""
+"""Rows to Parquet and back: nothing changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.rollouts import make_segment, members, token_array
-from harness.sealed_files import provenance, seal
-from harness.strategies import segments
-from rollstream.schemas.columns import Columns
+from harness.columns import assert_same, columns, entry_lists
+from harness.rollouts import make_columns, make_entry, members
+from harness.sealed_files import provenance
+from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.digest import checksum, row_digests
+from rollstream.schemas.ingest.entry import Entry
 from rollstream.store import (
     BlobMissing,
     Blobs,
@@ -26,8 +26,8 @@ from rollstream.store import (
     LocalBlobs,
     MemoryBlobs,
     encode_rows,
-    open_dataset,
     read_rows,
+    token_array_signatures,
 )
 
 PATH = "groups/environment=math/policy_version=step-0/segment=0/7-a.parquet"
@@ -41,90 +41,120 @@ def written(columns: Columns, blobs: Blobs | None = None, compression: str = "no
     return blobs
 
 
-def assert_same(found: Columns, expected: Columns) -> None:
-    assert found.rows == expected.rows
-    assert {k: list(v) for k, v in found.scalars.items()} == {
-        k: list(v) for k, v in expected.scalars.items()
-    }
-    assert set(found.arrays) == set(expected.arrays)
-    for name, ragged in expected.arrays.items():
-        for row in range(expected.rows):
-            ours, theirs = found.arrays[name].row(row), ragged.row(row)
-            assert (ours is None) == (theirs is None), (name, row)
-            if ours is not None and theirs is not None:
-                assert ours.dtype == theirs.dtype
-                assert ours.tobytes() == theirs.tobytes()
-        assert found.arrays[name].offsets[0] == 0
-        assert found.arrays[name].offsets[-1] == len(found.arrays[name].values)
-
-
-rollouts = st.lists(segments(environment="math"), min_size=1, max_size=6)
-
-
 @pytest.mark.proves("F10", "F15")
-@given(rollouts, st.sampled_from(COMPRESSIONS))
-@settings(max_examples=40)
-def test_rows_come_back_exactly_and_keep_their_digests(drawn: list[Any], compression: str) -> None:
-    columns = Columns.from_segments(drawn)
-    found = read_rows(written(columns, compression=compression), PATH)
-    assert_same(found, columns)
-    starts = list(range(columns.rows))
-    assert row_digests(found, starts) == row_digests(columns, starts)
+@given(columns(), st.sampled_from(COMPRESSIONS))
+@settings(max_examples=80)
+def test_rows_come_back_exactly_and_keep_their_digests(drawn: Columns, compression: str) -> None:
+    found = read_rows(written(drawn, compression=compression), PATH)
+    assert_same(found, drawn)
+    starts = list(range(drawn.rows))
+    assert row_digests(found, starts) == row_digests(drawn, starts)
 
 
-@given(rollouts, st.data())
-@settings(max_examples=40)
+@given(entry_lists(), st.data(), st.sampled_from(COMPRESSIONS))
+@settings(max_examples=80)
 def test_ranges_give_the_wanted_rows_in_the_wanted_order(
-    drawn: list[Any], data: st.DataObject
+    drawn: list[Entry], data: st.DataObject, compression: str
 ) -> None:
-    columns = Columns.from_segments(drawn)
-    firsts = data.draw(st.lists(st.integers(0, columns.rows - 1), max_size=4))
-    ranges = [(first, data.draw(st.integers(0, columns.rows - first))) for first in firsts]
-    found = read_rows(written(columns), PATH, ranges=ranges)
+    firsts = data.draw(st.lists(st.integers(0, len(drawn) - 1), max_size=4))
+    ranges = [(first, data.draw(st.integers(0, len(drawn) - first))) for first in firsts]
+    blobs = written(make_columns(drawn), compression=compression)
+    found = read_rows(blobs, PATH, ranges=ranges)
     rows = [row for first, count in ranges for row in range(first, first + count)]
-    assert_same(found, Columns.from_segments([drawn[row] for row in rows]))
+    if rows:
+        assert_same(found, make_columns([drawn[row] for row in rows]))
+    else:
+        assert (found.rows, found.rewards, found.attachments) == (0, None, None)
+        assert list(found.arrays) == ["prompt_tokens", "output_tokens"]
+        assert found.token_arrays == {}
 
 
-@given(rollouts)
+@given(columns())
 @settings(max_examples=10)
-def test_equal_rows_give_equal_bytes(drawn: list[Any]) -> None:
-    columns = Columns.from_segments(drawn)
-    once, again = (encode_rows(columns, provenance(columns.rows)) for _ in range(2))
+def test_equal_rows_give_equal_bytes(drawn: Columns) -> None:
+    once, again = (bytes(encode_rows(drawn, provenance(drawn.rows))) for _ in range(2))
     assert once == again
 
 
+def test_size_and_checksum_are_those_of_the_bytes() -> None:
+    drawn = make_columns([make_entry(output_tokens=range(30_000)), *members(3)])
+    for compression in COMPRESSIONS:
+        data = encode_rows(drawn, provenance(4), compression=compression)
+        joined = bytes(data)
+        assert (data.size, data.checksum()) == (len(joined), checksum(joined))
+
+
+def test_large_arrays_are_not_copied_for_the_file() -> None:
+    experts = np.zeros((600, 4, 8), np.uint8)
+    token_arrays = {"experts": experts}
+    drawn = make_columns([make_entry(output_tokens=range(600), token_arrays=token_arrays)] * 10)
+    buffers = [
+        np.frombuffer(buffer, np.uint8) for buffer in encode_rows(drawn, provenance(10)).buffers
+    ]
+    for values in (drawn.arrays["output_tokens"].values, drawn.token_arrays["experts"].values):
+        assert any(np.shares_memory(values, buffer) for buffer in buffers)
+
+
 def test_only_the_requested_fields_are_read() -> None:
-    blobs = written(Columns.from_segments(members(3)))
+    named = {"a": np.ones(3, np.float32), "b": np.ones((3, 2), np.uint8)}
+    blobs = written(make_columns(members(3, rewards={"x": 1.0}, token_arrays=named)))
     found = read_rows(blobs, PATH, fields=["reward", "environment", "logprobs", "loss_mask"])
-    assert found.scalars == {"reward": [0.0, 1.0, 0.0], "environment": ["math"] * 3}
+    assert found.scalars["environment"] == ["math"] * 3
+    assert found.scalars["reward"].tolist() == [0.0, 1.0, 0.0]  # type: ignore[union-attr]
+    assert len(found.scalars) == 2
     assert list(found.arrays) == ["logprobs"]
+    assert (found.rewards, found.token_arrays) == (None, {})
+    found = read_rows(blobs, PATH, fields=["rewards"], token_arrays=["b", "c"])
+    assert (found.scalars, found.arrays) == ({}, {})
+    assert found.rewards is not None
+    assert list(found.token_arrays) == ["b"]
+
+
+def test_named_arrays_of_a_file_are_in_its_footer() -> None:
+    experts = {"experts": np.ones((3, 2, 4), np.uint8)}
+    drawn = make_columns([make_entry(), make_entry(token_arrays=experts)])
+    found = token_array_signatures(written(drawn), PATH)
+    assert found == {"experts": ArraySignature("|u1", (2, 4))}
+    assert token_array_signatures(written(make_columns(members(2))), PATH) == {}
 
 
 def test_rows_of_a_local_file_outlive_its_deletion(tmp_path: Path) -> None:
-    columns = Columns.from_segments(members(3))
-    blobs = written(columns, LocalBlobs(tmp_path))
+    drawn = make_columns(members(3))
+    blobs = written(drawn, LocalBlobs(tmp_path))
     found = read_rows(blobs, PATH)
     blobs.delete(PATH)
-    assert_same(found, columns)
+    assert_same(found, drawn)
 
 
 def test_ranges_of_a_local_file_are_views_of_it(tmp_path: Path) -> None:
     drawn = [
-        make_segment(rollout_uid=f"u{i}", output_tokens=range(i), loss_mask=[i % 2 == 0] * i)
+        make_entry(
+            rollout_uid=f"u{i}",
+            output_tokens=range(i),
+            loss_mask=[i % 2 == 0] * i,
+            token_arrays={"experts": np.full((i, 2), i, np.uint8), "entropy": np.ones(i, "<f4")},
+        )
         for i in range(20)
     ]
-    blobs = written(Columns.from_segments(drawn), LocalBlobs(tmp_path))
+    blobs = written(make_columns(drawn), LocalBlobs(tmp_path))
     for ranges in ([(3, 4)], [(19, 1), (0, 2), (5, 0)], [(0, 20)]):
         rows = [row for first, count in ranges for row in range(first, first + count)]
-        expected = Columns.from_segments([drawn[row] for row in rows])
+        expected = make_columns([drawn[row] for row in rows])
         assert_same(read_rows(blobs, PATH, ranges=ranges), expected)
-    part = read_rows(blobs, PATH, ranges=[(3, 4)], fields=["output_tokens"])
-    assert not part.arrays["output_tokens"].values.flags.owndata
+    part = read_rows(
+        blobs,
+        PATH,
+        ranges=[(3, 4)],
+        fields=["output_tokens"],
+        token_arrays=["experts", "entropy"],
+    )
+    for ragged in (part.arrays["output_tokens"], *part.token_arrays.values()):
+        assert not ragged.values.flags.owndata
 
 
 @pytest.mark.parametrize("byte", [0, 2, 3])
 def test_array_whose_page_is_not_the_one_in_the_footer_is_corrupt(byte: int) -> None:
-    blobs = written(Columns.from_segments(members(3)))
+    blobs = written(make_columns(members(3)))
     data = bytearray(blobs.read(PATH))
     group = pq.read_metadata(pa.BufferReader(bytes(data))).row_group(0)
     chunks = [group.column(i) for i in range(group.num_columns)]
@@ -138,8 +168,10 @@ def test_array_whose_page_is_not_the_one_in_the_footer_is_corrupt(byte: int) -> 
 @given(st.data())
 @settings(max_examples=300)
 def test_damage_is_refused_or_changes_a_digest_or_changes_no_row(data: st.DataObject) -> None:
-    columns = Columns.from_segments([make_segment(rewards={"é": 0.5}), *members(2)])
-    blobs = written(columns)
+    experts, entropy = np.ones((3, 2), np.uint8), np.ones(3, np.float32)
+    rare = make_entry(rewards={"é": 0.5}, token_arrays={"experts": experts, "entropy": entropy})
+    drawn = make_columns([rare, *members(2, token_arrays={"experts": experts})])
+    blobs = written(drawn)
     raw = bytearray(blobs.read(PATH))
     places = st.integers(0, len(raw) - 1)
     flips = data.draw(st.dictionaries(places, st.integers(1, 255), min_size=1, max_size=3))
@@ -148,10 +180,10 @@ def test_damage_is_refused_or_changes_a_digest_or_changes_no_row(data: st.DataOb
     blobs.replace(PATH, bytes(raw))
     with suppress(CorruptFile):
         found = read_rows(blobs, PATH)
-        if row_digests(found, range(found.rows)) == row_digests(columns, range(columns.rows)):
-            assert_same(found, columns)
+        if row_digests(found, range(found.rows)) == row_digests(drawn, range(drawn.rows)):
+            assert_same(found, drawn)
     with pytest.raises(CorruptFile, match="checksum"):
-        read_rows(blobs, PATH, checksum=checksum(encode_rows(columns, provenance(3))))
+        read_rows(blobs, PATH, checksum=checksum(bytes(encode_rows(drawn, provenance(3)))))
 
 
 def rewritten(columns: Columns, **options: Any) -> tuple[Blobs, str]:
@@ -168,23 +200,23 @@ def rewritten(columns: Columns, **options: Any) -> tuple[Blobs, str]:
 def test_file_that_another_tool_rewrote_with_dictionaries_or_compressed_is_refused(
     compression: str,
 ) -> None:
-    blobs, _ = rewritten(Columns.from_segments(members(3)), compression=compression)
+    blobs, _ = rewritten(make_columns(members(3)), compression=compression)
     with pytest.raises(CorruptFile, match="no plain page"):
         read_rows(blobs, PATH)
 
 
 def test_file_that_another_tool_rewrote_with_plain_pages_has_the_same_rows() -> None:
-    columns = Columns.from_segments(members(3))
+    drawn = make_columns(members(3))
     blobs, before = rewritten(
-        columns, compression="none", use_dictionary=False, write_statistics=False
+        drawn, compression="none", use_dictionary=False, write_statistics=False
     )
-    assert_same(read_rows(blobs, PATH), columns)
+    assert_same(read_rows(blobs, PATH), drawn)
     with pytest.raises(CorruptFile, match="checksum"):
         read_rows(blobs, PATH, checksum=before)
 
 
 def test_column_of_another_type_is_corrupt() -> None:
-    blobs = written(Columns.from_segments(members(3)))
+    blobs = written(make_columns(members(3)))
     table = pq.read_table(pa.BufferReader(blobs.read(PATH)))
     index = table.schema.get_field_index("worker_id")
     table = table.set_column(index, "worker_id", table.column(index).cast(pa.binary()))
@@ -197,14 +229,14 @@ def test_column_of_another_type_is_corrupt() -> None:
 
 def test_large_rows_come_back(tmp_path: Path) -> None:
     tokens = np.arange(200_000, dtype=np.int32)
-    columns = Columns.from_segments(
-        [make_segment(rollout_uid=f"u{i}", output_tokens=tokens[: 50_000 * i]) for i in range(5)]
+    drawn = make_columns(
+        [make_entry(rollout_uid=f"u{i}", output_tokens=tokens[: 50_000 * i]) for i in range(5)]
     )
-    assert_same(read_rows(written(columns, LocalBlobs(tmp_path)), PATH), columns)
+    assert_same(read_rows(written(drawn, LocalBlobs(tmp_path)), PATH), drawn)
 
 
 def test_file_that_is_cut_short_is_corrupt() -> None:
-    blobs = written(Columns.from_segments(members(3)))
+    blobs = written(make_columns(members(3)))
     data = blobs.read(PATH)
     for size in (0, 3, len(data) // 2, len(data) - 1):
         blobs.replace(PATH, data[:size])
@@ -222,7 +254,7 @@ def test_parquet_of_somebody_else_is_corrupt() -> None:
 
 
 def test_rows_beyond_the_file_are_corrupt() -> None:
-    blobs = written(Columns.from_segments(members(3)))
+    blobs = written(make_columns(members(3)))
     with pytest.raises(CorruptFile, match="has 3 rows, not 2 from 2 on"):
         read_rows(blobs, PATH, ranges=[(2, 2)])
 
@@ -231,114 +263,3 @@ def test_missing_file_is_typed(tmp_path: Path) -> None:
     for blobs in (MemoryBlobs(), LocalBlobs(tmp_path)):
         with pytest.raises(BlobMissing):
             read_rows(blobs, PATH)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """Two environments and policy versions; one row with everything that is rare."""
-    blobs = LocalBlobs(tmp_path)
-    for environment, version in (("math", "step-0"), ("code/2", "step 1%")):
-        seal(blobs, members(4, environment=environment, policy_version=version), name="a")
-    rare = make_segment(
-        environment="math",
-        policy_version="step-2",
-        reward=None,
-        rewards={"format": 0.5},
-        loss_mask=[True, False, True],
-        ref_logprobs=[-1.0, -2.0, -3.0],
-        token_arrays=[token_array("experts", np.ones((3, 2), np.uint8))],
-        attachments=[{"name": "image", "data": b"png"}],
-        messages='[{"role": "user"}]',
-    )
-    seal(blobs, [rare], name="b", offset=10)
-    # No manifest names this one: its flush ended before its event.
-    orphan = encode_rows(Columns.from_segments(members(4)), provenance(4))
-    blobs.create(PATH.replace("7-a", "8-orphan"), orphan)
-    return tmp_path
-
-
-@pytest.mark.proves("F10")
-def test_duckdb_reads_partitions_and_lists(root: Path) -> None:
-    rows = duckdb.sql(
-        "SELECT environment, policy_version, count(*), avg(reward), sum(len(output_tokens)) "
-        f"FROM read_parquet('{root}/groups/**/*.parquet', hive_partitioning=true) "
-        "WHERE filename NOT LIKE '%orphan%' GROUP BY ALL ORDER BY ALL"
-    ).fetchall()
-    assert rows == [
-        ("code/2", "step 1%", 4, 0.5, 12),
-        ("math", "step-0", 4, 0.5, 12),
-        ("math", "step-2", 1, None, 3),
-    ]
-    row = duckdb.sql(
-        "SELECT rollout_policy_version, segment, output_tokens, logprobs, loss_mask, "
-        "ref_logprobs, rewards, attachments, group_id, log_offset "
-        f"FROM read_parquet('{root}/groups/**/7-b.parquet')"
-    ).fetchone()
-    assert row is not None
-    assert row[:7] == (
-        "step-2",
-        0,
-        [21, 22, 23],
-        [-0.5, -0.5, -0.5],
-        [True, False, True],
-        [-1.0, -2.0, -3.0],
-        {"format": 0.5},
-    )
-    assert row[7:] == ([{"name": "image", "data": b"png"}], "group-0", 0)
-
-
-@pytest.mark.proves("F10", "A10")
-def test_open_dataset_has_the_files_that_manifests_name_and_no_others(root: Path) -> None:
-    table = open_dataset(root).to_table(
-        columns=["environment", "policy_version", "segment", "reward", "output_tokens"]
-    )
-    counts = table.group_by(["environment", "policy_version"]).aggregate([("reward", "mean")])
-    assert sorted(counts.to_pylist(), key=str) == [
-        {"environment": "code/2", "policy_version": "step 1%", "reward_mean": 0.5},
-        {"environment": "math", "policy_version": "step-0", "reward_mean": 0.5},
-        {"environment": "math", "policy_version": "step-2", "reward_mean": None},
-    ]
-    assert table.num_rows == 9
-    assert table.schema.field("output_tokens").type.value_type == pa.int32()
-    assert open_dataset(f"file://{root}").count_rows() == 9
-
-
-@pytest.mark.parametrize("name", ["a+b", "ä/ö", "a=b", "x%2Fy", "007", "a b,c@d"])
-def test_names_come_back_from_paths_as_they_were(tmp_path: Path, name: str) -> None:
-    rows = members(1, environment=f"e{name}", policy_version=f"v{name}")
-    seal(LocalBlobs(tmp_path), rows)
-    columns = ["environment", "policy_version"]
-    expected = (f"e{name}", f"v{name}")
-    found = open_dataset(tmp_path).to_table(columns=columns).to_pylist()
-    assert [tuple(row.values()) for row in found] == [expected]
-    query = (
-        f"SELECT environment, policy_version FROM read_parquet('{tmp_path}/groups/**/*.parquet')"
-    )
-    assert duckdb.sql(query).fetchall() == [expected]
-
-
-def test_open_dataset_of_an_empty_store_has_columns_and_no_rows(tmp_path: Path) -> None:
-    dataset = open_dataset(tmp_path)
-    assert dataset.count_rows() == 0
-    assert {"environment", "policy_version", "segment", "output_tokens"} <= set(
-        dataset.schema.names
-    )
-
-
-def test_open_dataset_of_a_missing_root_is_typed(tmp_path: Path) -> None:
-    root = tmp_path / "mistyped"
-    for name in (root, root.as_uri()):
-        with pytest.raises(BlobMissing, match=r"mistyped.* nothing was ever written"):
-            open_dataset(name)
-
-
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_one_file_alone_opens_with_pyarrow(tmp_path: Path, compression: str) -> None:
-    columns = Columns.from_segments(members(3))
-    blobs = LocalBlobs(tmp_path)
-    written(columns, blobs, compression)
-    table = pq.ParquetFile(tmp_path / PATH).read()
-    assert table.column("output_tokens").to_pylist() == [[21, 22, 23]] * 3
-    assert str(table.schema.field("created_ts").type) == "timestamp[us, tz=UTC]"
-    assert table.column("log_offset").to_pylist() == [0, 1, 2]
-    assert not table.schema.field("output_tokens").nullable

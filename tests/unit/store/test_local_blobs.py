@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.store import BlobExists, BlobMissing, LocalBlobs, StoreError, StoreFull
+from rollstream.store import BlobExists, BlobMissing, LocalBlobs, Pieces, StoreError, StoreFull
 from rollstream.store.local import STAGING
 
 
@@ -97,15 +97,14 @@ def test_full_disk_is_typed_and_leaves_nothing(
     blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     written: list[int] = []
-    real_write = os.write
 
-    def write(file: int, data: memoryview) -> int:
+    def write(file: int, buffers: list[memoryview]) -> int:
         if written:
             raise OSError(number, os.strerror(number))
-        written.append(real_write(file, data[:3]))
+        written.append(os.write(file, buffers[0][:3]))
         return written[0]
 
-    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(os, "writev", write)
     with pytest.raises(StoreFull, match=r"a/b .*free some or move the root"):
         blobs.create("a/b", b"more than three bytes")
     monkeypatch.undo()
@@ -127,11 +126,24 @@ def test_limit_of_the_operating_system_is_a_full_store(blobs: LocalBlobs) -> Non
     assert list((blobs.root / STAGING).iterdir()) == []
 
 
-def test_short_writes_are_continued(blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_write = os.write
-    monkeypatch.setattr(os, "write", lambda file, data: real_write(file, data[:2]))
+@pytest.mark.parametrize("bytes_a_write", [1, 2, 5, 100])
+def test_short_writes_are_continued(
+    blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch, bytes_a_write: int
+) -> None:
+    def write(file: int, buffers: list[memoryview]) -> int:
+        return os.write(file, b"".join(buffers)[:bytes_a_write])
+
+    monkeypatch.setattr(os, "writev", write)
     blobs.create("a", b"seven..")
     assert blobs.read("a") == b"seven.."
+    blobs.create("b", Pieces((b"", b"se", memoryview(b"ven"), b"", bytearray(b".."), b"")))
+    assert blobs.read("b") == b"seven.."
+
+
+def test_more_pieces_than_one_write_takes_are_all_written(blobs: LocalBlobs) -> None:
+    pieces = [number.to_bytes(2, "little") for number in range(3_000)]
+    blobs.create("a", Pieces(tuple(pieces)))
+    assert blobs.read("a") == b"".join(pieces)
 
 
 def test_files_that_a_killed_process_left_are_never_listed(blobs: LocalBlobs) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.rollouts import members
+from harness.rollouts import make_columns, members
 from harness.sealed_files import flushed, seal
 from rollstream.schemas.codec import encode
 from rollstream.schemas.events import Flushed, SealedFile, Settlements
@@ -34,10 +34,11 @@ ADDRESS = PartitionAddress("math", 1, 3)
 
 @pytest.fixture
 def event() -> Flushed:
-    plain = flushed("groups/x.parquet", members(2, reward=None), 10, "ab")
+    plain = flushed("groups/x.parquet", make_columns(members(2, reward=None)), 10, "ab")
     settled = Settlements(
         reason="duplicate",
         offsets=np.array([5, 2**40]),
+        entries=np.array([0, 499], np.int32),
         uids=("a", 'q"\n'),
         segment_idxs=np.array([0, 1], np.int32),
     )
