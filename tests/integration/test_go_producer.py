@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import uuid
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from harness.brokers import TIMEOUT_S, read
+from harness.pages import snippets
+from harness.sealing import SealWorld
 from harness.source_tree import ROOT
+from rollstream.producers import AsyncRolloutProducer, RolloutProducer
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
+from rollstream.store import open_dataset
 from rollstream.streams.broker import EARLIEST, Record, TopicPartition
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.partitioning import partition_of
@@ -89,6 +96,50 @@ def test_what_go_publishes_is_read_as_it_was_meant(program: Path, kafka_bootstra
     assert tokens(alone, "output_tokens") == [[15]]
     assert tokens(alone, "logprobs") == [[-3.0]]
     assert alone.entry(0).fields["loss_mask"] is None
+
+
+def test_what_go_and_python_publish_is_sealed_once_each(
+    program: Path, kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    with SealWorld(kafka=kafka_bootstrap, root=tmp_path, partitions=PARTITIONS) as world:
+        namespace = world.layout.namespace
+        publish(program, kafka_bootstrap, namespace)
+        publish_from_the_page(kafka_bootstrap, namespace)
+        uids = asyncio.run(publish_with_the_sdk(kafka_bootstrap, namespace))
+        with world.sealer(workers=None) as sealer:
+            world.until(sealer)
+        groups, settled = world.groups(), world.settled()
+        rows = open_dataset(world.config.store.root).to_table().to_pylist()
+    assert settled == {}
+    assert sorted(map(len, groups)) == [1, 2, 2, 3]
+    assert {("worker-7-1", "worker-7-2"), tuple(sorted(uids))} <= set(groups)
+    assert sorted(row["rollout_uid"] for row in rows) == sorted(chain.from_iterable(groups))
+    outputs = sorted(row["output_tokens"] for row in rows)
+    of_go = [[7, 8, 9], [7, 10], [11, 12, 13, 14], [15]]
+    assert outputs == sorted([*of_go, [7, 8, 9], [10, 11], [21, 22], [23, 24]])
+
+
+def publish_from_the_page(bootstrap: str, namespace: str) -> None:
+    """Runs the Python of docs/wire_format.md."""
+    (snippet,) = snippets("wire_format.md", "python")
+    names: dict[str, Any] = {}
+    exec(snippet, names)
+    text = SCHEMA.read_text(encoding="utf-8")
+    names["publish"](bootstrap, text, "math", names["rollouts"], namespace=namespace)
+
+
+async def publish_with_the_sdk(bootstrap: str, namespace: str) -> tuple[str, str]:
+    """The uids of a group of two, one from each producer."""
+    member: dict[str, Any] = {
+        **{"environment": "math", "example_id": "aime-19", "policy_version": "step-121"},
+        **{"group_uid": "g-python", "group_size": 2, "prompt_tokens": [1], "reward": 1.0},
+        "logprobs": [-1.0, -1.0],
+    }
+    with RolloutProducer(bootstrap, namespace=namespace) as producer:
+        first = producer.publish(**member, output_tokens=[21, 22])
+    async with AsyncRolloutProducer(bootstrap, namespace=namespace) as other:
+        second = await other.publish(**member, output_tokens=[23, 24])
+    return first, second
 
 
 def check_record(record: IngestRecord, one: Record) -> None:
