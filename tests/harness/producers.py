@@ -10,7 +10,7 @@ from uuid import uuid4
 from harness.brokers import TIMEOUT_S
 from rollstream.producers import AsyncRolloutProducer, Group, RolloutProducer, Trajectory
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.ingest.entry import Entry, EntryKind, Failure
+from rollstream.schemas.ingest.entry import Entry, EntryKind
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition, TopicSpec
 from rollstream.streams.errors import BrokerUnavailable
@@ -200,6 +200,7 @@ def segments_of(found: list[Logged]) -> list[Mapping[str, Any]]:
     return [one.fields for one in found if one.entry.kind is EntryKind.SEGMENT]
 
 
-def failures_of(found: list[Logged]) -> list[Failure]:
-    """What is said of members that will never come."""
-    return [one.entry.failure for one in found if one.entry.failure is not None]
+def failures_of(found: list[Logged]) -> list[tuple[int, str]]:
+    """How many members will never come, and why, as each entry says that says so."""
+    failures = [one.entry.failure for one in found]
+    return [(failure.count, failure.reason) for failure in failures if failure is not None]
