@@ -12,6 +12,7 @@ import pytest
 from harness.history import problems_of
 from harness.kafka import KafkaFactory
 from harness.kill_points import KillPoint
+from harness.rollouts import make_entry
 from harness.sealer_process import SealerProcess
 from harness.sealing import SealWorld
 from rollstream.runtime.deadline import Deadline
@@ -44,14 +45,19 @@ def start(cleanup: ExitStack, world: SealWorld, **orders: object) -> SealerProce
 
 
 def publish_groups(world: SealWorld, first: int) -> list[str]:
-    """Under two policy versions, so that flushes have several files."""
-    uids = []
-    for number in range(first, first + GROUPS):
-        for member in range(2):
-            uids.append(f"g{number}-{member}")
-            version = f"step-{member if number % 2 else number}"
-            world.publish(uids[-1], example_id=f"ex-{number}", policy_version=version)
-    return uids
+    """Under two policy versions, so that flushes have several files; one record a partition, so
+    that its entries end in several flushes."""
+    entries = [
+        make_entry(
+            rollout_uid=f"g{number}-{member}",
+            example_id=f"ex-{number}",
+            policy_version=f"step-{member if number % 2 else number}",
+        )
+        for number in range(first, first + GROUPS)
+        for member in range(2)
+    ]
+    world.publish_entries(*entries)
+    return [entry.fields["rollout_uid"] for entry in entries]
 
 
 @pytest.mark.proves("F1", "F4", "I10")

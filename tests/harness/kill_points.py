@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple, NoReturn
 
 from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, Fate, FaultyBroker
+from rollstream.consumers.assembling.decisions import entries_of
 from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Adopted, Claimed, Flushed
-from rollstream.store import Blobs, Bytes
+from rollstream.store import Blobs, Bytes, Pieces
 from rollstream.streams.broker import Broker
 
 Die = Callable[[], NoReturn]
@@ -30,6 +32,7 @@ class KillPoint(StrEnum):
     AFTER_APPEND_EVENT = "after-append-event"
     AFTER_PROJECT_MANIFESTS = "after-project-manifests"
     AFTER_COMMIT_WATERMARK = "after-commit-watermark"
+    WITHIN_RECORD = "within-record"  # A flush has ended some entries of a record, others are left.
     BEFORE_CLAIM = "before-claim"
     IN_CLAIM = "in-claim"  # The claim is in the log, the adoption is not.
     AFTER_ADOPTED = "after-adopted"
@@ -57,6 +60,10 @@ def arm(point: KillPoint, broker: Broker, blobs: Blobs, die: Die, *, passage: in
     match point:
         case KillPoint.BETWEEN_FILES:
             return Armed(broker, _DyingBlobs(blobs, fuse), steps)
+        case KillPoint.WITHIN_RECORD:
+            last = STEPS[-1]
+            burn = _then(last.run, fuse, where=_ends_within_a_record)
+            return Armed(broker, blobs, (*STEPS[:-1], last._replace(run=burn)))
         case KillPoint.BEFORE_CONFIRMED:
             faulty.decide = _at(Flushed, faulty, fuse, written=True)
         case KillPoint.BEFORE_CLAIM:
@@ -94,12 +101,25 @@ class _Fuse:
         self._die()
 
 
-def _then(run: Callable[[Flush], None], fuse: _Fuse) -> Callable[[Flush], None]:
+def _then(
+    run: Callable[[Flush], None],
+    fuse: _Fuse,
+    *,
+    where: Callable[[Flush], bool] = lambda flush: True,
+) -> Callable[[Flush], None]:
     def run_and_burn(flush: Flush) -> None:
         run(flush)
-        fuse.burn()
+        if where(flush):
+            fuse.burn()
 
     return run_and_burn
+
+
+def _ends_within_a_record(flush: Flush) -> bool:
+    """Whether an offset has entries that this flush settled, and others that none has so far."""
+    settled = Counter(offset for offset, _ in entries_of(flush.plan.decisions))
+    above = {o: n for o, n in flush.plan.touched.items() if o >= flush.plan.watermark}
+    return any(settled[offset] < count for offset, count in above.items())
 
 
 def _at(
@@ -138,7 +158,7 @@ class _DyingBlobs(PassingBlobs):
         self._fuse = fuse
         self._last = ""
 
-    def create(self, path: str, data: Bytes) -> None:
+    def create(self, path: str, data: Bytes | Pieces) -> None:
         name = path.rpartition("/")[2]
         if name == self._last:
             self._fuse.burn()

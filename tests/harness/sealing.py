@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import uuid
 from collections import Counter
@@ -10,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
-from harness.rollouts import encode_segment
+from harness.rollouts import encode_record, make_entry
 from rollstream.consumers import InlineExecutor, Sealer, audit
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.runtime.config.sections import (
@@ -21,14 +22,15 @@ from rollstream.runtime.config.sections import (
 )
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SeededEntropy
-from rollstream.schemas import codec
-from rollstream.schemas.events import Event, Flushed
+from rollstream.schemas.events import Flushed
+from rollstream.schemas.ingest.entry import Entry
 from rollstream.store import Blobs, MemoryBlobs, open_store
 from rollstream.streams.broker import Broker, TopicPartition, Writer
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
+from rollstream.streams.partitioning import partition_of
 from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
@@ -137,11 +139,11 @@ class SealWorld:
         return MemoryBroker(self.logs)
 
     def until(self, *sealers: Sealer, pending: int = 0) -> None:
-        """Waits until no more than ``pending`` records are unsettled; sealers take turns."""
+        """Waits until no more than ``pending`` entries are unsettled; sealers take turns."""
         deadline = Deadline(60.0, self.clock)
         while self._unsettled() > pending:
             self.run(*sealers, seconds=0.3)
-            assert not deadline.passed(), f"{self._unsettled()} records are still unsettled"
+            assert not deadline.passed(), f"{self._unsettled()} entries are still unsettled"
 
     def _unsettled(self) -> int:
         report = audit(self.config, broker=self.broker, store=self.blobs, clock=self.clock)
@@ -157,21 +159,37 @@ class SealWorld:
         self.close()
 
     def publish(self, uid: str, *, partition: int | None = None, **fields: Any) -> None:
-        """A rollout, by its group's key unless a partition is named."""
-        value = encode_segment(rollout_uid=uid, **fields)
-        key = fields.get("group_uid") or fields.get("example_id", "ex-1")
-        self.put(value, key=key, partition=partition)
+        """A rollout in a record of its own. Where a partition is named, its group_uid or example_id
+        becomes one that belongs there."""
+        if partition is not None:
+            name = "group_uid" if fields.get("group_uid") else "example_id"
+            fields[name] = self.key_in(partition, fields.get(name, "ex-1"))
+        self.publish_entries(make_entry(rollout_uid=uid, **fields))
 
-    def put(self, value: bytes | Event, *, key: str = "", partition: int | None = None) -> None:
-        """Any bytes, or an event."""
-        data = value if isinstance(value, bytes) else codec.encode(value)
+    def key_in(self, partition: int, name: str) -> str:
+        """A key with this name in front that belongs to the partition."""
+        keys = (f"{name}.{number}" for number in itertools.count())
+        return next(key for key in keys if self.partition_of(key) == partition)
+
+    def partition_of(self, key: str) -> int:
+        return partition_of(key.encode(), self.environment.partitions)
+
+    def publish_entries(self, *entries: Entry) -> None:
+        """One record a partition, with the entries that belong there, in their order."""
+        by_partition: dict[int, list[Entry]] = {}
+        for entry in entries:
+            by_partition.setdefault(self.partition_of(entry.key), []).append(entry)
+        for partition, together in by_partition.items():
+            value = encode_record(together, partitions=self.environment.partitions)
+            self.put(value, partition=partition, entries=len(together))
+
+    def put(self, value: bytes, *, partition: int = 0, entries: int = 1) -> None:
+        """Any bytes, with so many entries."""
         if self._writer is None:
             self._writer = self.broker.writer(linger_ms=0.0)
-        self._writer.append(
-            self.layout.rollouts("math"), data, key=key.encode() or None, partition=partition
-        )
+        self._writer.append(self.layout.rollouts("math"), value, partition=partition)
         assert self._writer.flush(TIMEOUT_S) == 0
-        self.published += 1
+        self.published += entries
 
     def run(self, *sealers: Sealer, seconds: float = 1.0) -> None:
         """The sealers take turns for a while of the world's clock."""
@@ -207,7 +225,7 @@ class SealWorld:
         return sorted(groups)
 
     def settled(self) -> Counter[str]:
-        """How many offsets were settled, by reason."""
+        """How many entries were settled, by reason."""
         counts: Counter[str] = Counter()
         for event in self.flushes():
             for part in event.settled:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import NoReturn
 
+import numpy as np
 import pytest
 
 from harness.history import problems_of
+from harness.rollouts import make_entry
 from harness.sealing import Crash, SealWorld
 from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.consumers.sealing.rows import draft_flush
 from rollstream.schemas import codec
+from rollstream.schemas.events import Flushed, TouchedOffsets
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import CorruptLog
-from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN
+from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN, SealFold
 
 PUT, APPEND, PROJECT, COMMIT = STEPS
 
@@ -94,6 +99,70 @@ def test_an_owner_who_does_not_wait_for_confirmation_is_found() -> None:
     found = problems_of(world, "ab")
     assert any("does not count" in problem for problem in found)
     assert any("is visible" in problem for problem in found)
+
+
+def world_within_a_record(*steps: Step) -> SealWorld:
+    """One life of such a sealer over one record, of which two entries are sealed by its first flush
+    and two wait for others."""
+    world = SealWorld(partitions=1, target_group_size=2, max_flush_rollouts=2)
+    uids = ("a", "b", "c", "d")
+    examples = ("ex-1", "ex-1", "ex-2", "ex-3")
+    world.publish_entries(
+        *(make_entry(rollout_uid=u, example_id=e) for u, e in zip(uids, examples, strict=True))
+    )
+    own = world.new_broker()
+    with pytest.raises((Crash, CorruptLog)):
+        world.run(world.sealer(broker=own, steps=steps), seconds=5)
+    own.close()
+    return world
+
+
+def changing(change: Callable[[Flushed], Flushed]) -> Step:
+    """A step that changes the event before it is appended."""
+
+    def run(flush: Flush) -> None:
+        assert flush.event is not None
+        flush.event = change(flush.event)
+
+    return Step("change", run)
+
+
+def test_sound_steps_within_a_record_leave_nothing_to_find() -> None:
+    world = world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH)
+    for uid, example in (("e", "ex-2"), ("f", "ex-3")):
+        world.publish(uid, example_id=example)
+    world.run(world.sealer(), seconds=5)
+    assert world.groups() == [("a", "b"), ("c", "e"), ("d", "f")]
+    assert problems_of(world, "abcdef") == []
+
+
+def test_a_watermark_past_an_offset_with_unsettled_entries_is_refused_by_every_reader() -> None:
+    too_far = changing(lambda event: replace(event, watermark=event.watermark + 1))
+    world = world_within_a_record(PUT, too_far, APPEND, CRASH, PROJECT, COMMIT)
+    with pytest.raises(CorruptLog, match=r"from 0 to 1, over 0 offsets .* and 2 entries of others"):
+        world.run(world.sealer(), seconds=5)
+
+
+def test_a_sealer_that_read_fewer_entries_than_a_record_has_is_found() -> None:
+    """It takes the record for settled, and everybody who folds its log agrees."""
+
+    def without_the_rest(event: Flushed) -> Flushed:
+        touched = TouchedOffsets(offsets=event.touched.offsets, counts=np.array([2], np.int32))
+        return replace(event, watermark=1, touched=touched)
+
+    world = world_within_a_record(PUT, changing(without_the_rest), APPEND, PROJECT, CRASH, COMMIT)
+    world.run(world.sealer(), seconds=5)
+    assert any("entries" in problem for problem in problems_of(world, drained=False))
+    assert "c was published and is nowhere" in problems_of(world, "abcd")
+
+
+def test_a_successor_that_forgets_which_entries_are_settled_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH)
+    monkeypatch.setattr(SealFold, "settled_entries", lambda fold, offset: ())
+    with pytest.raises(CorruptLog, match="entry 0 of source offset 0 a second time"):
+        world.run(world.sealer(), seconds=5)
 
 
 def test_a_file_that_changed_on_disk_is_found() -> None:

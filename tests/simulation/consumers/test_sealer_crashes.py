@@ -13,13 +13,15 @@ from harness.failing_blobs import FullBlobs, TornBlobs
 from harness.faults import Append, Fate, FaultyBroker
 from harness.history import problems_of
 from harness.kill_points import KillPoint, arm
+from harness.rollouts import make_dispatched, make_entry, make_failed
 from harness.sealing import Crash, EvictableBroker, SealWorld
 from rollstream.consumers import Sealer
 from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Dispatched, Failed
+from rollstream.schemas.ingest.entry import Entry
 from rollstream.streams.memory import MemoryBroker
 
+WITHIN_RECORD = KillPoint.WITHIN_RECORD
 SETTLE_S = 100.0  # Longer than anything may stay pending in these worlds.
 
 
@@ -40,16 +42,23 @@ def make_world(seed: int = 0, *, partitions: int = 2) -> SealWorld:
     )
 
 
-def publish_groups(world: SealWorld, first: int, count: int) -> list[str]:
-    """Groups of 3, each under two policy versions, so that a flush has several files."""
-    uids = []
+def publish_groups(world: SealWorld, first: int, count: int, *, entries_max: int = 1) -> list[str]:
+    """Groups of 3, each under two policy versions, so that a flush has several files; in records of
+    up to so many entries."""
+    entries = []
     for number in range(first, first + count):
         for member in range(3):
-            uid = f"g{number}-{member}"
             step = number % 3 if number % 2 else member
-            world.publish(uid, example_id=f"ex-{number}", policy_version=f"step-{step}")
-            uids.append(uid)
-    return uids
+            entries.append(
+                make_entry(
+                    rollout_uid=f"g{number}-{member}",
+                    example_id=f"ex-{number}",
+                    policy_version=f"step-{step}",
+                )
+            )
+    for start in range(0, len(entries), entries_max):
+        world.publish_entries(*entries[start : start + entries_max])
+    return [entry.fields["rollout_uid"] for entry in entries]
 
 
 def run_until_it_dies(world: SealWorld, point: KillPoint, passage: int) -> bool:
@@ -77,7 +86,7 @@ def finish(world: SealWorld) -> Sealer:
 
 
 @pytest.mark.proves("F1", "I1", "I2", "I3", "I4", "I10")
-@pytest.mark.parametrize("point", list(KillPoint))
+@pytest.mark.parametrize("point", [point for point in KillPoint if point != WITHIN_RECORD])
 @pytest.mark.parametrize("passage", [1, 2, 3])
 def test_killed_at_any_step_nothing_is_lost_or_twice(point: KillPoint, passage: int) -> None:
     world = make_world()
@@ -88,11 +97,29 @@ def test_killed_at_any_step_nothing_is_lost_or_twice(point: KillPoint, passage: 
     assert problems_of(world, uids) == []
 
 
+@pytest.mark.proves("F1", "I1", "I2", "I4", "I10")
+@pytest.mark.parametrize("point", list(KillPoint))
+@pytest.mark.parametrize("passage", [1, 2, 3])
+def test_killed_while_records_end_in_several_flushes_nothing_is_lost_or_twice(
+    point: KillPoint, passage: int
+) -> None:
+    """Records of up to 30 entries, and flushes of 8: the successor, which is killed there too,
+    reads records again of which some entries have ended."""
+    world = make_world()
+    uids = publish_groups(world, 0, 20, entries_max=30)
+    assert run_until_it_dies(world, point, passage) or passage > 1, f"{point} was never reached"
+    uids += publish_groups(world, 20, 10, entries_max=30)
+    run_until_it_dies(world, WITHIN_RECORD, passage)
+    finish(world)
+    assert problems_of(world, uids) == []
+    assert world.settled()["duplicate"] == 0
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_many_lives_with_every_kind_of_record(seed: int) -> None:
     world = make_world(seed)
     rng = random.Random(seed)
-    uids: dict[str, dict[str, Any]] = {}
+    uids: dict[str, Entry] = {}
     for life in range(8):
         publish_anything(world, rng, 20 * life, uids)
         run_until_it_dies(world, rng.choice(list(KillPoint)), rng.randint(1, 4))
@@ -101,46 +128,47 @@ def test_many_lives_with_every_kind_of_record(seed: int) -> None:
 
 
 def publish_anything(
-    world: SealWorld, rng: random.Random, first: int, uids: dict[str, dict[str, Any]]
+    world: SealWorld, rng: random.Random, first: int, published: dict[str, Entry]
 ) -> None:
+    """Twenty entries in records of up to eight; bytes that are no record among them."""
+    waiting: list[Entry] = []
     for number in range(first, first + 20):
-        group = f"grp-{rng.randint(0, 12)}" if rng.random() < 0.5 else ""
-        example = f"ex-{rng.randint(0, 4)}"
-        fields: dict[str, Any] = {
-            "group_uid": group,
-            "group_size": 3 if group else 0,
-            "example_id": example,
-        }
-        key = group or example
         roll = rng.random()
         if roll < 0.08:
-            world.put(bytes([rng.randint(0, 255) for _ in range(20)]), key=key)
-        elif roll < 0.16 and group:
-            event = Dispatched(
-                environment="math", example_id=example, group_uid=group, group_size=3
-            )
-            world.put(event, key=key)
-        elif roll < 0.24 and group:
-            failed = Failed(
-                environment="math",
-                example_id=example,
-                group_uid=group,
-                group_size=3,
-                reason="simulated",
-            )
-            world.put(failed, key=key)
-        elif uids and rng.random() < 0.1:
-            # A retry keeps its key, so it comes to the partition of its original.
-            again = rng.choice(list(uids))
-            world.publish(again, **uids[again])
+            partition = rng.randrange(world.environment.partitions)
+            world.put(bytes([rng.randint(0, 255) for _ in range(20)]), partition=partition)
         else:
-            fields |= {
-                "segment_idx": rng.choice([0, 0, 0, 1]),
-                "is_last_segment": rng.random() < 0.8,
-                "policy_version": f"step-{rng.randint(0, 2)}",
-            }
-            world.publish(f"u{number}", **fields)
-            uids[f"u{number}"] = fields
+            waiting.append(_anything(rng, number, published))
+        if len(waiting) == rng.randint(1, 8):
+            world.publish_entries(*waiting)
+            waiting.clear()
+    world.publish_entries(*waiting)
+
+
+def _anything(rng: random.Random, number: int, published: dict[str, Entry]) -> Entry:
+    group = f"grp-{rng.randint(0, 12)}" if rng.random() < 0.5 else ""
+    fields: dict[str, Any] = {
+        "group_uid": group,
+        "group_size": 3 if group else 0,
+        "example_id": f"ex-{rng.randint(0, 4)}",
+    }
+    roll = rng.random()
+    if roll < 0.08 and group:
+        return make_dispatched(**fields)
+    if roll < 0.14 and group:
+        return make_failed(rollout_uid=f"failed-{number}", **fields)
+    if published and rng.random() < 0.1:
+        # A retry keeps its key, so it comes to the partition of its original.
+        return published[rng.choice(list(published))]
+    uid = f"u{number}"
+    published[uid] = make_entry(
+        rollout_uid=uid,
+        segment_idx=rng.choice([0, 0, 0, 1]),
+        is_last_segment=rng.random() < 0.8,
+        policy_version=f"step-{rng.randint(0, 2)}",
+        **fields,
+    )
+    return published[uid]
 
 
 @pytest.mark.parametrize("seed", range(4))

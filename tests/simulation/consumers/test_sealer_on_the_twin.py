@@ -9,11 +9,17 @@ import pytest
 
 from harness.faults import Append, Fate, FaultyBroker
 from harness.history import problems_of
-from harness.rollouts import encode_segment
+from harness.rollouts import (
+    encode_record,
+    encode_segment,
+    make_dispatched,
+    make_entry,
+    members,
+)
 from harness.sealing import SealWorld
 from rollstream.schemas import codec
 from rollstream.schemas.digest import row_digests
-from rollstream.schemas.events import DeadLetter, Dispatched
+from rollstream.schemas.events import DeadLetter
 from rollstream.store import list_manifests, read_rows, visible_files
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, CorruptLog, OffsetLost, TopicMismatch
@@ -128,7 +134,9 @@ def test_what_cannot_be_read_becomes_a_dead_letter_and_the_rest_goes_on() -> Non
         "not_an_event": b"no avro at all",
         "unknown_schema": b"\xc3\x01" + bytes(8) + b"rest",
         "torn": encode_segment(rollout_uid="torn")[:-4],
-        "inconsistent": encode_segment(rollout_uid="other", environment="other"),
+        "inconsistent": encode_segment(rollout_uid="never", group_size=-1),
+        "wrong_environment": encode_record([make_entry()], environment="other"),
+        "wrong_partition": encode_record([make_entry()], partitions=7),
     }
     world.publish("a")
     for value in bad.values():
@@ -137,12 +145,49 @@ def test_what_cannot_be_read_becomes_a_dead_letter_and_the_rest_goes_on() -> Non
     sealer = world.sealer()
     world.run(sealer)
     assert world.groups() == [("a", "b")]
-    assert world.settled() == {"unreadable": 4}
-    reader = world.broker.reader({TopicPartition(world.layout.dead_letters(), 0): 0})
-    letters = [codec.decode_as(DeadLetter, r.value) for r in reader.poll(10, 1)]
+    assert world.settled() == {"unreadable": 6}
+    letters = letters_of(world)
     assert {letter.reason: letter.value for letter in letters} == bad
-    assert [letter.offset for letter in letters] == [1, 2, 3, 4]
-    assert sealer.stats().dead_letters == 4
+    assert [(letter.offset, letter.entry) for letter in letters] == [(n, 0) for n in range(1, 7)]
+    assert sealer.stats().dead_letters == 6
+
+
+def test_one_bad_entry_is_a_letter_of_one_and_the_others_of_its_record_go_on() -> None:
+    world = SealWorld(partitions=2)
+    other = world.key_in(1, "elsewhere")
+    mine = world.key_in(0, "here")
+    bad = make_entry(rollout_uid="bad", example_id=mine, segment_idx=-1)
+    stray = make_entry(rollout_uid="stray", example_id=other)
+    good = [make_entry(rollout_uid=uid, example_id=mine) for uid in "ab"]
+    world.put(encode_record([good[0], bad, stray, good[1]], partitions=2), entries=4)
+    world.run(world.sealer())
+    assert world.groups() == [("a", "b")]
+    assert world.settled() == {"unreadable": 2}
+    letters = letters_of(world)
+    assert [(letter.entry, letter.reason) for letter in letters] == [
+        (1, "inconsistent"),
+        (2, "wrong_partition"),
+    ]
+    assert "partition 1 of 2" in letters[1].detail
+    assert "partitioner=murmur2_random" in letters[1].detail
+    assert letters[1].value == encode_record([stray], partitions=2)
+    assert problems_of(world, "ab") == []
+
+
+def test_a_record_of_a_producer_that_saw_other_partitions_names_both_numbers() -> None:
+    world = SealWorld(partitions=2)
+    world.put(encode_record(members(3), partitions=8), entries=3)
+    world.run(world.sealer())
+    assert world.settled() == {"unreadable": 3}
+    letters = letters_of(world)
+    assert [letter.entry for letter in letters] == [0, 1, 2]
+    assert all("8 partitions" in letter.detail for letter in letters)
+    assert all("2" in letter.detail for letter in letters)
+
+
+def letters_of(world: SealWorld) -> list[DeadLetter]:
+    reader = world.broker.reader({TopicPartition(world.layout.dead_letters(), 0): 0})
+    return [codec.decode_as(DeadLetter, record.value) for record in reader.poll(100, 1)]
 
 
 def test_records_after_a_dead_letter_that_is_refused_are_read_again_and_the_others_go_on(
@@ -184,7 +229,7 @@ def test_a_name_that_no_event_could_hold_stands_in_nobodys_way(name: str) -> Non
     world.publish("a")
     for number in range(2):
         long = "n" * (9 * 1024 * 1024) + str(number)
-        world.put(encode_segment(**{"rollout_uid": f"long-{number}", name: long}), partition=0)
+        world.put(encode_segment(**{"rollout_uid": f"long-{number}", name: long}))
     world.publish("b")
     world.run(world.sealer())
     assert world.groups() == [("a", "b")]
@@ -197,8 +242,7 @@ def test_bytes_too_many_for_a_letter_are_described_instead() -> None:
     sealer = world.sealer()
     world.run(sealer)
     assert world.settled() == {"unreadable": 1}
-    reader = world.broker.reader({TopicPartition(world.layout.dead_letters(), 0): 0})
-    (letter,) = (codec.decode_as(DeadLetter, r.value) for r in reader.poll(10, 1))
+    (letter,) = letters_of(world)
     assert letter.value is None
     assert f"its {RECORD_BYTES_MAX - 10} bytes" in letter.detail
 
@@ -206,7 +250,7 @@ def test_bytes_too_many_for_a_letter_are_described_instead() -> None:
 def test_a_reason_too_long_for_a_letter_is_cut() -> None:
     world = SealWorld(partitions=1)
     world.publish("a")
-    world.publish("bad", worker_id="\0" * (5 * 1024 * 1024), group_size=2**40)
+    world.put(encode_record([make_entry()], environment="\0" * (5 * 1024 * 1024)))
     world.publish("b")
     world.run(world.sealer())
     assert world.groups() == [("a", "b")]
@@ -327,9 +371,7 @@ def test_a_trajectory_that_outlived_its_group_expires_without_arrivals() -> None
 
 def test_a_dispatch_is_settled_with_its_group() -> None:
     world = SealWorld(partitions=1)
-    world.put(
-        Dispatched(environment="math", example_id="ex-1", group_uid="g", group_size=2), key="g"
-    )
+    world.publish_entries(make_dispatched(group_uid="g"))
     world.publish("a", group_uid="g", group_size=2)
     sealer = world.sealer()
     world.run(sealer)
