@@ -16,9 +16,9 @@ from rollstream.schemas.rules import check_token_rows
 from rollstream.store import arrow
 from rollstream.store.arrow import Signatures
 
-ENVIRONMENT_KEY = "rollstream.environment"
+_ENVIRONMENT_KEY = "rollstream.environment"
 # The others are JSON.
-TOKEN_ARRAYS_KEY = "rollstream.token_arrays"
+_TOKEN_ARRAYS_KEY = "rollstream.token_arrays"
 _IN_PLACE_KEY = "rollstream.in_place"
 _ABSENT_KEY = "rollstream.absent"
 _ARROW_SCHEMA_KEY = "ARROW:schema"  # Where Arrow keeps the metadata of fields.
@@ -51,9 +51,9 @@ class Stated(NamedTuple):
         in_place, absent = (
             frozenset(_json(texts, key, [])) for key in (_IN_PLACE_KEY, _ABSENT_KEY)
         )
-        named = _json(texts, TOKEN_ARRAYS_KEY, {})
+        named = _json(texts, _TOKEN_ARRAYS_KEY, {})
         token_arrays = tuple((name, _signature(name, named[name])) for name in sorted(named))
-        return cls(texts.get(ENVIRONMENT_KEY), token_arrays, in_place, absent)
+        return cls(texts.get(_ENVIRONMENT_KEY), token_arrays, in_place, absent)
 
 
 def metadata_of(columns: Columns, environment: str, in_place: Collection[str]) -> dict[str, str]:
@@ -61,7 +61,7 @@ def metadata_of(columns: Columns, environment: str, in_place: Collection[str]) -
     absent = [name for name in array_fields() if name not in columns.arrays]
     absent += [name for name in ("rewards", "attachments") if getattr(columns, name) is None]
     return {
-        ENVIRONMENT_KEY: environment,
+        _ENVIRONMENT_KEY: environment,
         _IN_PLACE_KEY: json.dumps(list(in_place)),
         _ABSENT_KEY: json.dumps(absent),
         **_of_token_arrays(arrow.signatures_of(columns)),
@@ -71,7 +71,7 @@ def metadata_of(columns: Columns, environment: str, in_place: Collection[str]) -
 @lru_cache(_SCHEMAS_KEPT)
 def _of_token_arrays(signatures: Signatures) -> Mapping[str, str]:
     named = {name: {"dtype": of.dtype, "shape": of.shape} for name, of in signatures}
-    found = {TOKEN_ARRAYS_KEY: json.dumps(named)}
+    found = {_TOKEN_ARRAYS_KEY: json.dumps(named)}
     if named:
         schema = arrow.rows_schema(signatures).serialize().to_pybytes()
         found[_ARROW_SCHEMA_KEY] = base64.b64encode(schema).decode()

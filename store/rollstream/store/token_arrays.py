@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from rollstream.schemas.columns import ArraySignature, Ragged
 from rollstream.store import arrow
 from rollstream.store.errors import NoTokenArray
-from rollstream.store.footer import TOKEN_ARRAYS_KEY
 
 
 def token_array(table: pa.Table, name: str) -> Ragged:
@@ -40,7 +38,7 @@ def token_array(table: pa.Table, name: str) -> Ragged:
         return _joined([arrow.ragged_of(chunk) for chunk in chunks])
     if "token_count" not in table.column_names:
         raise NoTokenArray(f"{column} holds bytes; read the column token_count beside it")
-    signature = _signature(table, name)
+    signature = _signature(table.field(column))
     counts = table.column("token_count").to_numpy()
     ends = accumulate(map(len, chunks), initial=0)
     return _joined(
@@ -66,16 +64,13 @@ def _presence(part: Ragged) -> NDArray[np.bool_]:
     return np.ones(len(part.offsets) - 1, np.bool_) if part.present is None else part.present
 
 
-def _signature(table: pa.Table, name: str) -> ArraySignature:
-    of_field = table.field(arrow.TOKEN_ARRAY_PREFIX + name).metadata or {}
-    if b"dtype" in of_field:
-        sides = of_field[b"shape"].decode()
-        shape = tuple(map(int, sides.split(","))) if sides else ()
-        return ArraySignature(of_field[b"dtype"].decode(), shape)
-    stated = json.loads((table.schema.metadata or {}).get(TOKEN_ARRAYS_KEY.encode(), b"{}"))
-    if name not in stated:
+def _signature(field: pa.Field) -> ArraySignature:
+    stated = field.metadata or {}
+    if b"dtype" not in stated:
         raise NoTokenArray(
-            f"the table does not say the dtype and shape of {name}: another tool made it, or its "
-            "files differ in them; read each file by its path"
+            f"the table does not say the dtype and shape of {field.name}: another tool made it, or "
+            "its files differ in them; read each file by its path"
         )
-    return ArraySignature(stated[name]["dtype"], tuple(stated[name]["shape"]))
+    sides = stated[b"shape"].decode()
+    shape = tuple(map(int, sides.split(","))) if sides else ()
+    return ArraySignature(stated[b"dtype"].decode(), shape)
