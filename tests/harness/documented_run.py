@@ -27,6 +27,7 @@ STEPS = 8
 RELEASED_FROM = 6  # Steps 6 and 7 were served, and after the resume step 6 is decided anew.
 GROUPS = 4
 TURNS = (1, 3)  # Of the two trajectories of a group.
+ROUTED_EXPERTS = np.arange(2 * 48 * 8, dtype=np.uint8).reshape(2, 48, 8)
 
 
 class DocumentedRun:
@@ -111,7 +112,7 @@ class DocumentedRun:
                             reward=reward,
                             rewards={"format": 1.0},
                             metadata={"temperature": 0.8},
-                            token_arrays={"routed_experts": np.ones((2, 3, 2), np.uint8)},
+                            token_arrays={"routed_experts": ROUTED_EXPERTS},
                         )
             for number in range(2):
                 with producer.dispatch(

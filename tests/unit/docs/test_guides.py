@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
+import datasets
 import duckdb
 import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from harness.documented_run import RELEASED_FROM, STEPS, TURNS, DocumentedRun
+from harness.documented_run import (
+    RELEASED_FROM,
+    ROUTED_EXPERTS,
+    STEPS,
+    TURNS,
+    DocumentedRun,
+)
 from harness.pages import snippets
 from rollstream.sampler import Policy
 from rollstream.store import open_dataset
@@ -163,14 +171,61 @@ def test_the_decisions_that_count_are_those_that_no_release_took_back(run: Docum
     }
 
 
-def test_named_arrays_of_a_row_are_decoded(
-    run: DocumentedRun, monkeypatch: pytest.MonkeyPatch
+def reading(run: DocumentedRun, marker: str, **names: Any) -> dict[str, Any]:
+    """``executed``, in the root's folder, over this run's data."""
+    (snippet,) = (text for text in snippets(READING, "python") if marker in text)
+    with contextlib.chdir(run.root):
+        exec(snippet.replace("file:///data/run-17", run.root.as_uri()), names)
+    return names
+
+
+def sealed(run: DocumentedRun) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = open_dataset(run.root.as_uri()).to_table().to_pylist()
+    return rows
+
+
+def test_polars_reads_what_was_sealed(run: DocumentedRun) -> None:
+    rows = sealed(run)
+    uid = rows[0]["rollout_uid"]
+    found = reading(run, "import polars", uid=uid)
+    assert found["one"]["rollout_uid"].unique().to_list() == [uid]
+    train = [row for row in rows if row["split"] == "train"]
+    assert sum(found["mean"]["len"]) == len(train)
+    assert len(found["worst"]) == 10
+    assert found["means"].to_dicts() == [{"name": "format", "value": 1.0}]
+
+
+def test_pandas_reads_what_was_sealed(run: DocumentedRun) -> None:
+    rows = sealed(run)
+    uid = rows[0]["rollout_uid"]
+    found = reading(run, "import pandas", uid=uid)
+    assert set(found["one"].rollout_uid) == {uid}
+    assert len(found["train"]) == sum(row["split"] == "train" for row in rows)
+    assert set(found["worst"].reward) == {0.0}
+    assert found["means"].to_dict() == {"format": 1.0}
+
+
+def test_hugging_face_datasets_read_what_was_sealed(
+    run: DocumentedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(run.root)
-    names = executed(READING, "def token_arrays")
-    with duckdb.connect() as connection:
-        query = "SELECT token_count, token_arrays FROM 'groups/environment=math/**/*.parquet'"
-        row = connection.sql(query).to_arrow_table().slice(0, 1).to_pylist()[0]
-    (array,) = names["token_arrays"](row).values()
-    assert array.shape == (2, 3, 2)
-    assert array.tobytes() == np.ones((2, 3, 2), np.uint8).tobytes()
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    rows = sealed(run)
+    found = reading(run, "import Dataset")
+    of_math = [row for row in rows if row["environment"] == "math"]
+    for loaded, expected in ((found["math"], of_math), (found["everything"], rows)):
+        for name in ("rollout_uid", "rewards", "output_tokens", "token_array_routed_experts"):
+            assert sorted(map(repr, loaded[name])) == sorted(repr(row[name]) for row in expected)
+
+
+def test_named_arrays_come_back_as_they_were_published(run: DocumentedRun) -> None:
+    found = reading(run, "import open_dataset, token_array")
+    arrays = [found["experts"].row(index) for index in range(len(found["table"]))]
+    assert {None if array is None else array.tobytes() for array in arrays} == {
+        None,
+        ROUTED_EXPERTS.tobytes(),
+    }
+    assert found["of_first_row"].shape == ROUTED_EXPERTS.shape
+    row = next(row for row in sealed(run) if row["environment"] == "math")
+    decoded = executed(READING, "np.frombuffer", row=row)["of_row"]
+    np.testing.assert_array_equal(decoded, ROUTED_EXPERTS)
