@@ -156,12 +156,25 @@ def test_a_sealer_that_read_fewer_entries_than_a_record_has_is_found() -> None:
     assert "c was published and is nowhere" in problems_of(world, "abcd")
 
 
+def test_an_event_that_exchanges_entries_of_a_record_is_found() -> None:
+    """Each of them ends once, so that neither the fold nor the audit can tell."""
+
+    def exchange(event: Flushed) -> Flushed:
+        entries = event.segments.entries[::-1].copy()
+        return replace(event, segments=replace(event.segments, entries=entries))
+
+    world = world_within_a_record(PUT, changing(exchange), APPEND, PROJECT, CRASH, COMMIT)
+    found = problems_of(world, drained=False)
+    assert any("ended as" in problem for problem in found)
+    assert any("rows, not" in problem for problem in found)
+
+
 def test_a_successor_that_forgets_which_entries_are_settled_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH)
     monkeypatch.setattr(SealFold, "settled_entries", lambda fold, offset: ())
-    with pytest.raises(CorruptLog, match="entry 0 of source offset 0 a second time"):
+    with pytest.raises(CorruptLog, match="entry 0 of source offset 0 is settled a second time"):
         world.run(world.sealer(), seconds=5)
 
 
