@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from harness.command_line import CommandLine
-from harness.rollouts import encode_segment, members
+from harness.rollouts import encode_record, encode_segment, make_entry, members
 from harness.sealed_files import seal
 from rollstream.console.services import specs_of
 from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.runtime.deadline import Deadline
 from rollstream.store import visible_files
 from rollstream.streams.broker import TopicSpec
+from rollstream.streams.partitioning import partition_of
 
 TURNS_MAX = 1000  # A sealer joins its group in a few.
 COMMANDS = (
@@ -156,12 +157,17 @@ def test_sentences_of_status_and_audit_are_one_line_each_in_a_pipe(line: Command
 
 
 def sealed(line: CommandLine) -> None:
-    """Two rollouts of one group and one alone, sealed as far as they can be."""
+    """Two rollouts of one group in one record and one alone, sealed as far as they can be."""
     line.create_topics()
     writer = line.broker().writer()
-    for name, group in (("a", "g"), ("b", "g"), ("c", "h")):
-        value = encode_segment(rollout_uid=name, group_uid=group, group_size=2)
-        writer.append(line.layout.rollouts("math"), value, key=group.encode())
+    partitions = line.config.environments["math"].partitions
+    for group, names in (("g", "ab"), ("h", "c")):
+        entries = [make_entry(rollout_uid=n, group_uid=group, group_size=2) for n in names]
+        writer.append(
+            line.layout.rollouts("math"),
+            encode_record(entries, partitions=partitions),
+            partition=partition_of(group.encode(), partitions),
+        )
     assert writer.flush(10) == 0
     broker = line.broker()
     with Sealer(
