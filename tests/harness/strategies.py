@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from harness.rollouts import make_dispatched, make_entry, make_failed
 from rollstream.schemas.ingest.entry import Entry
@@ -13,7 +15,7 @@ from rollstream.schemas.ingest.entry import Entry
 TOKENS_MAX = 12
 COMPONENTS = ("format", "length", "größe")
 # Of one name all entries of a record have the same dtype and trailing shape.
-TOKEN_ARRAYS = {
+TOKEN_ARRAYS: Mapping[str, NDArray[Any]] = {
     "routed_experts": np.zeros((TOKENS_MAX, 2, 3), np.uint8),
     "entropy": np.zeros(TOKENS_MAX, np.float32),
     "nothing": np.zeros((TOKENS_MAX, 0), np.int16),

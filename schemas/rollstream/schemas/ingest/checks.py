@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import inf
+from struct import pack
 from typing import TYPE_CHECKING, Any
 
 from rollstream.schemas import rules
@@ -21,6 +22,8 @@ _Found = Iterator[tuple[int, BrokenRule]]
 _SHARED_KEPT = 4_096
 _OWN_NAMES = ("example_id", "group_uid", "rollout_uid")
 _REPEATED = ("lineage", "replica_id", "split", "stop_reason")
+_NUMBERS = ("group_size", "policy_epoch", "weight_step")
+_INFINITY, _MINUS_INFINITY = pack("<d", inf), pack("<d", -inf)
 _FLAGS = b"\x00\x01"
 _KINDS = frozenset(EntryKind)
 
@@ -40,10 +43,10 @@ def _all_broken(record: IngestRecord) -> _Found:
         yield from _kinds(record)
     for name, index in record.no_utf8:
         yield index, BrokenRule(name, "is no UTF-8", "encode it so")
-    for name in _OWN_NAMES:
-        texts = record.texts.get(name, ())
-        if texts and max(map(len, texts)) > rules.NAME_CHARS_MAX:
-            yield from _each(texts, rules.check_name, name)
+    if record.arrays["prompt_tokens"].start > rules.NAME_CHARS_MAX:  # All texts stand before it.
+        for name in _OWN_NAMES:
+            if max(map(len, values(name))) > rules.NAME_CHARS_MAX:
+                yield from _each(values(name), rules.check_name, name)
     if not all(values("rollout_uid")):
         yield from _without_uid(record)
     yield from _shared(record)
@@ -56,9 +59,9 @@ def _all_broken(record: IngestRecord) -> _Found:
     last = header["is_last_segment"]
     if last.translate(None, _FLAGS):
         yield from _each(last, _check_flag, "is_last_segment")
-    yield from _infinite("reward", values("reward"))
+    yield from _infinite(record, "reward", header["reward"])
     if header["extras"] is not None:
-        yield from _infinite("actor_logprob_sum", values("actor_logprob_sum"))
+        yield from _infinite(record, "actor_logprob_sum", header["extras"]["actor_logprob_sum"])
     mask = record.arrays.get("loss_mask")
     if mask is not None:
         flags = bytes(record.bytes_of(mask, 0, record.count))
@@ -85,9 +88,9 @@ def _check_mask(name: str, flags: bytes) -> None:
         raise BrokenRule(name, "has bytes other than 0 and 1", "give one of them a token")
 
 
-def _infinite(name: str, values: Sequence[float | None]) -> _Found:
-    if inf in values or -inf in values:
-        finite = [0.0 if value is None else value for value in values]
+def _infinite(record: IngestRecord, name: str, raw: bytes) -> _Found:
+    if _INFINITY in raw or _MINUS_INFINITY in raw:
+        finite = [0.0 if value is None else value for value in record.values(name)]
         yield from _each(finite, rules.check_finite, name)
 
 
@@ -113,29 +116,24 @@ def _without_uid(record: IngestRecord) -> _Found:
 
 def _shared(record: IngestRecord) -> _Found:
     broken = [_broken_shared(tuple(one.values())) for one in record.header["shared"]]
-    if not any(map(any, broken)):
+    if not any(broken):
         return
     for index, of in enumerate(record.shared_indexes):
-        as_segment, as_control = broken[of]
-        found = as_segment if record.kinds[index] == EntryKind.SEGMENT else as_control
-        if found is not None:
-            yield index, found
+        for rule, of_segments in broken[of]:
+            if not of_segments or record.kinds[index] == EntryKind.SEGMENT:
+                yield index, rule
 
 
 @lru_cache(_SHARED_KEPT)
-def _broken_shared(values: tuple[Any, ...]) -> tuple[BrokenRule | None, BrokenRule | None]:
-    """The first rule that a combination breaks as a segment's, and as a control entry's."""
+def _broken_shared(values: tuple[Any, ...]) -> Sequence[tuple[BrokenRule, bool]]:
+    """Which rules a combination breaks, and whether only as a segment's."""
     names = (field.name for field in shared_fields())
     one = dict(zip(names, values, strict=True))
-    try:
-        for name in ("group_size", "policy_epoch", "weight_step"):
-            rules.check_number(name, one[name])
-        for name in _REPEATED:
-            rules.check_name(name, one[name])
-    except BrokenRule as broken:
-        return broken, broken
-    try:
-        rules.check_version("policy_version", one["policy_version"])
-    except BrokenRule as broken:
-        return broken, None
-    return None, None
+    found = [
+        (broken, False)
+        for check, checked in ((rules.check_number, _NUMBERS), (rules.check_name, _REPEATED))
+        for name in checked
+        for _, broken in _each([one[name]], check, name)
+    ]
+    version = _each([one["policy_version"]], rules.check_version, "policy_version")
+    return [*found, *((broken, True) for _, broken in version)]

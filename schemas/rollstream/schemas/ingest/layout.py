@@ -14,8 +14,9 @@ from rollstream.schemas.fields import RowField, named
 TEXT, NUMBER, ARRAY = "text", "number", "array"
 NONE, ALL, SOME = range(3)  # Which entries have an array.
 # Always little-endian, as the wire has it.
-_CODES = {"<i4": "i", "<i8": "q", "<f8": "d", "|b1": "B"}
+_CODES = {"<i4": "i", "<u4": "I", "<i8": "q", "<f8": "d", "|b1": "B"}
 _SHARED_DTYPES = {"int": "<i4", "long": "<i8"}
+COUNTS = "<u4"  # How lengths and indexes are read: a negative one is beyond all bytes there are.
 _COUNTS_KEPT = 256
 
 

@@ -12,7 +12,7 @@ from rollstream.schemas.fields import RowField, row_fields
 from rollstream.schemas.ingest.checks import broken_entries
 from rollstream.schemas.ingest.encode import encode_entries
 from rollstream.schemas.ingest.entry import Entry, EntryKind, NamedArray
-from rollstream.schemas.ingest.frame import ArrayRun, read_frame
+from rollstream.schemas.ingest.frame import ArrayRun, Frame
 from rollstream.schemas.ingest.layout import (
     ARRAY,
     Column,
@@ -61,10 +61,16 @@ class IngestRecord:
         self.environment: str = header["environment"]
         self.worker_id: str = header["worker_id"]
         self.partitions: int = header["partitions"]
-        self.count: int = header["count"]
-        frame = read_frame(header, payload)
-        self.kinds, self.shared_indexes, self.failures, self._listed = frame[:4]
-        self.texts, self.no_utf8, self.arrays, self.token_arrays = frame[4:]
+        frame = Frame(header, payload)
+        self.count: int = frame.count
+        self.kinds = frame.kinds
+        self.shared_indexes = frame.shared_indexes
+        self.failures = frame.failures
+        self.texts = frame.texts
+        self.no_utf8 = frame.no_utf8
+        self.arrays = frame.arrays
+        self.token_arrays = frame.token_arrays
+        self._listed = frame.numbers
         self.broken: Mapping[int, BrokenRule] = broken_entries(self)
 
     def values(self, name: str) -> list[Any]:
