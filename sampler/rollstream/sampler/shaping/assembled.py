@@ -39,11 +39,6 @@ class GroupRows(NamedTuple):
         start = self.group.group.row_start
         return range(start, start + self.group.group.rows)
 
-    @property
-    def in_flush(self) -> slice:
-        """The same rows among all segments of the group's flush."""
-        return slice(self.group.first, self.group.first + self.group.group.rows)
-
 
 @dataclass(frozen=True, slots=True)
 class AssembledBatch:
@@ -99,16 +94,14 @@ def assemble(
     spans = [RowSpan(p.columns, p.rows.start, p.rows.stop) for p in parts]
     packing = Packing.of(spans)
     rows = [span.stop - span.start for span in spans]
-    uids = tuple([uid for p in parts for uid in p.group.segments.uids[p.in_flush]])
+    logged = _Logged.of(parts)
     per_row: dict[str, NDArray[Any]] = {
         "offsets": packing.offsets,
         "prompt_lengths": packing.prompts.astype(np.int32),
-        "rewards": _joined([p.group.segments.rewards[p.in_flush] for p in parts], np.float32),
+        "rewards": logged.rewards,
         "group_index": np.repeat(np.arange(len(parts), dtype=np.int32), rows),
-        "trajectory_index": _trajectories(uids),
-        "weight_steps": _joined(
-            [p.group.segments.weight_steps[p.in_flush] for p in parts], np.int64
-        ),
+        "trajectory_index": _trajectories(logged.uids),
+        "weight_steps": logged.weight_steps,
         **{_COMPONENT + name: values for name, values in _components(spans, rows).items()},
     }
     wanted = {"tokens": ArraySignature("<i4", ()), "loss_mask": ArraySignature("|b1", ())}
@@ -136,11 +129,9 @@ def assemble(
             "step": event.step,
             "batch_id": event.batch_id,
             "digest": served.digest,
-            "uids": uids,
-            "environments": tuple(
-                [p.group.key.environment for p in parts for _ in range(p.group.group.rows)]
-            ),
-            "stop_reasons": tuple([reason for p in parts for reason in _stop_reasons(p)]),
+            "uids": logged.uids,
+            "environments": logged.environments,
+            "stop_reasons": logged.stop_reasons,
             "sampled": SampledBatch(
                 event.batch_id, tuple(group.group_id for group in served.groups), event.now_ts
             ),
@@ -159,19 +150,23 @@ def _pack(
 ) -> None:
     """Fills the arrays that have a value for each token."""
     # Of prompts, and of outputs of rows that have no array of their own.
-    runs = {"loss_mask": (False, True), "token_weight_steps": (UNKNOWN_STEP, weight_steps)}
+    runs = {
+        "loss_mask": (False, True),
+        "logprobs": (0, 0),
+        "token_weight_steps": (UNKNOWN_STEP, weight_steps),
+    }
     for name, out in arrays.items():
         of = partial(_array_of, name)
+        absent = np.nan if np.issubdtype(out.dtype, np.inexact) else 0
         if name == "tokens":
             packing.copy_prompts(out, partial(_array_of, "prompt_tokens"))
             packing.copy_outputs(out, partial(_array_of, "output_tokens"))
-        elif name in runs:
-            packing.fill(out, *runs[name])
+        elif out.ndim == 1:
+            packing.fill(out, *runs.get(name, (0, absent)))
             packing.copy_outputs(out, of)
-        else:
+        else:  # Wide: no byte is written twice.
             packing.copy_prompts(out, lambda columns: None)
-            floats = np.issubdtype(out.dtype, np.inexact) and name != "logprobs"
-            packing.copy_outputs(out, of, absent=np.nan if floats else 0)
+            packing.copy_outputs(out, of, absent)
 
 
 def _array_of(name: str, columns: Columns) -> Ragged | None:
@@ -181,15 +176,38 @@ def _array_of(name: str, columns: Columns) -> Ragged | None:
     return columns.arrays.get(ON_REQUEST.get(name, name))
 
 
-def _joined(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-    if not pieces:
-        return np.empty(0, dtype)
-    return np.concatenate(pieces).astype(dtype, copy=False)
+class _Logged(NamedTuple):
+    """What the seal log has of each row; rewards float32 [n], weight steps int64 [n]."""
 
+    uids: tuple[str, ...]
+    environments: tuple[str, ...]
+    stop_reasons: tuple[str, ...]
+    rewards: NDArray[np.float32]
+    weight_steps: NDArray[np.int64]
 
-def _stop_reasons(part: GroupRows) -> list[str]:
-    reasons = part.group.segments.stop_reasons
-    return [reasons[i] for i in part.group.segments.stop_reason_idxs[part.in_flush].tolist()]
+    @classmethod
+    def of(cls, parts: Sequence[GroupRows]) -> _Logged:
+        uids: list[str] = []
+        environments: list[str] = []
+        reasons: list[str] = []
+        rewards: list[NDArray[Any]] = [np.empty(0)]
+        steps: list[NDArray[Any]] = [np.empty(0, np.int64)]
+        for part in parts:
+            group = part.group
+            segments, rows = group.segments, slice(group.first, group.first + group.group.rows)
+            uids += segments.uids[rows]
+            environments += [group.key.environment] * group.group.rows
+            rewards.append(segments.rewards[rows])
+            steps.append(segments.weight_steps[rows])
+            indexes = segments.stop_reason_idxs[rows].tolist()
+            reasons += [segments.stop_reasons[i] for i in indexes]
+        return cls(
+            tuple(uids),
+            tuple(environments),
+            tuple(reasons),
+            np.concatenate(rewards).astype(np.float32),
+            np.concatenate(steps),
+        )
 
 
 def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:

@@ -10,7 +10,6 @@ alone 1.57 (0.52). ``np.repeat`` makes the masks of rows without their own in 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +56,9 @@ class Packing(NamedTuple):
     def fill(self, out: NDArray[Any], prompt: Any, output: Any) -> None:
         """Sets every prompt token to ``prompt`` and every output token to ``output``, a value or
         one a row; ``out`` has no trailing shape."""
+        if np.ndim(output) == 0 and prompt == output:
+            out.fill(prompt)
+            return
         both = np.empty((len(self.prompts), 2), out.dtype)
         both[:, 0], both[:, 1] = prompt, output
         counts = np.stack((self.prompts, self.outputs), 1)
@@ -84,8 +86,9 @@ class Packing(NamedTuple):
         if absent is not None and len(starts):
             longest = int((stops - starts).max())
             filler = _bytes_of(np.full((longest, *out.shape[1:]), absent, out.dtype))[0]
-        begins, ends = iter((starts * width).tolist()), iter((stops * width).tolist())
+        begins, ends = (starts * width).tolist(), (stops * width).tolist()
         sources: dict[int, memoryview] = {}
+        row = 0
         for columns, start, stop in self.spans:
             ragged = of(columns)
             if ragged is None:
@@ -96,12 +99,14 @@ class Packing(NamedTuple):
                 if found is None:
                     found = sources[id(ragged)] = _bytes_of(ragged.values)[0]
                 source = found
-            for first, last in pairwise(at):
-                begin, end = next(begins), next(ends)
+            first = at[0]
+            for last in at[1:]:
                 if first != last:
-                    into[begin:end] = source[first:last]
+                    into[begins[row] : ends[row]] = source[first:last]
                 elif absent is not None:
-                    into[begin:end] = filler[: end - begin]
+                    into[begins[row] : ends[row]] = filler[: ends[row] - begins[row]]
+                first = last
+                row += 1
 
 
 def _bytes_of(array: NDArray[Any]) -> tuple[memoryview, int]:
