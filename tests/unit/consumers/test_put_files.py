@@ -43,7 +43,7 @@ class NoLog:
         raise AssertionError(ticket)
 
 
-class Asked(ThreadPoolExecutor):
+class RequestedColumns(ThreadPoolExecutor):
     """Says when somebody asks for a result."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def test_a_failed_file_is_told_once_nobody_writes_any_more() -> None:
     plan = drive.plan(100, 1 << 30)
     assert plan is not None
     target = FlushTarget(PartitionAddress("math", 0, 0), 1, "nonce", "name", "none")
-    with Asked() as writers:
+    with RequestedColumns() as writers:
         blobs = FirstIsFull(MemoryBlobs(), writers.asked)
         flush = Flush(plan, target, context(blobs, writers), NoLog(), lambda _: None)
         with pytest.raises(StoreFull):

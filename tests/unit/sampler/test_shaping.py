@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from harness.groups import EVERY_COLUMN, GroupSpec, flush_of, group_columns, routed_experts
 from rollstream.sampler.deciding.batches import share
 from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
-from rollstream.sampler.shaping.asked import agreed_signatures, column_names
 from rollstream.sampler.shaping.assembled import AssembledBatch, GroupRows, assemble
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.requested import agreed_signatures, column_names
 from rollstream.sampler.shaping.scratch import ALIGNMENT, Fresh, Scratch
 from rollstream.schemas.events import BatchServed
 from rollstream.schemas.ids import PartitionAddress
@@ -162,7 +162,9 @@ def test_a_column_that_nobody_has_is_told_with_those_that_there_are() -> None:
             batch_of(specs, columns=[name])
 
 
-@pytest.mark.parametrize("columns", ["metadata", [b"metadata"], [1], [""]], ids=repr)
+@pytest.mark.parametrize(
+    "columns", ["metadata", b"metadata", None, 7, [b"metadata"], [1], [""]], ids=repr
+)
 def test_what_is_no_sequence_of_names_is_refused(columns: Any) -> None:
     with pytest.raises(InvalidRequest, match="columns is"):
         column_names(columns)

@@ -20,8 +20,8 @@ from rollstream.sampler.errors import (
     TooManyOpenBatches,
     UnknownStep,
 )
-from rollstream.sampler.shaping.asked import agreed_signatures, token_array_names
 from rollstream.sampler.shaping.assembled import AssembledBatch, assemble
+from rollstream.sampler.shaping.requested import agreed_signatures, token_array_names
 from rollstream.schemas.events import BatchServed, ChosenGroup, Replaced, SamplerEvent
 from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.folds.sampler.known import KnownGroup

@@ -28,8 +28,8 @@ from rollstream.sampler.deciding.trainer import (
     Resume,
 )
 from rollstream.sampler.errors import NotEnoughGroups
-from rollstream.sampler.shaping.asked import column_names
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.requested import column_names
 from rollstream.schemas.order import Policy
 from rollstream.schemas.records import RolloutGroup
 from rollstream.streams.folds.sampler.eligible import Accept

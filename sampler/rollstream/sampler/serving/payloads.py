@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rollstream.sampler.shaping.asked import Asked
 from rollstream.sampler.shaping.assembled import GroupRows
+from rollstream.sampler.shaping.requested import RequestedColumns
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import SealedFile
@@ -23,7 +23,7 @@ TEXT_BYTES = 64  # A text as a Python object, besides its characters, about.
 @dataclass(slots=True)
 class _File:
     columns: Columns
-    asked: Asked  # What was read of it.
+    requested: RequestedColumns  # What was read of it.
     rows_left: int
     size: int = 0
     served: set[int] = field(default_factory=set)  # First rows of groups.
@@ -61,13 +61,13 @@ class Payloads:
             BlobMissing, CorruptFile: a file is not what its event names.
         """
         self._begin(step)
-        asked = Asked.of(columns)
+        requested = RequestedColumns.of(columns)
         held: dict[str, Columns] = {}  # A batch's files stay until it is made, whatever the bound.
         parts = []
         for slot, group in groups:
             of_file = held.get(group.file.path)
             if of_file is None:
-                of_file = held[group.file.path] = self._columns(group.file, asked)
+                of_file = held[group.file.path] = self._columns(group.file, requested)
             parts.append(GroupRows(slot, group, of_file))
             file, first = self._files.get(group.file.path), group.group.row_start
             if file is not None and first not in file.served:
@@ -108,9 +108,9 @@ class Payloads:
         while self._left:
             drop_cached_pages(self._blobs, self._left.pop())
 
-    def _columns(self, file: SealedFile, asked: Asked) -> Columns:
+    def _columns(self, file: SealedFile, requested: RequestedColumns) -> Columns:
         cached = self._files.get(file.path)
-        lacks = asked if cached is None else asked.without(cached.asked)
+        lacks = requested if cached is None else requested.without(cached.requested)
         if cached is not None:
             self._files.move_to_end(file.path)
             if not any(lacks):
@@ -127,7 +127,7 @@ class Payloads:
             cached = self._files[file.path] = _File(columns, lacks, file.rows)
         else:
             cached.columns = columns = _joined(cached.columns, columns)
-            cached.asked = cached.asked.joined(lacks)
+            cached.requested = cached.requested.joined(lacks)
             self.cached_bytes -= cached.size
         cached.size = _size(columns)
         self.cached_bytes += cached.size

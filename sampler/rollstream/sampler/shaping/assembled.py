@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.shaping.asked import ON_REQUEST
 from rollstream.sampler.shaping.batch import Batch, GroupReader
 from rollstream.sampler.shaping.packing import Packing, RowSpan
-from rollstream.sampler.shaping.scratch import ArrayPlace, Fresh, Scratch, laid_out, views
+from rollstream.sampler.shaping.requested import ON_REQUEST
+from rollstream.sampler.shaping.scratch import ArrayLayout, Fresh, Scratch, laid_out, views
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
 from rollstream.schemas.fields import array_fields
 from rollstream.schemas.order import UNKNOWN_STEP
@@ -49,19 +49,19 @@ class AssembledBatch:
 
     Attributes:
         buffer: uint8 [size].
-        places: of the arrays in it.
+        layout: of the arrays in it.
         metadata: JSON, one a row; None: not asked for.
         others: the fields of ``Batch`` that are no arrays.
     """
 
     buffer: NDArray[np.uint8]
-    places: Mapping[str, ArrayPlace]
+    layout: Mapping[str, ArrayLayout]
     metadata: Sequence[str] | None
     others: Mapping[str, Any]
 
     def batch(self, *, waited_s: float, read_group: GroupReader | None) -> Batch:
         """The batch; nothing is copied."""
-        arrays: dict[str, Any] = views(self.buffer, self.places)
+        arrays: dict[str, Any] = views(self.buffer, self.layout)
         return Batch(
             reward_components=_taken(arrays, _COMPONENT),
             token_arrays=_taken(arrays, _TOKEN_ARRAY),
@@ -112,18 +112,18 @@ def assemble(
     for name, signature in sorted((token_arrays or {}).items()):
         wanted[_TOKEN_ARRAY + name] = signature
     total = int(packing.offsets[-1])
-    places, size = laid_out(
+    layout, size = laid_out(
         {name: (dtype, (total, *shape)) for name, (dtype, shape) in wanted.items()}
         | {name: (array.dtype.str, array.shape) for name, array in per_row.items()}
     )
     buffer = memory.take(size)
-    arrays = views(buffer, places)
+    arrays = views(buffer, layout)
     for name, array in per_row.items():
         arrays[name][...] = array
     _pack(packing, {name: arrays[name] for name in wanted}, per_row["weight_steps"])
     return AssembledBatch(
         buffer,
-        places,
+        layout,
         _metadata(spans) if "metadata" in columns else None,
         {
             "step": event.step,

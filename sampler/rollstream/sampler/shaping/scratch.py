@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 ALIGNMENT = 64  # Of each array, in bytes: a cache line, and what Ray gives a buffer.
 
 
-class ArrayPlace(NamedTuple):
+class ArrayLayout(NamedTuple):
     """Where an array lies in a buffer; ``start`` in bytes."""
 
     dtype: str
@@ -26,21 +26,21 @@ class ArrayPlace(NamedTuple):
 
 def laid_out(
     wanted: Mapping[str, tuple[str, tuple[int, ...]]],
-) -> tuple[dict[str, ArrayPlace], int]:
+) -> tuple[dict[str, ArrayLayout], int]:
     """A place for each array, given as dtype and shape, and the bytes that all need together."""
-    places, size = {}, 0
+    layout, size = {}, 0
     for name, (dtype, shape) in wanted.items():
-        places[name] = ArrayPlace(dtype, shape, size)
+        layout[name] = ArrayLayout(dtype, shape, size)
         needed = np.dtype(dtype).itemsize * math.prod(shape)
         size += -(-needed // ALIGNMENT) * ALIGNMENT
-    return places, size
+    return layout, size
 
 
-def views(buffer: NDArray[np.uint8], places: Mapping[str, ArrayPlace]) -> dict[str, NDArray[Any]]:
+def views(buffer: NDArray[np.uint8], layout: Mapping[str, ArrayLayout]) -> dict[str, NDArray[Any]]:
     """The arrays of a buffer, by name; nothing is copied."""
     return {
         name: np.ndarray(shape, dtype, buffer, start)
-        for name, (dtype, shape, start) in places.items()
+        for name, (dtype, shape, start) in layout.items()
     }
 
 

@@ -21,7 +21,7 @@ ON_REQUEST = {
 name is that of an array which producers named."""
 
 
-class Asked(NamedTuple):
+class RequestedColumns(NamedTuple):
     """What is read of a file's rows.
 
     Attributes:
@@ -38,18 +38,19 @@ class Asked(NamedTuple):
         schema = [ON_REQUEST[name] for name in columns if name in ON_REQUEST]
         return cls(frozenset((*FIELDS, *schema)), frozenset(token_array_names(columns)))
 
-    def without(self, other: Asked) -> Asked:
+    def without(self, other: RequestedColumns) -> RequestedColumns:
         """What the other does not hold."""
-        return Asked(self.fields - other.fields, self.token_arrays - other.token_arrays)
+        return RequestedColumns(self.fields - other.fields, self.token_arrays - other.token_arrays)
 
-    def joined(self, other: Asked) -> Asked:
+    def joined(self, other: RequestedColumns) -> RequestedColumns:
         """Both together."""
-        return Asked(self.fields | other.fields, self.token_arrays | other.token_arrays)
+        return RequestedColumns(self.fields | other.fields, self.token_arrays | other.token_arrays)
 
 
 def column_names(columns: Sequence[str]) -> tuple[str, ...]:
     """The names, each once; ``InvalidRequest`` where it is no sequence of names."""
-    if isinstance(columns, str) or not all(isinstance(name, str) and name for name in columns):
+    named = isinstance(columns, Collection) and not isinstance(columns, str)
+    if not (named and all(isinstance(name, str) and name for name in columns)):
         raise InvalidRequest(f"columns is {columns!r}; give a sequence of names: ('metadata',)")
     return tuple(dict.fromkeys(columns))
 
