@@ -24,7 +24,7 @@ from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.reading import read_between
 
 
-class Place(NamedTuple):
+class EntryRef(NamedTuple):
     """Of an entry, in the ingest log."""
 
     partition: int
@@ -42,7 +42,7 @@ class Named(NamedTuple):
 class Row(NamedTuple):
     """Where a row of a file comes from, and what it is."""
 
-    place: Place
+    ref: EntryRef
     epoch: int
     named: Named
 
@@ -82,24 +82,24 @@ def _entries_not_once(
 ) -> list[str]:
     """Entries that were published once and did not end once, or ended as something else."""
     published, first = _published(world)
-    ends = Counter(place for place, _ in _ends(confirmed))
-    problems = [f"{place} ended {count} times" for place, count in ends.items() if count > 1]
+    ends = Counter(ref for ref, _ in _ends(confirmed))
+    problems = [f"{ref} ended {count} times" for ref, count in ends.items() if count > 1]
     if drained:
-        problems += [f"{place} never ended" for place in published if place not in ends]
-    for place, named in _ends(confirmed):
-        if place.offset < first[place.partition]:
+        problems += [f"{ref} never ended" for ref in published if ref not in ends]
+    for ref, named in _ends(confirmed):
+        if ref.offset < first[ref.partition]:
             continue  # Retention took the record; the events alone remember it.
-        if place not in published:
-            problems.append(f"{place} ended and was never published")
-        elif named is not None and published[place] not in (None, named):
-            problems.append(f"{place} is {published[place]} and ended as {named}")
+        if ref not in published:
+            problems.append(f"{ref} ended and was never published")
+        elif named is not None and published[ref] not in (None, named):
+            problems.append(f"{ref} is {published[ref]} and ended as {named}")
     return problems
 
 
-def _published(world: SealWorld) -> tuple[dict[Place, Named | None], dict[int, int]]:
+def _published(world: SealWorld) -> tuple[dict[EntryRef, Named | None], dict[int, int]]:
     """The entries that the ingest log still has (None where no segment can be read), and the first
     offset of each partition."""
-    published: dict[Place, Named | None] = {}
+    published: dict[EntryRef, Named | None] = {}
     first: dict[int, int] = {}
     deadline = Deadline(TIMEOUT_S, world.clock)
     for partition in range(world.environment.partitions):
@@ -108,7 +108,9 @@ def _published(world: SealWorld) -> tuple[dict[Place, Named | None], dict[int, i
             first[partition], end = reader.bounds(where, deadline.left_s())
             for record in read_between(reader, where, first[partition], end, deadline):
                 names = enumerate(_names(record.value))
-                published |= {Place(partition, record.offset, entry): name for entry, name in names}
+                published |= {
+                    EntryRef(partition, record.offset, entry): name for entry, name in names
+                }
     return published, first
 
 
@@ -124,16 +126,16 @@ def _names(value: bytes) -> list[Named | None]:
     ]
 
 
-def _ends(confirmed: list[ConfirmedEvent]) -> Iterator[tuple[Place, Named | None]]:
+def _ends(confirmed: list[ConfirmedEvent]) -> Iterator[tuple[EntryRef, Named | None]]:
     """Each time that an entry ended, and as what; None where its event names nothing."""
     for item in confirmed:
         if isinstance(item.event, Flushed):
             parts: list[SealedSegments | Settlements] = [item.event.segments, *item.event.settled]
             for part in parts:
-                places = zip(part.offsets.tolist(), part.entries.tolist(), strict=True)
+                refs = zip(part.offsets.tolist(), part.entries.tolist(), strict=True)
                 names = list(_segments_of(part)) or [Named("", 0)] * len(part.offsets)
-                for place, named in zip(places, names, strict=True):
-                    yield Place(item.where.partition, *place), named if named.uid else None
+                for ref, named in zip(refs, names, strict=True):
+                    yield EntryRef(item.where.partition, *ref), named if named.uid else None
 
 
 def _segments_not_once(confirmed: list[ConfirmedEvent], uids: Iterable[str]) -> list[str]:
@@ -193,11 +195,11 @@ def _rows_differ(confirmed: list[ConfirmedEvent], blobs: Blobs) -> list[str]:
 def _rows_of(partition: int, event: Flushed) -> dict[str, list[Row]]:
     """By file, the rows that an event says it has."""
     part = event.segments
-    places = zip(part.offsets.tolist(), part.entries.tolist(), strict=True)
+    refs = zip(part.offsets.tolist(), part.entries.tolist(), strict=True)
     segments = iter(
         [
-            Row(Place(partition, *place), event.epoch, named)
-            for place, named in zip(places, _segments_of(part), strict=True)
+            Row(EntryRef(partition, *ref), event.epoch, named)
+            for ref, named in zip(refs, _segments_of(part), strict=True)
         ]
     )
     rows: dict[str, list[Row]] = {}
@@ -211,7 +213,7 @@ def _rows_in(data: bytes) -> list[Row]:
     table = pq.read_table(BytesIO(data), columns=names)
     rows = zip(*(table.column(name).to_pylist() for name in names), strict=True)
     return [
-        Row(Place(partition, offset, entry), epoch, Named(uid, idx))
+        Row(EntryRef(partition, offset, entry), epoch, Named(uid, idx))
         for partition, offset, entry, epoch, uid, idx in rows
     ]
 

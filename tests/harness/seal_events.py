@@ -9,20 +9,20 @@ from numpy.typing import NDArray
 
 from rollstream.schemas.events import Flushed, SealedSegments, Settlements, TouchedOffsets
 
-Place = int | tuple[int, int]
+EntryRef = int | tuple[int, int]
 """The only entry of the record at an offset, or (offset, entry)."""
 
 
 def flushed(
     epoch: int,
     nonce: str,
-    sealed: Sequence[Place],
+    sealed: Sequence[EntryRef],
     watermark: int,
     *,
     now_ts: int = 0,
     uids: Sequence[str] | None = None,
     segments: Sequence[int] | None = None,
-    settled: Mapping[str, Sequence[Place]] = {},
+    settled: Mapping[str, Sequence[EntryRef]] = {},
     settled_uids: Mapping[str, Sequence[str]] = {},
     counts: Mapping[int, int] = {},
 ) -> Flushed:
@@ -59,17 +59,17 @@ def flushed(
             stop_reason_idxs=np.zeros(count, np.int32),
         ),
         settled=tuple(
-            settlements(reason, places, uids=settled_uids.get(reason, ()))
-            for reason, places in settled.items()
+            settlements(reason, refs, uids=settled_uids.get(reason, ()))
+            for reason, refs in settled.items()
         ),
         touched=touched_by(sealed, *settled.values(), counts=counts),
         incomplete=(),
     )
 
 
-def settlements(reason: str, places: Sequence[Place], *, uids: Sequence[str] = ()) -> Settlements:
+def settlements(reason: str, refs: Sequence[EntryRef], *, uids: Sequence[str] = ()) -> Settlements:
     """Entries that end without a group; without ``uids`` they name none."""
-    offsets, entries = columns_of(places)
+    offsets, entries = columns_of(refs)
     return Settlements(
         reason=reason,
         offsets=offsets,
@@ -79,27 +79,27 @@ def settlements(reason: str, places: Sequence[Place], *, uids: Sequence[str] = (
     )
 
 
-def touched_by(*parts: Sequence[Place], counts: Mapping[int, int] = {}) -> TouchedOffsets:
+def touched_by(*parts: Sequence[EntryRef], counts: Mapping[int, int] = {}) -> TouchedOffsets:
     """The offsets of all ``parts``; those that ``counts`` does not name have one entry."""
-    offsets = sorted({_pair(place)[0] for part in parts for place in part})
+    offsets = sorted({_pair(ref)[0] for part in parts for ref in part})
     return TouchedOffsets(
         offsets=np.asarray(offsets, np.int64),
         counts=np.asarray([counts.get(offset, 1) for offset in offsets], np.int32),
     )
 
 
-def columns_of(places: Sequence[Place]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def columns_of(refs: Sequence[EntryRef]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Offsets and entries."""
-    pairs = [_pair(place) for place in places]
+    pairs = [_pair(ref) for ref in refs]
     return (
         np.asarray([offset for offset, _ in pairs], np.int64),
         np.asarray([entry for _, entry in pairs], np.int32),
     )
 
 
-def _pair(place: Place) -> tuple[int, int]:
-    return place if isinstance(place, tuple) else (place, 0)
+def _pair(ref: EntryRef) -> tuple[int, int]:
+    return ref if isinstance(ref, tuple) else (ref, 0)
 
 
-def _name(place: Place) -> str:
-    return f"u{place[0]}.{place[1]}" if isinstance(place, tuple) else f"u{place}"
+def _name(ref: EntryRef) -> str:
+    return f"u{ref[0]}.{ref[1]}" if isinstance(ref, tuple) else f"u{ref}"

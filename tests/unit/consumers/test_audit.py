@@ -8,7 +8,7 @@ import pytest
 
 from harness.owned_logs import in_time, owner_of
 from harness.rollouts import encode_record, members
-from harness.seal_events import Place, flushed
+from harness.seal_events import EntryRef, flushed
 from rollstream.consumers.audit import AuditReport, audit
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import (
@@ -50,7 +50,7 @@ class Deployment:
         self._log.claim(in_time())
 
     def settle(
-        self, watermark: int, counts: Mapping[int, int] = {}, **settled: Sequence[Place]
+        self, watermark: int, counts: Mapping[int, int] = {}, **settled: Sequence[EntryRef]
     ) -> None:
         log = self._log
         event = flushed(log.epoch, log.nonce, [], watermark, settled=settled, counts=counts)

@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.seal_events import Place, flushed
+from harness.seal_events import EntryRef, flushed
 from rollstream.consumers.audit.ledger import NAMED_MAX, Balance, Ledger, SegmentHashes
 from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, TouchedOffsets
 
 
 def event(
     name: str,
-    sealed: Sequence[Place],
+    sealed: Sequence[EntryRef],
     watermark: int,
     counts: Mapping[int, int] = {},
-    **settled: Sequence[Place],
+    **settled: Sequence[EntryRef],
 ) -> Flushed:
     """A flush that seals one group in one file."""
     rows = len(sealed)

@@ -195,13 +195,13 @@ class Ledger:
         twice, unknown = [], []
         parts: tuple[SealedSegments | Settlements, ...] = (event.segments, *event.settled)
         for part in parts:
-            for place in zip(part.offsets.tolist(), part.entries.tolist(), strict=True):
-                offset, entry = place
+            for ref in zip(part.offsets.tolist(), part.entries.tolist(), strict=True):
+                offset, entry = ref
                 settled = self._open.setdefault(offset, set()) if offset >= self.watermark else None
                 if settled is None or entry in settled:
-                    twice.append(place)
+                    twice.append(ref)
                 elif not 0 <= entry < touched.get(offset, 0):
-                    unknown.append(place)
+                    unknown.append(ref)
                 if settled is not None:
                     settled.add(entry)
         if twice:
