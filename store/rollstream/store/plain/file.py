@@ -46,7 +46,7 @@ from rollstream.store.plain.varint import varint
 PLAIN, RLE, DELTA_LENGTH, RLE_DICTIONARY = 0, 3, 6, 8  # Parquet's encodings.
 _PAGE_BYTES_MAX = 2**31 - 1  # A page's size is an int32; the configuration keeps a flush smaller.
 _BOUND_BYTES_MAX = 4_096  # Longer texts are left out of the statistics, as pyarrow does.
-_ABSENT_KEPT = 64
+_ABSENT_KEPT = _HEADERS_KEPT = 64
 # PageHeader: 1 type, 2 and 3 the size before and after compression, 5 DataPageHeader (1 values, 2
 # encoding, 3 and 4 how levels are encoded) or 7 DictionaryPageHeader (1 values, 2 encoding).
 _DATA_PAGE, _DICTIONARY_PAGE = i32(1, 0), i32(1, 2)
@@ -128,9 +128,13 @@ def binary_chunk(levels: Levels, lengths: NDArray[np.int64], values: Bytes) -> C
 def _chunk(slots: int, encoding: int, *body: Bytes, statistics: bytes = b"") -> Chunk:
     size = sum(map(len, body))
     assert size <= _PAGE_BYTES_MAX, size
-    of_page = struct(2, i32(1, slots), i32(1, encoding), _LEVELS_AS_RUNS)
-    head = b"".join((_DATA_PAGE, i32(1, size) * 2, of_page, STOP))
+    head = b"".join((_DATA_PAGE, i32(1, size) * 2, _of_page(slots, encoding)))
     return Chunk((head, *body), len(head) + size, slots, encoding, 0, statistics)
+
+
+@lru_cache(_HEADERS_KEPT)
+def _of_page(slots: int, encoding: int) -> bytes:
+    return struct(2, i32(1, slots), i32(1, encoding), _LEVELS_AS_RUNS) + STOP
 
 
 def _text_statistics(texts: Sequence[str]) -> bytes:

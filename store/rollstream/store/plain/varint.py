@@ -5,9 +5,13 @@ Source: Apache Thrift, "Thrift compact protocol encoding".
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _SHIFT_MAX = 63  # Of a long's last byte.
+_KEPT = 8_192  # A file has some three hundred integers, most of them in the file before too.
 
 
+@lru_cache(_KEPT)
 def varint(bits: int) -> bytes:
     """LEB128-encodes a non-negative (already zigzagged) integer."""
     out = bytearray()
