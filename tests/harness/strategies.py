@@ -20,11 +20,19 @@ TOKEN_ARRAYS: Mapping[str, NDArray[Any]] = {
     "entropy": np.zeros(TOKENS_MAX, np.float32),
     "nothing": np.zeros((TOKENS_MAX, 0), np.int16),
 }
-names = st.text("abcdefghij-_0123456789", min_size=1, max_size=8)
-words = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+words = st.sampled_from(
+    ["", "a", "ex-17", "größe", "数学", "\U0001f9ee x", '"\\\0', "/" * 60, "long " * 60]
+)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 uids = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
-tokens = st.integers(0, 2**31 - 1)
+
+
+def per_token(count: int, dtype: str) -> st.SearchStrategy[NDArray[Any]]:
+    """[count], of any values within a range that the dtype has."""
+    spread = {"<i4": 8_388_607, "<i8": 2**33 + 1, "<f4": -0.125, "|b1": 1}[dtype]
+    drawn = st.binary(min_size=count, max_size=count)
+    return drawn.map(lambda raw: (np.frombuffer(raw, np.int8) * np.array(spread)).astype(dtype))
 
 
 @st.composite
@@ -32,34 +40,55 @@ def segments(draw: st.DrawFn, /, **fixed: Any) -> Entry:
     """A sound segment; ``fixed`` fields are not drawn."""
     count = draw(st.integers(0, TOKENS_MAX))
 
-    def per_token(values: st.SearchStrategy[Any]) -> list[Any] | None:
-        return draw(st.none() | st.lists(values, min_size=count, max_size=count))
+    def some(dtype: str) -> NDArray[Any] | None:
+        return draw(st.none() | per_token(count, dtype))
 
     drawn: dict[str, Any] = {
-        **draw(_shared()),
-        "example_id": draw(words),
-        "group_uid": draw(words),
-        "rollout_uid": draw(uids),
-        "metadata": draw(st.just("{}") | words),
-        "segment_idx": draw(st.integers(0, 5)),
-        "is_last_segment": draw(st.booleans()),
-        "created_ts": draw(st.integers(0, 2**52)),
-        "reward": draw(st.none() | finite),
-        "prompt_tokens": draw(st.lists(tokens, max_size=TOKENS_MAX)),
-        "output_tokens": draw(st.lists(tokens, min_size=count, max_size=count)),
-        "logprobs": per_token(finite),
-        "loss_mask": per_token(st.booleans()),
+        **draw(_SHARED),
+        **draw(_OWN),
+        "prompt_tokens": draw(per_token(draw(st.integers(0, TOKENS_MAX)), "<i4")),
+        "output_tokens": draw(per_token(count, "<i4")),
+        "logprobs": some("<f4"),
+        "loss_mask": some("|b1"),
     }
     if draw(st.booleans()):
-        arrays = {
-            "actor_logprobs": per_token(finite),
-            "ref_logprobs": per_token(finite),
-            "token_rewards": per_token(finite),
-            "weight_steps": per_token(st.integers(0, 2**40)),
-        }
+        arrays = {name: some(dtype) for name, dtype in _RARE_ARRAYS.items()}
         drawn |= {name: array for name, array in arrays.items() if array is not None}
         drawn |= draw(_rare(count))
     return make_entry(**{**drawn, **fixed})
+
+
+_RARE_ARRAYS = {
+    "actor_logprobs": "<f4",
+    "ref_logprobs": "<f4",
+    "token_rewards": "<f4",
+    "weight_steps": "<i8",
+}
+_OWN = st.fixed_dictionaries(
+    {
+        "example_id": words,
+        "group_uid": words,
+        "rollout_uid": uids,
+        "metadata": st.just("{}") | texts,
+        "segment_idx": st.integers(0, 5),
+        "is_last_segment": st.booleans(),
+        "created_ts": st.integers(0, 2**52),
+        "reward": st.none() | finite,
+    }
+)
+_SHARED = st.fixed_dictionaries(
+    {
+        "group_size": st.integers(0, 64),
+        "lineage": words,
+        "policy_version": st.sampled_from(["step-0", "step-1", "größe", "/" * 66]),
+        "policy_epoch": st.integers(0, 9),
+        "weight_step": st.integers(-1, 2**40),
+        "replica_id": words,
+        "split": st.sampled_from(["train", "eval"]),
+        "stop_reason": words,
+        "actor_policy_version": words,
+    }
+)
 
 
 @st.composite
@@ -71,7 +100,7 @@ def _rare(draw: st.DrawFn, count: int) -> dict[str, Any]:
         "prefix_hash": draw(words),
         "messages": draw(words),
         "rewards": draw(st.dictionaries(st.sampled_from(COMPONENTS), finite)),
-        "attachments": draw(st.dictionaries(words, st.binary(max_size=16), max_size=2)),
+        "attachments": draw(st.dictionaries(texts, st.binary(max_size=16), max_size=2)),
         "token_arrays": {
             name: (TOKEN_ARRAYS[name] + draw(st.integers(0, 255)))[:count].astype(
                 TOKEN_ARRAYS[name].dtype
@@ -82,22 +111,6 @@ def _rare(draw: st.DrawFn, count: int) -> dict[str, Any]:
     rare: dict[str, Any] = {name: value for name, value in given.items() if value}
     whole = draw(st.none() | finite)
     return rare if whole is None else {**rare, "actor_logprob_sum": whole}
-
-
-def _shared() -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries(
-        {
-            "group_size": st.integers(0, 64),
-            "lineage": words,
-            "policy_version": uids,
-            "policy_epoch": st.integers(0, 9),
-            "weight_step": st.integers(-1, 2**40),
-            "replica_id": words,
-            "split": st.sampled_from(["train", "eval"]),
-            "stop_reason": words,
-            "actor_policy_version": words,
-        }
-    )
 
 
 def control_entries() -> st.SearchStrategy[Entry]:

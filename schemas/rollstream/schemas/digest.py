@@ -3,7 +3,8 @@
 It goes by field name. A run's digest covers the names of the fields that at least one of its rows
 has, in order; then row by row one number a field; then, field by field, what has a varying length.
 A field in which every row has the default is left out, so a field that a later version adds changes
-no digest of rows without it.
+no digest of rows without it. Numbers are hashed as they lie in memory: big-endian machines are not
+supported.
 """
 
 from __future__ import annotations

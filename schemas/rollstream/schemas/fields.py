@@ -74,13 +74,6 @@ def array_fields() -> Mapping[str, str]:
     return {field.name: field.dtype for field in named("array")}
 
 
-@cache
-def text_defaults() -> Mapping[str, str]:
-    """The fields with one text a segment: name to default; '' for a required one."""
-    texts = (field for field in scalar_fields() if field.row_type == "string")
-    return {field.name: field.default or "" for field in texts}
-
-
 def _walk(fields: Sequence[Mapping[str, Any]], *, extra: bool = False) -> Iterator[RowField]:
     for field in fields:
         if "column" in field:

@@ -1,8 +1,8 @@
 """The rules on a rollout's fields, with their limits: the same for who publishes and who seals.
 
 A check returns nothing, or raises ``BrokenRule``. The producer makes ``InvalidRollout`` of it for
-its caller; codec and sealer make ``UnreadableEvent`` of it, since a producer in another language
-may check nothing. Pure.
+its caller; a reader finds it in ``IngestRecord.broken``, since a producer in another language may
+check nothing. Pure.
 """
 
 from __future__ import annotations

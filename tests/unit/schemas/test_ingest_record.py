@@ -93,19 +93,6 @@ def test_a_part_is_a_record_of_these_entries_alone(
     assert decode_record(value).part(some) == encode_record([given_entries[i] for i in some])
 
 
-@given(records())
-def test_sizes_of_entries_add_up_to_the_record(given_entries: list[Entry]) -> None:
-    record = make_record(given_entries)
-    sizes = record.sizes()
-    assert len(sizes) == record.count
-    assert sum(sizes) == record.size == len(encode_record(given_entries))
-
-
-def test_a_larger_entry_has_the_larger_size() -> None:
-    small, large = make_record([make_entry(), make_entry(output_tokens=range(1000))]).sizes()
-    assert large - small == pytest.approx(1000 * 8, abs=100)
-
-
 def test_tokens_are_views_of_the_bytes() -> None:
     value = encode_record(members(2))
     record = decode_record(value)
@@ -129,7 +116,6 @@ def all_work(record: IngestRecord) -> None:
     assert again.broken.keys() == record.broken.keys()
     for field in named("once", "shared", "text", "number"):
         assert len(record.values(field.name)) == record.count
-    assert sum(record.sizes()) == record.size
     segments = [
         Run(record, index, index + 1)
         for index in everything

@@ -80,25 +80,6 @@ class IngestRecord:
             found = self._listed[name] = self._values(row_fields()[name])
         return found
 
-    def sizes(self) -> list[int]:
-        """About how many bytes each entry takes; together as many as the record has."""
-        widths: dict[int, int] = {}
-        ends: dict[int, Sequence[int]] = {}
-        for run in (*self.arrays.values(), *self.token_arrays.values()):
-            widths[id(run.ends)] = widths.get(id(run.ends), 0) + run.width
-            ends[id(run.ends)] = run.ends
-        arrays = sum([widths[which] * of[-1] for which, of in ends.items()])
-        rest, more = divmod(self.size - arrays, self.count)
-        sizes = [rest] * self.count
-        sizes[0] += more
-        for which, of in ends.items():
-            width = widths[which]
-            sizes = [
-                size + width * (stop - start)
-                for size, (start, stop) in zip(sizes, pairwise(of), strict=True)
-            ]
-        return sizes
-
     def bytes_of(self, run: ArrayRun, first: int, stop: int) -> memoryview:
         """The values of an array of entries ``first`` to ``stop``: a view."""
         start, width, ends, _, _ = run
