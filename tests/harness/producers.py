@@ -128,12 +128,14 @@ def open_producer(kind: str, broker: Broker, layout: Layout, **arguments: Any) -
     return cast(AnyProducer, AsyncRolloutProducer(broker=broker, **names))
 
 
-def new_layout(broker: Broker, *environments: str) -> Layout:
+def new_layout(
+    broker: Broker, *environments: str, record_bytes_max: int = RECORD_BYTES_MAX
+) -> Layout:
     """Topics of a test's own."""
     layout = Layout(namespace=f"test-{uuid4().hex}")
     config = {
         "message.timestamp.type": "LogAppendTime",
-        "max.message.bytes": str(RECORD_BYTES_MAX),
+        "max.message.bytes": str(record_bytes_max),
     }
     names = environments or (ENVIRONMENT,)
     specs = [TopicSpec(layout.rollouts(name), PARTITIONS, config) for name in names]

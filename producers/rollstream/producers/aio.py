@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Self, Unpack
 
 from rollstream.producers.arguments import RolloutArguments, takes
@@ -21,6 +22,22 @@ from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown, Unknow
 
 _POLL_S = 0.002  # How late a delivery report may be seen; one task polls for all coroutines.
 _ASK_S = 0.05  # How long the loop may stand still while a topic is looked up, once a topic.
+
+
+class _Answer(asyncio.Future[RollstreamError | None]):
+    """What kept an entry out of the log, if anything did.
+
+    A publish that is cancelled, or out of time, before its entry left takes it out at once: the end
+    of the turn might send it before the coroutine runs again.
+    """
+
+    def __init__(self, take_out: Callable[[], object]) -> None:
+        super().__init__()
+        self._take_out = take_out
+
+    def cancel(self, msg: object = None) -> bool:
+        self._take_out()
+        return super().cancel(msg)
 
 
 class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
@@ -116,17 +133,16 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
     async def _deliver(self, outgoing: Outgoing) -> None:
         """Gathers the entry; returns once it is in the log."""
         self._refuse()
-        outgoing.answer = asyncio.get_running_loop().create_future()
+        answer = outgoing.answer = _Answer(partial(self._sender.take_out, outgoing))
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 if outgoing.topic not in self._sender.partitions:
                     await self._find_topic(outgoing.topic)
                 await self._append(outgoing)
-                error = await outgoing.answer
+                error = await answer
         except TimeoutError as late:
             if not limit.expired():
                 raise
-            self._sender.take_out(outgoing)
             if outgoing.left:
                 doubt = DeliveryUnknown(f"no answer within {self._timeout_s:g} s")
                 raise self._outbox.failure([(outgoing, doubt)]) from late
@@ -134,8 +150,6 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
                 raise self._unreachable(outgoing.topic) from late
             raise self._full(self._sender) from late
         except asyncio.CancelledError:
-            self._sender.take_out(outgoing)
-            answer = outgoing.answer
             if answer.done() and not answer.cancelled():  # It came in the same turn.
                 self._keep_failure(outgoing, answer.result())
             raise
@@ -169,11 +183,12 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
 
     def _settle(self, outgoing: Sequence[Outgoing], error: RollstreamError | None) -> None:
         for one in outgoing:
-            assert one.answer is not None, "made before it was gathered"
-            if one.answer.done():
+            answer, one.answer = one.answer, None  # They refer to each other no longer.
+            assert answer is not None, "made before it was gathered, and settled once"
+            if answer.done():
                 self._keep_failure(one, error)
             else:
-                one.answer.set_result(error)
+                answer.set_result(error)
 
     def _keep_failure(self, outgoing: Outgoing, error: RollstreamError | None) -> None:
         """Nobody awaits the publish any more: flush or close raises what became of it."""

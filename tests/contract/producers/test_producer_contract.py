@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from harness.brokers import KafkaWorld, MemoryWorld, World
-from harness.producers import (
-    PARTITIONS,
-    AnyProducer,
-    Logged,
-    failures_of,
-    new_layout,
-    open_producer,
-    published,
-    sampled,
-    segments_of,
-)
+from harness.producer_stage import Stage
+from harness.producers import PARTITIONS, AnyProducer, failures_of, sampled, segments_of
 from rollstream.producers import InvalidRollout, ProducerClosed, RolloutTooLarge, UnknownTopic
 from rollstream.producers.outbox import ROLLOUT_BYTES_MAX
 from rollstream.schemas.ids import prefix_hash
@@ -29,53 +18,6 @@ from rollstream.schemas.ingest.gather import Run, gather
 from rollstream.schemas.records import records_from
 from rollstream.streams.partitioning import partition_of
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
-
-Scenario = Callable[[AnyProducer], Awaitable[Any]]
-
-
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    if request.param == "memory":
-        made: World = MemoryWorld()
-    else:
-        made = KafkaWorld(request.getfixturevalue("kafka_bootstrap"))
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=["sync", "async"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-class Stage:
-    """A producer over topics of the test's own, and what it published."""
-
-    def __init__(self, kind: str, world: World) -> None:
-        self.kind = kind
-        self.broker = world.broker()
-        self.layout = new_layout(self.broker, "math", "code")
-
-    def play(self, scenario: Scenario, **arguments: Any) -> Any:
-        """Runs it with a producer that is closed afterwards."""
-
-        async def run() -> Any:
-            wanted = {"environment": "math", "replica_id": "replica-3", **arguments}
-            producer = open_producer(self.kind, self.broker, self.layout, **wanted)
-            try:
-                return await scenario(producer)
-            finally:
-                await producer.close()
-
-        return asyncio.run(run())
-
-    def log(self, environment: str = "math") -> list[Logged]:
-        return published(self.broker, self.layout, environment)
-
-
-@pytest.fixture
-def stage(kind: str, world: World) -> Stage:
-    return Stage(kind, world)
 
 
 @pytest.mark.proves("A1", "E1", "F15")

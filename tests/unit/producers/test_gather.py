@@ -1,0 +1,207 @@
+"""What is gathered becomes records: each entry once, in order, within the bounds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.producers import new_layout, published, sampled
+from rollstream.producers import RolloutProducer
+from rollstream.producers.gather import (
+    HELD_BYTES_MAX,
+    RECORD_BYTES,
+    RECORD_ENTRIES_MAX,
+    Address,
+    Gatherer,
+    Pending,
+)
+from rollstream.producers.outbox import Outbox, Outgoing
+from rollstream.runtime.clock import ManualClock
+from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.topics.layout import Layout
+
+OUTBOX = Outbox(
+    broker="kafka:9092",
+    environment="math",
+    replica_id="replica-0",
+    worker_id="worker-0",
+    lineage="",
+    layout=Layout(),
+    uid_prefix="uid",
+    clock=ManualClock(),
+)
+TOPIC = Layout().rollouts("math")
+KEYS = [f"group-{number}" for number in range(6)]
+SIGNATURES = [None, ("experts", np.uint8), ("experts", np.float32), ("other", np.uint8)]
+
+
+def entry(size: int = 100, signature: Any = None) -> Outgoing:
+    """An entry that says it has this size."""
+    arrays = {} if signature is None else {signature[0]: np.zeros(3, signature[1])}
+    fields = OUTBOX.fields({"example_id": "ex", **sampled(token_arrays=arrays)})
+    outgoing = OUTBOX.rollout(fields)
+    outgoing.size = size
+    return outgoing
+
+
+def taken(gatherer: Gatherer) -> list[Pending]:
+    """Every record that can be sent, each answered before the next."""
+    found = []
+    while (record := gatherer.take()) is not None:
+        found.append(record)
+        gatherer.answered(record)
+    return found
+
+
+sizes = st.sampled_from([1, 100, RECORD_BYTES // 3, RECORD_BYTES - 1, RECORD_BYTES, 5_000_000])
+appends = st.tuples(st.integers(0, 2), sizes, st.sampled_from(SIGNATURES))
+
+
+@given(st.lists(appends | st.none(), max_size=60))
+def test_any_entries_come_out_once_in_order_within_the_bounds(steps: list[Any]) -> None:
+    gatherer = Gatherer()
+    given: dict[Address, list[Outgoing]] = defaultdict(list)
+    records: list[Pending] = []
+    for step in steps:
+        if step is None:
+            gatherer.end_linger()
+            records += taken(gatherer)
+            continue
+        partition, size, signature = step
+        given[TOPIC, partition].append(entry(size, signature))
+        gatherer.append((TOPIC, partition), given[TOPIC, partition][-1])
+    gatherer.end_linger()
+    records += taken(gatherer)
+    came: dict[Address, list[Outgoing]] = defaultdict(list)
+    for record in records:
+        came[record.address] += record.outgoing
+        assert len(record.outgoing) == 1 or sum(o.size for o in record.outgoing) <= RECORD_BYTES
+        signatures: dict[str, set[Any]] = defaultdict(set)
+        for outgoing in record.outgoing:
+            assert outgoing.entry is not None
+            for name, array in outgoing.entry.fields.get("token_arrays", {}).items():
+                signatures[name].add((array.dtype, array.shape))
+        assert all(len(found) == 1 for found in signatures.values())
+    assert came == given
+    assert (gatherer.entries, gatherer.held_bytes, gatherer.on_their_way) == (0, 0, 0)
+
+
+def test_a_record_that_is_full_goes_without_the_end_of_the_linger() -> None:
+    gatherer = Gatherer()
+    full = [gatherer.append((TOPIC, 0), entry(1)) for _ in range(RECORD_ENTRIES_MAX + 1)]
+    assert full == [False] * (RECORD_ENTRIES_MAX - 1) + [True, False]
+    (record,) = taken(gatherer)
+    assert len(record.outgoing) == RECORD_ENTRIES_MAX
+    assert gatherer.entries == 1
+
+
+def test_one_record_of_a_partition_is_on_its_way_at_a_time() -> None:
+    gatherer = Gatherer()
+    first, second = entry(RECORD_BYTES), entry(RECORD_BYTES)
+    gatherer.append((TOPIC, 0), first)
+    gatherer.append((TOPIC, 0), second)
+    record = gatherer.take()
+    assert record is not None
+    assert record.outgoing == [first]
+    gatherer.end_linger()
+    assert gatherer.take() is None
+    gatherer.answered(record)
+    assert [one.outgoing for one in taken(gatherer)] == [[second]]
+
+
+def test_halves_of_a_refused_record_go_before_what_came_after_it() -> None:
+    gatherer = Gatherer()
+    entries = [entry(1) for _ in range(5)]
+    for outgoing in entries:
+        gatherer.append((TOPIC, 0), outgoing)
+    gatherer.end_linger()
+    record = gatherer.take()
+    assert record is not None
+    later = entry(1)
+    gatherer.append((TOPIC, 0), later)
+    gatherer.end_linger()
+    gatherer.divide(record, bytes, 5_000)
+    came = taken(gatherer)
+    assert [one.outgoing for one in came] == [entries[:2], entries[2:], [later]]
+    assert [one.value for one in came] == [bytes([0, 1]), bytes([2, 3, 4]), None]
+
+
+def test_the_largest_goes_first_and_the_bound_is_one_for_all_partitions() -> None:
+    gatherer = Gatherer()
+    wide = RECORD_BYTES // 2
+    for partition in range(40):
+        outgoing = entry(wide + partition)
+        assert gatherer.has_room(outgoing)
+        gatherer.append((TOPIC, partition), outgoing)
+    left = HELD_BYTES_MAX - gatherer.held_bytes
+    assert not gatherer.has_room(entry(left))
+    assert gatherer.has_room(entry(left // 2))
+    gatherer.end_linger()
+    record = gatherer.take()
+    assert record is not None
+    assert record.address == (TOPIC, 39)
+    # What is on its way counts until it is answered.
+    assert not gatherer.has_room(entry(left))
+    gatherer.answered(record)
+    assert gatherer.has_room(entry(left))
+
+
+@given(st.lists(st.integers(0, 9), max_size=9, unique=True), st.booleans())
+def test_what_is_taken_out_before_it_left_is_in_no_record(out: list[int], full: bool) -> None:
+    gatherer = Gatherer()
+    entries = [entry(RECORD_BYTES if full else 10) for _ in range(10)]
+    for outgoing in entries:
+        gatherer.append((TOPIC, 0), outgoing)
+    for index in out:
+        assert gatherer.take_out((TOPIC, 0), entries[index])
+        assert not gatherer.take_out((TOPIC, 0), entries[index])
+    gatherer.end_linger()
+    came = [outgoing for record in taken(gatherer) for outgoing in record.outgoing]
+    assert came == [one for index, one in enumerate(entries) if index not in out]
+    assert (gatherer.entries, gatherer.held_bytes) == (0, 0)
+
+
+calls = st.lists(
+    st.tuples(
+        st.sampled_from(["publish", "dispatch", "flush"]),
+        st.sampled_from(KEYS),
+        st.sampled_from(SIGNATURES),
+    ),
+    max_size=30,
+)
+
+
+@given(calls)
+def test_any_calls_are_in_the_log_once_in_the_order_of_their_key(steps: list[Any]) -> None:
+    broker = MemoryBroker()
+    layout = new_layout(broker)
+    wanted: dict[str, list[Any]] = defaultdict(list)
+    with RolloutProducer(broker=broker, environment="math", namespace=layout.namespace) as producer:
+        for number, (call, key, signature) in enumerate(steps):
+            if call == "flush":
+                producer.flush()
+            elif call == "dispatch":
+                # Entered, left early: the events that it was dispatched and that members failed.
+                with producer.dispatch(example_id=key, group_uid=key, group_size=number + 1):
+                    pass
+                wanted[key] += [("dispatched", number + 1), ("failed", number + 1)]
+            else:
+                arrays = {} if signature is None else {signature[0]: np.ones(3, signature[1])}
+                uid = f"uid-{number}"
+                producer.publish(
+                    example_id="ex",
+                    group_uid=key,
+                    rollout_uid=uid,
+                    **sampled(token_arrays=arrays),
+                )
+                wanted[key].append(("segment", uid))
+    found: dict[str, list[Any]] = defaultdict(list)
+    for logged in published(broker, layout):
+        kind = ["segment", "dispatched", "failed"][logged.entry.kind]
+        name = "rollout_uid" if kind == "segment" else "group_size"
+        found[logged.entry.key].append((kind, logged.fields[name]))
+    assert found == wanted

@@ -1,0 +1,132 @@
+"""Somebody adds partitions to a topic while producers publish to it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from harness.brokers import TIMEOUT_S, until
+from harness.faults import Fate, FaultyBroker, FaultyWriter
+from harness.producer_faults import Doubtful
+from harness.producers import PARTITIONS, new_layout, sampled
+from rollstream.producers import (
+    AsyncRolloutProducer,
+    DeliveryFailed,
+    FlushTimedOut,
+    RolloutProducer,
+    TopicMismatch,
+)
+from rollstream.producers.shell import LOOK_AGAIN_S
+from rollstream.runtime.clock import SystemClock
+from rollstream.streams.broker import Writer
+from rollstream.streams.memory import MemoryBroker
+
+SHORT_S = 0.5  # How long a close waits for the answer that never comes.
+
+
+class JumpingClock(SystemClock):
+    """The machine's clock, ``ahead_s`` of its time."""
+
+    ahead_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.ahead_s
+
+
+class GrowingBroker(FaultyBroker):
+    """A broker whose topics have ``more`` partitions than they had; "a" is never answered."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryBroker(), Doubtful(Fate.HOLD, "a"))
+        self.more = 0
+
+    def writer(
+        self, *, linger_ms: float = 5.0, report_success: bool = True, retries: bool = True
+    ) -> Writer:
+        return GrowingWriter(self, self.inner.writer())
+
+
+class GrowingWriter(FaultyWriter):
+    def __init__(self, broker: GrowingBroker, inner: Writer) -> None:
+        super().__init__(broker, inner)
+        self._growing = broker
+
+    def partitions(self, topic: str, timeout_s: float) -> int:
+        return super().partitions(topic, timeout_s) + self._growing.more
+
+
+GREW = f"has {PARTITIONS + 1} partitions by now and had {PARTITIONS}"
+
+
+@pytest.mark.proves("A1")
+def test_a_producer_refuses_and_names_what_it_holds() -> None:
+    broker, clock = GrowingBroker(), JumpingClock()
+    layout = new_layout(broker)
+    producer = RolloutProducer(
+        broker=broker,
+        environment="math",
+        namespace=layout.namespace,
+        clock=clock,
+        timeout_s=SHORT_S,
+    )
+    producer.publish(example_id="ex", rollout_uid="a", **sampled())
+    with pytest.raises(FlushTimedOut):
+        producer.flush(0)
+    producer.publish(example_id="ex", rollout_uid="b", **sampled())  # Gathered behind "a".
+    broker.more = 1
+    clock.ahead_s = LOOK_AGAIN_S
+    failed: list[DeliveryFailed] = []
+
+    def flush() -> None:
+        try:
+            producer.flush(0)
+        except FlushTimedOut:
+            pass
+        except DeliveryFailed as told:
+            failed.append(told)
+
+    until(lambda: bool(failed), flush)
+    assert (failed[0].uids, failed[0].outstanding) == (("b",), 1)
+    assert GREW in str(failed[0])
+    with pytest.raises(TopicMismatch, match=f"{GREW}.*make a new producer"):
+        producer.publish(example_id="ex", rollout_uid="c", **sampled())
+    with pytest.raises(DeliveryFailed) as left:
+        producer.close()
+    assert left.value.uids == ("a",)
+
+
+@pytest.mark.proves("A1")
+def test_an_awaited_publish_that_is_held_is_told() -> None:
+    broker, clock = GrowingBroker(), JumpingClock()
+    layout = new_layout(broker)
+
+    async def scenario() -> None:
+        producer = AsyncRolloutProducer(
+            broker=broker,
+            environment="math",
+            namespace=layout.namespace,
+            clock=clock,
+            timeout_s=SHORT_S,
+        )
+        publishing = []
+        for uid in ("a", "b"):
+            call = producer.publish(example_id="ex", rollout_uid=uid, **sampled())
+            publishing.append(asyncio.ensure_future(call))
+            for _ in range(2):
+                await asyncio.sleep(0)  # "a" is sent now; "b" is gathered behind it.
+        first, second = publishing
+        broker.more = 1
+        clock.ahead_s = LOOK_AGAIN_S
+        with pytest.raises(DeliveryFailed, match=GREW) as told:
+            await asyncio.wait_for(second, TIMEOUT_S)
+        assert told.value.uids == ("b",)
+        with pytest.raises(TopicMismatch, match=GREW):
+            await producer.publish(example_id="ex", rollout_uid="c", **sampled())
+        with pytest.raises(DeliveryFailed, match="no answer"):
+            await first
+        with pytest.raises(DeliveryFailed) as left:
+            await producer.close()
+        assert left.value.uids == ("a",)
+
+    asyncio.run(scenario())
