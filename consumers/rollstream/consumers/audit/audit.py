@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
-from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from rollstream.consumers.audit.files import digest_problems, file_problem, manifest_problems
-from rollstream.consumers.audit.ledger import Balance, Ledger, SegmentHashes
+from rollstream.consumers.audit.ledger import Ledger, SegmentHashes
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import EnvironmentConfig, RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -31,7 +28,6 @@ from rollstream.streams.reading import read_between
 from rollstream.streams.topics.layout import Layout
 
 TIMEOUT_S = 600.0  # For all of it; a long log takes a while.
-RECORDS_TOGETHER = 64  # A record may have a MiB.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,13 +195,13 @@ class _Auditor:
     def _close(self, book: _Book) -> PartitionAudit:
         ledger = book.ledger
         # The end is asked for only now: every offset that the seal log settles is below it.
-        balance = self._check_records(book)
+        published, pending = self._check_records(book)
         ledger.problems += self._file_problems(book)
         row = PartitionAudit(
             environment=book.address.environment,
             partition=book.address.partition,
-            published=balance.published,
-            pending=balance.pending,
+            published=published,
+            pending=pending,
             sealed=ledger.sealed,
             settled=dict(ledger.settled),
             groups=ledger.groups,
@@ -221,7 +217,7 @@ class _Auditor:
             )
         return row
 
-    def _check_records(self, book: _Book) -> Balance:
+    def _check_records(self, book: _Book) -> tuple[int, int]:
         """Counts the entries of every record that is still in the ingest log, and closes the
         ledger."""
         where = self.layout.rollouts_log(book.address)
@@ -235,17 +231,16 @@ class _Auditor:
             position = first
             while position < end:
                 try:
-                    records = read_between(reader, where, position, end, self.deadline)
-                    while some := list(islice(records, RECORDS_TOGETHER)):
-                        offsets = np.array([record.offset for record in some], np.int64)
-                        counts = [_entry_count(record.value) for record in some]
-                        book.ledger.check_records(offsets, np.array(counts, np.int32))
-                        position = some[-1].offset + 1
+                    for record in read_between(reader, where, position, end, self.deadline):
+                        book.ledger.check_record(record.offset, _entry_count(record.value))
+                        position = record.offset + 1
                     position = end  # Behind the last record there may be offsets without one.
                 except OffsetLost:
-                    first, _ = bounds()  # Retention was faster.
-                    position = max(position, first)
-            return book.ledger.close(first, end)
+                    first, _ = bounds()
+                    if first <= position:
+                        raise
+                    position = first  # Retention was faster.
+        return book.ledger.close(first, end)
 
     def _file_problems(self, book: _Book) -> Iterator[str]:
         for file in book.ledger.files.values():

@@ -3,28 +3,15 @@ implementation of the fold that sealers use, so that a mistake in one does not h
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from collections.abc import Iterable
-from itertools import islice
-from typing import NamedTuple
+from collections.abc import Sequence
 
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from rollstream.schemas.events import Event, Flushed, SealedFile, SealedSegments, Settlements
 from rollstream.schemas.reasons import SettleReason
 
 NAMED_MAX = 5  # What a problem names one by one; the rest is counted.
-
-
-class Balance(NamedTuple):
-    """Entries that were ever published, and those of them that nothing has settled yet. A record
-    that nobody read before retention deleted it counts as one."""
-
-    published: int
-    pending: int
 
 
 class SegmentHashes:
@@ -63,16 +50,9 @@ class Ledger:
         self.files: dict[str, SealedFile] = {}
         self.name = name
         self._sealed_before = sealed_before
-        # Of touched offsets that are not below the watermark: settled entries, and how many it has.
-        self._open: dict[int, set[int]] = {}
-        self._counts: dict[int, int] = {}
-        # Every offset that an event touched, and how many entries it says it has.
-        self._touched = array("q")
-        self._touched_counts = array("i")
-        self._known: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None  # Both, sorted.
-        self._unread = 0  # Entries of records that no event touched, and of those the pending ones.
-        self._unread_pending = 0
-        self._found: set[int] = set()  # Those records.
+        self._counts: dict[int, int] = {}  # Of each touched offset, how many entries it has.
+        self._open: dict[int, set[int]] = {}  # Of those not below the watermark, settled entries.
+        self._unread: dict[int, int] = {}  # Of records that no event touched, how many they have.
         self._differing: list[str] = []
         self._lost: set[int] = set()
         self._group_ids: set[str] = set()
@@ -86,73 +66,54 @@ class Ledger:
         """Adds a problem of the partition as a whole."""
         self.problems.append(f"{self.name}: {what}")
 
-    def check_records(self, offsets: NDArray[np.int64], counts: NDArray[np.int32]) -> None:
-        """Counts records that are in the ingest log, once all events are known, each once.
+    def check_record(self, offset: int, count: int) -> None:
+        """A record that is in the ingest log has so many entries; once all events are known."""
+        said = self._counts.get(offset)
+        if said is None:
+            self._unread[offset] = count
+        elif said != count:
+            self._differing.append(f"{offset} has {count}, not {said}")
 
-        Args:
-            offsets: int64 [n].
-            counts: how many entries each has, int32 [n].
+    def close(self, first: int, end: int) -> tuple[int, int]:
+        """Adds the problems that show only once all events and all records are known; the ingest
+        log has those of [first, end).
+
+        Returns:
+            How many entries were ever published, and how many of them are pending. A record that
+            retention deleted before anybody read it counts as one.
         """
-        if self._known is None:
-            touched = np.array(self._touched, np.int64)
-            order = np.argsort(touched, kind="stable")
-            # One more at the end, so that there is one at every index that `searchsorted` returns.
-            self._known = (
-                np.append(touched[order], np.iinfo(np.int64).max),
-                np.append(np.array(self._touched_counts, np.int32)[order], 0),
-            )
-        known, known_counts = self._known
-        at = np.searchsorted(known, offsets)
-        touched_here = known[at] == offsets
-        for index in np.flatnonzero(touched_here & (known_counts[at] != counts)).tolist():
-            said = known_counts[at[index]]
-            self._differing.append(f"{offsets[index]} has {counts[index]}, not {said}")
-        self._unread += int(counts[~touched_here].sum())
-        pending = ~touched_here & (offsets >= self.watermark)
-        self._unread_pending += int(counts[pending].sum())
-        self._found.update(offsets[pending].tolist())
-
-    def close(self, first: int, end: int) -> Balance:
-        """Adds the problems that show only once all events and all records that are kept are known;
-        the ingest log has those of [first, end)."""
-        if self.watermark > end or any(offset >= end for offset in self._open):
+        if max([self.watermark, *(offset + 1 for offset in self._open)]) > end:
             self.add_problem(f"settles offsets beyond the end of the ingest log, {end}")
         if self._differing:
             self.add_problem(
                 "records whose number of entries is another than events say "
                 f"({len(self._differing)}): {_some(self._differing)}"
             )
-        unread = [
-            offset
+        pending = {
+            offset: self._counts[offset] - len(settled)
+            if (settled := self._open.get(offset)) is not None
+            else self._unread.get(offset)
             for offset in range(self.watermark, end)
-            if offset not in self._open and offset not in self._found
-        ]
-        rest = {
-            offset: self._counts.get(offset, 1) - len(settled)
-            for offset, settled in self._open.items()
         }
-        deleted = [offset for offset in unread if offset < first]
-        deleted += [offset for offset, left in rest.items() if left and offset < first]
+        deleted = [o for o, count in pending.items() if count != 0 and o < first]
         if deleted:
             self.add_problem(
                 f"retention deleted records that are not settled ({len(deleted)}, from "
-                f"{min(deleted)} on); a sealer will settle them as lost"
+                f"{deleted[0]} on); a sealer will settle them as lost"
             )
-        absent = [offset for offset in unread if offset >= first]
-        if absent:
+        absent = [o for o, count in pending.items() if count is None]
+        kept = [offset for offset in absent if offset >= first]
+        if kept:
             self.add_problem(
-                f"offsets that nothing settled are not in the log ({len(absent)}, from "
-                f"{absent[0]} on)"
+                f"offsets that nothing settled are not in the log ({len(kept)}, from {kept[0]} on)"
             )
         if self._lost:
             self.add_problem(
                 f"records lost, how many entries nobody read is not known ({len(self._lost)}): "
                 f"{_some(sorted(self._lost))}"
             )
-        return Balance(
-            published=sum(self._touched_counts) + self._unread + len(unread),
-            pending=sum(rest.values()) + self._unread_pending + len(unread),
-        )
+        known = sum(self._counts.values()) + sum(self._unread.values())
+        return known + len(absent), sum(filter(None, pending.values())) + len(absent)
 
     def _flush(self, where: str, event: Flushed) -> None:
         self.flushes += 1
@@ -178,69 +139,55 @@ class Ledger:
             self.files[file.path] = file
 
     def _settle(self, where: str, event: Flushed) -> None:
-        touched = dict(
-            zip(event.touched.offsets.tolist(), event.touched.counts.tolist(), strict=True)
-        )
-        for offset, count in touched.items():
-            if offset >= self.watermark and offset not in self._counts:
-                self._counts[offset] = count
-                self._open[offset] = set()
-                self._touched.append(offset)
-                self._touched_counts.append(count)
-            said = self._counts.get(offset, count)
+        touched = zip(event.touched.offsets.tolist(), event.touched.counts.tolist(), strict=True)
+        for offset, count in touched:
+            said = self._counts.setdefault(offset, count)
             if said != count:
                 self.problems.append(
                     f"{where}: offset {offset} has {count} entries, by an earlier event {said}"
                 )
+            if offset >= self.watermark:
+                self._open.setdefault(offset, set())
         twice, unknown = [], []
         parts: tuple[SealedSegments | Settlements, ...] = (event.segments, *event.settled)
         for part in parts:
             for ref in zip(part.offsets.tolist(), part.entries.tolist(), strict=True):
                 offset, entry = ref
-                settled = self._open.setdefault(offset, set()) if offset >= self.watermark else None
-                if settled is None or entry in settled:
+                settled = self._open.get(offset)
+                if offset < self.watermark or (settled is not None and entry in settled):
                     twice.append(ref)
-                elif not 0 <= entry < touched.get(offset, 0):
+                elif settled is None or not 0 <= entry < self._counts[offset]:
                     unknown.append(ref)
-                if settled is not None:
+                else:
                     settled.add(entry)
         if twice:
             self.problems.append(f"{where}: (offset, entry) settled twice: {_some(twice)}")
         if unknown:
             self.problems.append(
-                f"{where}: (offset, entry) that no touched offset has: {_some(unknown)}"
+                f"{where}: (offset, entry) that it does not touch: {_some(unknown)}"
             )
         self._move_watermark(where, event.watermark)
 
     def _move_watermark(self, where: str, watermark: int) -> None:
         """What the watermark passes must be settled whole."""
+        before = f"{where}: below the watermark {watermark}"
         if watermark < self.watermark:
             self.problems.append(
                 f"{where}: the watermark goes back, {self.watermark} to {watermark}"
             )
             return
-        span, opened = range(self.watermark, watermark), self._open
-        # Either may be much longer: a watermark that is wrong, or one that was pinned.
-        passed = (
-            [offset for offset in span if offset in opened]
-            if len(span) <= len(opened)
-            else [offset for offset in opened if offset < watermark]
-        )
-        if untouched := len(span) - len(passed):
-            some = list(islice((o for o in span if o not in opened), NAMED_MAX))
-            self.problems.append(
-                f"{where}: below the watermark {watermark} nothing settled {_some(some, untouched)}"
-            )
-        short = []
-        for offset in passed:
-            count, settled = self._counts.pop(offset, 1), len(opened.pop(offset))
-            if settled < count:
-                short.append(f"{offset} ({settled} of {count})")
+        passed = {o: self._open.pop(o) for o in [o for o in self._open if o < watermark]}
+        untouched = watermark - self.watermark - len(passed)
+        if untouched:
+            first = next(o for o in range(self.watermark, watermark) if o not in passed)
+            self.problems.append(f"{before} nothing settled {untouched} offsets, from {first} on")
+        short = [
+            f"{offset} ({len(settled)} of {self._counts[offset]})"
+            for offset, settled in passed.items()
+            if len(settled) < self._counts[offset]
+        ]
         if short:
-            self.problems.append(
-                f"{where}: below the watermark {watermark} not all entries are settled: "
-                f"{_some(short)}"
-            )
+            self.problems.append(f"{before} not all entries are settled: {_some(short)}")
         self.watermark = watermark
 
     def _check_rows(self, where: str, event: Flushed) -> None:
@@ -266,8 +213,6 @@ class Ledger:
             )
 
 
-def _some(what: Iterable[object], count: int | None = None) -> str:
-    """The first ones of ``what``, of which there are ``count``, by default as many as are given."""
-    found = list(what)
-    named, more = ", ".join(map(str, found[:NAMED_MAX])), (count or len(found)) - NAMED_MAX
-    return f"{named} and {more} more" if more > 0 else named
+def _some(what: Sequence[object]) -> str:
+    named = ", ".join(map(str, what[:NAMED_MAX]))
+    return named if len(what) <= NAMED_MAX else f"{named} and {len(what) - NAMED_MAX} more"
