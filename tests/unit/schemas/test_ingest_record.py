@@ -128,7 +128,11 @@ def all_work(record: IngestRecord) -> None:
 def work_or_unreadable(value: bytes) -> None:
     # Anything else that is raised fails the test.
     with contextlib.suppress(UnreadableEvent):
-        all_work(decode_record(value))
+        record = decode_record(value)
+        all_work(record)
+        wire = wire_of(value)
+        assert wire.pop("payload") == bytes(record.payload)
+        assert repr(wire) == repr(record.header)
 
 
 @given(st.binary(max_size=200))
@@ -157,6 +161,33 @@ def test_a_record_that_ends_early_or_late_is_torn(value: bytes, data: st.DataObj
         with pytest.raises(UnreadableEvent) as told:
             decode_record(torn)
         assert told.value.reason == "torn"
+
+
+def test_a_torn_record_spoils_no_whole_one() -> None:
+    """The fields before the columns are looked up by their bytes; some begin as others do."""
+    for worker_id in ("worker", "worker-10", "worker-1", "w" * 200):
+        value = encode_record(members(1), worker_id=worker_id)
+        for end in range(PREFIX_BYTES, len(value), 7):
+            with pytest.raises(UnreadableEvent):
+                decode_record(value[:end])
+        for _ in range(2):
+            assert decode_record(value).worker_id == worker_id
+            assert decode_record(value).part([0]) == value
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 64, -65, 2**31])
+def test_a_number_of_any_length_is_read(number: int) -> None:
+    assert make_record(members(1), partitions=number).partitions == number
+    assert make_record([make_entry(weight_step=number)]).values("weight_step") == [number]
+
+
+@pytest.mark.parametrize("behind", [b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x01"])
+def test_a_number_of_more_than_64_bits_is_torn(behind: bytes) -> None:
+    value = encode_record([make_entry(output_tokens=[], prompt_tokens=[], logprobs=None)])
+    texts = len(decode_record(value).payload)
+    with pytest.raises(UnreadableEvent) as told:
+        decode_record(value[: -texts - 1] + behind)
+    assert told.value.reason == "torn"
 
 
 NUMBERS = st.integers(-3, 3) | st.sampled_from([2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 65_537])

@@ -15,6 +15,7 @@ from rollstream.schemas.ingest.entry import Entry, EntryKind, NamedArray
 from rollstream.schemas.ingest.frame import ArrayRun, Frame
 from rollstream.schemas.ingest.layout import (
     ARRAY,
+    COUNTS,
     Column,
     extra_columns,
     plain_columns,
@@ -124,19 +125,10 @@ class IngestRecord:
 
     def components(self) -> Sequence[Mapping[str, float]]:
         """The named components of each entry's reward."""
-        extras = self.header["extras"]
-        wire = None if extras is None else extras["rewards"]
-        if wire is None:
-            return [{}] * self.count
-        total = len(wire["values"]) // 8
-        unpack = unpackers(total)
-        values = unpack["<f8"](wire["values"])
-        names = [wire["names"][index] for index in unpack["<i4"](wire["indexes"])]
-        ends = accumulate(unpackers(self.count)["<i4"](wire["counts"]), initial=0)
-        return [
-            dict(zip(names[start:stop], values[start:stop], strict=True))
-            for start, stop in pairwise(ends)
-        ]
+        found = self._listed.get("rewards")
+        if found is None:
+            found = self._listed["rewards"] = self._components()
+        return found
 
     def attachments(self) -> Mapping[int, Mapping[str, bytes]]:
         """Name to bytes, of the entries that have attachments, by their numbers."""
@@ -163,6 +155,20 @@ class IngestRecord:
         if field.row_type == "boolean":
             return [value == 1 if value < 2 else value for value in listed]
         return listed
+
+    def _components(self) -> list[Mapping[str, float]]:
+        extras = self.header["extras"]
+        wire = None if extras is None else extras["rewards"]
+        if wire is None:
+            return [{}] * self.count
+        total = len(wire["values"]) // 8
+        values = unpackers(total)["<f8"](wire["values"])
+        names = [wire["names"][index] for index in unpackers(total)[COUNTS](wire["indexes"])]
+        ends = accumulate(unpackers(self.count)[COUNTS](wire["counts"]), initial=0)
+        return [
+            dict(zip(names[start:stop], values[start:stop], strict=True))
+            for start, stop in pairwise(ends)
+        ]
 
     def _value(self, column: Column, index: int) -> Any:
         """One entry's; bytes where a text is no UTF-8, None where it has no such array."""

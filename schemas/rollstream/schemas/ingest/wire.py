@@ -24,7 +24,7 @@ NULL = b"\x00"
 END_OF_ARRAY = b"\x00"
 _SECOND_BRANCH = b"\x02"
 _SHORT = 0x7F  # The last byte of a number, or the only one.
-_SHIFT_MAX = 63  # Of a long's last byte.
+_LONG_BITS = 64
 _HEADS_KEPT = 1_024
 _HEAD_BYTES_KEPT = 1_024
 _SIZES_TRIED = 4
@@ -157,16 +157,16 @@ def _read(parsed: Any, value: bytes, at: int) -> tuple[Any, int]:
 
 
 def _long(value: bytes, at: int) -> tuple[int, int]:
-    bits = shift = 0
-    while True:
+    bits = 0
+    for shift in range(0, _LONG_BITS, 7):
         byte = value[at]
         at += 1
         bits |= (byte & _SHORT) << shift
         if byte <= _SHORT:
+            if bits >> _LONG_BITS:
+                break
             return bits >> 1 ^ -(bits & 1), at
-        shift += 7
-        if shift > _SHIFT_MAX:
-            raise ValueError(f"an integer of more than 64 bits ends behind byte {at}")
+    raise ValueError(f"a number of more than {_LONG_BITS} bits ends before byte {at}")
 
 
 @cache
