@@ -59,6 +59,7 @@ class Drive:
         )
 
     def fail(self, group_uid: str, size: int, count: int = 1, uid: str = "") -> int:
+        uid = uid or f"failure-{self.assembler.position}"
         return self.add(
             make_failed(count=count, group_uid=group_uid, group_size=size, rollout_uid=uid)
         )

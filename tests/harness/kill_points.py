@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple, NoReturn
 
 from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, Fate, FaultyBroker
-from rollstream.consumers.assembling.decisions import entries_of
 from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
@@ -117,9 +115,9 @@ def _then(
 
 def _ends_within_a_record(flush: Flush) -> bool:
     """Whether an offset has entries that this flush settled, and others that none has so far."""
-    settled = Counter(offset for offset, _ in entries_of(flush.plan.decisions))
-    above = {o: n for o, n in flush.plan.touched.items() if o >= flush.plan.watermark}
-    return any(settled[offset] < count for offset, count in above.items())
+    plan = flush.plan
+    above = [offset for offset in plan.touched if offset >= plan.watermark]
+    return any(plan.settled[offset] < plan.touched[offset] for offset in above)
 
 
 def _at(

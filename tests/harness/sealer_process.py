@@ -47,7 +47,7 @@ class SealerProcess:
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "harness.sealer_process", json.dumps(orders)],
-            env={**os.environ, "PYTHONPATH": str(TESTS)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(TESTS), *sys.path))},
             stdout=subprocess.DEVNULL,
         )
 

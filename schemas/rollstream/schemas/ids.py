@@ -46,12 +46,9 @@ class GroupKey(NamedTuple):
 
 def group_id(key: GroupKey, uids: Iterable[str]) -> str:
     """Deterministic: a function of the key and the sorted member uids; 32 hexadecimal digits."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in (*map(str, key), *sorted(uids)):
-        raw = part.encode()
-        digest.update(len(raw).to_bytes(4, "little"))
-        digest.update(raw)
-    return digest.hexdigest()
+    parts = [part.encode() for part in (*map(str, key), *sorted(uids))]
+    framed = [piece for part in parts for piece in (len(part).to_bytes(4, "little"), part)]
+    return hashlib.blake2b(b"".join(framed), digest_size=16).hexdigest()
 
 
 def prefix_hash(

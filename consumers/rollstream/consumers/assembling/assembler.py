@@ -23,6 +23,7 @@ Rules of its own, where several would do:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import repeat
 from operator import itemgetter
 
 from rollstream.consumers.assembling.decisions import (
@@ -58,7 +59,6 @@ from rollstream.schemas.reasons import SealReason, SettleReason
 LAG_ENTRIES_MAX = 1_000_000
 _LOST_AT_ONCE = 1_024  # Lost entries in one decision, so that a flush stays within its bounds.
 _shared_values = itemgetter("group_size", "policy_version", "split", "lineage", "replica_id")
-_ENTRY_COLUMNS = ("rollout_uid", "segment_idx", "is_last_segment", "group_uid", "example_id")
 _Runs = Sequence[tuple[HeldRecord, int, int]]
 
 
@@ -119,7 +119,8 @@ class Assembler:
         held = self.held.hold(record, offset)
         self._add_entries(held, settled, unreadable)
         self.decided.hold(self.held.take_freed())
-        self._keep_within_bytes()
+        if self.held.crowded():
+            self._keep_within_bytes()
 
     def unreadable(self, offset: int, timestamp_us: int) -> None:
         """The next record cannot be read: it counts as one entry."""
@@ -190,14 +191,18 @@ class Assembler:
         seen, uncommitted, by_key = self._seen, self._uncommitted, pending.by_key
         strict, passed = self._strict, bool(settled or unreadable)
         plain = self._cap is None and not record.token_arrays
-        shared = list(map(_shared_values, record.header["shared"]))
+        header, texts = record.header, record.texts
+        shared = list(map(_shared_values, header["shared"]))
+        # What each entry has the default of is no list; the others are as long as the kinds.
         columns = zip(
             record.kinds,
-            *map(record.values, _ENTRY_COLUMNS),
+            *(texts.get(name) or repeat("") for name in ("rollout_uid", "group_uid", "example_id")),
+            record.values("segment_idx") if header["segment_idx"] else repeat(0),
+            record.values("is_last_segment") if header["is_last_segment"] else repeat(True),
             record.shared_indexes,
-            strict=True,
+            strict=False,
         )
-        for entry, (kind, uid, idx, is_last, group_uid, example_id, of) in enumerate(columns):
+        for entry, (kind, uid, group_uid, example_id, idx, is_last, of) in enumerate(columns):
             self.entries += 1
             if passed and (entry in settled or entry in unreadable):
                 self._pass_over(

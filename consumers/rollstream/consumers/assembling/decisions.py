@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ NO_SEGMENT = -1  # The segment of an entry that names a trajectory and is no seg
 _FILE_EVENT_BYTES = 640
 _GROUP_EVENT_BYTES = 384 + _FILE_EVENT_BYTES  # A group, and a file that has no other.
 _ENTRY_EVENT_BYTES = 96  # One of a record that has no other, so that its offset is touched too.
-_REPEATED_NAMES = ("rollout_uid", "replica_id", "stop_reason")
 
 
 class SourceRun(NamedTuple):
@@ -100,6 +99,7 @@ class Plan(NamedTuple):
         number: counts plans, so that a stale one cannot be committed.
         watermark: the low watermark once the plan is committed.
         touched: how many entries each offset has of which the plan settles any; offsets rise.
+        settled: how many of these it settles.
         now_us: log time that decided.
         entries: how many it settles.
     """
@@ -108,6 +108,7 @@ class Plan(NamedTuple):
     decisions: tuple[Decision, ...]
     watermark: int
     touched: Mapping[int, int]
+    settled: Mapping[int, int]
     now_us: int
     entries: int
     size: int
@@ -116,6 +117,18 @@ class Plan(NamedTuple):
 def values_of(runs: Iterable[SourceRun], name: str) -> list[Any]:
     """One value a segment of these runs, of a text or a number."""
     return list(chain.from_iterable(run.record.values(name)[run.first : run.stop] for run in runs))
+
+
+def shared_of(runs: Iterable[SourceRun]) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """What segments of these runs have in common (``IngestRecord.header["shared"]``), and how many
+    have it: each combination of a run once."""
+    for record, first, stop, _, _ in runs:
+        shared = record.header["shared"]
+        if len(shared) == 1:
+            yield shared[0], stop - first
+        else:
+            for index, number in Counter(record.shared_indexes[first:stop]).items():
+                yield shared[index], number
 
 
 def entries_of(decisions: Iterable[Decision]) -> Iterator[tuple[int, int]]:
@@ -131,8 +144,12 @@ def entries_of(decisions: Iterable[Decision]) -> Iterator[tuple[int, int]]:
 def segments_of(decision: Decision) -> Iterator[SegmentId]:
     """The segments that a decision settles; a duplicate settles none."""
     for run in _rows(decision):
-        uids, idxs = (run.record.values(name) for name in ("rollout_uid", "segment_idx"))
-        yield from map(segment_id, uids[run.first : run.stop], idxs[run.first : run.stop])
+        uids = run.record.values("rollout_uid")[run.first : run.stop]
+        if run.record.header["segment_idx"]:
+            idxs = run.record.values("segment_idx")[run.first : run.stop]
+            yield from map(segment_id, uids, idxs)
+        else:
+            yield from uids  # As `segment_id` names a first segment.
     for reason, _, _, uid, idx in decision.settled:
         if uid and reason is not SettleReason.DUPLICATE:
             yield segment_id(uid, idx)
@@ -150,10 +167,13 @@ def event_bytes(decision: Decision) -> int:
         total += _FILE_EVENT_BYTES * len(versions) * len(arrays)
     group = decision.group
     if group is not None:
-        lineages = set(values_of(group.runs, "lineage"))  # One of them is repeated.
+        shared = list(shared_of(group.runs))
+        lineages = {one["lineage"] for one, _ in shared}  # One of them is repeated.
         of_group = (*lineages, group.key.example_id, group.key.group_uid, group.split)
-        of_members = chain.from_iterable(values_of(group.runs, name) for name in _REPEATED_NAMES)
-        total += _GROUP_EVENT_BYTES + _utf8_bytes(chain(of_group, of_members))
+        total += _GROUP_EVENT_BYTES
+        total += _utf8_bytes(chain(of_group, values_of(group.runs, "rollout_uid")))
+        for one, number in shared:
+            total += number * _utf8_bytes((one["replica_id"], one["stop_reason"]))
     return total
 
 
@@ -232,10 +252,17 @@ class DecisionQueue:
             decisions.append(decision)
         if not decisions:
             return None
-        by_offset = _settled_by_offset(decisions)
-        touched = {offset: self._counts[offset] for offset in sorted(by_offset)}
-        watermark = self._next_unsettled(by_offset)
-        return Plan(self._plans, tuple(decisions), watermark, touched, now_us, entries, size)
+        settled = _settled_by_offset(decisions)
+        return Plan(
+            self._plans,
+            tuple(decisions),
+            self._next_unsettled(settled),
+            {offset: self._counts[offset] for offset in sorted(settled)},
+            settled,
+            now_us,
+            entries,
+            size,
+        )
 
     def commit(self, plan: Plan) -> None:
         """Removes what a confirmed plan settled, and moves the watermark."""
@@ -247,7 +274,7 @@ class DecisionQueue:
             self.held -= self._held.popleft()
         self.entries -= plan.entries
         self.size -= plan.size
-        for offset, number in _settled_by_offset(plan.decisions).items():
+        for offset, number in plan.settled.items():
             settled = self._settled.get(offset, 0) + number
             count = self._counts[offset]
             assert settled <= count, f"an entry of offset {offset} is settled twice"

@@ -99,6 +99,7 @@ class HeldRecords:
     def __init__(self, size_max: int) -> None:
         self.size = 0
         self.size_max = size_max
+        self._sparse_max = size_max // _SPARSE_SHARE
         self._freed = 0
         self._sparse: OrderedDict[HeldRecord, None] = OrderedDict()
         self._sparse_size = 0
@@ -124,11 +125,14 @@ class HeldRecords:
         freed, self._freed = self._freed, 0
         return freed
 
+    def crowded(self) -> bool:
+        """Whether ``copy_out`` has anything to do, or the bound is exceeded."""
+        return self.size > self.size_max or self._sparse_size > self._sparse_max
+
     def copy_out(self) -> None:
         """Copies out of the oldest records what is left of them, until few enough bytes are in
         such; of all of them where ``size_max`` is exceeded. Never while a record is being read."""
-        sparse_max = self.size_max // _SPARSE_SHARE
-        while self._sparse and (self.size > self.size_max or self._sparse_size > sparse_max):
+        while self._sparse and self.crowded():
             held = next(iter(self._sparse))
             self._forget(held)
             held.keep_pending()

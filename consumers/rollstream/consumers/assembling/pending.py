@@ -55,12 +55,11 @@ class PendingEntry(NamedTuple):
 
 def group_key(environment: str, run: SourceRun, strict: bool) -> GroupKey:
     """The key of the sealed group that begins with this run."""
-    group_uid, example_id, version = (
-        run.record.values(name)[run.first] for name in ("group_uid", "example_id", "policy_version")
-    )
-    return GroupKey(
-        environment, example_id, 0, version if strict and not group_uid else "", group_uid
-    )
+    record, first = run.record, run.first
+    group_uid, example_id = (record.values(name)[first] for name in ("group_uid", "example_id"))
+    shared = record.header["shared"][record.shared_indexes[first]]
+    version = "" if group_uid or not strict else shared["policy_version"]
+    return GroupKey(environment, example_id, 0, version, group_uid)
 
 
 class ChainState(Enum):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollstream.consumers.assembling import DueGroup, Plan, Settlement
-from rollstream.consumers.assembling.decisions import SourceRun, values_of
+from rollstream.consumers.assembling.decisions import SourceRun, shared_of, values_of
 from rollstream.schemas import digest, ids
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import (
@@ -51,7 +51,7 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
     for decision in plan.decisions:
         group = decision.group
         if group is not None:
-            versions = set(values_of(group.runs, "policy_version"))
+            versions = {one["policy_version"] for one, _ in shared_of(group.runs)}
             version = versions.pop() if len(versions) == 1 else ids.MIXED_POLICY
             key = _FileKey.of(version, group.signatures)
             by_file.setdefault(key, []).append(group)
