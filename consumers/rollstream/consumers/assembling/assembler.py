@@ -118,9 +118,9 @@ class Assembler:
         self._begin_offset(offset, timestamp_us, record.count, len(settled))
         held = self.held.hold(record, offset)
         self._add_entries(held, settled, unreadable)
-        self.decided.hold(self.held.take_freed())
         if self.held.crowded():
             self._keep_within_bytes()
+        self.decided.hold(self.held.take_freed())
 
     def unreadable(self, offset: int, timestamp_us: int) -> None:
         """The next record cannot be read: it counts as one entry."""
@@ -196,7 +196,9 @@ class Assembler:
         # What each entry has the default of is no list; the others are as long as the kinds.
         columns = zip(
             record.kinds,
-            *(texts.get(name) or repeat("") for name in ("rollout_uid", "group_uid", "example_id")),
+            texts.get("rollout_uid") or repeat(""),
+            texts.get("group_uid") or repeat(""),
+            texts.get("example_id") or repeat(""),
             record.values("segment_idx") if header["segment_idx"] else repeat(0),
             record.values("is_last_segment") if header["is_last_segment"] else repeat(True),
             record.shared_indexes,
@@ -475,10 +477,11 @@ class Assembler:
         runs: _Runs,
     ) -> None:
         """``runs`` are the rows that are written, and pending no more."""
-        size = sum(self.held.release(*run) for run in runs)
-        entries = len(settled)
-        if group is not None:
-            entries += sum(stop - first for _, first, stop in runs)
+        entries, size, release = len(settled), 0, self.held.release
+        for held, first, stop in runs:
+            size += release(held, first, stop)
+            if group is not None:
+                entries += stop - first
         self.decided.append(
             Decision(group, settled, incomplete, entries, size), self.held.take_freed()
         )

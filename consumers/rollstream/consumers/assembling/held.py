@@ -42,34 +42,35 @@ class HeldRecord:
 
     def source(self, entry: int, stop: int) -> SourceRun:
         """Pending entries that follow one another."""
-        first = self.index(entry)
+        if self._indexes is None:
+            return SourceRun(self.record, entry, stop, self.offset, entry)
+        first = self._indexes[entry]
         return SourceRun(self.record, first, first + stop - entry, self.offset, entry)
 
-    def size_of(self, first: int, stop: int) -> int:
-        """About how many bytes the entries at these indexes have."""
+    def release(self, entry: int, stop: int) -> int:
+        """These entries are pending no more; about how many bytes they have."""
+        number = stop - entry
+        if number == self.left:
+            size, self.left, self.left_bytes = self.left_bytes, 0, 0
+            return size
+        assert number < self.left, f"entry {entry} of offset {self.offset} is released twice"
+        first = self.index(entry)
+        size = self._size_of(first, first + number)
+        self.left -= number
+        self.left_bytes -= size
+        if self._released is None:
+            self._released = bytearray(self.record.count)
+        self._released[first : first + number] = b"\x01" * number
+        return size
+
+    def _size_of(self, first: int, stop: int) -> int:
         record = self.record
-        if stop - first == record.count:
-            return record.size
         size, rest = 0, record.size
         for arrays in (record.arrays, record.token_arrays):
             for run in arrays.values():
                 size += run.width * (run.ends[stop] - run.ends[first])
                 rest -= run.width * run.ends[-1]
         return size + rest * (stop - first) // record.count
-
-    def release(self, entry: int, stop: int) -> int:
-        """These entries are pending no more; about how many bytes they have."""
-        first = self.index(entry)
-        number = stop - entry
-        size = self.size_of(first, first + number)
-        self.left -= number
-        self.left_bytes -= size
-        assert self.left >= 0, f"entry {entry} of offset {self.offset} is released twice"
-        if self.left:
-            if self._released is None:
-                self._released = bytearray(self.record.count)
-            self._released[first : first + number] = b"\x01" * number
-        return size
 
     def keep_pending(self) -> None:
         """Copies out what is pending, so that the rest is kept no longer by this."""
