@@ -127,6 +127,18 @@ def test_a_file_that_gains_columns_beyond_the_bound_is_not_held(blobs: Blobs) ->
     assert (tight.cached_bytes, tight.files_read) == (held, 3)
 
 
+def test_a_file_that_is_gone_when_it_is_to_gain_columns_stays_counted(blobs: Blobs) -> None:
+    groups = sealed(blobs, "a", extras=(every_extra(64),))
+    cache = Payloads(blobs, 1 << 30)
+    cache.parts(0, [(0, groups[0])])
+    held = cache.cached_bytes
+    blobs.delete(groups[0].file.path)
+    with pytest.raises(BlobMissing):
+        cache.parts(0, [(0, groups[1])], ["metadata"])
+    assert cache.cached_bytes == held
+    assert cache.parts(0, [(0, groups[1])])[0].columns.rows == 8
+
+
 def test_token_arrays_of_a_file_are_known_without_its_rows(blobs: Blobs) -> None:
     with_array = sealed(blobs, "a", extras=({}, routed_experts(64)))
     without = sealed(blobs, "b")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from rollstream.sampler.shaping.assembled import GroupRows
-from rollstream.sampler.shaping.requested import RequestedColumns
+from rollstream.sampler.shaping.requested import FIELDS, TOKEN_ARRAY, source_of
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import SealedFile
@@ -23,16 +23,16 @@ TEXT_BYTES = 64  # A text as a Python object, besides its characters, about.
 @dataclass(slots=True)
 class _File:
     columns: Columns
-    requested: RequestedColumns  # What was read of it.
+    sources: frozenset[str]  # What was read of it.
+    size: int
     rows_left: int
-    size: int = 0
     served: set[int] = field(default_factory=set)  # First rows of groups.
 
 
 class Payloads:
     """Reads rows. Files stay decoded in a cache of ``cache_bytes``, least recently used out first.
 
-    Of a file those columns are read that a batch asks for; what another asks for besides is read
+    Of a file those columns are read that a batch asks for; what another asks for besides is added
     then. A file whose groups were all served leaves the cache when another step is asked for: until
     then several ranks may ask for the same one. A request after that reads it again.
 
@@ -61,13 +61,13 @@ class Payloads:
             BlobMissing, CorruptFile: a file is not what its event names.
         """
         self._begin(step)
-        requested = RequestedColumns.of(columns)
+        sources = frozenset((*FIELDS, *map(source_of, columns)))
         held: dict[str, Columns] = {}  # A batch's files stay until it is made, whatever the bound.
         parts = []
         for slot, group in groups:
             of_file = held.get(group.file.path)
             if of_file is None:
-                of_file = held[group.file.path] = self._columns(group.file, requested)
+                of_file = held[group.file.path] = self._columns(group.file, sources)
             parts.append(GroupRows(slot, group, of_file))
             file, first = self._files.get(group.file.path), group.group.row_start
             if file is not None and first not in file.served:
@@ -108,28 +108,27 @@ class Payloads:
         while self._left:
             drop_cached_pages(self._blobs, self._left.pop())
 
-    def _columns(self, file: SealedFile, requested: RequestedColumns) -> Columns:
+    def _columns(self, file: SealedFile, sources: frozenset[str]) -> Columns:
         cached = self._files.get(file.path)
-        lacks = requested if cached is None else requested.without(cached.requested)
         if cached is not None:
             self._files.move_to_end(file.path)
-            if not any(lacks):
+            if sources <= cached.sources:
                 return cached.columns
+            sources |= cached.sources
         columns = read_rows(
             self._blobs,
             file.path,
             checksum=file.checksum,
-            fields=sorted(lacks.fields),
-            token_arrays=sorted(lacks.token_arrays),
+            fields=[name for name in sources if not name.startswith(TOKEN_ARRAY)],
+            token_arrays=[
+                name.removeprefix(TOKEN_ARRAY) for name in sources if name.startswith(TOKEN_ARRAY)
+            ],
         )
         self.files_read += 1
         if cached is None:
-            cached = self._files[file.path] = _File(columns, lacks, file.rows)
-        else:
-            cached.columns = columns = _joined(cached.columns, columns)
-            cached.requested = cached.requested.joined(lacks)
-            self.cached_bytes -= cached.size
-        cached.size = _size(columns)
+            cached = self._files[file.path] = _File(columns, sources, 0, file.rows)
+        self.cached_bytes -= cached.size
+        cached.columns, cached.sources, cached.size = columns, sources, _size(columns)
         self.cached_bytes += cached.size
         if cached.size > self._cache_bytes:
             self._drop(file.path)
@@ -140,16 +139,6 @@ class Payloads:
     def _drop(self, path: str) -> None:
         self.cached_bytes -= self._files.pop(path).size
         self._left.add(path)
-
-
-def _joined(columns: Columns, others: Columns) -> Columns:
-    """The columns of the same rows together."""
-    return replace(
-        columns,
-        scalars={**columns.scalars, **others.scalars},
-        arrays={**columns.arrays, **others.arrays},
-        token_arrays={**columns.token_arrays, **others.token_arrays},
-    )
 
 
 def _size(columns: Columns) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rollstream.sampler.shaping.batch import Batch, GroupReader
 from rollstream.sampler.shaping.packing import Packing, RowSpan
-from rollstream.sampler.shaping.requested import ON_REQUEST
+from rollstream.sampler.shaping.requested import ON_REQUEST, TOKEN_ARRAY
 from rollstream.sampler.shaping.scratch import ArrayLayout, Fresh, Scratch, laid_out, views
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
 from rollstream.schemas.fields import array_fields
@@ -23,7 +23,6 @@ from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 
 _COMPONENT = "reward_components/"
-_TOKEN_ARRAY = "token_arrays/"
 
 
 class GroupRows(NamedTuple):
@@ -64,7 +63,7 @@ class AssembledBatch:
         arrays: dict[str, Any] = views(self.buffer, self.layout)
         return Batch(
             reward_components=_taken(arrays, _COMPONENT),
-            token_arrays=_taken(arrays, _TOKEN_ARRAY),
+            token_arrays=_taken(arrays, TOKEN_ARRAY),
             metadata=None if self.metadata is None else tuple(map(json.loads, self.metadata)),
             waited_s=waited_s,
             read_group=read_group,
@@ -110,7 +109,7 @@ def assemble(
         if (dtype := array_fields().get(ON_REQUEST.get(name, ""))) is not None:
             wanted[name] = ArraySignature(dtype, ())
     for name, signature in sorted((token_arrays or {}).items()):
-        wanted[_TOKEN_ARRAY + name] = signature
+        wanted[TOKEN_ARRAY + name] = signature
     total = int(packing.offsets[-1])
     layout, size = laid_out(
         {name: (dtype, (total, *shape)) for name, (dtype, shape) in wanted.items()}
@@ -159,20 +158,20 @@ def _pack(
         of = partial(_array_of, name)
         absent = np.nan if np.issubdtype(out.dtype, np.inexact) else 0
         if name == "tokens":
-            packing.copy_prompts(out, partial(_array_of, "prompt_tokens"))
-            packing.copy_outputs(out, partial(_array_of, "output_tokens"))
+            packing.copy(out, partial(_array_of, "prompt_tokens"), to_prompts=True)
+            packing.copy(out, partial(_array_of, "output_tokens"))
         elif out.ndim == 1:
             packing.fill(out, *runs.get(name, (0, absent)))
-            packing.copy_outputs(out, of)
+            packing.copy(out, of)
         else:  # Wide: no byte is written twice.
-            packing.copy_prompts(out, lambda columns: None)
-            packing.copy_outputs(out, of, absent)
+            packing.copy(out, lambda columns: None, absent=0, to_prompts=True)
+            packing.copy(out, of, absent=absent)
 
 
 def _array_of(name: str, columns: Columns) -> Ragged | None:
     """The file's array of which the batch's array of this name is made."""
-    if name.startswith(_TOKEN_ARRAY):
-        return columns.token_arrays.get(name.removeprefix(_TOKEN_ARRAY))
+    if name.startswith(TOKEN_ARRAY):
+        return columns.token_arrays.get(name.removeprefix(TOKEN_ARRAY))
     return columns.arrays.get(ON_REQUEST.get(name, name))
 
 

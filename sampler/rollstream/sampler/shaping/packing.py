@@ -64,23 +64,14 @@ class Packing(NamedTuple):
         counts = np.stack((self.prompts, self.outputs), 1)
         out[:] = np.repeat(both.reshape(-1), counts.reshape(-1))
 
-    def copy_prompts(self, out: NDArray[Any], of: ArrayOf) -> None:
-        """Copies each row's array to its prompt; zeros where a row has none."""
-        self._copy(out, self.offsets[:-1], self.middles, of, 0)
-
-    def copy_outputs(self, out: NDArray[Any], of: ArrayOf, absent: Any = None) -> None:
-        """Copies each row's array to its output; ``absent`` is the value where a row has none, and
-        None leaves what stands there."""
-        self._copy(out, self.middles, self.offsets[1:], of, absent)
-
-    def _copy(
-        self,
-        out: NDArray[Any],
-        starts: NDArray[np.int64],
-        stops: NDArray[np.int64],
-        of: ArrayOf,
-        absent: Any,
+    def copy(
+        self, out: NDArray[Any], of: ArrayOf, *, absent: Any = None, to_prompts: bool = False
     ) -> None:
+        """Copies each row's array to its output, or to its prompt; ``absent`` is the value where a
+        row has none, and None leaves what stands there."""
+        starts, stops = self.middles, self.offsets[1:]
+        if to_prompts:
+            starts, stops = self.offsets[:-1], self.middles
         into, width = _bytes_of(out)
         filler = memoryview(b"")
         if absent is not None and len(starts):

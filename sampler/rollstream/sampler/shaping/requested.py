@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Self
 
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.columns import ArraySignature
@@ -21,30 +20,13 @@ ON_REQUEST = {
 name is that of an array which producers named."""
 
 
-class RequestedColumns(NamedTuple):
-    """What is read of a file's rows.
+TOKEN_ARRAY = "token_arrays/"
+"""Sets names of token arrays apart from those of the schema's columns."""
 
-    Attributes:
-        fields: of the schema.
-        token_arrays: names that producers gave.
-    """
 
-    fields: frozenset[str]
-    token_arrays: frozenset[str]
-
-    @classmethod
-    def of(cls, columns: Collection[str]) -> Self:
-        """What a batch with these columns reads."""
-        schema = [ON_REQUEST[name] for name in columns if name in ON_REQUEST]
-        return cls(frozenset((*FIELDS, *schema)), frozenset(token_array_names(columns)))
-
-    def without(self, other: RequestedColumns) -> RequestedColumns:
-        """What the other does not hold."""
-        return RequestedColumns(self.fields - other.fields, self.token_arrays - other.token_arrays)
-
-    def joined(self, other: RequestedColumns) -> RequestedColumns:
-        """Both together."""
-        return RequestedColumns(self.fields | other.fields, self.token_arrays | other.token_arrays)
+def source_of(name: str) -> str:
+    """The schema's column, or ``token_arrays/NAME``, that a column of a batch is made of."""
+    return ON_REQUEST.get(name) or TOKEN_ARRAY + name
 
 
 def column_names(columns: Sequence[str]) -> tuple[str, ...]:
