@@ -8,10 +8,10 @@ Map, a line a file:
 - ``open``         opens a root as blobs, or as a pyarrow data set of the visible rows
 - ``layout``       every path below the root
 - ``dataset``      encodes rows as Parquet files and reads them back
-- ``arrow``        columns to Arrow tables and back; the schema, derived from the ``.avsc``
-- ``plain/``       writes uncompressed files and finds their arrays, without pyarrow's work a token
-- ``row_file``     reads columns of one of these files
-- ``footer``       what a row file's footer says besides Parquet's own
+- ``arrow``        the schema of row files, from the ``.avsc``; Arrow's columns as ours
+- ``plain/``       writes row files and finds their arrays, without pyarrow's work a token
+- ``row_file``     reads columns of one of them
+- ``footer``       what its footer says besides Parquet's own
 - ``token_arrays`` named arrays of a table that pyarrow read
 - ``manifests``    seal events as JSON files
 - ``page_cache``   drops cached pages of files that are not read again soon

@@ -1,6 +1,6 @@
-"""Converts columns to Arrow tables and back. The schema is derived from the ``.avsc``.
+"""The schema of row files, derived from the ``.avsc``, and Arrow's columns as ours.
 
-Token arrays are not copied: Arrow's lists are views of the columns' buffers, and the reverse.
+Token arrays are not copied: they are views of Arrow's buffers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from rollstream.schemas.fields import (
 ENVIRONMENT = "environment"
 RENAMED = {"policy_version": "rollout_policy_version"}
 TOKEN_ARRAY_PREFIX = "token_array_"
-LIST_VALUES_MAX = 2**31 - 1  # Arrow's list offsets are int32, so that every reader opens them.
 
 _PRIMITIVES = {
     "string": pa.string(),
@@ -125,72 +124,6 @@ def _field(field: RowField) -> pa.Field:
     return pa.field(name, _PRIMITIVES[field.row_type], nullable=False)
 
 
-# --- columns to Arrow ---
-
-
-def to_table(columns: Columns, provenance: Mapping[str, Any]) -> pa.Table:
-    """The rows as an Arrow table, with the provenance columns."""
-    schema, rows = rows_schema(signatures_of(columns)), columns.rows
-    stored: dict[str, pa.Array] = {}
-    values_of = {stored_name(name): values for name, values in columns.scalars.items()}
-    for name, values in {**values_of, **provenance}.items():
-        if name != ENVIRONMENT:
-            nulls = np.isnan(values) if schema.field(name).nullable else None
-            stored[name] = pa.array(values, schema.field(name).type, mask=nulls)
-    stored["rewards"] = _components_column(columns.rewards, schema.field("rewards").type, rows)
-    stored["attachments"] = pa.array(
-        [
-            [{"name": name, "data": data} for name, data in row.items()]
-            for row in columns.attachments or [{}] * rows
-        ],
-        schema.field("attachments").type,
-    )
-    for name in array_fields():
-        stored[name] = _list_column(columns.arrays.get(name), schema.field(name).type, rows)
-    for name, ragged in columns.token_arrays.items():
-        column = TOKEN_ARRAY_PREFIX + name
-        make = _list_column if is_list(ragged.signature) else _binary_column
-        stored[column] = make(ragged, schema.field(column).type, rows)
-    return pa.table([stored[name] for name in schema.names], schema=schema)
-
-
-def _list_column(ragged: Ragged | None, kind: pa.DataType, rows: int) -> pa.Array:
-    """Lists over the buffers of ``ragged``; None gives a null in each row."""
-    if ragged is None:
-        return pa.nulls(rows, kind)
-    values = pa.array(ragged.values, kind.value_type)
-    head = [_bitmap(ragged.present), _offsets(ragged.offsets)]
-    return pa.ListArray.from_buffers(kind, rows, head, children=[values])
-
-
-def _binary_column(ragged: Ragged, kind: pa.DataType, rows: int) -> pa.Array:
-    """The bytes of each row's values, over the buffer of ``ragged``."""
-    offsets = _offsets(ragged.offsets * token_bytes(ragged.signature))
-    buffers = [_bitmap(ragged.present), offsets, pa.py_buffer(raw_bytes(ragged.values))]
-    return pa.Array.from_buffers(kind, rows, buffers)
-
-
-def _components_column(components: Components | None, kind: pa.DataType, rows: int) -> pa.Array:
-    if components is None:
-        nothing = pa.array([], kind.value_type)
-        return pa.ListArray.from_arrays(np.zeros(rows + 1, np.int32), nothing, type=kind)
-    names = pa.array(components.names, pa.string()).take(pa.array(components.indexes))
-    pairs = pa.StructArray.from_arrays(
-        [names, pa.array(components.values)], fields=list(kind.value_type)
-    )
-    offsets = pa.array(components.offsets.astype(np.int32))
-    return pa.ListArray.from_arrays(offsets, pairs, type=kind)
-
-
-def _bitmap(present: NDArray[np.bool_] | None) -> pa.Buffer | None:
-    return None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
-
-
-def _offsets(ends: NDArray[np.int64]) -> pa.Buffer:
-    assert ends[-1] <= LIST_VALUES_MAX, ends[-1]
-    return pa.py_buffer(ends.astype(np.int32))
-
-
 def raw_bytes(values: NDArray[Any]) -> memoryview:
     """The bytes of an array, as a view of it."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
@@ -199,9 +132,6 @@ def raw_bytes(values: NDArray[Any]) -> memoryview:
 def token_bytes(signature: ArraySignature) -> int:
     """Bytes of one token's values."""
     return np.dtype(signature.dtype).itemsize * int(np.prod(signature.shape, dtype=np.int64))
-
-
-# --- Arrow to columns ---
 
 
 def scalars_of(column: pa.Array) -> list[str] | NDArray[Any]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rollstream.schemas import digest
@@ -21,30 +20,13 @@ from rollstream.store import arrow
 from rollstream.store.blobs import Blobs, Pieces
 from rollstream.store.errors import CorruptFile
 from rollstream.store.footer import metadata_of
-from rollstream.store.plain.rows import Hints, plain_file
+from rollstream.store.plain.rows import plain_file
 from rollstream.store.row_file import RowFile
 
-PAGE_BYTES = 1 << 30  # A column chunk is one page; several would cost time and serve no reader.
 # pyarrow raises these, besides its own errors, on damaged bytes.
 _DAMAGED = (
     *(pa.ArrowException, OSError, ValueError, LookupError, TypeError),
     *(AttributeError, SyntaxError, BrokenRule),
-)
-HINTS = Hints(
-    repetitive=(
-        "example_id",
-        "group_uid",
-        "lineage",
-        "rollout_policy_version",
-        "replica_id",
-        "worker_id",
-        "split",
-        "stop_reason",
-        "actor_policy_version",
-        "group_id",
-        "rewards.list.element.name",
-    ),
-    filtered=("example_id", "rollout_policy_version", "weight_step", "created_ts", "reward"),
 )
 
 
@@ -93,35 +75,7 @@ def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = 
         "log_entry": provenance.entries.astype(np.int32, copy=False),
         "log_epoch": np.full(columns.rows, provenance.epoch, np.int64),
     }
-    if not compressed:
-        plain = plain_file(columns, sources, metadata, HINTS)
-        if plain is not None:
-            return plain
-    table = arrow.to_table(columns, sources)
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink,
-        table.schema,
-        compression=compression,
-        use_dictionary=list(HINTS.repetitive),
-        column_encoding=encodings_of(table.schema),
-        write_statistics=list(HINTS.filtered),
-        data_page_size=PAGE_BYTES,
-        max_rows_per_page=columns.rows,
-        store_schema=False,
-    ) as writer:
-        writer.add_key_value_metadata(metadata)
-        writer.write_table(table, row_group_size=columns.rows)
-    return Pieces((memoryview(sink.getvalue()).cast("B"),))
-
-
-def encodings_of(schema: pa.Schema) -> dict[str, str]:
-    """How pyarrow is to encode named arrays, so that their values stand one after the other."""
-    return {
-        field.name: "DELTA_LENGTH_BYTE_ARRAY"
-        for field in schema
-        if field.name.startswith(arrow.TOKEN_ARRAY_PREFIX) and pa.types.is_binary(field.type)
-    }
+    return plain_file(columns, sources, metadata, compression)
 
 
 def _counted_arrays(columns: Columns) -> list[str]:

@@ -1,4 +1,4 @@
-"""Files of our own writer hold the table that pyarrow would write, for any reader."""
+"""Row files hold the table that pyarrow would write, for any reader."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.arrow_tables import to_table
 from harness.columns import columns
 from harness.rollouts import make_columns, make_entry, members
 from harness.sealed_files import provenance
 from rollstream.schemas.columns import Columns, Ragged
-from rollstream.store import arrow, encode_rows
-from rollstream.store.dataset import HINTS, encodings_of
-from rollstream.store.plain import rows as plain_rows
+from rollstream.store import encode_rows
 from rollstream.store.plain.encoding import DISTINCT_MAX
-from rollstream.store.plain.file import CREATED_BY, FileShape, around_counts
-from rollstream.store.plain.rows import plain_file
+from rollstream.store.plain.file import CREATED_BY
+from rollstream.store.plain.rows import FILTERED, REPETITIVE, plain_file
 
 METADATA = {"rollstream.environment": "math", "empty": ""}
 
@@ -39,22 +38,24 @@ def sources(rows: int) -> dict[str, Any]:
     }
 
 
-def both(columns: Columns, given: Mapping[str, Any]) -> tuple[Any, Any]:
+def both(columns: Columns, given: Mapping[str, Any], compression: str) -> tuple[Any, Any]:
     """Our file of the rows, and pyarrow's."""
-    ours = plain_file(columns, given, METADATA, HINTS)
-    assert ours is not None
+    ours = bytes(plain_file(columns, given, METADATA, compression))
     sink = pa.BufferOutputStream()
-    table = arrow.to_table(columns, given)
+    table = to_table(columns, given)
+    binaries = {f.name for f in table.schema if pa.types.is_binary(f.type)}
     pq.write_table(
         table,
         sink,
-        use_dictionary=list(HINTS.repetitive),
-        column_encoding=encodings_of(table.schema),
-        write_statistics=list(HINTS.filtered),
-        compression="none",
+        use_dictionary=[*REPETITIVE, "rewards.list.element.name"],
+        column_encoding=dict.fromkeys(
+            (*binaries, "attachments.list.element.data"), "DELTA_LENGTH_BYTE_ARRAY"
+        ),
+        write_statistics=list(FILTERED),
+        compression=compression,
         store_schema=False,
     )
-    opened = [pq.ParquetFile(pa.BufferReader(data)) for data in (bytes(ours), sink.getvalue())]
+    opened = [pq.ParquetFile(pa.BufferReader(data)) for data in (ours, sink.getvalue())]
     return opened[0], opened[1]
 
 
@@ -63,13 +64,15 @@ def stated(statistics: Any) -> str:
     return repr((bounds, statistics.null_count, statistics.num_values))  # Tells -0.0 from 0.0.
 
 
-def assert_same_file(columns: Columns, given: Mapping[str, Any] | None = None) -> None:
-    ours, theirs = both(columns, given or sources(columns.rows))
+def assert_same_file(
+    columns: Columns, given: Mapping[str, Any] | None = None, compression: str = "none"
+) -> None:
+    ours, theirs = both(columns, given or sources(columns.rows), compression)
     assert ours.schema.equals(theirs.schema)
     assert ours.read().equals(theirs.read())
     assert ours.metadata.metadata == {k.encode(): v.encode() for k, v in METADATA.items()}
     assert ours.metadata.created_by.encode() == CREATED_BY
-    at = 4
+    at, plain = 4, 0
     for index in range(len(ours.schema)):
         mine, other = (f.metadata.row_group(0).column(index) for f in (ours, theirs))
         for fact in ("num_values", "is_stats_set", "physical_type"):
@@ -77,23 +80,27 @@ def assert_same_file(columns: Columns, given: Mapping[str, Any] | None = None) -
         # pyarrow writes a dictionary also where there is nothing to be looked up.
         if columns.rewards is not None or not mine.path_in_schema.startswith("rewards."):
             assert mine.has_dictionary_page == other.has_dictionary_page, mine.path_in_schema
-            assert set(mine.encodings) == set(other.encodings), mine.path_in_schema
+            if columns.attachments is not None or "attachments" not in mine.path_in_schema:
+                assert set(mine.encodings) == set(other.encodings), mine.path_in_schema
+        assert mine.compression == other.compression
         if mine.is_stats_set:
             assert stated(mine.statistics) == stated(other.statistics), mine.path_in_schema
         # Chunks follow one another, and a dictionary stands in front of what it explains.
-        assert mine.total_compressed_size == mine.total_uncompressed_size
+        if compression == "none":
+            assert mine.total_compressed_size == mine.total_uncompressed_size
         begin = mine.dictionary_page_offset if mine.has_dictionary_page else mine.data_page_offset
         assert begin == at
         assert (mine.data_page_offset > begin) == mine.has_dictionary_page
         at += mine.total_compressed_size
-    assert ours.metadata.row_group(0).total_byte_size == at - 4
+        plain += mine.total_uncompressed_size
+    assert ours.metadata.row_group(0).total_byte_size == plain
 
 
 @pytest.mark.proves("F10")
-@given(columns(attachments=False))
-@settings(max_examples=150)
-def test_any_rows_without_attachments_are_the_table_that_pyarrow_writes(drawn: Columns) -> None:
-    assert_same_file(drawn)
+@given(columns(), st.sampled_from(["none", "lz4", "zstd"]))
+@settings(max_examples=200)
+def test_any_rows_are_the_table_that_pyarrow_writes(drawn: Columns, compression: str) -> None:
+    assert_same_file(drawn, compression=compression)
 
 
 @given(st.lists(st.sampled_from([0.0, -0.0, 1.5, -2.5, None]), min_size=1))
@@ -151,7 +158,7 @@ def test_any_number_of_distinct_texts_comes_back(distinct: int) -> None:
 def test_more_distinct_texts_have_no_dictionary() -> None:
     rows = DISTINCT_MAX + 1
     ids = [f"g{row}" for row in range(rows)]
-    file, _ = both(repeated(rows), {**sources(rows), "group_id": ids})
+    file, _ = both(repeated(rows), {**sources(rows), "group_id": ids}, "none")
     assert file.read(columns=["group_id"]).column(0).to_pylist() == ids
     group = file.metadata.row_group(0)
     chunks = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
@@ -165,66 +172,43 @@ def test_long_text_has_no_bound_in_the_statistics(names: list[str]) -> None:
     assert_same_file(make_columns([make_entry(example_id=name) for name in names]))
 
 
-def test_hints_name_columns_of_their_kind() -> None:
-    schema = arrow.rows_schema()
-    assert set(HINTS.filtered) <= set(schema.names)
-    (nested,) = set(HINTS.repetitive) - set(schema.names)
-    assert nested == "rewards.list.element.name"
-    assert all(schema.field(n).type == pa.string() for n in HINTS.repetitive if n != nested)
+def test_more_distinct_names_of_components_have_no_dictionary() -> None:
+    rewards = {f"n{index}": float(index) for index in range(DISTINCT_MAX + 1)}
+    drawn = make_columns([make_entry(rewards=rewards)])
+    file, _ = both(drawn, sources(1), "none")
+    (pairs,) = file.read(columns=["rewards"]).column(0).to_pylist()
+    assert {pair["name"]: pair["value"] for pair in pairs} == rewards
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])
-def test_files_follow_their_hints_whoever_writes_them(compression: str) -> None:
+def test_dictionaries_and_statistics_are_where_readers_look_for_them(compression: str) -> None:
     drawn = make_columns(members(3, rewards={"format": 0.5}))
-    data = encode_rows(drawn, provenance(3), compression=compression)
-    group = pq.ParquetFile(pa.BufferReader(bytes(data))).metadata.row_group(0)
+    data = bytes(encode_rows(drawn, provenance(3), compression=compression))
+    group = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0)
     columns = [group.column(index) for index in range(group.num_columns)]
     coded = {column.path_in_schema for column in columns if column.has_dictionary_page}
     ranged = {column.path_in_schema for column in columns if column.is_stats_set}
-    assert (coded, ranged) == (set(HINTS.repetitive), set(HINTS.filtered))
+    assert coded == {*REPETITIVE, "rewards.list.element.name"}
+    assert ranged == FILTERED
 
 
-@pytest.mark.parametrize("attachments", [{}, {"image": b"png"}], ids=str)
-def test_rows_with_attachments_are_left_to_pyarrow(attachments: dict[str, bytes]) -> None:
-    drawn = make_columns([make_entry(), make_entry(attachments=attachments)])
-    assert (plain_file(drawn, sources(2), METADATA, HINTS) is None) == bool(attachments)
+def test_rows_of_a_file_name_their_source() -> None:
+    drawn = make_columns([make_entry(), make_entry(attachments={"image": b"png"})])
     data = bytes(encode_rows(drawn, provenance(2, first_offset=40)))
     expected = {
         "group_id": ["group-40", "group-40"],
-        "log_generation": np.array([1, 1]),
-        "log_partition": np.array([0, 0]),
-        "log_offset": np.array([40, 40]),
-        "log_entry": np.array([0, 1]),
-        "log_epoch": np.array([7, 7]),
+        "log_generation": [1, 1],
+        "log_partition": [0, 0],
+        "log_offset": [40, 40],
+        "log_entry": [0, 1],
+        "log_epoch": [7, 7],
     }
-    assert pq.read_table(pa.BufferReader(data)).equals(arrow.to_table(drawn, expected))
+    assert pq.read_table(pa.BufferReader(data)).equals(to_table(drawn, expected))
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        pa.field("x", pa.list_(pa.uint8())),
-        pa.field("x", pa.decimal128(5)),
-        pa.field("x", pa.binary()),
-        pa.field("x", pa.struct([pa.field("y", pa.int32())])),
-        pa.field("x", pa.list_(pa.list_(pa.int32()))),
-    ],
-    ids=lambda field: str(field.type),
-)
-def test_schema_with_a_type_that_is_not_written_here_is_left_to_pyarrow(
-    field: pa.Field, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    schema = arrow.rows_schema().append(field)
-    monkeypatch.setattr(arrow, "rows_schema", lambda token_arrays: schema)
-    assert plain_rows._layout.__wrapped__(()) is None
-
-
-def test_footer_with_another_layout_is_left_to_pyarrow() -> None:
-    schema = pa.schema([pa.field("x", pa.int32())])
-    assert FileShape.of(schema) is not None
-    sink = pa.BufferOutputStream()
-    pq.ParquetWriter(sink, schema).close()  # With Arrow's schema among the pairs.
-    assert around_counts(sink.getvalue().to_pybytes()) is None
+def test_a_name_may_hold_what_a_footer_is_split_by() -> None:
+    named = {"\x16\x00\x19\x0c": np.ones((3, 2), np.uint8)}
+    assert_same_file(make_columns([make_entry(token_arrays=named)]))
 
 
 def test_duckdb_reads_nulls_and_empty_lists(tmp_path: Path) -> None:
@@ -234,9 +218,7 @@ def test_duckdb_reads_nulls_and_empty_lists(tmp_path: Path) -> None:
         make_entry(rewards={"format": 1.0}, loss_mask=[True, False, True], example_id="é"),
     ]
     path = tmp_path / "rows.parquet"
-    data = plain_file(make_columns(drawn), sources(3), METADATA, HINTS)
-    assert data is not None
-    path.write_bytes(bytes(data))
+    path.write_bytes(bytes(plain_file(make_columns(drawn), sources(3), METADATA)))
     rows = duckdb.sql(
         "SELECT rewards, len(output_tokens), logprobs, loss_mask, reward, example_id, group_id, "
         f"log_offset FROM read_parquet('{path}') ORDER BY log_offset"

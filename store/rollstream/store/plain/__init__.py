@@ -1,8 +1,8 @@
-"""Parquet files whose arrays are stored as they are, without compression.
+"""Parquet files, without work a token: levels are runs, values the bytes that they are.
 
 Map, a line a file:
 
-- ``rows``     columns as such a file, and the arrays of such a file as views
+- ``rows``     columns as such a file, and the arrays of an uncompressed one as views
 - ``file``     column chunks (pages with their statistics) and the footer around them
 - ``encoding`` Thrift's compact protocol, repetition and definition levels, plain values
 """

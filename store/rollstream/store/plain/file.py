@@ -44,9 +44,11 @@ from rollstream.store.plain.encoding import (
 from rollstream.store.plain.varint import varint
 
 PLAIN, RLE, DELTA_LENGTH, RLE_DICTIONARY = 0, 3, 6, 8  # Parquet's encodings.
+CODECS = {"none": (0, None), "lz4": (7, "lz4_raw"), "zstd": (6, "zstd")}
+"""Compressions: Parquet's number and pyarrow's name of each."""
 _PAGE_BYTES_MAX = 2**31 - 1  # A page's size is an int32; the configuration keeps a flush smaller.
 _BOUND_BYTES_MAX = 4_096  # Longer texts are left out of the statistics, as pyarrow does.
-_ABSENT_KEPT = _HEADERS_KEPT = 64
+_HEADERS_KEPT = 64
 # PageHeader: 1 type, 2 and 3 the size before and after compression, 5 DataPageHeader (1 values, 2
 # encoding, 3 and 4 how levels are encoded) or 7 DictionaryPageHeader (1 values, 2 encoding).
 _DATA_PAGE, _DICTIONARY_PAGE = i32(1, 0), i32(1, 2)
@@ -54,45 +56,43 @@ _LEVELS_AS_RUNS = i32(1, RLE) * 2
 
 
 class Chunk(NamedTuple):
-    """A column chunk."""
+    """A column chunk: one data page, behind a dictionary page where texts repeat."""
 
-    pages: tuple[Bytes, ...]  # Its bytes, in order.
-    size: int  # Bytes in all pages.
+    body: tuple[Bytes, ...]  # Levels, then values; large arrays are not copied.
     slots: int  # Number of values, nulls and empty lists.
     encoding: int = PLAIN  # Of the values.
-    dictionary_size: int = 0  # Bytes of the dictionary page, which is the first, if there is one.
+    dictionary: Dictionary | None = None
     statistics: bytes = b""  # The fields of ``Statistics``; empty where there are none.
 
 
-@lru_cache(_ABSENT_KEPT)
 def absent_chunk(rows: int) -> Chunk:
     """A chunk of lists that are null or empty in each row."""
     levels = absent_levels(rows)
-    return _chunk(levels.slots, PLAIN, levels.encoded)
+    return Chunk((levels.encoded,), levels.slots)
 
 
-def number_chunk(values: NDArray[Any], *, statistics: bool = False) -> Chunk:
+def number_chunk(values: NDArray[Any], *, statistics: bool) -> Chunk:
     """A chunk of one number a row."""
     stated = _number_statistics(values, 0) if statistics else b""
-    return _chunk(len(values), PLAIN, plain_numbers(values), statistics=stated)
+    return Chunk((plain_numbers(values),), len(values), statistics=stated)
 
 
-def optional_number_chunk(values: NDArray[np.float64], *, statistics: bool = False) -> Chunk:
+def optional_number_chunk(values: NDArray[np.float64], *, statistics: bool) -> Chunk:
     """A chunk of one number a row, null where it is NaN."""
     present = ~np.isnan(values)
     non_null = values[present]
     levels = optional_levels(present)
     stated = _number_statistics(non_null, len(values) - len(non_null)) if statistics else b""
-    return _chunk(levels.slots, PLAIN, levels.encoded, plain_numbers(non_null), statistics=stated)
+    return Chunk((levels.encoded, plain_numbers(non_null)), levels.slots, statistics=stated)
 
 
-def text_chunk(texts: Sequence[str], *, statistics: bool = False) -> Chunk:
+def text_chunk(texts: Sequence[str], *, statistics: bool) -> Chunk:
     """A chunk of one text a row."""
     stated = _text_statistics(texts) if statistics else b""
-    return _chunk(len(texts), PLAIN, plain_texts(texts), statistics=stated)
+    return Chunk((plain_texts(texts),), len(texts), statistics=stated)
 
 
-def dictionary_chunk(texts: Sequence[str], *, statistics: bool = False) -> Chunk:
+def dictionary_chunk(texts: Sequence[str], *, statistics: bool) -> Chunk:
     """A chunk of one text a row, dictionary-encoded unless too many differ."""
     dictionary = dictionary_of(texts)
     if dictionary is None:
@@ -103,38 +103,18 @@ def dictionary_chunk(texts: Sequence[str], *, statistics: bool = False) -> Chunk
 
 def coded_chunk(levels: Levels, dictionary: Dictionary, statistics: bytes = b"") -> Chunk:
     """A chunk of texts, dictionary-encoded."""
-    assert len(dictionary.plain) <= _PAGE_BYTES_MAX, len(dictionary.plain)
-    of_page = struct(4, i32(1, len(dictionary.texts)), i32(1, PLAIN))
-    head = b"".join((_DICTIONARY_PAGE, i32(1, len(dictionary.plain)) * 2, of_page, STOP))
     body = (levels.encoded, dictionary.indices)
-    data = _chunk(levels.slots, RLE_DICTIONARY, *body, statistics=statistics)
-    size = len(head) + len(dictionary.plain)
-    return data._replace(
-        pages=(head, dictionary.plain, *data.pages), size=size + data.size, dictionary_size=size
-    )
+    return Chunk(body, levels.slots, RLE_DICTIONARY, dictionary, statistics)
 
 
 def list_chunk(levels: Levels, values: NDArray[Any]) -> Chunk:
-    """A chunk of a list a row; the values are not copied (booleans are packed)."""
-    return _chunk(levels.slots, PLAIN, levels.encoded, plain_numbers(values))
+    """A chunk of a list a row (booleans are packed)."""
+    return Chunk((levels.encoded, plain_numbers(values)), levels.slots)
 
 
 def binary_chunk(levels: Levels, lengths: NDArray[np.int64], values: Bytes) -> Chunk:
-    """A chunk of a binary a row, or null; ``lengths`` are those of the rows that have one, and
-    ``values`` their bytes, which are not copied."""
-    return _chunk(levels.slots, DELTA_LENGTH, levels.encoded, delta_lengths(lengths), values)
-
-
-def _chunk(slots: int, encoding: int, *body: Bytes, statistics: bytes = b"") -> Chunk:
-    size = sum(map(len, body))
-    assert size <= _PAGE_BYTES_MAX, size
-    head = b"".join((_DATA_PAGE, i32(1, size) * 2, _of_page(slots, encoding)))
-    return Chunk((head, *body), len(head) + size, slots, encoding, 0, statistics)
-
-
-@lru_cache(_HEADERS_KEPT)
-def _of_page(slots: int, encoding: int) -> bytes:
-    return struct(2, i32(1, slots), i32(1, encoding), _LEVELS_AS_RUNS) + STOP
+    """A chunk of binaries; ``lengths`` are those of all that there are, ``values`` their bytes."""
+    return Chunk((levels.encoded, delta_lengths(lengths), values), levels.slots, DELTA_LENGTH)
 
 
 def _text_statistics(texts: Sequence[str]) -> bytes:
@@ -167,7 +147,6 @@ CREATED_BY = b"rollstream version 1 (build plain)"
 _MAGIC = b"PAR1"
 _FOOTER_SIZE_BYTES = 4
 _TYPES = {"BOOLEAN": 0, "INT32": 1, "INT64": 2, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6}
-_UNCOMPRESSED = 0  # A codec.
 _SHORT_TEXT_MAX = 127  # Its length is one byte.
 # FileMetaData: 1 version, 2 schema, 3 rows, 4 row groups, 5 metadata, 6 created_by, 7 orders.
 _NO_ROWS = i64(1, 0) + list_of(1, STRUCT, ())
@@ -197,38 +176,39 @@ class FileShape(NamedTuple):
     leaves: tuple[Leaf, ...]  # In the order of the file.
     head: bytes  # The footer's bytes up to the number of rows.
     tail: bytes  # The footer's bytes from its last field on.
-    # For each leaf, the bytes of its metadata up to the counts, by the encoding of its values.
+    # For each leaf, the bytes of its metadata up to the codec, by the encoding of its values.
     fixed: tuple[Mapping[int, bytes], ...]
 
     @classmethod
-    def of(cls, schema: pa.Schema) -> FileShape | None:
-        """The shape of files with this schema; None where a column has a type that is not written
-        here, or pyarrow lays out its footers in an unknown way."""
+    def of(cls, schema: pa.Schema) -> FileShape:
+        """The shape of files with this schema."""
         sink = pa.BufferOutputStream()
         pq.ParquetWriter(sink, schema, store_schema=False).close()
         empty = sink.getvalue()
         stored = pq.ParquetFile(pa.BufferReader(empty)).schema
         fields = [column.name for column in schema for _ in range(leaves_of(column.type))]
         leaves = tuple(Leaf.of(name, stored.column(i)) for i, name in enumerate(fields))
-        around = around_counts(empty.to_pybytes())
-        if around is None or not {leaf.physical for leaf in leaves} <= _TYPES.keys():
-            return None
-        return cls(leaves, *around, tuple(map(_fixed, leaves)))
+        return cls(leaves, *_around_counts(empty.to_pybytes()), tuple(map(_fixed, leaves)))
 
     def file_pieces(
-        self, chunks: Sequence[Chunk], rows: int, metadata: Mapping[str, str]
+        self, chunks: Sequence[Chunk], rows: int, metadata: Mapping[str, str], compression: str
     ) -> Pieces:
-        """A file with a chunk for each leaf; ``metadata`` is in its footer. Its large arrays are
-        those of the chunks."""
+        """A file with a chunk for each leaf; ``metadata`` is in its footer."""
+        number, name = CODECS[compression]
+        codec = None if name is None else pa.Codec(name)
         pieces: list[Bytes] = [_MAGIC]
         columns: list[bytes] = []
-        at = len(_MAGIC)
+        at, plain = len(_MAGIC), 0
         for chunk, fixed in zip(chunks, self.fixed, strict=True):
-            pieces += chunk.pages
-            columns.append(_column(chunk, fixed[chunk.encoding], at))
-            at += chunk.size
+            dictionary = _dictionary_page(chunk, codec)
+            data = _page(_DATA_PAGE, _of_page(chunk.slots, chunk.encoding), chunk.body, codec)
+            pieces += (*dictionary.buffers, *data.buffers)
+            before = fixed[chunk.encoding] + i32(1, number)
+            columns.append(before + _counts(chunk, dictionary, data, at))
+            at += dictionary.stored + data.stored
+            plain += dictionary.plain + data.plain
         # RowGroup: 1 columns, 2 total bytes, 3 rows.
-        group = (list_of(1, STRUCT, columns), i64(1, at - len(_MAGIC)), i64(1, rows), STOP)
+        group = (list_of(1, STRUCT, columns), i64(1, plain), i64(1, rows), STOP)
         pairs = [
             binary(1, key.encode()) + binary(1, value.encode()) + STOP
             for key, value in metadata.items()
@@ -253,36 +233,68 @@ def leaves_of(kind: pa.DataType) -> int:
 
 
 def _fixed(leaf: Leaf) -> Mapping[int, bytes]:
-    """``ColumnChunk`` up to the counts, by encoding: 2 an offset that readers ignore, 3
-    ``ColumnMetaData`` (1 type, 2 encodings, 3 path, 4 codec)."""
+    """``ColumnChunk`` up to the codec, by encoding: 2 an offset that readers ignore, 3
+    ``ColumnMetaData`` (1 type, 2 encodings, 3 path; 4, the codec, follows)."""
     names = [sized(name.encode()) for name in (leaf.field, *leaf.inside)]
     before = i64(2, 0) + field(1, STRUCT) + i32(1, _TYPES[leaf.physical])
-    behind = list_of(1, BINARY, names) + i32(1, _UNCOMPRESSED)
+    behind = list_of(1, BINARY, names)
     return {
         encodings[-1]: before + list_of(1, I32, [varint(one << 1) for one in encodings]) + behind
         for encodings in ((RLE, PLAIN), (RLE, DELTA_LENGTH), (PLAIN, RLE, RLE_DICTIONARY))
     }
 
 
-def _column(chunk: Chunk, fixed: bytes, at: int) -> bytes:
-    """``ColumnMetaData`` with its counts: 5 values, 6 and 7 size before and after compression,
+class _Page(NamedTuple):
+    buffers: tuple[Bytes, ...] = ()
+    stored: int = 0  # Bytes in the file, with the header.
+    plain: int = 0  # The same before compression.
+
+
+def _page(kind: bytes, of_page: bytes, body: tuple[Bytes, ...], codec: pa.Codec | None) -> _Page:
+    size = stored = sum(map(len, body))
+    assert size <= _PAGE_BYTES_MAX, size
+    if codec is not None:
+        body = (codec.compress(b"".join(body), asbytes=True),)
+        stored = len(body[0])
+    head = b"".join((kind, i32(1, size), i32(1, stored), of_page))
+    return _Page((head, *body), len(head) + stored, len(head) + size)
+
+
+def _dictionary_page(chunk: Chunk, codec: pa.Codec | None) -> _Page:
+    if chunk.dictionary is None:
+        return _Page()
+    of_page = struct(4, i32(1, len(chunk.dictionary.texts)), i32(1, PLAIN)) + STOP
+    return _page(_DICTIONARY_PAGE, of_page, (chunk.dictionary.plain,), codec)
+
+
+@lru_cache(_HEADERS_KEPT)
+def _of_page(slots: int, encoding: int) -> bytes:
+    return struct(2, i32(1, slots), i32(1, encoding), _LEVELS_AS_RUNS) + STOP
+
+
+def _counts(chunk: Chunk, dictionary: _Page, data: _Page, at: int) -> bytes:
+    """``ColumnMetaData`` behind the codec: 5 values, 6 and 7 size before and after compression,
     9 offset of the data page, 11 offset of the dictionary page, 12 statistics."""
-    counts = i64(1, chunk.slots) + i64(1, chunk.size) * 2
-    offsets = i64(2, at + chunk.dictionary_size)
-    if chunk.dictionary_size:
-        offsets += i64(2, at)
+    pieces = [
+        i64(1, chunk.slots),
+        i64(1, dictionary.plain + data.plain),
+        i64(1, dictionary.stored + data.stored),
+        i64(2, at + dictionary.stored),
+    ]
+    if dictionary.stored:
+        pieces.append(i64(2, at))
     if chunk.statistics:
-        offsets += struct(1 if chunk.dictionary_size else 3, chunk.statistics)
-    return b"".join((fixed, counts, offsets, STOP, STOP))
+        pieces.append(struct(1 if dictionary.stored else 3, chunk.statistics))
+    return b"".join((*pieces, STOP, STOP))
 
 
-def around_counts(empty: bytes) -> tuple[bytes, bytes] | None:
+def _around_counts(empty: bytes) -> tuple[bytes, bytes]:
     """Splits the footer of a file without rows that pyarrow wrote: the bytes before the number of
-    rows and those after ``created_by``. None where the footer is laid out in another way."""
+    rows and those after ``created_by``."""
     end = len(empty) - len(_MAGIC) - _FOOTER_SIZE_BYTES
     size = int.from_bytes(empty[end : end + _FOOTER_SIZE_BYTES], "little")
-    head, *tails = empty[end - size : end].split(_NO_ROWS)
-    if len(tails) != 1 or not tails[0].startswith(_CREATED_BY_AFTER_GROUPS):
-        return None
-    name_size = tails[0][1]
-    return None if name_size > _SHORT_TEXT_MAX else (head, tails[0][2 + name_size :])
+    # The last: a column's name may have these bytes too.
+    head, _, tail = empty[end - size : end].rpartition(_NO_ROWS)
+    assert tail.startswith(_CREATED_BY_AFTER_GROUPS), "a footer of a pyarrow that is not supported"
+    assert tail[1] <= _SHORT_TEXT_MAX, "a footer of a pyarrow that is not supported"
+    return head, tail[2 + tail[1] :]

@@ -1,9 +1,8 @@
 """Writes columns as a Parquet file with plain arrays, and returns such arrays as views.
 
-The file holds the same table as pyarrow writes (``arrow.to_table``), for rows without attachments.
-An array that every row has is one uncompressed page, which ends with its values one after the
-other. So a reader uses them in place: reading a row of a mapped file costs what touching its bytes
-costs.
+The file holds the table that pyarrow would write. Where it is not compressed, an array that every
+row has is one page which ends with its values one after the other. So a reader uses them in place:
+reading a row of a mapped file costs what touching its bytes costs.
 
 Source: Apache Parquet format, "Data pages", "Plain encoding", "Delta-length byte array";
 ``PageHeader`` in Thrift's compact protocol.
@@ -11,16 +10,17 @@ Source: Apache Parquet format, "Data pages", "Plain encoding", "Delta-length byt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rollstream.schemas.columns import ArraySignature, Columns, Components, Ragged
+from rollstream.schemas.columns import ArraySignature, Columns, Ragged
 from rollstream.schemas.fields import array_fields
 from rollstream.store import arrow
 from rollstream.store.blobs import Pieces
@@ -32,51 +32,51 @@ from rollstream.store.plain.encoding import (
     coded,
     definition_levels,
     optional_levels,
+    plain_texts,
     repetition_levels,
 )
 from rollstream.store.plain.file import Chunk, FileShape, Leaf
 from rollstream.store.plain.varint import read_number
 
-_NUMBERS = ("BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE")
+# Text columns with few distinct values, which are dictionary-encoded.
+REPETITIVE = frozenset(
+    {
+        *("example_id", "group_uid", "lineage", "rollout_policy_version", "replica_id"),
+        *("worker_id", "split", "stop_reason", "actor_policy_version", "group_id"),
+    }
+)
+# Columns with their minimum and maximum in the footer.
+FILTERED = frozenset(
+    {"example_id", "rollout_policy_version", "weight_step", "created_ts", "reward"}
+)
 _LAYOUTS_KEPT = 64
 
 
-class Hints(NamedTuple):
-    """How columns, by their names, are stored for readers."""
-
-    repetitive: Collection[str]  # Text columns with few distinct values: dictionary-encoded.
-    filtered: Collection[str]  # Columns with their minimum and maximum in the footer.
-
-
 def plain_file(
-    columns: Columns, provenance: Mapping[str, Any], metadata: Mapping[str, str], hints: Hints
-) -> Pieces | None:
-    """A file with one row or more; None where pyarrow writes it: a row has attachments. Equal
-    arguments give equal bytes.
+    columns: Columns,
+    provenance: Mapping[str, Any],
+    metadata: Mapping[str, str],
+    compression: str = "none",
+) -> Pieces:
+    """A file with one row or more. Equal arguments give equal bytes.
 
     ``provenance`` holds the columns that follow those of a segment, one value a row; ``metadata``
     is in the footer.
     """
-    layout = _layout(arrow.signatures_of(columns))
-    components = columns.rewards
-    if layout is None or columns.attachments is not None:
-        return None
-    if components is not None and len(components.names) > DISTINCT_MAX:
-        return None
-    rows = _Rows(columns, provenance, hints)
+    rows = _Rows(columns, provenance)
     odd = {name: len(values) for name, values in rows.stored.items() if len(values) != rows.rows}
     assert not odd, f"columns of {odd} rows instead of {rows.rows}"
-    shape, writers = layout
-    return shape.file_pieces([write(rows) for write in writers], columns.rows, metadata)
+    shape, writers = _layout(arrow.signatures_of(columns))
+    chunks = [write(rows) for write in writers]
+    return shape.file_pieces(chunks, columns.rows, metadata, compression)
 
 
 class _Rows:
     """The rows to write. Levels are computed once for arrays of equal lengths."""
 
-    def __init__(self, columns: Columns, provenance: Mapping[str, Any], hints: Hints) -> None:
+    def __init__(self, columns: Columns, provenance: Mapping[str, Any]) -> None:
         self.columns = columns
         self.rows = columns.rows
-        self.hints = hints
         self.stored: dict[str, Any] = {
             arrow.stored_name(name): values for name, values in columns.scalars.items()
         }
@@ -84,14 +84,15 @@ class _Rows:
         self._repetition: dict[bytes, Levels] = {}
         self._definition: dict[tuple[bytes, bytes, int], bytes] = {}
 
-    def levels_of(self, of: Ragged | Components, depth: int) -> Levels:
-        assert len(of.offsets) == self.rows + 1, len(of.offsets)
-        present = of.present if isinstance(of, Ragged) else None
-        ends, mask = of.offsets.tobytes(), b"" if present is None else present.tobytes()
+    def levels_of(
+        self, offsets: NDArray[np.int64], present: NDArray[np.bool_] | None, depth: int
+    ) -> Levels:
+        assert len(offsets) == self.rows + 1, len(offsets)
+        ends, mask = offsets.tobytes(), b"" if present is None else present.tobytes()
         repetition = self._repetition.get(ends)
         definition = self._definition.get((ends, mask, depth))
         if repetition is None or definition is None:
-            lengths = np.diff(of.offsets)
+            lengths = np.diff(offsets)
             repetition = repetition or repetition_levels(lengths)
             definition = definition or definition_levels(lengths, present, depth)
             self._repetition[ends] = repetition
@@ -104,38 +105,24 @@ _LeafWriter = Callable[[Leaf, _Rows], Chunk]
 
 
 @lru_cache(_LAYOUTS_KEPT)
-def _layout(token_arrays: arrow.Signatures) -> tuple[FileShape, list[_Writer]] | None:
-    """The shape of files with these named arrays, and a writer for each leaf column; None where the
-    schema has a column without a writer here, so that pyarrow writes such files."""
+def _layout(token_arrays: arrow.Signatures) -> tuple[FileShape, list[_Writer]]:
+    """The shape of files with these named arrays, and a writer for each leaf column."""
     shape = FileShape.of(arrow.rows_schema(token_arrays))
-    if shape is None:
-        return None
-    special: dict[str, _LeafWriter] = {"rewards": _components, "attachments": _absent}
+    special: dict[str, _LeafWriter] = {"rewards": _components, "attachments": _attachments}
     special |= {name: partial(_array, dtype) for name, dtype in array_fields().items()}
     for name, signature in token_arrays:
         write = partial(_token_array, name, signature)
         special[arrow.TOKEN_ARRAY_PREFIX + name] = write
-    known = [leaf.field in special or _is_scalar(leaf) for leaf in shape.leaves]
-    writers: list[_Writer] = [
-        partial(special.get(leaf.field, _scalar), leaf) for leaf in shape.leaves
-    ]
-    return (shape, writers) if all(known) else None
-
-
-def _is_scalar(leaf: Leaf) -> bool:
-    if leaf.inside:
-        return False
-    return not leaf.definition if leaf.text else leaf.physical in _NUMBERS
+    return shape, [partial(special.get(leaf.field, _scalar), leaf) for leaf in shape.leaves]
 
 
 def _scalar(leaf: Leaf, rows: _Rows) -> Chunk:
-    name, values = leaf.field, rows.stored[leaf.field]
-    statistics = name in rows.hints.filtered
-    if not leaf.text:
-        write = file.optional_number_chunk if leaf.definition else file.number_chunk
-        return write(values, statistics=statistics)
-    write_text = file.dictionary_chunk if name in rows.hints.repetitive else file.text_chunk
-    return write_text(values, statistics=statistics)
+    values, statistics = rows.stored[leaf.field], leaf.field in FILTERED
+    if leaf.text:
+        write_text = file.dictionary_chunk if leaf.field in REPETITIVE else file.text_chunk
+        return write_text(values, statistics=statistics)
+    write = file.optional_number_chunk if leaf.definition else file.number_chunk
+    return write(values, statistics=statistics)
 
 
 def _absent(leaf: Leaf, rows: _Rows) -> Chunk:
@@ -147,13 +134,18 @@ def _array(dtype: str, leaf: Leaf, rows: _Rows) -> Chunk:
     if ragged is None:
         return _absent(leaf, rows)
     assert ragged.values.dtype == dtype, (leaf.field, ragged.values.dtype)
-    return file.list_chunk(rows.levels_of(ragged, leaf.definition), ragged.values)
+    return _list(ragged, leaf, rows)
+
+
+def _list(ragged: Ragged, leaf: Leaf, rows: _Rows) -> Chunk:
+    levels = rows.levels_of(ragged.offsets, ragged.present, leaf.definition)
+    return file.list_chunk(levels, ragged.values)
 
 
 def _token_array(name: str, signature: ArraySignature, leaf: Leaf, rows: _Rows) -> Chunk:
     ragged = rows.columns.token_arrays[name]
     if leaf.inside:
-        return file.list_chunk(rows.levels_of(ragged, leaf.definition), ragged.values)
+        return _list(ragged, leaf, rows)
     lengths = np.diff(ragged.offsets) * arrow.token_bytes(signature)
     present = ragged.present
     if present is None:
@@ -167,10 +159,29 @@ def _components(leaf: Leaf, rows: _Rows) -> Chunk:
     components = rows.columns.rewards
     if components is None:
         return _absent(leaf, rows)
-    levels = rows.levels_of(components, leaf.definition)
+    levels = rows.levels_of(components.offsets, None, leaf.definition)
+    names, indexes = components.names, components.indexes
+    if not leaf.text:
+        return file.list_chunk(levels, components.values)
+    if len(names) <= DISTINCT_MAX:
+        return file.coded_chunk(levels, coded(names, indexes))
+    texts = [names[index] for index in indexes.tolist()]
+    return Chunk((levels.encoded, plain_texts(texts)), levels.slots)
+
+
+def _attachments(leaf: Leaf, rows: _Rows) -> Chunk:
+    """The names, or the bytes, of the attachments."""
+    attachments = rows.columns.attachments
+    if attachments is None or not any(attachments):
+        return _absent(leaf, rows)
+    offsets = arrow.ends_of(np.fromiter(map(len, attachments), np.int64, rows.rows))
+    levels = rows.levels_of(offsets, None, leaf.definition)
     if leaf.text:
-        return file.coded_chunk(levels, coded(components.names, components.indexes))
-    return file.list_chunk(levels, components.values)
+        names = list(chain.from_iterable(attachments))
+        return Chunk((levels.encoded, plain_texts(names)), levels.slots)
+    data = [value for row in attachments for value in row.values()]
+    lengths = np.fromiter(map(len, data), np.int64, len(data))
+    return file.binary_chunk(levels, lengths, b"".join(data))
 
 
 # PageHeader: 1 type (data page), 2 and 3 the size before and after compression, 5 DataPageHeader (1
