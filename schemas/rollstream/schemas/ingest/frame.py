@@ -108,6 +108,7 @@ class Frame:
         self, columns: Sequence[Column], wire: Mapping[str, Any], prompt_ends: list[int]
     ) -> None:
         count = self.count
+        sizes_of = unpackers(count)[COUNTS]
         for name, kind, _, signature, width, _ in columns:
             found = wire[name]
             if kind == ARRAY:
@@ -120,7 +121,7 @@ class Frame:
                 if len(found) != count * width:
                     raise _wrong_size(name, len(found), count * width)
                 if kind == TEXT:
-                    self.texts[name] = self._text(name, unpackers(count)[COUNTS](found))
+                    self.texts[name] = self._text(name, sizes_of(found))
 
     def _text(self, name: str, sizes: Sequence[int]) -> list[str]:
         at = self._at
