@@ -72,10 +72,10 @@ def packed_floats(name: str, values: Any) -> bytes | None:
     return array.tobytes()
 
 
-@np.errstate(all="ignore")
 def _sum_of_squares(array: NDArray[Any]) -> float:
-    """One pass in BLAS; a NaN or an infinity anywhere makes it NaN or infinite."""
-    squares: float = array.dot(array)
+    """One pass in BLAS; a NaN or an infinity anywhere makes it NaN or infinite. Unlike ``dot``,
+    ``vdot`` does not warn of it, so that no state of NumPy has to be set and reset."""
+    squares: float = np.vdot(array, array)
     return squares
 
 

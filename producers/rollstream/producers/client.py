@@ -193,9 +193,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
             if raise_earlier and self._outbox.undelivered:
                 self._outbox.raise_failures(nothing_queued=True)
             if sender.append(outgoing):
-                if self._idle:
-                    self._idle = False
-                    self._thread.wake()
+                self._wake()
                 return
         self._send_when_room(outgoing)
 
@@ -208,10 +206,17 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
                 self._sender.send_all()
                 self._sender.poll(deadline.slice_s(_ROOM_POLL_S))
                 if self._sender.append(outgoing):
+                    self._wake()
                     return
                 if deadline.passed():
                     raise self._full(self._sender)
             deadline.log_waiting(lambda: f"room in the buffer for {self._outbox.broker}")
+
+    def _wake(self) -> None:
+        """The thread looks after what was gathered; it is woken once a linger, not once a call."""
+        if self._idle:
+            self._idle = False
+            self._thread.wake()
 
     def _send_group(self, address: GroupAddress) -> None:
         """What the group published does not wait for others: nothing more of it comes."""
