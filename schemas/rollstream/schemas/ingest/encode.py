@@ -94,6 +94,11 @@ def _extra_names() -> frozenset[str]:
     return frozenset(collections.union(column.name for column in extra_columns()))
 
 
+@cache
+def _empty_extras() -> Mapping[str, Any]:
+    return {column.name: NONE if column.kind == ARRAY else b"" for column in extra_columns()}
+
+
 @lru_cache
 def _of_record(environment: str, worker_id: str, partitions: int) -> bytes:
     names = avro_text(environment) + avro_text(worker_id)
@@ -174,10 +179,11 @@ def _extras(
     used = _extra_names().intersection(chain.from_iterable(rows)) if some else ()
     if not used and not failures:
         return NULL
-    extras: dict[str, Any] = {"failures": failures, "rewards": None}
+    extras: dict[str, Any] = {**_empty_extras(), "failures": failures, "rewards": None}
     for column in extra_columns():
-        values = [row.get(column.name, column.default) for row in rows]
-        extras[column.name] = _column(column, values, payload)
+        if column.name in used:
+            values = [row.get(column.name, column.default) for row in rows]
+            extras[column.name] = _column(column, values, payload)
     if "rewards" in used:
         extras["rewards"] = _components([row.get("rewards") or {} for row in rows])
     extras["attachments"] = [
