@@ -118,8 +118,9 @@ class Assembler:
         self._begin_offset(offset, timestamp_us, record.count, len(settled))
         held = self.held.hold(record, offset)
         self._add_entries(held, settled, unreadable)
-        if self.held.crowded():
-            self._keep_within_bytes()
+        while self.held.crowded():
+            if not self.held.copy_out():
+                self._expire_oldest()
         self.decided.hold(self.held.take_freed())
 
     def unreadable(self, offset: int, timestamp_us: int) -> None:
@@ -248,7 +249,7 @@ class Assembler:
             if group.overdue or group.members + group.failed >= group.size:
                 self._close_if_due(group)
             if pending.entries > pending.entries_max:
-                self._expire_over_limit()
+                self._expire_oldest()
 
     def _pass_over(self, entry: PendingEntry, reason: SettleReason, settled: bool = False) -> None:
         """The entry belongs to no group; it may be ``settled`` already."""
@@ -283,15 +284,22 @@ class Assembler:
         self, segment: PendingEntry, chain: Chain | None, key: PendingKey, group_size: int
     ) -> None:
         """The segment's policy version is not accepted."""
-        group_uid, *_ = key
-        if chain is not None:
-            group = chain.group
-        elif group_uid:
-            group = self.pending.by_key.get(key) or self._begin(key, group_size)
-        else:
+        group = self._named_group(chain, key, group_size)
+        if group is None:
             self._pass_over(segment, SettleReason.VERSION_REJECTED)
-            return
-        self._fail_member(segment, group, chain, SettleReason.VERSION_REJECTED)
+        else:
+            self._fail_member(segment, group, chain, SettleReason.VERSION_REJECTED)
+
+    def _named_group(
+        self, chain: Chain | None, key: PendingKey, group_size: int
+    ) -> PendingGroup | None:
+        """The group of the trajectory, or the one that the producer named; it may begin now."""
+        if chain is not None:
+            return chain.group
+        group_uid, *_ = key
+        if not group_uid:
+            return None
+        return self.pending.by_key.get(key) or self._begin(key, group_size)
 
     def _fail_member(
         self, segment: PendingEntry, group: PendingGroup, chain: Chain | None, reason: SettleReason
@@ -323,15 +331,10 @@ class Assembler:
                 self._pass_over(control, SettleReason.DUPLICATE)
                 return
             self._uncommitted.add(report)
-        group_uid, _ = named
         chain = self.pending.chains.get(uid) if uid else None
-        if chain is not None:
-            group = chain.group
-        elif group_uid:
-            group = self.pending.by_key.get(named) or self._begin(named, group_size)
-        else:
-            # Without a group_uid its inferred group is unknown.
-            self._pass_over(control, reason)
+        group = self._named_group(chain, named, group_size)
+        if group is None:
+            self._pass_over(control, reason)  # Its inferred group is unknown.
             return
         group.size = max(group.size, group_size)
         if chain is not None:
@@ -349,7 +352,8 @@ class Assembler:
         group.entries += 1
         self.pending.entries += 1
         self._close_if_due(group)
-        self._expire_over_limit()
+        if self.pending.entries > self.pending.entries_max:
+            self._expire_oldest()
 
     # --- trajectories ---
 
@@ -403,21 +407,9 @@ class Assembler:
                 return
             self._settle_expired((), [(r.held, r.entry, r.entry + 1) for r in chain.rows()])
 
-    def _expire_over_limit(self) -> None:
-        """While too many entries are pending, the oldest group expires. Reading goes on, for the
-        members that would complete the others are still to come."""
-        while self.pending.entries > self.pending.entries_max:
-            self._expire_oldest()
-
-    def _keep_within_bytes(self) -> None:
-        """The same for the bytes that are held, once what need not be held is not."""
-        held = self.held
-        held.copy_out()
-        while held.size > held.size_max:
-            self._expire_oldest()
-            held.copy_out()
-
     def _expire_oldest(self) -> None:
+        """A bound is exceeded: the oldest group expires. Reading goes on, for the members that
+        would complete the others are still to come."""
         oldest = self.pending.oldest()
         assert oldest is not None, "something is pending"
         self._expire(oldest)

@@ -127,17 +127,19 @@ class HeldRecords:
         return freed
 
     def crowded(self) -> bool:
-        """Whether ``copy_out`` has anything to do, or the bound is exceeded."""
+        """Whether a bound is exceeded: ``copy_out``, or let something expire."""
         return self.size > self.size_max or self._sparse_size > self._sparse_max
 
-    def copy_out(self) -> None:
-        """Copies out of the oldest records what is left of them, until few enough bytes are in
-        such; of all of them where ``size_max`` is exceeded. Never while a record is being read."""
-        while self._sparse and self.crowded():
-            held = next(iter(self._sparse))
-            self._forget(held)
-            held.keep_pending()
-            self.size += held.record.size
+    def copy_out(self) -> bool:
+        """Copies out what is left of the oldest record of which less than half is; False where
+        there is none. Never while a record is being read."""
+        held = next(iter(self._sparse), None)
+        if held is None:
+            return False
+        self._forget(held)
+        held.keep_pending()
+        self.size += held.record.size
+        return True
 
     def _forget(self, held: HeldRecord) -> None:
         whole = held.record.size

@@ -10,8 +10,8 @@ from rollstream.consumers.sealing.partition import FINAL_STATES, Partition, Stat
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, CorruptLog, OffsetLost
+from rollstream.streams.reading import POLL_RECORDS_MAX
 
-POLL_RECORDS_MAX = 1_000
 ASK_EVERY_S = 1.0  # How often the group is asked about a partition that was relinquished.
 _log = logging.getLogger("rollstream.sealer")
 

@@ -16,7 +16,6 @@ from rollstream.streams.partitioning import partition_of
 
 TICK_EVERY_S = 0.25  # How often the end offset is asked for, where a time-out may be due.
 BACKLOG_FLUSHES_MAX = 2  # Full flushes of decisions not committed; above it reading pauses.
-_KEYS_KEPT = 65_536  # Keys that were found to belong here, so that each is hashed once.
 _log = logging.getLogger("rollstream.sealer")
 
 
@@ -40,7 +39,6 @@ class Intake:
         self._source = source
         self._fold = fold
         self._replay_until = fold.replay_until
-        self._own_keys: set[str] = set()
         self._tick_at_s = 0.0
         self._tick: tuple[int, int] | None = None
         self._paused = False
@@ -131,7 +129,7 @@ class Intake:
         try:
             ingested = decode_record(record.value)
         except UnreadableEvent as error:
-            if not self._write_dead_letters(record, {0: (error, record.value)}):
+            if not self._write_dead_letters(record, [(0, error, record.value)]):
                 return 0
             self.assembler.unreadable(offset, timestamp_us)
             return 1
@@ -142,11 +140,11 @@ class Intake:
                 "Restore the log, or begin a new generation"
             )
         unreadable = self._unsealable(ingested)
-        letters = {
-            entry: (error, ingested.part([entry]))
+        letters = (
+            (entry, error, ingested.part([entry]))
             for entry, error in sorted(unreadable.items())
             if entry not in settled
-        }
+        )
         if not self._write_dead_letters(record, letters):
             return 0
         self.assembler.add(
@@ -158,38 +156,33 @@ class Intake:
         """Why entries cannot be sealed here, by their numbers."""
         environment = self._context.environment
         count, number = self._context.config.partitions, self._source.partition
+        detail = ""
         if record.environment != environment:
+            reason = "wrong_environment"
             detail = f"a record of environment {record.environment!r} in the log of {environment!r}"
-            return dict.fromkeys(range(record.count), UnreadableEvent("wrong_environment", detail))
-        if record.partitions != count:
+        elif record.partitions != count:
+            reason = "wrong_partition"
             detail = (
                 f"its producer chose among {record.partitions} partitions, and {environment} has "
                 f"{count}: somebody changed a live topic, or the producer's settings are another's"
             )
-            return dict.fromkeys(range(record.count), UnreadableEvent("wrong_partition", detail))
+        if detail:
+            return dict.fromkeys(range(record.count), UnreadableEvent(reason, detail))
         found = {
             entry: UnreadableEvent("inconsistent", str(broken))
             for entry, broken in record.broken.items()
         }
-        keys = [
-            group_uid or example_id
-            for group_uid, example_id in zip(
-                record.values("group_uid"), record.values("example_id"), strict=True
-            )
-        ]
-        for key in {*keys}.difference(self._own_keys):
+        named, inferred = record.values("group_uid"), record.values("example_id")
+        keys = [group_uid or example for group_uid, example in zip(named, inferred, strict=True)]
+        for key in {*keys}:
             chosen = partition_of(key.encode(), count)
-            if chosen == number:
-                self._own_keys.add(key)
-                continue
-            detail = (
-                f"murmur2 of its key {key!r} names partition {chosen} of {count}, and it stands in "
-                f"{number}: give its Kafka client partitioner=murmur2_random"
-            )
-            for entry in [entry for entry, of in enumerate(keys) if of == key]:
-                found.setdefault(entry, UnreadableEvent("wrong_partition", detail))
-        if len(self._own_keys) > _KEYS_KEPT:
-            self._own_keys.clear()
+            if chosen != number:
+                detail = (
+                    f"murmur2 of its key {key!r} names partition {chosen} of {count}, and it "
+                    f"stands in {number}: give its Kafka client partitioner=murmur2_random"
+                )
+                for entry in [entry for entry, of in enumerate(keys) if of == key]:
+                    found.setdefault(entry, UnreadableEvent("wrong_partition", detail))
         return found
 
     def _known(self, offset: int) -> tuple[int, Collection[int]]:
@@ -199,12 +192,12 @@ class Intake:
         return self._fold.entry_count(offset) or 1, self._fold.settled_entries(offset)
 
     def _write_dead_letters(
-        self, record: Record, letters: Mapping[int, tuple[UnreadableEvent, bytes]]
+        self, record: Record, letters: Iterable[tuple[int, UnreadableEvent, bytes]]
     ) -> bool:
         """Returns False where the broker took no letters in time; the record is then read again."""
         context = self._context
         try:
-            for entry, (error, value) in letters.items():
+            for entry, error, value in letters:
                 context.letters.write(record, entry, value, error, context.deadline())
         except BrokerUnavailable as unavailable:
             _log.warning("%s: %s", self._source, unavailable)

@@ -12,7 +12,7 @@ import numpy as np
 from rollstream.consumers.assembling import DueGroup, Plan, Settlement
 from rollstream.consumers.assembling.decisions import SourceRun, shared_of, values_of
 from rollstream.schemas import digest, ids
-from rollstream.schemas.columns import Columns
+from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import (
     Flushed,
     SealedFile,
@@ -26,6 +26,8 @@ from rollstream.schemas.ingest.gather import Run, gather, signatures
 from rollstream.store import Pieces, Provenance, encode_rows
 from rollstream.store.layout import GROUPS, INCOMPLETE, rows_path
 
+_FileKey = tuple[str, tuple[tuple[str, ArraySignature], ...]]
+"""What all rows of a file have in common: their policy version and the types of named arrays."""
 _TRAJECTORY = 0  # Groups hold whole trajectories; their files are named by the first segment.
 
 
@@ -53,20 +55,17 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
         if group is not None:
             versions = {one["policy_version"] for one, _ in shared_of(group.runs)}
             version = versions.pop() if len(versions) == 1 else ids.MIXED_POLICY
-            key = _FileKey.of(version, group.signatures)
-            by_file.setdefault(key, []).append(group)
+            by_file.setdefault(_file_key(version, group.signatures), []).append(group)
     writer = _Writer(GROUPS, target, put)
     groups: list[SealedGroup] = []
     parts: list[_Rows] = []
-    for key, due in by_file.items():
+    for (version, _), due in by_file.items():
         rows = _Rows.of([run for group in due for run in group.runs])
         sizes = [sum(run.stop - run.first for run in group.runs) for group in due]
         starts = [0, *accumulate(sizes[:-1])]
         digests = digest.row_digests(rows.columns, starts)
-        sealed = _sealed_groups(due, key.version, len(writer.files), starts, sizes, rows, digests)
-        writer.write(
-            key.version, rows, [group.group_id for group in sealed for _ in range(group.rows)]
-        )
+        sealed = _sealed_groups(due, version, len(writer.files), starts, sizes, rows, digests)
+        writer.write(version, rows, [group.group_id for group in sealed for _ in range(group.rows)])
         groups += sealed
         parts.append(rows)
     return Flushed(
@@ -86,15 +85,8 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
     )
 
 
-class _FileKey(NamedTuple):
-    """What all rows of a file have in common: their policy version and the named arrays' types."""
-
-    version: str
-    signatures: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, version: str, signatures: Mapping[str, Any]) -> _FileKey:
-        return cls(version, tuple(sorted(signatures.items())))
+def _file_key(version: str, signatures: Mapping[str, ArraySignature]) -> _FileKey:
+    return version, tuple(sorted(signatures.items()))
 
 
 class _Rows(NamedTuple):
@@ -195,12 +187,12 @@ def _write_incomplete(
     for decision in plan.decisions:
         for run in decision.incomplete:
             for version, part in _by_version(run):
-                key = _FileKey.of(version, signatures([part.gathered]))
+                key = _file_key(version, signatures([part.gathered]))
                 by_file.setdefault(key, []).append(part)
     writer = _Writer(INCOMPLETE, target, put)
-    for key, runs in by_file.items():
+    for (version, _), runs in by_file.items():
         rows = _Rows.of(runs)
-        writer.write(key.version, rows, [""] * rows.columns.rows)
+        writer.write(version, rows, [""] * rows.columns.rows)
     return tuple(writer.files)
 
 
