@@ -142,7 +142,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         check_timeout(timeout_s, zero_allowed=True)
         with self._lock:
             left = self._drain(timeout_s)
-        self._outbox.raise_failures(left)
+            self._outbox.raise_failures(left)
         if left:
             raise FlushTimedOut(self._outbox.broker, left, timeout_s)
 
@@ -157,7 +157,8 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         with self._lock:
             self._drain(self._timeout_s)
         self._thread.join()
-        self._sender.abandon()  # What is still on its way is reported as in doubt.
+        with self._lock:
+            self._sender.abandon()  # What is still on its way is reported as in doubt.
         if self._own_broker is not None:
             self._own_broker.close()
         self._outbox.raise_failures()
