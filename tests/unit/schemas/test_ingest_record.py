@@ -84,6 +84,18 @@ def test_a_record_is_what_any_avro_library_writes(given_entries: list[Entry]) ->
     assert written(wire_of(value)) == value
 
 
+def test_equal_entries_give_equal_bytes_whatever_their_mappings_order() -> None:
+    collections: dict[str, dict[str, Any]] = {
+        "rewards": {"b": 1.0, "a": 2.0},
+        "attachments": {"b": b"1", "a": b"2"},
+        "token_arrays": {"b": np.zeros(3, np.uint8), "a": np.zeros(3, np.uint8)},
+    }
+    turned = {name: dict(reversed(given.items())) for name, given in collections.items()}
+    one, other = make_entry(**collections), make_entry(**turned)
+    assert one == other
+    assert encode_record([one]) == encode_record([other])
+
+
 @given(records(), st.data())
 def test_a_part_is_a_record_of_these_entries_alone(
     given_entries: list[Entry], data: st.DataObject

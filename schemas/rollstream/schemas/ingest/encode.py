@@ -189,16 +189,16 @@ def _extras(
     extras["attachments"] = [
         {"entry": index, "name": name, "data": data}
         for index, row in enumerate(rows)
-        for name, data in row.get("attachments", {}).items()
+        for name, data in sorted(row.get("attachments", {}).items())
     ]
     extras["token_arrays"] = _token_arrays([row.get("token_arrays", {}) for row in rows], payload)
     return avro_extras(extras)
 
 
 def _components(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    names = {name: index for index, name in enumerate(dict.fromkeys(chain.from_iterable(rows)))}
-    indexes = [names[name] for row in rows for name in row]
-    values = [value for row in rows for value in row.values()]
+    names = {name: index for index, name in enumerate(sorted({*chain.from_iterable(rows)}))}
+    indexes = [names[name] for row in rows for name in sorted(row)]
+    values = [row[name] for row in rows for name in sorted(row)]
     return {
         "names": list(names),
         "counts": packers(len(rows))["<i4"](*map(len, rows)),
@@ -211,7 +211,7 @@ def _token_arrays(
     rows: Sequence[Mapping[str, NamedArray]], payload: list[bytes]
 ) -> list[dict[str, Any]]:
     found = []
-    for name in dict.fromkeys(chain.from_iterable(rows)):
+    for name in sorted({*chain.from_iterable(rows)}):
         carried = [row.get(name) for row in rows]
         signatures = {(one.dtype, one.shape) for one in carried if one is not None}
         assert len(signatures) == 1, (name, signatures)
