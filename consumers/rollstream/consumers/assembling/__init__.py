@@ -1,9 +1,10 @@
-"""What becomes of every rollout of one source partition: pure, headers in, decisions out.
+"""What becomes of every entry of one source partition: pure, records in, decisions out.
 
 - ``assembler``   ``Assembler``: the state machine; members, completion, time-outs, bounds
 - ``decisions``   what it decides, as values: ``Decision``, ``DueGroup``, ``Settlement``, ``Plan``;
                   ``DecisionQueue``: decisions until they are committed, flush by flush
-- ``pending``     a group that is not decided yet and which records are its; its open trajectories
+- ``pending``     a group that is not decided yet and which entries are its; its open trajectories
+- ``held``        the records that these entries stand in, and how many bytes that keeps in memory
 - ``groups``      all pending groups and trajectories, found by key and by age
 """
 

@@ -88,10 +88,11 @@ class HeldRecord:
 
 
 class HeldRecords:
-    """The records of which anything is pending, with what they take: each counts whole.
+    """The records of which anything is pending. Each counts whole, so ``size`` is what they take.
 
-    Of a record of which less than half is pending, what is left is copied out once such records
-    have more than an eighth of ``size_max``: so one slow group keeps no large record for long.
+    Of a record of which less than half is pending, what is left is copied out as soon as such
+    records have more than an eighth of ``size_max``, or all of them more than ``size_max``: a slow
+    group keeps no large record for long.
 
     Attributes:
         size: bytes of these records; ``size_max`` is the bound.
