@@ -178,6 +178,18 @@ def test_a_successor_that_forgets_which_entries_are_settled_is_refused(
         world.run(world.sealer(), seconds=5)
 
 
+def test_a_record_that_is_not_the_one_that_was_sealed_stops_the_next_owner() -> None:
+    """The log was restored to something else: nobody knows what its entries are."""
+    world = world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH)
+    other = SealWorld(partitions=1)
+    other.publish_entries(*(make_entry(rollout_uid=uid) for uid in "xyz"))
+    where = TopicPartition(world.layout.groups("math"), 0)
+    for record in world.logs.read(where, 0, 100):
+        other.logs.append(where, record.key, record.value)
+    with pytest.raises(CorruptLog, match="record at 0 has 3 entries; the seal log says 4"):
+        other.run(other.sealer(), seconds=5)
+
+
 def test_a_file_that_changed_on_disk_is_found() -> None:
     world = world_after(PUT, APPEND, PROJECT, COMMIT, CRASH)
     (file,) = world.flushes()[0].files

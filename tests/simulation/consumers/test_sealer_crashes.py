@@ -115,6 +115,19 @@ def test_killed_while_records_end_in_several_flushes_nothing_is_lost_or_twice(
     assert world.settled()["duplicate"] == 0
 
 
+def test_retention_takes_a_record_of_which_some_entries_have_ended() -> None:
+    """The successor knows from the seal log how many are left, and settles these as lost."""
+    world = make_world(partitions=1)
+    publish_groups(world, 0, 5, entries_max=15)
+    assert run_until_it_dies(world, WITHIN_RECORD, 1)
+    ended = sum(map(len, world.groups()))
+    assert 0 < ended < 15
+    world.logs.drop_before(world.source(), 1)
+    finish(world)
+    assert sum(map(len, world.groups())) == ended
+    assert world.settled() == {"lost": 15 - ended}
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_many_lives_with_every_kind_of_record(seed: int) -> None:
     world = make_world(seed)

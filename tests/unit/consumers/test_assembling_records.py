@@ -237,16 +237,16 @@ def reachable(drive: Drive) -> int:
     assembler = drive.assembler
     found: dict[int, IngestRecord] = {}
 
-    def note(records: Iterable[IngestRecord]) -> None:
+    def add(records: Iterable[IngestRecord]) -> None:
         found.update((id(record), record) for record in records)
 
     for group in assembler.pending.by_key.values():
-        note(held.record for held, _, _ in group.complete_runs())
-        note(row.held.record for chain in group.chains.values() for row in chain.rows())
+        add(held.record for held, _, _ in group.complete_runs())
+        add(row.held.record for chain in group.chains.values() for row in chain.rows())
     plan = drive.plan(NO_BOUND, NO_BOUND)
     for decision in () if plan is None else plan.decisions:
         runs: list[SourceRun] = [*decision.incomplete]
         if decision.group is not None:
             runs += decision.group.runs
-        note(run.record for run in runs)
+        add(run.record for run in runs)
     return sum(record.size for record in found.values())
