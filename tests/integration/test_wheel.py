@@ -14,8 +14,8 @@ from hatchling.builders.wheel import WheelBuilder
 
 from harness.kafka import REQUEST_TIMEOUT_S, read
 from harness.source_tree import ROOT, packages, pyproject
-from rollstream.schemas.codec import Segment, decode
-from rollstream.schemas.events import Dispatched
+from rollstream.schemas.ingest.entry import EntryKind
+from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.broker import TopicSpec
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.layout import Layout
@@ -114,13 +114,15 @@ def test_first_lines_of_the_readme_publish_a_group_from_the_installed_wheel(
     done = run(installed / "python", program, folder=tmp_path)
 
     assert done.returncode == 0, done.stderr
-    dispatched, *rollouts = map(decode, read(kafka_bootstrap, topic, 1 + GROUP_SIZE))
-    assert isinstance(dispatched, Dispatched)
-    assert dispatched.group_size == GROUP_SIZE
+    (value,) = read(kafka_bootstrap, topic, 1)
+    record = decode_record(value)
+    dispatched, *rollouts = map(record.entry, range(record.count))
+    assert dispatched.kind == EntryKind.DISPATCHED
+    assert dispatched.fields["group_size"] == len(rollouts) == GROUP_SIZE
     for rollout in rollouts:
-        assert isinstance(rollout, Segment)
-        assert rollout.header.group_uid == dispatched.group_uid
-        assert rollout.header.policy_version == "step-3"
+        assert rollout.kind == EntryKind.SEGMENT
+        assert rollout.fields["group_uid"] == dispatched.fields["group_uid"]
+        assert rollout.fields["policy_version"] == "step-3"
 
 
 @pytest.mark.timeout(2 * INSTALL_TIMEOUT_S)
