@@ -12,13 +12,12 @@ from rollstream.producers.errors import DeliveryFailed, FlushTimedOut, RolloutTo
 from rollstream.producers.group import AsyncGroup
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outgoing
-from rollstream.producers.sending import Sender
 from rollstream.producers.settings import check_timeout
 from rollstream.producers.shell import LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import AsyncTrajectory, Turns
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
-from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown, UnknownTopic
+from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown
 
 _POLL_S = 0.002  # How late a delivery report may be seen; one task polls for all coroutines.
 _ASK_S = 0.05  # How long the loop may stand still while a topic is looked up, once a topic.
@@ -54,8 +53,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         ...         await asyncio.gather(*(play(group) for _ in range(8)))
     """
 
-    def _open_writer(self) -> None:
-        self._sender = Sender(self._broker.writer(linger_ms=0.0), self._outbox, self._settle)
+    def _begin(self) -> None:
         self._turn_ends = False  # Whether the end of this turn of the loop will send.
         self._poller: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -148,7 +146,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
                 raise self._outbox.failure([(outgoing, doubt)]) from late
             if outgoing.topic not in self._sender.partitions:
                 raise self._unreachable(outgoing.topic) from late
-            raise self._full(self._sender) from late
+            raise self._full() from late
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled():  # It came in the same turn.
                 self._keep_failure(outgoing, answer.result())
@@ -217,7 +215,5 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
                 self._refuse()
                 try:
                     self._sender.find_partitions(topic, _ASK_S)
-                except UnknownTopic as error:
-                    raise self._unknown_topic(topic) from error
                 except BrokerUnavailable:
                     await asyncio.sleep(_ASK_S)  # The caller's deadline ends it.

@@ -9,17 +9,16 @@ from typing import Self, Unpack
 from rollstream.producers.arguments import RolloutArguments, takes
 from rollstream.producers.errors import DeliveryFailed, FlushTimedOut
 from rollstream.producers.group import Group
-from rollstream.producers.linger import LINGER_S, REPORT_POLL_S, LingerThread
+from rollstream.producers.linger import BEHIND_S, LINGER_S, LingerThread
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outgoing
-from rollstream.producers.sending import Sender
 from rollstream.producers.settings import check_timeout
 from rollstream.producers.shell import LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import Trajectory, Turns
 from rollstream.producers.validate import GroupAddress
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
-from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
+from rollstream.streams.errors import BrokerUnavailable
 
 _ROOM_POLL_S = 0.05  # How long one thread holds the writer while it waits for an answer.
 
@@ -56,12 +55,9 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         ...     )
     """
 
-    def _open_writer(self) -> None:
-        # Records come whole, one of a partition at a time: there is nothing to linger for.
-        writer = self._broker.writer(linger_ms=0.0)
-        self._sender = Sender(writer, self._outbox, self._settle)
+    def _begin(self) -> None:
         self._lock = threading.Lock()  # Held by whoever uses the sender.
-        self._thread = LingerThread(self)
+        self._thread = LingerThread(self._tick)
         self._idle = True  # Whether the thread has nothing to do, until it is woken.
 
     @takes(RolloutArguments)
@@ -210,7 +206,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
                     self._wake()
                     return
                 if deadline.passed():
-                    raise self._full(self._sender)
+                    raise self._full()
             deadline.log_waiting(lambda: f"room in the buffer for {self._outbox.broker}")
 
     def _wake(self) -> None:
@@ -224,7 +220,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         topic = self._outbox.topic(address.environment)
         with self._lock:
             if self._refusal is None:
-                self._sender.send_all(topic, address.group_uid.encode())
+                self._sender.send_group(topic, address.group_uid)
                 self._sender.poll(0.0)
 
     def _settle(self, outgoing: Sequence[Outgoing], error: RollstreamError | None) -> None:
@@ -243,20 +239,19 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
             self._sender.poll(deadline.slice_s(_ROOM_POLL_S))
         return self._sender.outstanding
 
-    def tick(self, linger_over: bool) -> float | None:
-        """For the producer's own thread (see ``Lingering``)."""
+    def _tick(self, linger_over: bool) -> float | None:
         if self._look_again():
             self._look_at_partitions()
         with self._lock:
             if self._refusal is not None:
                 return None
+            self._sender.poll(0.0)
             if linger_over:
                 self._sender.send_all()
-            self._sender.poll(0.0)
             self._idle = not self._sender.outstanding
             if self._idle:
                 return 0.0
-            return REPORT_POLL_S if self._sender.on_their_way else LINGER_S
+            return BEHIND_S if self._sender.behind else LINGER_S
 
     def _look_at_partitions(self) -> None:
         for topic in tuple(self._sender.partitions):
@@ -268,7 +263,5 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
     def _find_topic(self, topic: str) -> None:
         try:
             self._sender.find_partitions(topic, self._timeout_s)
-        except UnknownTopic as error:
-            raise self._unknown_topic(topic) from error
         except BrokerUnavailable as error:
             raise self._unreachable(topic) from error

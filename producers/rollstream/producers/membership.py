@@ -39,9 +39,9 @@ class Membership:
         for name in GroupAddress._fields:
             if name in given:
                 raise TypeError(f"{name!r} is the group's; it was given to dispatch()")
-        outgoing = self.outbox.rollout(self.outbox.fields(given, self._stamped))
+        fields = self.outbox.fields(given, self._stamped)
+        outgoing = self.outbox.rollout(fields)
         uid = outgoing.rollout_uid
-        is_last = outgoing.is_last
         self.admit(uid)
         try:
             yield outgoing
@@ -49,7 +49,7 @@ class Membership:
             if uid not in self._ended:  # It may be tried again.
                 self._admitted.discard(uid)
             raise
-        if is_last:
+        if fields["is_last_segment"]:
             self._ended.add(uid)
         return uid
 

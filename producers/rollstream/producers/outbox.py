@@ -29,6 +29,10 @@ _NAMES_BYTES = 128  # Of an entry's names and numbers, about.
 _COMPONENT_BYTES = 32  # Of a named number, about.
 
 
+Address = tuple[str, int]
+"""A partition: topic and number."""
+
+
 class Outgoing:
     """One entry on its way into a log.
 
@@ -36,13 +40,13 @@ class Outgoing:
         entry: None once it is in a record that the writer took; payloads are held once.
         size: about how many bytes it takes in a record, not fewer.
         key: decides on its partition.
+        address: that partition, once it is gathered.
         rollout_uid: of the rollout that it is about; empty where it is about a group.
-        is_last: whether that rollout ends with it.
         answer: of an awaited publish; its result is what kept the entry out of the log, if anything
             did.
     """
 
-    __slots__ = ("answer", "entry", "group_uid", "is_last", "key", "rollout_uid", "size", "topic")
+    __slots__ = ("address", "answer", "entry", "group_uid", "key", "rollout_uid", "size", "topic")
 
     def __init__(self, topic: str, entry: Entry, size: int, rollout_uid: str) -> None:
         fields = entry.fields
@@ -51,8 +55,8 @@ class Outgoing:
         self.size = size
         self.rollout_uid = rollout_uid
         self.group_uid: str = fields["group_uid"]
-        self.is_last: bool = fields["is_last_segment"]
         self.key: bytes = (self.group_uid or fields["example_id"]).encode()
+        self.address: Address = topic, -1
         self.answer: Future[RollstreamError | None] | None = None
 
     @property

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rollstream.producers.errors import RolloutTooLarge
-from rollstream.producers.gather import Address, Gatherer, Pending
-from rollstream.producers.outbox import Outbox, Outgoing
+from rollstream.producers.gather import Gatherer
+from rollstream.producers.outbox import Address, Outbox, Outgoing
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.broker import Delivery, Writer
@@ -18,6 +18,7 @@ from rollstream.streams.errors import (
     BufferFull,
     RecordTooLarge,
     TopicMismatch,
+    UnknownTopic,
 )
 from rollstream.streams.partitioning import partition_of
 
@@ -31,7 +32,8 @@ class Sender:
         settle: called for the entries of one record together, inside ``poll`` or a call that sends.
 
     Attributes:
-        partitions: how many each topic has that may be published to, as first read.
+        partitions: how many each topic has that was asked for, as first read.
+        full_cause: what the writer said when it had no room the last time.
     """
 
     def __init__(self, writer: Writer, outbox: Outbox, settle: Settle) -> None:
@@ -39,60 +41,10 @@ class Sender:
         self._outbox = outbox
         self._settle = settle
         self._gatherer = Gatherer()
-        self.partitions: dict[str, int] = {}
+        self._ready: set[Address] = set()  # Partitions that a record may be sent to now.
         self._mismatches: dict[str, str] = {}
-        self.full_cause: BufferFull | None = None  # What the writer said last, if it has no room.
-
-    def append(self, outgoing: Outgoing) -> bool:
-        """Gathers an entry, and sends what that made full; False where there is no room for it."""
-        gatherer = self._gatherer
-        address = self._address(outgoing)
-        if not gatherer.has_room(outgoing):
-            return False
-        if gatherer.append(address, outgoing):
-            self._writer.poll(0.0)
-            self.send()
-        return True
-
-    def take_out(self, outgoing: Outgoing) -> bool:
-        """Forgets an entry that has not left; returns whether it was there to be forgotten."""
-        if outgoing.topic not in self.partitions:
-            return False
-        return self._gatherer.take_out(self._address(outgoing), outgoing)
-
-    def send_all(self, topic: str = "", key: bytes = b"") -> None:
-        """Sends everything that is gathered, or what is gathered where ``key`` belongs."""
-        if not topic:
-            self._gatherer.end_linger()
-        elif topic in self.partitions:
-            self._gatherer.end_linger((topic, partition_of(key, self.partitions[topic])))
-        self.send()
-
-    def send(self) -> None:
-        """Sends each record that is full or whose linger is over, until the writer has no room."""
-        while (record := self._gatherer.take()) is not None:
-            topic, partition = record.address
-            value = record.value
-            if value is None:
-                value = self._outbox.encode(record.outgoing, self.partitions[topic])
-            on_delivery = partial(self._on_delivery, record)
-            try:
-                self._writer.append(topic, value, partition=partition, on_delivery=on_delivery)
-            except BufferFull as full:
-                self.full_cause = full
-                self._gatherer.give_back(record)
-                return
-            except BrokerError as error:
-                self._leave(record)
-                self._on_delivery(record, Delivery(topic, partition, -1, error, value=value))
-            else:
-                self._leave(record)
-
-    def poll(self, timeout_s: float) -> None:
-        """Settles what the broker answered, waiting up to ``timeout_s`` for a first answer, and
-        sends what may follow."""
-        self._writer.poll(timeout_s)
-        self.send()
+        self.partitions: dict[str, int] = {}
+        self.full_cause: BufferFull | None = None
 
     @property
     def outstanding(self) -> int:
@@ -100,43 +52,79 @@ class Sender:
         return self._gatherer.entries
 
     @property
-    def on_their_way(self) -> int:
-        """How many records the broker has to answer."""
-        return self._gatherer.on_their_way
+    def behind(self) -> bool:
+        """Whether anything that is due waits for the answer to a record before it."""
+        return self._gatherer.behind
+
+    def append(self, outgoing: Outgoing) -> bool:
+        """Gathers an entry, and sends what is full; False where there is no room for it.
+
+        Raises:
+            TopicMismatch: the topic has more partitions by now.
+        """
+        address = self._address(outgoing.topic, outgoing.key)
+        if not self._gatherer.has_room(outgoing):
+            return False
+        outgoing.address = address
+        if self._gatherer.append(outgoing):
+            self._ready.add(address)
+            self.poll(0.0)
+        return True
+
+    def take_out(self, outgoing: Outgoing) -> bool:
+        """Forgets an entry that has not left; returns whether it was there to be forgotten."""
+        return self._gatherer.take_out(outgoing)
+
+    def send_all(self) -> None:
+        """Sends everything that is gathered."""
+        for address in self._gatherer.end_linger():
+            self._send(address)
+
+    def send_group(self, topic: str, group_uid: str) -> None:
+        """Sends what is gathered where the group belongs."""
+        if topic in self.partitions and topic not in self._mismatches:
+            for address in self._gatherer.end_linger(self._address(topic, group_uid.encode())):
+                self._send(address)
+
+    def poll(self, timeout_s: float) -> None:
+        """Settles what the broker answered, waiting up to ``timeout_s`` for a first answer, and
+        sends what waited for that."""
+        self._writer.poll(timeout_s)
+        ready, self._ready = self._ready, set()
+        for address in ready:
+            self._send(address)
 
     def find_partitions(self, topic: str, timeout_s: float) -> None:
         """Learns how many partitions a topic has; once.
 
         Raises:
             UnknownTopic, NotAuthorised, BrokerUnavailable: the broker's answer, or none in time.
-            TopicMismatch: it has another number by now.
         """
-        if topic in self._mismatches:
-            raise TopicMismatch(self._mismatches[topic])
-        self.partitions[topic] = self._writer.partitions(topic, timeout_s)
+        try:
+            self.partitions[topic] = self._writer.partitions(topic, timeout_s)
+        except UnknownTopic as error:
+            raise UnknownTopic(
+                f"topic {topic} does not exist on {self._outbox.broker}; "
+                "`rollstream topics create` makes the topics of the configured environments"
+            ) from error
 
     def changed_partitions(self, topic: str, timeout_s: float) -> int | None:
         """Asks again, on any thread: the number of partitions where it is another, else None."""
-        known = self.partitions.get(topic)
         try:
             found = self._writer.partitions(topic, timeout_s)
         except BrokerError:
             return None  # The next look may be answered.
-        return None if found == known else found
+        return None if found == self.partitions[topic] else found
 
     def refuse(self, topic: str, found: int) -> None:
         """From now on the topic is not published to: half of its keys would move to partitions
         where nobody expects them. What is gathered for it has failed."""
-        known = self.partitions.pop(topic, None)
-        if known is None:
-            return
         self._mismatches[topic] = (
-            f"{topic} has {found} partitions by now and had {known} when this producer began; "
-            "set partitions of the environment to the number that it has, restart its sealers, "
-            "and make a new producer"
+            f"{topic} has {found} partitions by now and had {self.partitions[topic]} when this "
+            "producer began; set partitions of the environment to the number that it has, restart "
+            "its sealers, and make a new producer"
         )
-        dropped = self._gatherer.drop(topic)
-        self._settle(dropped, TopicMismatch(self._mismatches[topic]))
+        self._settle(self._gatherer.drop(topic), TopicMismatch(self._mismatches[topic]))
 
     def abandon(self) -> None:
         """Settles everything: what is on its way is in doubt, what is gathered was not sent."""
@@ -144,29 +132,49 @@ class Sender:
         dropped = self._gatherer.drop()
         self._settle(dropped, BrokerUnavailable("it was never sent: the broker took no more"))
 
-    def _address(self, outgoing: Outgoing) -> Address:
-        topic = outgoing.topic
-        count = self.partitions.get(topic)
-        if count is None:  # It was refused while the caller waited for room.
+    def _address(self, topic: str, key: bytes) -> Address:
+        if topic in self._mismatches:
             raise TopicMismatch(self._mismatches[topic])
-        return topic, partition_of(outgoing.key, count)
+        return topic, partition_of(key, self.partitions[topic])
 
-    def _leave(self, record: Pending) -> None:
-        """The writer has the record: its payloads are held there alone."""
-        record.value = None
-        for one in record.outgoing:
-            one.entry = None
-
-    def _on_delivery(self, record: Pending, delivery: Delivery) -> None:
-        error: RollstreamError | None = delivery.error
-        outgoing = record.outgoing
-        if isinstance(error, RecordTooLarge):
-            size = len(delivery.value)
-            if len(outgoing) > 1:
-                self._gatherer.divide(record, decode_record(delivery.value).part, size)
+    def _send(self, address: Address) -> None:
+        """Sends the next record of a partition, if one is to be sent now."""
+        topic, partition = address
+        while record := self._gatherer.take(address):
+            value = self._outbox.encode(record, self.partitions[topic])
+            on_delivery = partial(self._on_delivery, record)
+            try:
+                self._writer.append(topic, value, partition=partition, on_delivery=on_delivery)
+            except BufferFull as full:
+                self.full_cause = full
+                self._gatherer.put_back(record)
+                self._ready.add(address)
                 return
-            about = outgoing[0].rollout_uid
-            what = f"rollout {about}" if about else f"an event of group {outgoing[0].group_uid}"
-            error = RolloutTooLarge(what, size, None, str(error))
+            except BrokerError as error:
+                self._answer(record, error, value)
+            else:
+                for one in record:
+                    one.entry = None  # The writer has it: payloads are held there alone.
+
+    def _on_delivery(self, record: Sequence[Outgoing], delivery: Delivery) -> None:
+        self._answer(record, delivery.error, delivery.value)
+        self._ready.add(record[0].address)
+
+    def _answer(
+        self, record: Sequence[Outgoing], error: RollstreamError | None, value: bytes
+    ) -> None:
+        """Settles the record of these bytes, or makes it ready to be sent in parts."""
+        if isinstance(error, RecordTooLarge):
+            if len(record) > 1:
+                refused = decode_record(value)
+                for index, one in enumerate(record):
+                    entry = refused.entry(index)
+                    fields = {**entry.fields, "environment": refused.environment}
+                    one.entry = entry._replace(fields=fields)
+                self._gatherer.put_back(record, too_large=True)
+                return
+            about = record[0].rollout_uid
+            what = f"rollout {about}" if about else f"an event of group {record[0].group_uid}"
+            error = RolloutTooLarge(what, len(value), None, str(error))
         self._gatherer.answered(record)
-        self._settle(outgoing, error)
+        self._settle(record, error)

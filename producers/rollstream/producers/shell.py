@@ -6,12 +6,13 @@ import os
 import socket
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Generic, TypeVar
 
 from rollstream.producers.errors import ForkedProducer, ProducerClosed
 from rollstream.producers.membership import Membership
-from rollstream.producers.outbox import Outbox
+from rollstream.producers.outbox import Outbox, Outgoing
 from rollstream.producers.sending import Sender
 from rollstream.producers.settings import check_broker, check_names, check_timeout
 from rollstream.producers.trajectory import Turns
@@ -20,7 +21,7 @@ from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Broker
-from rollstream.streams.errors import BrokerUnavailable, BufferFull, UnknownTopic
+from rollstream.streams.errors import BrokerUnavailable, BufferFull
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE, Layout
 
@@ -60,9 +61,8 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         self._clock = clock or SystemClock()
         self._timeout_s = timeout_s
         self._own_broker = None if bootstrap is None else KafkaBroker(bootstrap)
-        used = broker or self._own_broker
+        used: Broker | None = broker or self._own_broker
         assert used is not None, "one of them was given"
-        self._broker: Broker = used
         self._outbox = Outbox(
             broker=str(used) if isinstance(used, KafkaBroker) else type(used).__name__,
             environment=environment,
@@ -75,7 +75,9 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         )
         self._look_again_s = self._clock.monotonic_s() + LOOK_AGAIN_S
         self._refusal: RollstreamError | None = None
-        self._open_writer()
+        # Records come whole, one of a partition at a time: there is nothing to linger for.
+        self._sender = Sender(used.writer(linger_ms=0.0), self._outbox, self._settle)
+        self._begin()
         _watch_forks()
         _ALIVE.add(self)
 
@@ -121,8 +123,12 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         return self._trajectory(Turns(self._outbox, address, rollout_uid))
 
     @abstractmethod
-    def _open_writer(self) -> None:
-        """Makes the writer, and what guards it."""
+    def _begin(self) -> None:
+        """Makes what the kind of producer has besides."""
+
+    @abstractmethod
+    def _settle(self, outgoing: Sequence[Outgoing], error: RollstreamError | None) -> None:
+        """The entries of a record are in the log, or why they are, perhaps, not."""
 
     @abstractmethod
     def _group(self, membership: Membership) -> GroupT:
@@ -157,24 +163,18 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
             self._look_again_s = now_s + LOOK_AGAIN_S
         return due
 
-    def _unknown_topic(self, topic: str) -> UnknownTopic:
-        return UnknownTopic(
-            f"topic {topic} does not exist on {self._outbox.broker}; "
-            "`rollstream topics create` makes the topics of the configured environments"
-        )
-
     def _unreachable(self, topic: str) -> BrokerUnavailable:
         return BrokerUnavailable(
             f"{self._outbox.broker} did not say within {self._timeout_s:g} s whether topic {topic} "
             "exists; check that the broker runs and can be reached from here; nothing was queued"
         )
 
-    def _full(self, sender: Sender) -> BufferFull:
-        cause = f" ({sender.full_cause})" if sender.full_cause else ""
+    def _full(self) -> BufferFull:
+        cause = f" ({self._sender.full_cause})" if self._sender.full_cause else ""
         return BufferFull(
-            f"no room for {self._timeout_s:g} s, with {sender.outstanding} rollouts and events on "
-            f"their way to {self._outbox.broker}{cause}; check that the broker runs and can be "
-            "reached, or publish more slowly; nothing was queued"
+            f"no room for {self._timeout_s:g} s, with {self._sender.outstanding} rollouts and "
+            f"events on their way to {self._outbox.broker}{cause}; check that the broker runs and "
+            "can be reached, or publish more slowly; nothing was queued"
         )
 
 

@@ -15,11 +15,9 @@ from rollstream.producers.gather import (
     HELD_BYTES_MAX,
     RECORD_BYTES,
     RECORD_ENTRIES_MAX,
-    Address,
     Gatherer,
-    Pending,
 )
-from rollstream.producers.outbox import Outbox, Outgoing
+from rollstream.producers.outbox import Address, Outbox, Outgoing
 from rollstream.runtime.clock import ManualClock
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.topics.layout import Layout
@@ -39,21 +37,23 @@ KEYS = [f"group-{number}" for number in range(6)]
 SIGNATURES = [None, ("experts", np.uint8), ("experts", np.float32), ("other", np.uint8)]
 
 
-def entry(size: int = 100, signature: Any = None) -> Outgoing:
+def entry(size: int = 100, signature: Any = None, partition: int = 0) -> Outgoing:
     """An entry that says it has this size."""
     arrays = {} if signature is None else {signature[0]: np.zeros(3, signature[1])}
     fields = OUTBOX.fields({"example_id": "ex", **sampled(token_arrays=arrays)})
     outgoing = OUTBOX.rollout(fields)
     outgoing.size = size
+    outgoing.address = TOPIC, partition
     return outgoing
 
 
-def taken(gatherer: Gatherer) -> list[Pending]:
+def taken(gatherer: Gatherer, *partitions: int) -> list[list[Outgoing]]:
     """Every record that can be sent, each answered before the next."""
     found = []
-    while (record := gatherer.take()) is not None:
-        found.append(record)
-        gatherer.answered(record)
+    for partition in partitions or (0,):
+        while record := gatherer.take((TOPIC, partition)):
+            found.append(record)
+            gatherer.answered(record)
     return found
 
 
@@ -65,85 +65,113 @@ appends = st.tuples(st.integers(0, 2), sizes, st.sampled_from(SIGNATURES))
 def test_any_entries_come_out_once_in_order_within_the_bounds(steps: list[Any]) -> None:
     gatherer = Gatherer()
     given: dict[Address, list[Outgoing]] = defaultdict(list)
-    records: list[Pending] = []
-    for step in steps:
+    records: list[list[Outgoing]] = []
+    for step in [*steps, None]:
         if step is None:
-            gatherer.end_linger()
-            records += taken(gatherer)
+            for _, partition in gatherer.end_linger():
+                records += taken(gatherer, partition)
             continue
         partition, size, signature = step
-        given[TOPIC, partition].append(entry(size, signature))
-        gatherer.append((TOPIC, partition), given[TOPIC, partition][-1])
-    gatherer.end_linger()
-    records += taken(gatherer)
+        outgoing = entry(size, signature, partition)
+        given[TOPIC, partition].append(outgoing)
+        if gatherer.append(outgoing):
+            records += taken(gatherer, partition)
     came: dict[Address, list[Outgoing]] = defaultdict(list)
     for record in records:
-        came[record.address] += record.outgoing
-        assert len(record.outgoing) == 1 or sum(o.size for o in record.outgoing) <= RECORD_BYTES
+        came[record[0].address] += record
+        assert len(record) == 1 or sum(one.size for one in record) <= RECORD_BYTES
         signatures: dict[str, set[Any]] = defaultdict(set)
-        for outgoing in record.outgoing:
+        for outgoing in record:
             assert outgoing.entry is not None
             for name, array in outgoing.entry.fields.get("token_arrays", {}).items():
                 signatures[name].add((array.dtype, array.shape))
         assert all(len(found) == 1 for found in signatures.values())
     assert came == given
-    assert (gatherer.entries, gatherer.held_bytes, gatherer.on_their_way) == (0, 0, 0)
+    assert (gatherer.entries, gatherer.held_bytes, gatherer.behind) == (0, 0, False)
 
 
 def test_a_record_that_is_full_goes_without_the_end_of_the_linger() -> None:
     gatherer = Gatherer()
-    full = [gatherer.append((TOPIC, 0), entry(1)) for _ in range(RECORD_ENTRIES_MAX + 1)]
-    assert full == [False] * (RECORD_ENTRIES_MAX - 1) + [True, False]
+    full = [gatherer.append(entry(1)) for _ in range(RECORD_ENTRIES_MAX)]
+    assert full == [False] * (RECORD_ENTRIES_MAX - 1) + [True]
+    gatherer.append(entry(1))
     (record,) = taken(gatherer)
-    assert len(record.outgoing) == RECORD_ENTRIES_MAX
+    assert len(record) == RECORD_ENTRIES_MAX
     assert gatherer.entries == 1
 
 
 def test_one_record_of_a_partition_is_on_its_way_at_a_time() -> None:
     gatherer = Gatherer()
     first, second = entry(RECORD_BYTES), entry(RECORD_BYTES)
-    gatherer.append((TOPIC, 0), first)
-    gatherer.append((TOPIC, 0), second)
-    record = gatherer.take()
-    assert record is not None
-    assert record.outgoing == [first]
+    gatherer.append(first)
+    gatherer.append(second)
+    record = gatherer.take((TOPIC, 0))
+    assert record == [first]
     gatherer.end_linger()
-    assert gatherer.take() is None
+    assert gatherer.take((TOPIC, 0)) == []
+    assert gatherer.behind
     gatherer.answered(record)
-    assert [one.outgoing for one in taken(gatherer)] == [[second]]
+    assert taken(gatherer) == [[second]]
 
 
-def test_halves_of_a_refused_record_go_before_what_came_after_it() -> None:
+def test_what_comes_after_the_end_of_a_linger_waits_for_the_next() -> None:
+    gatherer = Gatherer()
+    first, second, third = entry(RECORD_BYTES), entry(1), entry(1)
+    gatherer.append(first)
+    gatherer.append(second)
+    gatherer.end_linger()
+    assert taken(gatherer) == [[first], [second]]
+    gatherer.append(third)
+    assert taken(gatherer) == []
+    gatherer.end_linger()
+    assert taken(gatherer) == [[third]]
+
+
+def test_parts_of_a_refused_record_go_before_what_came_after_it() -> None:
     gatherer = Gatherer()
     entries = [entry(1) for _ in range(5)]
     for outgoing in entries:
-        gatherer.append((TOPIC, 0), outgoing)
+        gatherer.append(outgoing)
     gatherer.end_linger()
-    record = gatherer.take()
-    assert record is not None
+    record = gatherer.take((TOPIC, 0))
     later = entry(1)
-    gatherer.append((TOPIC, 0), later)
+    gatherer.append(later)
+    gatherer.put_back(record, too_large=True)
+    assert taken(gatherer) == [entries[:2], entries[2:4], [entries[4], later]]
+
+
+@given(st.lists(st.integers(1, 1_000), min_size=1, max_size=20), st.integers(1, 1_000))
+def test_a_record_that_is_refused_again_and_again_ends_as_records_of_one(
+    sizes: list[int], takes: int
+) -> None:
+    """The broker takes no more than ``takes`` bytes, but for a record of one."""
+    gatherer = Gatherer()
+    entries = [entry(size) for size in sizes]
+    for outgoing in entries:
+        gatherer.append(outgoing)
     gatherer.end_linger()
-    gatherer.divide(record, bytes, 5_000)
-    came = taken(gatherer)
-    assert [one.outgoing for one in came] == [entries[:2], entries[2:], [later]]
-    assert [one.value for one in came] == [bytes([0, 1]), bytes([2, 3, 4]), None]
+    came: list[Outgoing] = []
+    while record := gatherer.take((TOPIC, 0)):
+        if len(record) > 1 and sum(one.size for one in record) > takes:
+            gatherer.put_back(record, too_large=True)
+        else:
+            gatherer.answered(record)
+            came += record
+    assert came == entries
 
 
 def test_the_largest_goes_first_and_the_bound_is_one_for_all_partitions() -> None:
     gatherer = Gatherer()
     wide = RECORD_BYTES // 2
     for partition in range(40):
-        outgoing = entry(wide + partition)
+        outgoing = entry(wide + partition, partition=partition)
         assert gatherer.has_room(outgoing)
-        gatherer.append((TOPIC, partition), outgoing)
+        gatherer.append(outgoing)
     left = HELD_BYTES_MAX - gatherer.held_bytes
     assert not gatherer.has_room(entry(left))
     assert gatherer.has_room(entry(left // 2))
-    gatherer.end_linger()
-    record = gatherer.take()
-    assert record is not None
-    assert record.address == (TOPIC, 39)
+    assert gatherer.end_linger() == [(TOPIC, partition) for partition in range(39, -1, -1)]
+    record = gatherer.take((TOPIC, 39))
     # What is on its way counts until it is answered.
     assert not gatherer.has_room(entry(left))
     gatherer.answered(record)
@@ -155,12 +183,12 @@ def test_what_is_taken_out_before_it_left_is_in_no_record(out: list[int], full: 
     gatherer = Gatherer()
     entries = [entry(RECORD_BYTES if full else 10) for _ in range(10)]
     for outgoing in entries:
-        gatherer.append((TOPIC, 0), outgoing)
+        gatherer.append(outgoing)
     for index in out:
-        assert gatherer.take_out((TOPIC, 0), entries[index])
-        assert not gatherer.take_out((TOPIC, 0), entries[index])
+        assert gatherer.take_out(entries[index])
+        assert not gatherer.take_out(entries[index])
     gatherer.end_linger()
-    came = [outgoing for record in taken(gatherer) for outgoing in record.outgoing]
+    came = [outgoing for record in taken(gatherer) for outgoing in record]
     assert came == [one for index, one in enumerate(entries) if index not in out]
     assert (gatherer.entries, gatherer.held_bytes) == (0, 0)
 
