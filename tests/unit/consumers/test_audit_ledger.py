@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.seal_events import EntryRef, flushed
-from rollstream.consumers.audit.ledger import NAMED_MAX, Ledger, SegmentHashes
+from rollstream.consumers.audit.ledger import NAMED_MAX, Ledger
 from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, TouchedOffsets
 
 
@@ -55,7 +55,7 @@ def event(
 
 
 def ledger_of(*events: Flushed) -> Ledger:
-    ledger = Ledger("math[0]", SegmentHashes())
+    ledger = Ledger("math[0]", set())
     for offset, one in enumerate(events):
         ledger.apply(offset, one)
     return ledger

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from rollstream.consumers.audit.files import digest_problems, file_problem, manifest_problems
-from rollstream.consumers.audit.ledger import Ledger, SegmentHashes
+from rollstream.consumers.audit.files import file_problems
+from rollstream.consumers.audit.ledger import Ledger
 from rollstream.runtime.clock import Clock, SystemClock
-from rollstream.runtime.config.sections import EnvironmentConfig, RollstreamConfig
+from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Flushed, SealedGroup
@@ -20,6 +20,7 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.store import BlobMissing, Blobs, open_store
 from rollstream.store.layout import manifest_path, manifests_prefix
+from rollstream.store.manifests import Manifest, encode_manifest
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable, OffsetLost
 from rollstream.streams.kafka import KafkaBroker
@@ -120,28 +121,15 @@ def audit(
     layout = Layout.of(kafka)
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
         auditor = _Auditor(layout, used, blobs, deadline, kafka.timeout_s, digests)
-        return auditor.report(config.environments)
-
-
-@dataclass(slots=True)
-class _Book:
-    """What an audit knows of one partition.
-
-    Attributes:
-        manifests: paths that confirmed events have.
-        missing: offsets of events without a manifest.
-        newest: offset of the newest flush.
-        read_to: the seal log was read up to here.
-        groups: by file; only where digests are checked.
-    """
-
-    address: PartitionAddress
-    ledger: Ledger
-    manifests: set[str] = field(default_factory=set)
-    missing: list[int] = field(default_factory=list)
-    newest: int = -1
-    read_to: int = 0
-    groups: dict[str, list[SealedGroup]] = field(default_factory=dict)
+        rows: list[PartitionAudit] = []
+        problems: list[str] = []
+        for name, section in config.environments.items():
+            sealed: set[bytes] = set()
+            for address in layout.addresses({name: section.partitions}):
+                ledger = Ledger(f"{name}[{address.partition}]", sealed)
+                rows.append(auditor.audit_partition(address, ledger))
+                problems += ledger.problems
+    return AuditReport(partitions=tuple(rows), problems=tuple(problems))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,62 +141,50 @@ class _Auditor:
     request_timeout_s: float
     digests: bool
 
-    def report(self, environments: Mapping[str, EnvironmentConfig]) -> AuditReport:
-        rows: list[PartitionAudit] = []
-        problems: list[str] = []
-        for name, config in environments.items():
-            hashes = SegmentHashes()
-            books = [
-                _Book(address, Ledger(f"{name}[{address.partition}]", hashes))
-                for address in self.layout.addresses({name: config.partitions})
-            ]
-            self._read_seal_logs(books)
-            rows += [self._close(book) for book in books]
-            problems += [problem for book in books for problem in book.ledger.problems]
-        return AuditReport(partitions=tuple(rows), problems=tuple(problems))
-
-    def _read_seal_logs(self, books: list[_Book]) -> None:
-        by_log = {self.layout.groups_log(book.address): book for book in books}
-        with closing(Follower(self.broker, dict.fromkeys(by_log, 0))) as follower:
+    def audit_partition(self, address: PartitionAddress, ledger: Ledger) -> PartitionAudit:
+        """The figures of one partition; its problems are in ``ledger`` afterwards."""
+        where = self.layout.groups_log(address)
+        missing: list[int] = []  # Offsets of flushes without a manifest.
+        groups: defaultdict[str, list[SealedGroup]] = defaultdict(list)  # By file, for digests.
+        with closing(Follower(self.broker, {where: 0})) as follower:
             # That no broker answers is reported early, however long all of it may take.
-            for confirmed in follower.read_to_end(
+            for _, offset, _, event in follower.read_to_end(
                 self.deadline, ends_within_s=self.request_timeout_s
             ):
-                book = by_log[confirmed.where]
-                book.ledger.apply(confirmed.offset, confirmed.event)
-                if isinstance(confirmed.event, Flushed):
-                    self._check_manifest(book, confirmed.offset, confirmed.event)
-            for where, read_to in follower.next_offsets().items():
-                by_log[where].read_to = read_to
-
-    def _check_manifest(self, book: _Book, offset: int, event: Flushed) -> None:
-        book.newest = offset
-        book.manifests.add(manifest_path(book.address, offset))
-        try:
-            book.ledger.problems += manifest_problems(self.blobs, book.address, offset, event)
-        except BlobMissing:
-            book.missing.append(offset)
-        if self.digests:
-            for group in event.groups:
-                book.groups.setdefault(event.files[group.file].path, []).append(group)
-
-    def _close(self, book: _Book) -> PartitionAudit:
-        ledger = book.ledger
+                ledger.apply(offset, event)
+                if not isinstance(event, Flushed):
+                    continue
+                manifest = manifest_path(address, offset)
+                try:
+                    if self.blobs.read(manifest) != encode_manifest(
+                        Manifest(address, offset, event)
+                    ):
+                        ledger.problems.append(f"{manifest} differs from its event in the seal log")
+                except BlobMissing:
+                    missing.append(offset)
+                for group in event.groups if self.digests else ():
+                    groups[event.files[group.file].path].append(group)
+            read_to = follower.next_offsets()[where]
         # The end is asked for only now: every offset that the seal log settles is below it.
-        published, pending = self._check_records(book)
-        ledger.problems += self._file_problems(book)
+        published, pending = self._check_records(address, ledger)
+        for file in ledger.files.values():
+            self.deadline.log_waiting(partial("{} to be read".format, file.path))
+            if self.deadline.passed():
+                raise BrokerUnavailable(f"audit: {file.path} was not read within its time")
+            ledger.problems += file_problems(self.blobs, file, groups[file.path])
+        ledger.problems += self._manifest_problems(address, ledger, missing, read_to)
         row = PartitionAudit(
-            environment=book.address.environment,
-            partition=book.address.partition,
+            environment=address.environment,
+            partition=address.partition,
             published=published,
             pending=pending,
             sealed=ledger.sealed,
             settled=dict(ledger.settled),
-            groups=ledger.groups,
+            groups=len(ledger.group_ids),
             files=len(ledger.files),
-            flushes=ledger.flushes,
+            flushes=len(ledger.flushes),
             watermark=ledger.watermark,
-            manifests_missing=len(book.missing),
+            manifests_missing=len(missing),
         )
         if not row.balanced:
             ledger.add_problem(
@@ -217,49 +193,39 @@ class _Auditor:
             )
         return row
 
-    def _check_records(self, book: _Book) -> tuple[int, int]:
+    def _check_records(self, address: PartitionAddress, ledger: Ledger) -> tuple[int, int]:
         """Counts the entries of every record that is still in the ingest log, and closes the
         ledger."""
-        where = self.layout.rollouts_log(book.address)
+        where = self.layout.rollouts_log(address)
         with closing(self.broker.reader({where: 0})) as reader:
-
-            def bounds() -> tuple[int, int]:
-                request_s = max(0.001, self.deadline.slice_s(self.request_timeout_s))
-                return reader.bounds(where, request_s)
-
-            first, end = bounds()
+            request_s = max(0.001, self.deadline.slice_s(self.request_timeout_s))
+            first, end = reader.bounds(where, request_s)
             position = first
             while position < end:
                 try:
                     for record in read_between(reader, where, position, end, self.deadline):
-                        book.ledger.check_record(record.offset, _entry_count(record.value))
+                        ledger.check_record(record.offset, _entry_count(record.value))
                         position = record.offset + 1
-                    position = end  # Behind the last record there may be offsets without one.
-                except OffsetLost:
-                    first, _ = bounds()
-                    if first <= position:
+                    break  # Behind the last record there may be offsets without one.
+                except OffsetLost as lost:
+                    if lost.first <= position:
                         raise
-                    position = first  # Retention was faster.
-        return book.ledger.close(first, end)
+                    first = position = lost.first  # Retention was faster.
+        return ledger.close(first, end)
 
-    def _file_problems(self, book: _Book) -> Iterator[str]:
-        for file in book.ledger.files.values():
-            self.deadline.log_waiting(partial("{} to be read".format, file.path))
-            if self.deadline.passed():
-                raise BrokerUnavailable(f"audit: {file.path} was not read within its time")
-            problem = file_problem(self.blobs, file)
-            if problem is not None:
-                yield problem
-            elif file.path in book.groups:
-                yield from digest_problems(self.blobs, file, book.groups[file.path])
-        for offset in book.missing:
+    def _manifest_problems(
+        self, address: PartitionAddress, ledger: Ledger, missing: Sequence[int], read_to: int
+    ) -> Iterator[str]:
+        """Flushes without a manifest, and manifests below ``read_to`` without a flush that counts:
+        one above may be that of a newer flush."""
+        for offset in missing:
             # An owner projects one flush before it appends the next.
-            if offset != book.newest:
-                yield f"{book.ledger.name}: flush {offset} has no manifest"
-        for blob in self.blobs.list(manifests_prefix(book.address)):
-            # A manifest at or above `read_to` may be that of a newer flush.
+            if offset != ledger.flushes[-1]:
+                yield f"{ledger.name}: flush {offset} has no manifest"
+        manifests = {manifest_path(address, offset) for offset in ledger.flushes}
+        for blob in self.blobs.list(manifests_prefix(address)):
             offset = int(blob.path.rpartition("/")[2].removesuffix(".json"))
-            if blob.path not in book.manifests and offset < book.read_to:
+            if blob.path not in manifests and offset < read_to:
                 yield f"{blob.path} is the manifest of a flush that does not count"
 
 

@@ -14,21 +14,6 @@ from rollstream.schemas.reasons import SettleReason
 NAMED_MAX = 5  # What a problem names one by one; the rest is counted.
 
 
-class SegmentHashes:
-    """The sealed segments of all partitions of an environment, as 16-byte hashes."""
-
-    def __init__(self) -> None:
-        self._known: set[bytes] = set()
-
-    def add(self, rollout_uid: str, segment_idx: int) -> bool:
-        """Adds a segment; False where it was added before."""
-        key = xxhash.xxh3_128_digest(f"{segment_idx}/{rollout_uid}".encode())
-        if key in self._known:
-            return False
-        self._known.add(key)
-        return True
-
-
 class Ledger:
     """Accounts for every event that counts, in order.
 
@@ -37,29 +22,34 @@ class Ledger:
         problems: what no sound sealer writes, in words.
         sealed: how many segments are in groups.
         settled: by reason, how many entries ended without a group.
+        flushes: offsets of the events.
         files: that events name, by path.
+
+    Args:
+        segments: hashes of the sealed segments of all partitions of an environment; it adds its
+            own.
     """
 
-    def __init__(self, name: str, sealed_before: SegmentHashes) -> None:
+    def __init__(self, name: str, segments: set[bytes]) -> None:
+        self.name = name
         self.problems: list[str] = []
         self.watermark = 0
         self.sealed = 0
-        self.groups = 0
-        self.flushes = 0
         self.settled: Counter[str] = Counter()
+        self.flushes: list[int] = []
         self.files: dict[str, SealedFile] = {}
-        self.name = name
-        self._sealed_before = sealed_before
+        self.group_ids: set[str] = set()
+        self._segments = segments
         self._counts: dict[int, int] = {}  # Of each touched offset, how many entries it has.
         self._open: dict[int, set[int]] = {}  # Of those not below the watermark, settled entries.
         self._unread: dict[int, int] = {}  # Of records that no event touched, how many they have.
         self._differing: list[str] = []
         self._lost: set[int] = set()
-        self._group_ids: set[str] = set()
 
     def apply(self, offset: int, event: Event) -> None:
         """The next event that counts."""
         if isinstance(event, Flushed):
+            self.flushes.append(offset)
             self._flush(f"{self.name} event {offset}", event)
 
     def add_problem(self, what: str) -> None:
@@ -116,19 +106,19 @@ class Ledger:
         return known + len(absent), sum(filter(None, pending.values())) + len(absent)
 
     def _flush(self, where: str, event: Flushed) -> None:
-        self.flushes += 1
         self._settle(where, event)
         self._check_rows(where, event)
         segments = event.segments
         for uid, idx in zip(segments.uids, segments.segment_idxs.tolist(), strict=True):
-            if not self._sealed_before.add(uid, idx):
+            segment = xxhash.xxh3_128_digest(f"{idx}/{uid}".encode())
+            if segment in self._segments:
                 self.problems.append(f"{where}: segment {idx} of {uid!r} is in two groups")
+            self._segments.add(segment)
         for group in event.groups:
-            if group.group_id in self._group_ids:
+            if group.group_id in self.group_ids:
                 self.problems.append(f"{where}: group {group.group_id} was sealed before")
-            self._group_ids.add(group.group_id)
+            self.group_ids.add(group.group_id)
         self.sealed += len(segments.offsets)
-        self.groups += len(event.groups)
         for part in event.settled:
             self.settled[part.reason] += len(part.offsets)
             if part.reason == SettleReason.LOST:
