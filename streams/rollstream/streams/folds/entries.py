@@ -38,12 +38,6 @@ class Entries(NamedTuple):
         """One past the highest offset; 0 without any."""
         return (int(self.counts[-1]) >> _BITS) + 1 if len(self.counts) else 0
 
-    def has(self, offset: int, entry: int) -> bool:
-        """Whether the entry is settled."""
-        key = offset << _BITS | entry
-        index = int(np.searchsorted(self.settled, key))
-        return index < len(self.settled) and int(self.settled[index]) == key
-
     def of(self, offset: int) -> NDArray[np.int64]:
         """The settled entries of an offset, rising."""
         bounds = (offset << _BITS, offset + 1 << _BITS)
@@ -71,23 +65,21 @@ class Entries(NamedTuple):
         Raises:
             CorruptLog: both settle an entry, or an offset has another count here than there.
         """
-        lower, settled = _sorted_in(self.settled, new.settled)
+        settled, counts = (_merged(*pair) for pair in zip(self, new, strict=True))
         twice = settled[1:][settled[1:] == settled[:-1]]
         if len(twice):
-            raise CorruptLog(f"{named(int(twice[0]))} is settled a second time")
-        lower_counts, counts = _sorted_in(self.counts, new.counts)
-        known = counts[1:] >> _BITS == counts[:-1] >> _BITS
-        if known.any():
-            first, second = counts[:-1][known], counts[1:][known]
-            if (first != second).any():
-                at = int(np.flatnonzero(first != second)[0])
-                one, other = int(first[at]), int(second[at])
+            raise CorruptLog(f"{_named(twice[0])} is settled a second time")
+        if len(counts):
+            known = counts[1:] >> _BITS == counts[:-1] >> _BITS
+            differing = np.flatnonzero(known & (counts[1:] != counts[:-1]))
+            if len(differing):
+                one, other = counts[differing[0] :][:2]
                 raise CorruptLog(
                     f"source offset {one >> _BITS} has {(one & _LOW) + 1} entries by one event and "
                     f"{(other & _LOW) + 1} by another"
                 )
             counts = np.concatenate((counts[:1], counts[1:][~known]))
-        return Entries(np.concatenate((lower, settled)), np.concatenate((lower_counts, counts)))
+        return Entries(settled, counts)
 
 
 NO_ENTRIES = Entries(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -112,23 +104,16 @@ def entries_of(event: Flushed) -> Entries:
         raise CorruptLog("the offsets of its entries are not those that it says it touches")
     if (last & _LOW >= counts).any() or (counts > ENTRIES_MAX).any():
         at = int(np.flatnonzero((last & _LOW >= counts) | (counts > ENTRIES_MAX))[0])
-        raise CorruptLog(f"{named(int(last[at]))} is settled; it says of {counts[at]} entries")
+        raise CorruptLog(f"{_named(last[at])} is settled; it says of {counts[at]} entries")
     return Entries(settled, touched << _BITS | counts - 1)
 
 
-def named(key: int) -> str:
-    """A packed entry, in words."""
+def _named(key: np.int64) -> str:
     return f"entry {key & _LOW} of source offset {key >> _BITS}"
 
 
-def _sorted_in(
-    known: NDArray[np.int64], new: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What is known of lower offsets than any new one, and the rest, sorted in with the new ones:
-    a pinned watermark may leave very much above it, of which most flushes concern the end."""
-    at = np.searchsorted(known, new[0] >> _BITS << _BITS) if len(new) else len(known)
-    if at == len(known):
-        return known, new
-    upper = np.concatenate((known[at:], new))
-    upper.sort(kind="stable")
-    return known[:at], upper
+def _merged(known: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Both, rising; in linear time, since a stable sort merges what is sorted."""
+    merged = np.concatenate((known, new))
+    merged.sort(kind="stable")
+    return merged

@@ -99,7 +99,7 @@ class SealFold:
     def settled(self, offset: int, entry: int) -> bool:
         """Whether the entry of the record at the source offset is settled."""
         above = self._above  # Once, and before the watermark: another thread may be folding.
-        return offset < self.watermark or above.has(offset, entry)
+        return offset < self.watermark or entry in above.of(offset)
 
     def settled_whole(self, offset: int) -> bool:
         """Whether every entry of the record at the source offset is settled."""
