@@ -62,7 +62,7 @@ class KafkaGroupReader(KafkaReader):
         self.begin(where, offset)
 
     def pause(self, where: TopicPartition) -> None:
-        self._forget_loss(where)
+        self._lost.pop(where, None)
         if self._starts.pop(where, None) is not None:
             self._client().incremental_unassign([at_offset(where, END)])
 
@@ -129,7 +129,7 @@ class KafkaGroupReader(KafkaReader):
         revoked = [TopicPartition(tp.topic, tp.partition) for tp in positions]
         begun = [at_offset(tp, END) for tp in revoked if self._starts.pop(tp, None) is not None]
         for where in revoked:
-            self._forget_loss(where)
+            self._lost.pop(where, None)
             if where in self._assigned:
                 self._on_revoked(where)
                 self._assigned.discard(where)

@@ -39,15 +39,13 @@ class KafkaReader:
         self._unproven = {where.topic for where in starts}
         self._closed = False
         self._failures: list[KafkaError] = []
-        self._lost: dict[TopicPartition, OffsetLost] = {}
-        self._wanted: dict[TopicPartition, int] = {}
+        self._lost: dict[TopicPartition, int] = {}  # The offset that was wanted.
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
         consumer = self._client()
         if not self._begun:
             self._begin_all(consumer)
-        if self._failures or self._wanted or self._lost:
-            self._raise_first()
+        self._raise_first()
         # librdkafka waits until it has as many as asked for; a reader wants what has arrived.
         messages = consumer.consume(records_max, 0)
         if not messages and timeout_s > 0:
@@ -57,7 +55,7 @@ class KafkaReader:
                 self._prove_topics(consumer, timeout_s)
         if any(map(Message.error, messages)):
             messages = self._without_failures(messages)
-            if not messages and (self._failures or self._wanted):
+            if not messages:
                 self._raise_first()
         # The hot path of every reader: one comprehension, no function of ours per record.
         return [
@@ -87,7 +85,7 @@ class KafkaReader:
         if offset == END:
             offset = self.bounds(where, _ANSWER_TIMEOUT_S)[1]
         self._starts[where] = offset
-        self._forget_loss(where)
+        self._lost.pop(where, None)
         if self._consumer is not None and self._begun:
             # A new assignment instead of librdkafka's seek: it works in whatever state the
             # partition is, also after an offset was lost, and drops what was read ahead.
@@ -148,7 +146,7 @@ class KafkaReader:
                 where = TopicPartition(message.topic(), message.partition())
                 # An error from before the last seek concerns an offset that nobody wants now.
                 if message.offset() >= self._starts.get(where, message.offset() + 1):
-                    self._wanted[where] = message.offset()
+                    self._lost[where] = message.offset()
             elif isinstance(_as_read_error(error, "poll"), PermanentBrokerError):
                 self._failures.append(error)
             # Else the client retries by itself, until the deadline of its caller passes.
@@ -157,17 +155,9 @@ class KafkaReader:
     def _raise_first(self) -> None:
         if self._failures:
             raise _as_read_error(self._failures.pop(0), "poll")
-        for where, wanted in list(self._wanted.items()):
-            # librdkafka reports it once; forgotten here, the partition would never move again.
-            low, high = self.bounds(where, _ANSWER_TIMEOUT_S)
-            self._lost[where] = OffsetLost(str(where), wanted, low, high)
-            del self._wanted[where]
-        raise next(iter(self._lost.values()))
-
-    def _forget_loss(self, where: TopicPartition) -> None:
-        """After a seek, or where the partition is no longer read."""
-        self._wanted.pop(where, None)
-        self._lost.pop(where, None)
+        # librdkafka reports a loss once; forgotten here, the partition would never move again.
+        for where, wanted in self._lost.items():
+            raise OffsetLost(str(where), wanted, *self.bounds(where, _ANSWER_TIMEOUT_S))
 
 
 def _as_read_error(error: KafkaError, what: str) -> BrokerError:

@@ -20,7 +20,7 @@ class KafkaWriter:
     def __init__(self, make: Callable[[], Producer]) -> None:
         self._make = make
         self._producer: Producer | None = None
-        self._produce: Callable[..., None] | None = None
+        self._abandoned = False
 
     def append(
         self,
@@ -31,12 +31,12 @@ class KafkaWriter:
         partition: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        produce = self._produce or self._open()
         # Not a closure: these are kept for each record on its way, and a partial is one object.
         report = None if on_delivery is None else partial(_report, topic, on_delivery)
         try:
-            # -1: the key decides. Positional: this is the producers' hottest call.
-            produce(topic, value, key, -1 if partition is None else partition, report)
+            # -1: the key decides.
+            number = -1 if partition is None else partition
+            self._client().produce(topic, value, key, number, report)
         except BufferError as error:
             raise BufferFull(
                 f"{topic}: {QUEUED_RECORDS_MAX} records or {QUEUED_KIB_MAX} KiB are queued; "
@@ -56,17 +56,14 @@ class KafkaWriter:
         return 0 if self._producer is None else len(self._producer)
 
     def partitions(self, topic: str, timeout_s: float) -> int:
-        if self._producer is None:
-            self._open()
-        assert self._producer is not None, "opened above"
         with request(topic, timeout_s):
-            found = self._producer.list_topics(topic, timeout_s).topics[topic]
+            found = self._client().list_topics(topic, timeout_s).topics[topic]
         if found.error is not None:
             raise as_request_error(found.error, topic)
         return len(found.partitions)
 
     def abandon(self) -> None:
-        producer, self._producer, self._produce = self._producer, None, self._refuse
+        producer, self._producer, self._abandoned = self._producer, None, True
         if producer is None:
             return
         producer.purge(in_queue=True, in_flight=True, blocking=True)
@@ -74,13 +71,11 @@ class KafkaWriter:
         while len(producer):
             producer.poll(0.01)
 
-    def _open(self) -> Callable[..., None]:
-        self._producer = self._make()
-        self._produce = self._producer.produce
-        return self._produce
-
-    def _refuse(self, *_: Any) -> None:
-        raise AssertionError("an abandoned writer is not used again")
+    def _client(self) -> Producer:
+        if self._producer is None:
+            assert not self._abandoned, "an abandoned writer is not used again"
+            self._producer = self._make()
+        return self._producer
 
 
 def _report(topic: str, on_delivery: OnDelivery, error: KafkaError | None, message: Any) -> None:

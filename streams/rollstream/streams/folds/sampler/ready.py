@@ -15,7 +15,6 @@ from rollstream.streams.folds.sampler.known import Key, KnownGroup
 
 _TurnKey = tuple[int, int, Key]  # By which keys take turns: last turn, hash, the key itself.
 _by_ref = attrgetter("ref")
-_HEAP_SLACK = 1_024  # Removed groups that the heap of ages may still hold beside the live ones.
 
 
 class ReadyIndex:
@@ -31,10 +30,8 @@ class ReadyIndex:
         self._order: dict[str, list[_TurnKey]] = {}
         self._turns: dict[Key, int] = {}
         self._policies: dict[tuple[PolicyRef, ...], dict[GroupRef, KnownGroup]] = {}
-        self._all_equal: dict[GroupRef, KnownGroup] = {}
         self._ages: list[tuple[int, GroupRef]] = []
         self._groups: dict[GroupRef, KnownGroup] = {}
-        self._counts: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -44,7 +41,10 @@ class ReadyIndex:
 
     def counts(self) -> dict[str, int]:
         """Groups by environment."""
-        return dict(self._counts)
+        return {
+            environment: sum(len(self._buckets[key]) for *_, key in order)
+            for environment, order in self._order.items()
+        }
 
     def refs(self) -> list[GroupRef]:
         """Sorted."""
@@ -52,24 +52,21 @@ class ReadyIndex:
 
     def add(self, group: KnownGroup) -> None:
         """The group is ready from now on."""
-        assert group.ref not in self._groups, group.ref
-        self._groups[group.ref] = group
-        self._counts[group.key.environment] = self._counts.get(group.key.environment, 0) + 1
+        ref = group.ref
+        assert ref not in self._groups, ref
+        self._groups[ref] = group
         bucket = self._buckets.get(group.key)
         if bucket is None:
             self._buckets[group.key] = [group]
             self._enter_order(group.key)
         else:
             insort(bucket, group, key=_by_ref)
-        self._policies.setdefault(group.policies, {})[group.ref] = group
-        if group.all_equal:
-            self._all_equal[group.ref] = group
-        heapq.heappush(self._ages, (group.sealed_ts, group.ref))
+        self._policies.setdefault(group.policies, {})[ref] = group
+        insort(self._ages, (group.sealed_ts, ref))
 
     def remove(self, ref: GroupRef) -> None:
         """The group is no longer ready."""
         group = self._groups.pop(ref)
-        self._counts[group.key.environment] -= 1
         bucket = self._buckets[group.key]
         del bucket[bisect_left(bucket, ref, key=_by_ref)]
         if not bucket:
@@ -79,10 +76,7 @@ class ReadyIndex:
         del alike[ref]
         if not alike:
             del self._policies[group.policies]
-        self._all_equal.pop(ref, None)
-        if len(self._ages) > 2 * len(self._groups) + _HEAP_SLACK:
-            self._ages = [(g.sealed_ts, g.ref) for g in self._groups.values()]
-            heapq.heapify(self._ages)
+        del self._ages[bisect_left(self._ages, (group.sealed_ts, ref))]
 
     def mark_served(self, key: Key, turn: int) -> None:
         """A group of the key was served in this turn; turns may become known in any order."""
@@ -109,18 +103,11 @@ class ReadyIndex:
 
     def all_equal(self) -> list[KnownGroup]:
         """Groups whose rewards are all the same."""
-        return list(self._all_equal.values())
+        return [group for group in self._groups.values() if group.all_equal]
 
     def oldest(self, count: int) -> list[GroupRef]:
         """The groups sealed longest ago."""
-        oldest: list[tuple[int, GroupRef]] = []
-        while self._ages and len(oldest) < count:
-            age = heapq.heappop(self._ages)
-            if age[1] in self._groups and age not in oldest[-1:]:
-                oldest.append(age)
-        for age in oldest:
-            heapq.heappush(self._ages, age)
-        return [ref for _, ref in oldest]
+        return [ref for _, ref in self._ages[:count]]
 
     def _enter_order(self, key: Key) -> None:
         text = f"{self._seed}\x1f{key.environment}\x1f{key.example_id}"
