@@ -198,8 +198,7 @@ class _Auditor:
         ledger."""
         where = self.layout.rollouts_log(address)
         with closing(self.broker.reader({where: 0})) as reader:
-            request_s = max(0.001, self.deadline.slice_s(self.request_timeout_s))
-            first, end = reader.bounds(where, request_s)
+            first, end = reader.bounds(where, self.deadline.slice_s(self.request_timeout_s))
             position = first
             while position < end:
                 try:

@@ -69,7 +69,7 @@ class KafkaAdmin:
     def _partitions(self, deadline: Deadline) -> dict[str, int]:
         """Topics all of whose partitions have a leader."""
         with request(f"topics of the Kafka at {self._bootstrap}", deadline.timeout_s):
-            found = self._client().list_topics(timeout=max(0.001, deadline.left_s()))
+            found = self._client().list_topics(timeout=deadline.left_s())
         return {
             name: len(topic.partitions)
             for name, topic in found.topics.items()

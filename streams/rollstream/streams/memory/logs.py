@@ -44,7 +44,6 @@ class MemoryLogs:
         self.lock = threading.RLock()
         self._topics: dict[str, TopicSpec] = {}
         self._partitions: dict[str, list[_Partition]] = {}
-        self._bytes_max: dict[str, int] = {}
         self._groups: dict[str, MemoryGroup] = {}
         self._waiters: set[threading.Event] = set()
 
@@ -56,7 +55,6 @@ class MemoryLogs:
             config = {**_DEFAULTS, **spec.config}
             self._topics[spec.name] = TopicSpec(spec.name, spec.partitions, config)
             self._partitions[spec.name] = [_Partition() for _ in range(spec.partitions)]
-            self._bytes_max[spec.name] = int(config["max.message.bytes"])
             for group in self._groups.values():
                 group.balance(self.partition_counts())
 
@@ -76,7 +74,8 @@ class MemoryLogs:
         """
         with self.lock:
             partition = self._partition(where)
-            size_max = min(self._bytes_max[where.topic], RECORD_BYTES_MAX)
+            config = self._topics[where.topic].config
+            size_max = min(int(config["max.message.bytes"]), RECORD_BYTES_MAX)
             if len(value) + len(key or b"") > size_max:
                 raise RecordTooLarge(f"{where}: {len(value)} bytes; the topic takes {size_max}")
             now_us = self.clock.now_us() // 1000 * 1000

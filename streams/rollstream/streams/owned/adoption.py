@@ -35,7 +35,7 @@ def find_start(
         OffsetLost: the log no longer has its beginning, and no ``Adopted`` makes it dispensable.
         BrokerUnavailable: not read in time.
     """
-    first, end = reader.bounds(where, max(deadline.left_s(), 0.001))
+    first, end = reader.bounds(where, deadline.left_s())
     if hint is not None and first <= hint < end:
         start = _newest_adopted(reader, where, hint, min(end, hint + HINT_RECORDS_MAX), deadline)
         if start is not None and start >= first:

@@ -113,7 +113,7 @@ class Follower:
         for where in self._positions:
             while where not in ends:
                 try:
-                    first, end = self._reader.bounds(where, max(0.001, deadline.left_s()))
+                    first, end = self._reader.bounds(where, deadline.left_s())
                 except BrokerUnavailable as error:
                     if deadline.passed():
                         raise

@@ -293,7 +293,7 @@ class OwnedLog(Generic[F]):
         if self._state is _State.FENCED:
             raise Fenced(f"{self.where}: {self._why}")
         start = self._folded.next_offset
-        _, end = reader.bounds(self.where, max(deadline.left_s(), 0.001))
+        _, end = reader.bounds(self.where, deadline.left_s())
         for record in read_between(reader, self.where, start, end, deadline):
             event = codec.decode(record.value)
             if isinstance(event, Claimed) and event.nonce not in self._nonces:

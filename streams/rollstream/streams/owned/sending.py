@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 from rollstream.schemas import codec
 from rollstream.schemas.events import Claimed, Event
@@ -13,22 +14,20 @@ from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 APPENDS_MAX = 10_000  # Appended and not confirmed yet; BufferFull beyond.
 
 
+@dataclass(slots=True, eq=False)
 class Ticket:
     """One append: the event, and what became of it so far.
 
     Attributes:
-        event: as it was appended.
+        value: the event, encoded.
         delivery: what the broker reported; None: nothing yet.
         offset: of the event in the log, once it is confirmed; None before.
     """
 
-    __slots__ = ("delivery", "event", "offset", "value")
-
-    def __init__(self, event: Event) -> None:
-        self.event = event
-        self.value = codec.encode(event)
-        self.delivery: Delivery | None = None
-        self.offset: int | None = None
+    event: Event
+    value: bytes
+    delivery: Delivery | None = None
+    offset: int | None = None
 
     def report(self, delivery: Delivery) -> None:
         self.delivery = delivery
@@ -60,7 +59,7 @@ class Sending:
             raise BufferFull(
                 f"{self._where}: {APPENDS_MAX} events are not confirmed; wait_confirmed makes room"
             )
-        ticket = Ticket(event)
+        ticket = Ticket(event, codec.encode(event))
         if len(ticket.value) > RECORD_BYTES_MAX:
             raise RecordTooLarge(
                 f"{self._where}: {type(event).__name__} of {len(ticket.value)} bytes; "
@@ -74,7 +73,7 @@ class Sending:
     def add_claim(self, claim: Claimed) -> Ticket:
         """Sends a claim at once; it never becomes pending, since its owner reads it back."""
         assert not self.pending, "what was not confirmed is thrown away before a claim"
-        ticket = Ticket(claim)
+        ticket = Ticket(claim, codec.encode(claim))
         self._send(ticket)
         return ticket
 
