@@ -12,7 +12,6 @@ from rollstream.sampler.deciding.dropping import evict_over_capacity
 from rollstream.sampler.deciding.queries import AskProgress, Progress
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.sampler.serving.payloads import Payloads
-from rollstream.sampler.shaping.scratch import Fresh
 from rollstream.schemas.events import Flushed, SamplerEvent, SealedGroup
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.memory import MemoryBlobs
@@ -53,7 +52,7 @@ class Decider:
     def do(self, command: Command[R]) -> R:
         """Decides and returns the result; for batches see ``choose``."""
         self.decide(command)
-        return command.result(self.state, ResultContext(0, 0, Payloads(MemoryBlobs(), 0), Fresh()))
+        return command.result(self.state, ResultContext(0, 0, Payloads(MemoryBlobs(), 0)))
 
     def choose(self, command: BatchCommand) -> ServedBatch | NotEnoughGroups:
         """Decides about a batch; where groups are missing, returns what a sampler would raise."""

@@ -11,7 +11,6 @@ from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.deciding.queries import AskProgress
 from rollstream.sampler.serving.owner import Owner
-from rollstream.sampler.shaping.scratch import Fresh
 from rollstream.streams.errors import Fenced
 
 
@@ -22,7 +21,6 @@ def test_an_owner_that_was_fenced_is_so_after_it_was_closed_too() -> None:
         "store": world.store,
         "clock": SystemClock(),
         "entropy": SystemEntropy(),
-        "memory": Fresh(),
     }
     first, successor = (Owner(world.name, world.config, **shared) for _ in range(2))
     first.start()

@@ -16,10 +16,14 @@ from hypothesis import strategies as st
 from harness.groups import EVERY_COLUMN, GroupSpec, flush_of, group_columns, routed_experts
 from rollstream.sampler.deciding.batches import share
 from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
-from rollstream.sampler.shaping.assembled import AssembledBatch, GroupRows, assemble
+from rollstream.sampler.shaping.assembled import ALIGNMENT, AssembledBatch, assemble
 from rollstream.sampler.shaping.batch import Batch
-from rollstream.sampler.shaping.requested import agreed_signatures, column_names
-from rollstream.sampler.shaping.scratch import ALIGNMENT, Fresh, Scratch
+from rollstream.sampler.shaping.packing import GroupRows
+from rollstream.sampler.shaping.requested import (
+    agreed_signatures,
+    column_names,
+    token_array_names,
+)
 from rollstream.schemas.events import BatchServed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.sampler.known import known_groups
@@ -29,7 +33,6 @@ from rollstream.streams.folds.sampler.served import ServedBatch
 def assembled(
     *files: Sequence[GroupSpec],
     step: int = 3,
-    memory: Scratch | Fresh | None = None,
     columns: Sequence[str] = (),
 ) -> AssembledBatch:
     """A batch of all groups, as if they had been read from these files."""
@@ -58,9 +61,8 @@ def assembled(
     return assemble(
         ServedBatch(event, 0, (), (), b"d"),
         parts,
-        memory=memory or Fresh(),
         columns=columns,
-        token_arrays=agreed_signatures(columns, signatures),
+        token_arrays=agreed_signatures(token_array_names(columns), signatures),
         groups_ready=5,
     )
 
@@ -209,26 +211,25 @@ def test_reward_components_are_nan_where_a_row_has_none() -> None:
         np.testing.assert_array_equal(found.reward_components[name], expected)
 
 
-def test_memory_that_held_another_batch_leaves_no_trace() -> None:
-    memory = Scratch()
+def test_a_batch_has_no_trace_of_what_its_memory_held_before() -> None:
     masked = GroupSpec(
         loss_mask=(True, False, True),
         extras=(routed_experts(), {"ref_logprobs": [1, 2, 3], "weight_steps": [1, 2, 3]}),
     )
-    first = GroupSpec(prompt=1, output=9, extras=(routed_experts(9), {"token_rewards": [5.0] * 9}))
-    batch_of([first, masked, masked], memory=memory, columns=EVERY_COLUMN)
     for specs in ([masked, GroupSpec()], [GroupSpec(prompt=7, output=1), masked]):
-        again = batch_of(specs, memory=memory, columns=EVERY_COLUMN)
-        fresh = batch_of(specs, columns=EVERY_COLUMN)
-        assert len(fresh.arrays()) == 15
-        for name, array in fresh.arrays().items():
-            assert array.tobytes() == again.arrays()[name].tobytes(), name
+        size = len(assembled(specs, columns=EVERY_COLUMN).buffer) + ALIGNMENT
+        made = []
+        for held in (0x00, 0xA5, 0xFF):
+            np.full(size, held, np.uint8)  # Freed at once: the batch is made there.
+            made.append(batch_of(specs, columns=EVERY_COLUMN).arrays())
+        assert len(made[0]) == 15
+        for name, array in made[0].items():
+            assert {array.tobytes()} == {other[name].tobytes() for other in made}, name
 
 
-@pytest.mark.parametrize("memory", [Fresh(), Scratch()], ids=["fresh", "scratch"])
-def test_a_batch_crosses_as_one_buffer_and_is_the_same_there(memory: Scratch | Fresh) -> None:
+def test_a_batch_crosses_as_one_buffer_and_is_the_same_there() -> None:
     specs = [GroupSpec(prompt=129, output=1000, extras=(routed_experts(1000),))] * 8
-    made = assembled(specs, memory=memory, columns=EVERY_COLUMN)
+    made = assembled(specs, columns=EVERY_COLUMN)
     buffers: list[pickle.PickleBuffer] = []
     header = pickle.dumps(made, protocol=5, buffer_callback=buffers.append)
     assert [len(buffer.raw()) for buffer in buffers] == [len(made.buffer)]

@@ -59,16 +59,14 @@ class BatchCommand(Command[AssembledBatch]):
         served = state.batches[self.step]
         groups = [group_of(served, slot, state) for slot in range(len(served.groups))]
         token_arrays = {}
-        if token_array_names(self.columns):
-            paths = {group.file.path for group in groups}
-            of_files = [context.payloads.token_arrays(self.step, path) for path in sorted(paths)]
-            token_arrays = agreed_signatures(self.columns, of_files)
+        if names := token_array_names(self.columns):
+            paths = sorted({group.file.path for group in groups})
+            token_arrays = agreed_signatures(names, map(context.payloads.token_arrays, paths))
         slots = share(len(served.groups), self.dp_rank, self.dp_size)
         slotted = [(slot, groups[slot]) for slot in slots]
         return assemble(
             served,
             context.payloads.parts(self.step, slotted, self.columns),
-            memory=context.memory,
             columns=self.columns,
             token_arrays=token_arrays,
             dp_rank=self.dp_rank,

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 from rollstream.sampler.deciding.shortages import Shortage
-from rollstream.sampler.shaping.assembled import GroupRows
-from rollstream.sampler.shaping.scratch import Fresh, Scratch
+from rollstream.sampler.shaping.packing import GroupRows
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import SamplerEvent
 from rollstream.streams.errors import Fenced
@@ -42,7 +41,7 @@ class PayloadReader(Protocol):
     ) -> list[GroupRows]:
         """The rows that a batch is made of; ``groups`` are pairs of slot and group."""
 
-    def token_arrays(self, step: int, path: str) -> Mapping[str, ArraySignature]:
+    def token_arrays(self, path: str) -> Mapping[str, ArraySignature]:
         """Dtype and trailing shape of a file's named arrays."""
 
     def all_fields(self, group: KnownGroup) -> Columns:
@@ -55,13 +54,11 @@ class ResultContext(NamedTuple):
     Attributes:
         pid: of the process that executes commands.
         epoch: offset of its claim.
-        memory: that batches are made in.
     """
 
     pid: int
     epoch: int
     payloads: PayloadReader
-    memory: Scratch | Fresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.errors import SamplerError
 from rollstream.sampler.serving.owner import Owner
-from rollstream.sampler.shaping.scratch import Scratch
 from rollstream.schemas.errors import RollstreamError
 from rollstream.store.blobs import Blobs
 from rollstream.store.warm_memory import keep_memory_warm
@@ -59,7 +58,6 @@ class SamplerActor:
             store=store,
             clock=SystemClock(),
             entropy=SystemEntropy(),
-            memory=Scratch(),  # Ray copies a reply into shared memory before the next call.
         )
         self._started = False
         self._idler = threading.Thread(target=self._idle, name="rollstream-idle", daemon=True)

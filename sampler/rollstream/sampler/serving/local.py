@@ -12,7 +12,6 @@ from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.sampler.serving.owner import Owner
-from rollstream.sampler.shaping.scratch import Fresh
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
 
@@ -55,7 +54,6 @@ class Sampler(SamplerApi):
             store=store,
             clock=clock,
             entropy=entropy or SystemEntropy(),
-            memory=Fresh(),
         )
         try:
             self._owner.start()

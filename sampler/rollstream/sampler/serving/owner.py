@@ -19,7 +19,6 @@ from rollstream.sampler.errors import SamplerError, SamplerUnavailable
 from rollstream.sampler.serving.configuration import partitions_of, sampler_config, seal_logs_of
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.serving.projecting import Projector
-from rollstream.sampler.shaping.scratch import Fresh, Scratch
 from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.store.blobs import Blobs
 from rollstream.store.open import open_store
@@ -56,7 +55,6 @@ class Owner:
     Args:
         broker: None: one to the configured address, closed with the owner.
         store: None: the configured one.
-        memory: that batches are made in; with ``Scratch`` a batch is valid until the next command.
     """
 
     def __init__(
@@ -68,7 +66,6 @@ class Owner:
         store: Blobs | None,
         clock: Clock,
         entropy: Entropy,
-        memory: Scratch | Fresh,
     ) -> None:
         sampler = sampler_config(name, config)
         self._own_broker: KafkaBroker | None = None
@@ -84,7 +81,6 @@ class Owner:
         self._addresses = seal_logs_of(name, config)
         self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
         self._payloads = Payloads(store, sampler.cache_bytes)
-        self._memory = memory
         self._projector = Projector(store, name)
         self._log: OwnedLog[SamplerState] = OwnedLog(
             broker,
@@ -143,7 +139,7 @@ class Owner:
                 while not self._follow(deadline.slice_s(FOLLOW_SLICE_S)):
                     if deadline.passed():
                         raise shortage.error(self._state)
-            context = ResultContext(os.getpid(), self._log.epoch, self._payloads, self._memory)
+            context = ResultContext(os.getpid(), self._log.epoch, self._payloads)
             return Reply(self._state.trainer_epoch, command.result(self._state, context))
 
     def fold_sealed(self) -> None:

@@ -4,5 +4,4 @@
 - ``requested``   the columns that a batch has when they are asked for by name
 - ``assembled``   groups' rows joined into a batch
 - ``packing``     rows one after the other: where each lies, and the copies
-- ``scratch``     memory that batches are made in
 """

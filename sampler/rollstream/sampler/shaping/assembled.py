@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from rollstream.sampler.shaping.batch import Batch, GroupReader
-from rollstream.sampler.shaping.packing import Packing, RowSpan
+from rollstream.sampler.shaping.packing import GroupRows, Packing
 from rollstream.sampler.shaping.requested import ON_REQUEST, TOKEN_ARRAY
-from rollstream.sampler.shaping.scratch import ArrayLayout, Fresh, Scratch, laid_out, views
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
 from rollstream.schemas.fields import array_fields
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.records import SampledBatch
-from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 
+ALIGNMENT = 64  # Of each array, in bytes: a cache line, and what Ray gives a buffer.
 _COMPONENT = "reward_components/"
 
 
-class GroupRows(NamedTuple):
-    """A group, its slot in the batch, and the columns of its file."""
+class ArrayLayout(NamedTuple):
+    """Where an array lies in a buffer; ``start`` in bytes."""
 
-    slot: int
-    group: KnownGroup
-    columns: Columns
-
-    @property
-    def rows(self) -> range:
-        """The group's rows among the columns."""
-        start = self.group.group.row_start
-        return range(start, start + self.group.group.rows)
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,123 +45,125 @@ class AssembledBatch:
     Attributes:
         buffer: uint8 [size].
         layout: of the arrays in it.
-        metadata: JSON, one a row; None: not asked for.
-        others: the fields of ``Batch`` that are no arrays.
+        others: the fields of ``Batch`` that are no arrays; of ``metadata`` the JSON texts.
     """
 
     buffer: NDArray[np.uint8]
     layout: Mapping[str, ArrayLayout]
-    metadata: Sequence[str] | None
     others: Mapping[str, Any]
 
     def batch(self, *, waited_s: float, read_group: GroupReader | None) -> Batch:
         """The batch; nothing is copied."""
-        arrays: dict[str, Any] = views(self.buffer, self.layout)
-        return Batch(
-            reward_components=_taken(arrays, _COMPONENT),
-            token_arrays=_taken(arrays, TOKEN_ARRAY),
-            metadata=None if self.metadata is None else tuple(map(json.loads, self.metadata)),
-            waited_s=waited_s,
-            read_group=read_group,
-            **self.others,
-            **arrays,
-        )
+        fields: dict[str, Any] = {**self.others, **_views(self.buffer, self.layout)}
+        for prefix in (_COMPONENT, TOKEN_ARRAY):
+            names = [name for name in fields if name.startswith(prefix)]
+            named = {name.removeprefix(prefix): fields.pop(name) for name in names}
+            fields[prefix.removesuffix("/")] = named
+        if fields["metadata"] is not None:
+            fields["metadata"] = tuple(map(json.loads, fields["metadata"]))
+        return Batch(waited_s=waited_s, read_group=read_group, **fields)
 
 
 def assemble(
     served: ServedBatch,
     parts: Sequence[GroupRows],
     *,
-    memory: Scratch | Fresh,
     columns: Collection[str] = (),
     token_arrays: Mapping[str, ArraySignature] | None = None,
     dp_rank: int = 0,
     dp_size: int = 1,
     groups_ready: int,
 ) -> AssembledBatch:
-    """Joins these groups, in their order, in ``memory``.
+    """Joins these groups, in their order.
 
     Args:
         columns: that the batch is to have besides.
         token_arrays: dtype and trailing shape of those among ``columns``.
     """
     event = served.event
-    spans = [RowSpan(p.columns, p.rows.start, p.rows.stop) for p in parts]
-    packing = Packing.of(spans)
-    rows = [span.stop - span.start for span in spans]
-    logged = _Logged.of(parts)
+    rows = [part.group.group.rows for part in parts]
+    uids = tuple([uid for part in parts for uid in part.group.segments.uids[part.logged]])
+    packing = Packing.of(
+        parts, _logged(parts, "prompt_counts", np.int64), _logged(parts, "token_counts", np.int64)
+    )
     per_row: dict[str, NDArray[Any]] = {
         "offsets": packing.offsets,
         "prompt_lengths": packing.prompts.astype(np.int32),
-        "rewards": logged.rewards,
+        "rewards": _logged(parts, "rewards", np.float32),
         "group_index": np.repeat(np.arange(len(parts), dtype=np.int32), rows),
-        "trajectory_index": _trajectories(logged.uids),
-        "weight_steps": logged.weight_steps,
-        **{_COMPONENT + name: values for name, values in _components(spans, rows).items()},
+        "trajectory_index": _trajectories(uids),
+        "weight_steps": _logged(parts, "weight_steps", np.int64),
+        **_components(parts, len(uids)),
     }
-    wanted = {"tokens": ArraySignature("<i4", ()), "loss_mask": ArraySignature("|b1", ())}
-    wanted["logprobs"] = ArraySignature("<f4", ())
-    for name in columns:
-        if (dtype := array_fields().get(ON_REQUEST.get(name, ""))) is not None:
-            wanted[name] = ArraySignature(dtype, ())
-    for name, signature in sorted((token_arrays or {}).items()):
-        wanted[TOKEN_ARRAY + name] = signature
     total = int(packing.offsets[-1])
-    layout, size = laid_out(
-        {name: (dtype, (total, *shape)) for name, (dtype, shape) in wanted.items()}
-        | {name: (array.dtype.str, array.shape) for name, array in per_row.items()}
-    )
-    buffer = memory.take(size)
-    arrays = views(buffer, layout)
+    per_token = {
+        name: (signature.dtype, (total, *signature.shape))
+        for name, signature in _per_token(columns, token_arrays or {}).items()
+    }
+    layout, size = {}, 0
+    for name, (dtype, shape) in {
+        **per_token,
+        **{name: (array.dtype.str, array.shape) for name, array in per_row.items()},
+    }.items():
+        layout[name] = ArrayLayout(dtype, shape, size)
+        size += -(-np.dtype(dtype).itemsize * math.prod(shape) // ALIGNMENT) * ALIGNMENT
+    buffer = _aligned(size)
+    arrays = _views(buffer, layout)
     for name, array in per_row.items():
         arrays[name][...] = array
-    _pack(packing, {name: arrays[name] for name in wanted}, per_row["weight_steps"])
-    return AssembledBatch(
-        buffer,
-        layout,
-        _metadata(spans) if "metadata" in columns else None,
-        {
-            "step": event.step,
-            "batch_id": event.batch_id,
-            "digest": served.digest,
-            "uids": logged.uids,
-            "environments": logged.environments,
-            "stop_reasons": logged.stop_reasons,
-            "sampled": SampledBatch(
-                event.batch_id, tuple(group.group_id for group in served.groups), event.now_ts
-            ),
-            "slots": tuple(p.slot for p in parts),
-            "columns": tuple(columns),
-            "dp_rank": dp_rank,
-            "dp_size": dp_size,
-            "policy_step": event.policy_step,
-            "groups_ready": groups_ready,
-        },
-    )
-
-
-def _pack(
-    packing: Packing, arrays: Mapping[str, NDArray[Any]], weight_steps: NDArray[np.int64]
-) -> None:
-    """Fills the arrays that have a value for each token."""
-    # Of prompts, and of outputs of rows that have no array of their own.
-    runs = {
-        "loss_mask": (False, True),
-        "logprobs": (0, 0),
-        "token_weight_steps": (UNKNOWN_STEP, weight_steps),
+    for name in per_token:
+        _fill(packing, name, arrays[name], per_row["weight_steps"])
+    others = {
+        "step": event.step,
+        "batch_id": event.batch_id,
+        "digest": served.digest,
+        "uids": uids,
+        "environments": tuple(np.repeat([p.group.key.environment for p in parts], rows).tolist()),
+        "stop_reasons": tuple(_stop_reasons(parts)),
+        "metadata": _metadata(parts) if "metadata" in columns else None,
+        "sampled": SampledBatch(
+            event.batch_id, tuple(group.group_id for group in served.groups), event.now_ts
+        ),
+        "slots": tuple(part.slot for part in parts),
+        "columns": tuple(columns),
+        "dp_rank": dp_rank,
+        "dp_size": dp_size,
+        "policy_step": event.policy_step,
+        "groups_ready": groups_ready,
     }
-    for name, out in arrays.items():
-        of = partial(_array_of, name)
-        absent = np.nan if np.issubdtype(out.dtype, np.inexact) else 0
-        if name == "tokens":
-            packing.copy(out, partial(_array_of, "prompt_tokens"), to_prompts=True)
-            packing.copy(out, partial(_array_of, "output_tokens"))
-        elif out.ndim == 1:
-            packing.fill(out, *runs.get(name, (0, absent)))
-            packing.copy(out, of)
-        else:  # Wide: no byte is written twice.
-            packing.copy(out, lambda columns: None, absent=0, to_prompts=True)
-            packing.copy(out, of, absent=absent)
+    return AssembledBatch(buffer, layout, others)
+
+
+def _per_token(
+    columns: Collection[str], token_arrays: Mapping[str, ArraySignature]
+) -> dict[str, ArraySignature]:
+    """The arrays of the batch that have a value for each token; the named ones last."""
+    dtypes = {"tokens": "<i4", "loss_mask": "|b1", "logprobs": "<f4"}
+    for name in columns:
+        dtype = array_fields().get(ON_REQUEST.get(name, ""))
+        if dtype is not None:
+            dtypes[name] = dtype
+    arrays = {name: ArraySignature(dtype, ()) for name, dtype in dtypes.items()}
+    return arrays | {TOKEN_ARRAY + name: of for name, of in sorted(token_arrays.items())}
+
+
+def _fill(packing: Packing, name: str, out: NDArray[Any], weight_steps: NDArray[np.int64]) -> None:
+    """Fills an array that has a value for each token."""
+    if name == "tokens":
+        packing.copy(out, partial(_array_of, "prompt_tokens"), to_prompts=True)
+        packing.copy(out, partial(_array_of, "output_tokens"))
+        return
+    prompt: Any = 0
+    output: Any = np.nan if np.issubdtype(out.dtype, np.inexact) else 0  # Of rows without.
+    match name:
+        case "loss_mask":
+            prompt, output = False, True
+        case "logprobs":
+            output = 0
+        case "token_weight_steps":
+            prompt, output = UNKNOWN_STEP, weight_steps
+    packing.fill(out, prompt, output)
+    packing.copy(out, partial(_array_of, name))
 
 
 def _array_of(name: str, columns: Columns) -> Ragged | None:
@@ -175,75 +173,59 @@ def _array_of(name: str, columns: Columns) -> Ragged | None:
     return columns.arrays.get(ON_REQUEST.get(name, name))
 
 
-class _Logged(NamedTuple):
-    """What the seal log has of each row; rewards float32 [n], weight steps int64 [n]."""
+def _logged(parts: Sequence[GroupRows], name: str, dtype: DTypeLike) -> NDArray[Any]:
+    """What the seal log has of each row under this name."""
+    of_groups = [getattr(part.group.segments, name)[part.logged] for part in parts]
+    return np.concatenate([np.empty(0, dtype), *of_groups], dtype=dtype)
 
-    uids: tuple[str, ...]
-    environments: tuple[str, ...]
-    stop_reasons: tuple[str, ...]
-    rewards: NDArray[np.float32]
-    weight_steps: NDArray[np.int64]
 
-    @classmethod
-    def of(cls, parts: Sequence[GroupRows]) -> _Logged:
-        uids: list[str] = []
-        environments: list[str] = []
-        reasons: list[str] = []
-        rewards: list[NDArray[Any]] = [np.empty(0)]
-        steps: list[NDArray[Any]] = [np.empty(0, np.int64)]
-        for part in parts:
-            group = part.group
-            segments, rows = group.segments, slice(group.first, group.first + group.group.rows)
-            uids += segments.uids[rows]
-            environments += [group.key.environment] * group.group.rows
-            rewards.append(segments.rewards[rows])
-            steps.append(segments.weight_steps[rows])
-            indexes = segments.stop_reason_idxs[rows].tolist()
-            reasons += [segments.stop_reasons[i] for i in indexes]
-        return cls(
-            tuple(uids),
-            tuple(environments),
-            tuple(reasons),
-            np.concatenate(rewards).astype(np.float32),
-            np.concatenate(steps),
-        )
+def _stop_reasons(parts: Sequence[GroupRows]) -> list[str]:
+    found = []
+    for part in parts:
+        segments = part.group.segments
+        indexes = segments.stop_reason_idxs[part.logged].tolist()
+        found += [segments.stop_reasons[index] for index in indexes]
+    return found
 
 
 def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:
     """The same number for the same uid, from 0 in the order of first sight."""
     numbers: dict[str, int] = {}
-    return np.fromiter([numbers.setdefault(u, len(numbers)) for u in uids], np.int32, len(uids))
+    return np.array([numbers.setdefault(uid, len(numbers)) for uid in uids], np.int32)
 
 
-def _components(spans: Sequence[RowSpan], rows: Sequence[int]) -> dict[str, NDArray[np.float32]]:
-    """Name to float32 [n] of the reward components that a row has; NaN where a row has none."""
-    tables: dict[int, NDArray[np.float32]] = {}
-    found: dict[str, NDArray[np.float32]] = {}
-    at = 0
-    for (columns, start, stop), count in zip(spans, rows, strict=True):
-        if (components := columns.rewards) is not None:
-            table = tables.get(id(columns))
-            if table is None:
-                table = tables[id(columns)] = np.full(
-                    (len(components.names), columns.rows), np.nan, np.float32
-                )
-                each = np.repeat(np.arange(columns.rows), np.diff(components.offsets))
-                table[components.indexes, each] = components.values
-            for name, values in zip(components.names, table, strict=True):
-                if name not in found:
-                    found[name] = np.full(sum(rows), np.nan, np.float32)
-                found[name][at : at + count] = values[start:stop]
-        at += count
-    return {name: found[name] for name in sorted(found) if not np.isnan(found[name]).all()}
+def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.float32]]:
+    """float32 [n] of each reward component that a row has; NaN where a row has none."""
+    found: defaultdict[str, list[float]] = defaultdict(lambda: [np.nan] * rows)
+    row = 0
+    for part in parts:
+        start, stop = part.span
+        if (components := part.columns.rewards) is not None:
+            ends = components.offsets[start : stop + 1].tolist()
+            span = slice(ends[0], ends[-1])
+            names = [components.names[index] for index in components.indexes[span].tolist()]
+            values = zip(names, components.values[span].tolist(), strict=True)
+            for at, count in enumerate(map(int.__sub__, ends[1:], ends), start=row):
+                for name, value in islice(values, count):
+                    found[name][at] = value
+        row += stop - start
+    return {_COMPONENT + name: np.array(found[name], np.float32) for name in sorted(found)}
 
 
-def _metadata(spans: Sequence[RowSpan]) -> list[str]:
-    return [
-        text for columns, start, stop in spans for text in columns.scalars["metadata"][start:stop]
-    ]
+def _metadata(parts: Sequence[GroupRows]) -> list[str]:
+    return [text for p in parts for text in p.columns.scalars["metadata"][slice(*p.span)]]
 
 
-def _taken(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
-    """Takes the arrays whose names begin so out of ``arrays``; without the prefix."""
-    names = [name for name in arrays if name.startswith(prefix)]
-    return {name.removeprefix(prefix): arrays.pop(name) for name in names}
+def _aligned(size: int) -> NDArray[np.uint8]:
+    """A buffer [size] with arbitrary contents."""
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % ALIGNMENT
+    return memory[start : start + size]
+
+
+def _views(buffer: NDArray[np.uint8], layout: Mapping[str, ArrayLayout]) -> dict[str, NDArray[Any]]:
+    """The arrays of a buffer, by name; nothing is copied."""
+    return {
+        name: np.ndarray(shape, dtype, buffer, start)
+        for name, (dtype, shape, start) in layout.items()
+    }

@@ -9,6 +9,7 @@ alone 1.57 (0.52). ``np.repeat`` makes the masks of rows without their own in 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,102 +17,95 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.schemas.columns import Columns, Ragged
+from rollstream.streams.folds.sampler.known import KnownGroup
 
-ArrayOf = Callable[[Columns], Ragged | None]
 
+class GroupRows(NamedTuple):
+    """A group, its slot in the batch, and the columns of its file."""
 
-class RowSpan(NamedTuple):
-    """Rows ``start`` to ``stop`` of a file's columns: those of a group."""
-
+    slot: int
+    group: KnownGroup
     columns: Columns
-    start: int
-    stop: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The group's first row among the columns, and the one after its last."""
+        start = self.group.group.row_start
+        return start, start + self.group.group.rows
+
+    @property
+    def logged(self) -> slice:
+        """The same rows among ``group.segments``."""
+        return slice(self.group.first, self.group.first + self.group.group.rows)
 
 
 class Packing(NamedTuple):
-    """Where each row of the batch lies, in tokens.
+    """Where each row of the batch lies, in tokens; the prompt comes first.
 
     Attributes:
-        spans: the groups' rows, in the order of the batch.
+        parts: the groups, in the order of the batch.
         prompts: int64 [n]: tokens of the prompt.
         outputs: int64 [n].
         offsets: int64 [n + 1].
-        middles: int64 [n]: where the output begins.
     """
 
-    spans: Sequence[RowSpan]
+    parts: Sequence[GroupRows]
     prompts: NDArray[np.int64]
     outputs: NDArray[np.int64]
     offsets: NDArray[np.int64]
-    middles: NDArray[np.int64]
 
     @classmethod
-    def of(cls, spans: Sequence[RowSpan]) -> Packing:
-        """One row after the other, the prompt first."""
-        prompts, outputs = (_lengths(spans, name) for name in ("prompt_tokens", "output_tokens"))
+    def of(
+        cls, parts: Sequence[GroupRows], prompts: NDArray[np.int64], outputs: NDArray[np.int64]
+    ) -> Packing:
+        """One row after the other."""
         offsets = np.zeros(len(prompts) + 1, np.int64)
         np.cumsum(prompts + outputs, out=offsets[1:])
-        return cls(spans, prompts, outputs, offsets, offsets[:-1] + prompts)
+        return cls(parts, prompts, outputs, offsets)
 
     def fill(self, out: NDArray[Any], prompt: Any, output: Any) -> None:
         """Sets every prompt token to ``prompt`` and every output token to ``output``, a value or
-        one a row; ``out`` has no trailing shape."""
+        one a row."""
         if np.ndim(output) == 0 and prompt == output:
             out.fill(prompt)
             return
         both = np.empty((len(self.prompts), 2), out.dtype)
         both[:, 0], both[:, 1] = prompt, output
         counts = np.stack((self.prompts, self.outputs), 1)
-        out[:] = np.repeat(both.reshape(-1), counts.reshape(-1))
+        each = np.repeat(both.reshape(-1), counts.reshape(-1))
+        out[...] = each.reshape(-1, *(1 for _ in out.shape[1:]))
 
     def copy(
-        self, out: NDArray[Any], of: ArrayOf, *, absent: Any = None, to_prompts: bool = False
+        self,
+        out: NDArray[Any],
+        array_of: Callable[[Columns], Ragged | None],
+        *,
+        to_prompts: bool = False,
     ) -> None:
-        """Copies each row's array to its output, or to its prompt; ``absent`` is the value where a
-        row has none, and None leaves what stands there."""
-        starts, stops = self.middles, self.offsets[1:]
-        if to_prompts:
-            starts, stops = self.offsets[:-1], self.middles
-        into, width = _bytes_of(out)
-        filler = memoryview(b"")
-        if absent is not None and len(starts):
-            longest = int((stops - starts).max())
-            filler = _bytes_of(np.full((longest, *out.shape[1:]), absent, out.dtype))[0]
+        """Copies each row's array to its output, or to its prompt; where a row has none, what
+        stands there stays."""
+        middles = self.offsets[:-1] + self.prompts
+        starts, stops = (self.offsets[:-1], middles) if to_prompts else (middles, self.offsets[1:])
+        width = out.itemsize * math.prod(out.shape[1:])
         begins, ends = (starts * width).tolist(), (stops * width).tolist()
-        sources: dict[int, memoryview] = {}
+        into, sources = _bytes_of(out), dict[int, memoryview]()
         row = 0
-        for columns, start, stop in self.spans:
-            ragged = of(columns)
+        for part in self.parts:
+            start, stop = part.span
+            ragged = array_of(part.columns)
             if ragged is None:
-                at, source = [0] * (stop - start + 1), filler
-            else:
-                at = (ragged.offsets[start : stop + 1] * width).tolist()
-                found = sources.get(id(ragged))
-                if found is None:
-                    found = sources[id(ragged)] = _bytes_of(ragged.values)[0]
-                source = found
-            first = at[0]
-            for last in at[1:]:
+                row += stop - start
+                continue
+            source = sources.get(id(ragged))
+            if source is None:
+                source = sources[id(ragged)] = _bytes_of(ragged.values)
+            first, *others = (ragged.offsets[start : stop + 1] * width).tolist()
+            for last in others:
                 if first != last:
                     into[begins[row] : ends[row]] = source[first:last]
-                elif absent is not None:
-                    into[begins[row] : ends[row]] = filler[: ends[row] - begins[row]]
                 first = last
                 row += 1
 
 
-def _bytes_of(array: NDArray[Any]) -> tuple[memoryview, int]:
-    """Its bytes, and how many there are to a token."""
-    width = array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, width
-
-
-def _lengths(spans: Sequence[RowSpan], name: str) -> NDArray[np.int64]:
-    """Of each row; int64 [n]."""
-    if not spans:
-        return np.empty(0, np.int64)
-    joined = [columns.arrays[name].offsets[start : stop + 1] for columns, start, stop in spans]
-    within = np.ones(sum(map(len, joined)), np.bool_)
-    within[np.cumsum([len(offsets) for offsets in joined]) - 1] = False
-    ends = np.concatenate(joined)
-    return np.subtract(ends[1:], ends[:-1])[within[:-1]]
+def _bytes_of(array: NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

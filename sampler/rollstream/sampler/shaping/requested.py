@@ -18,15 +18,8 @@ ON_REQUEST = {
 }
 """The schema's columns that a batch may have: its name in the batch, and in the schema. Every other
 name is that of an array which producers named."""
-
-
 TOKEN_ARRAY = "token_arrays/"
 """Sets names of token arrays apart from those of the schema's columns."""
-
-
-def source_of(name: str) -> str:
-    """The schema's column, or ``token_arrays/NAME``, that a column of a batch is made of."""
-    return ON_REQUEST.get(name) or TOKEN_ARRAY + name
 
 
 def column_names(columns: Sequence[str]) -> tuple[str, ...]:
@@ -43,18 +36,18 @@ def token_array_names(columns: Iterable[str]) -> list[str]:
 
 
 def agreed_signatures(
-    columns: Iterable[str], of_files: Collection[Mapping[str, ArraySignature]]
+    names: Iterable[str], of_files: Iterable[Mapping[str, ArraySignature]]
 ) -> dict[str, ArraySignature]:
-    """Dtype and trailing shape of each named array that is asked for, over the files of a batch.
+    """Dtype and trailing shape of each of these named arrays, over the files of a batch.
 
     Raises:
         InvalidRequest: no file has an array of that name, or they differ.
     """
-    agreed = {}
-    for name in token_array_names(columns):
-        found = sorted({of[name] for of in of_files if name in of})
+    files, agreed = list(of_files), {}
+    for name in names:
+        found = sorted({of[name] for of in files if name in of})
         if not found:
-            there = sorted(set().union(*of_files))
+            there = sorted(set().union(*files))
             raise InvalidRequest(
                 f"columns names {name!r}, which is none of {list(ON_REQUEST)} and no token array "
                 f"of this batch's groups; they have {there}. Ask for the step again with one of "
