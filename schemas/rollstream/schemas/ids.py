@@ -47,7 +47,7 @@ class GroupKey(NamedTuple):
 def group_id(key: GroupKey, uids: Iterable[str]) -> str:
     """Deterministic: a function of the key and the sorted member uids; 32 hexadecimal digits."""
     parts = [part.encode() for part in (*map(str, key), *sorted(uids))]
-    framed = [piece for part in parts for piece in (len(part).to_bytes(4, "little"), part)]
+    framed = [len(part).to_bytes(4, "little") + part for part in parts]
     return hashlib.blake2b(b"".join(framed), digest_size=16).hexdigest()
 
 

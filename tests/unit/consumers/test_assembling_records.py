@@ -11,7 +11,7 @@ import pytest
 
 from harness.assembling import NO_BOUND, Drive, rows_of
 from harness.rollouts import make_dispatched, make_entry, make_failed, members
-from rollstream.consumers.assembling.decisions import SourceRun, values_of
+from rollstream.consumers.assembling.decisions import NO_SEGMENT, SourceRun, values_of
 from rollstream.schemas.ingest.entry import Entry
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SettleReason
@@ -90,6 +90,16 @@ def test_what_an_earlier_owner_settled_is_no_duplicate_of_itself() -> None:
     assert drive.settled() == {(plan_of_twice, 0): SettleReason.DUPLICATE}
 
 
+def test_what_was_settled_before_may_be_read_while_a_flush_is_on_its_way() -> None:
+    drive = Drive()
+    drive.add(*members(2, example_id="x"))
+    plan = drive.plan(NO_BOUND, NO_BOUND)
+    assert plan is not None
+    drive.assembler.skip(1, drive.now_us, 3)
+    drive.assembler.commit(plan)
+    assert (plan.watermark, drive.assembler.decided.watermark) == (1, 2)
+
+
 def test_a_dispatch_and_a_failure_count_in_the_order_of_the_entries_of_their_record() -> None:
     drive = Drive()
     named: dict[str, Any] = {"group_uid": "g", "group_size": 3}
@@ -102,6 +112,13 @@ def test_a_dispatch_and_a_failure_count_in_the_order_of_the_entries_of_their_rec
     assert drive.members() == [("a",)]
     assert drive.settled() == {(0, 0): SettleReason.DISPATCHED, (0, 2): SettleReason.FAILED}
     assert drive.assembler.pending.entries == 1
+
+
+def test_a_dispatch_is_no_duplicate_of_another() -> None:
+    drive = Drive()
+    drive.segments_seen |= {"", ("", NO_SEGMENT)}  # As of dispatches that were settled before.
+    drive.add(make_dispatched(group_uid="g", group_size=2), *_named("a", "b", group_uid="g"))
+    assert drive.settled() == {(0, 0): SettleReason.DISPATCHED}
 
 
 def test_a_failure_that_is_said_twice_counts_once() -> None:
@@ -241,7 +258,7 @@ def reachable(drive: Drive) -> int:
         found.update((id(record), record) for record in records)
 
     for group in assembler.pending.by_key.values():
-        add(held.record for held, _, _ in group.complete_runs())
+        add(held.record for held, _, _ in group.runs)
         add(row.held.record for chain in group.chains.values() for row in chain.rows())
     plan = drive.plan(NO_BOUND, NO_BOUND)
     for decision in () if plan is None else plan.decisions:

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import repeat
 from operator import itemgetter
+from typing import Any
 
 from rollstream.consumers.assembling.decisions import (
     NO_SEGMENT,
@@ -45,10 +46,10 @@ from rollstream.consumers.assembling.pending import (
     PendingEntry,
     PendingGroup,
     PendingKey,
-    group_key,
 )
 from rollstream.runtime.config.sections import EnvironmentConfig
-from rollstream.schemas.ids import SegmentId
+from rollstream.schemas.ids import GroupKey, SegmentId
+from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
 
@@ -58,8 +59,9 @@ from rollstream.schemas.reasons import SealReason, SettleReason
 # later group waits for that group.
 LAG_ENTRIES_MAX = 1_000_000
 _LOST_AT_ONCE = 1_024  # Lost entries in one decision, so that a flush stays within its bounds.
+_FAILED = EntryKind.FAILED.value
 _shared_values = itemgetter("group_size", "policy_version", "split", "lineage", "replica_id")
-_Runs = Sequence[tuple[HeldRecord, int, int]]
+_Runs = Sequence[Sequence[Any]]
 
 
 class Assembler:
@@ -92,8 +94,8 @@ class Assembler:
         self.entries = 0
         self.now_us = 0
         self.pending = PendingGroups(config)
-        self.held = HeldRecords(config.max_pending_bytes)
         self.decided = DecisionQueue(watermark)
+        self.held = HeldRecords(config.max_pending_bytes, self.decided.hold)
         self._environment = environment
         self._strict = config.grouping == "strict"
         self._target = config.target_group_size
@@ -121,7 +123,6 @@ class Assembler:
         while self.held.crowded():
             if not self.held.copy_out():
                 self._expire_oldest()
-        self.decided.hold(self.held.take_freed())
 
     def unreadable(self, offset: int, timestamp_us: int) -> None:
         """The next record cannot be read: it counts as one entry."""
@@ -208,25 +209,24 @@ class Assembler:
         for entry, (kind, uid, group_uid, example_id, idx, is_last, of) in enumerate(columns):
             self.entries += 1
             if passed and (entry in settled or entry in unreadable):
-                self._pass_over(
-                    PendingEntry(held, entry), SettleReason.UNREADABLE, entry in settled
-                )
+                row = PendingEntry(held, entry)
+                self._pass_over(row, SettleReason.UNREADABLE, entry in settled)
                 continue
             group_size, version, split, lineage, replica_id = shared[of]
             if kind:
-                self._add_control(held, entry, uid, (group_uid, example_id), group_size)
-                continue
+                uid, idx = uid if kind == _FAILED else "", NO_SEGMENT  # noqa: PLW2901
             segment = (uid, idx) if idx else uid  # As `segment_id`, without a call for each.
-            if segment in uncommitted or seen(segment):
-                self._pass_over(PendingEntry(held, entry, uid, idx), SettleReason.DUPLICATE)
-                continue
-            uncommitted.add(segment)
-            named: PendingKey = (group_uid, example_id)
-            inferred = ("", example_id, version if strict else "", split, lineage)
-            key = named if group_uid else inferred
+            if uid:
+                if segment in uncommitted or seen(segment):
+                    self._pass_over(PendingEntry(held, entry, uid, idx), SettleReason.DUPLICATE)
+                    continue
+                uncommitted.add(segment)
             chain = pending.chains.get(uid) if pending.chains else None
-            if accepted is not None and version not in accepted:
-                self._reject(PendingEntry(held, entry, uid, idx), chain, key, group_size)
+            key: PendingKey = (group_uid, example_id)
+            if not group_uid:
+                key = ("", example_id, version if strict else "", split, lineage)
+            if kind or (accepted is not None and version not in accepted):
+                self._add_rowless(PendingEntry(held, entry, uid, idx), chain, key, group_size)
                 continue
             group = by_key.get(key) if chain is None else chain.group
             if group is None:
@@ -280,70 +280,47 @@ class Assembler:
             group.replicas[replica_id] = taken + 1
         return True
 
-    def _reject(
-        self, segment: PendingEntry, chain: Chain | None, key: PendingKey, group_size: int
+    def _add_rowless(
+        self, entry: PendingEntry, chain: Chain | None, key: PendingKey, group_size: int
     ) -> None:
-        """The segment's policy version is not accepted."""
-        group = self._named_group(chain, key, group_size)
-        if group is None:
-            self._pass_over(segment, SettleReason.VERSION_REJECTED)
-        else:
-            self._fail_member(segment, group, chain, SettleReason.VERSION_REJECTED)
-
-    def _named_group(
-        self, chain: Chain | None, key: PendingKey, group_size: int
-    ) -> PendingGroup | None:
-        """The group of the trajectory, or the one that the producer named; it may begin now."""
-        if chain is not None:
-            return chain.group
-        group_uid, *_ = key
-        if not group_uid:
-            return None
-        return self.pending.by_key.get(key) or self._begin(key, group_size)
-
-    def _fail_member(
-        self, segment: PendingEntry, group: PendingGroup, chain: Chain | None, reason: SettleReason
-    ) -> None:
-        """The segment, and what there is of its trajectory, are settled with the group, which
-        lacks that member for ever."""
-        if chain is not None:
-            self._drop_chain(segment.uid, chain, reason)
-        if segment.uid not in group.failed_uids:
-            group.failed += 1
-            group.failed_uids.add(segment.uid)
-        self._settle_with(group, segment, reason)
-
-    def _add_control(
-        self, held: HeldRecord, entry: int, uid: str, named: PendingKey, group_size: int
-    ) -> None:
-        """A dispatch, or a failure, of the group that is ``named``: group_uid and example_id."""
-        failure = held.record.failures.get(entry)
-        if failure is None:
-            control, reason, failed = PendingEntry(held, entry), SettleReason.DISPATCHED, 0
-        else:
-            control = PendingEntry(held, entry, uid, NO_SEGMENT)
+        """A dispatch, a failure, or a segment whose policy version is not accepted: settled with
+        the group of its trajectory, or the one that the producer named, which may begin now."""
+        failure = entry.held.record.failures.get(entry.entry)
+        reason, failed = SettleReason.VERSION_REJECTED, 1
+        if failure is not None:
             reason, failed = SettleReason.FAILED, failure.count
-        uid = control.uid
-        if uid:
-            # A member fails once, however often it is reported and for whatever reasons.
-            report = (uid, NO_SEGMENT)
-            if report in self._uncommitted or self._seen(report):
-                self._pass_over(control, SettleReason.DUPLICATE)
-                return
-            self._uncommitted.add(report)
-        chain = self.pending.chains.get(uid) if uid else None
-        group = self._named_group(chain, named, group_size)
+        elif not entry.uid:
+            reason, failed = SettleReason.DISPATCHED, 0
+        group = None
+        if chain is not None:
+            group = chain.group
+        elif key[0]:
+            group = self.pending.by_key.get(key) or self._begin(key, group_size)
         if group is None:
-            self._pass_over(control, reason)  # Its inferred group is unknown.
+            self._pass_over(entry, reason)  # Its inferred group is unknown.
             return
         group.size = max(group.size, group_size)
+        if failed:
+            self._fail_member(entry, group, chain, reason, failed)
+        else:
+            self._settle_with(group, entry, reason)
+
+    def _fail_member(
+        self,
+        entry: PendingEntry,
+        group: PendingGroup,
+        chain: Chain | None,
+        reason: SettleReason,
+        count: int = 1,
+    ) -> None:
+        """The entry, and what there is of its trajectory, are settled with the group, which lacks
+        so many members for ever. A member fails once, for whatever reasons."""
         if chain is not None:
-            self._drop_chain(uid, chain, SettleReason.FAILED)
-        if uid not in group.failed_uids:
-            group.failed += failed
-        if uid:
-            group.failed_uids.add(uid)
-        self._settle_with(group, control, reason)
+            self._drop_chain(entry.uid, chain, reason)
+        if entry.uid not in group.failed_uids:
+            group.failed += count
+            group.failed_uids.add(entry.uid)
+        self._settle_with(group, entry, reason)
 
     def _settle_with(self, group: PendingGroup, entry: PendingEntry, reason: SettleReason) -> None:
         """The entry is settled together with the group."""
@@ -405,7 +382,7 @@ class Assembler:
             chain = pending.next_expired_chain(now_us, lag_limit)
             if chain is None:
                 return
-            self._settle_expired((), [(r.held, r.entry, r.entry + 1) for r in chain.rows()])
+            self._settle_expired((), _runs_of(chain))
 
     def _expire_oldest(self) -> None:
         """A bound is exceeded: the oldest group expires. Reading goes on, for the members that
@@ -425,33 +402,32 @@ class Assembler:
     def _seal(self, group: PendingGroup, reason: SealReason) -> None:
         """Decides the group; where every member failed, its settlements alone."""
         self.pending.remove(group)
-        runs = list(group.complete_runs())
         due = None
-        if runs:
-            sources = [held.source(first, stop) for held, first, stop in runs]
+        if group.runs:
+            group_uid, example_id, *inferred = group.key
             due = DueGroup(
-                group_key(self._environment, sources[0], self._strict),
+                GroupKey(self._environment, example_id, 0, "".join(inferred[:1]), group_uid),
                 group.split,
                 reason,
                 group.failed,
-                sources,
+                _sources(group.runs),
                 group.signatures,
                 group.first_ts,
             )
-        self._decide(due, group.settlements, (), runs)
+        self._decide(due, group.settlements, (), group.runs)
         if group.chains:
             self.pending.move_chains(group, self._begin(group.key, group.size))
 
     def _expire(self, group: PendingGroup) -> None:
         self.pending.remove(group)
-        runs = list(group.complete_runs())
+        runs = group.runs
         for uid, chain in group.chains.items():
             del self.pending.chains[uid]
-            runs += [(row.held, row.entry, row.entry + 1) for row in chain.rows()]
+            runs += _runs_of(chain)
         self._settle_expired(group.settlements, runs)
 
     def _settle_expired(self, settlements: Iterable[Settlement], runs: _Runs) -> None:
-        sources = [held.source(first, stop) for held, first, stop in runs]
+        sources = _sources(runs)
         settled = list(settlements)
         for source in sources:
             uids, idxs = (values_of((source,), name) for name in ("rollout_uid", "segment_idx"))
@@ -469,11 +445,19 @@ class Assembler:
         runs: _Runs,
     ) -> None:
         """``runs`` are the rows that are written, and pending no more."""
-        entries, size, release = len(settled), 0, self.held.release
+        entries, size = len(settled), 0
         for held, first, stop in runs:
-            size += release(held, first, stop)
+            size += held.record.size * (stop - first) // held.record.count
             if group is not None:
                 entries += stop - first
-        self.decided.append(
-            Decision(group, settled, incomplete, entries, size), self.held.take_freed()
-        )
+        self.decided.append(Decision(group, settled, incomplete, entries, size))
+        for held, first, stop in runs:
+            self.held.release(held, first, stop)
+
+
+def _sources(runs: _Runs) -> list[SourceRun]:
+    return [held.source(first, stop) for held, first, stop in runs]
+
+
+def _runs_of(chain: Chain) -> list[list[Any]]:
+    return [[row.held, row.entry, row.entry + 1] for row in chain.rows()]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.ids import GroupKey, SegmentId, segment_id
-from rollstream.schemas.ingest.gather import Run, signatures
+from rollstream.schemas.ingest.gather import Run
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
 
@@ -96,7 +96,6 @@ class Plan(NamedTuple):
     """The oldest decisions that fit into one flush; they stay in the queue until ``commit``.
 
     Attributes:
-        number: counts plans, so that a stale one cannot be committed.
         watermark: the low watermark once the plan is committed.
         touched: how many entries each offset has of which the plan settles any; offsets rise.
         settled: how many of these it settles.
@@ -104,14 +103,12 @@ class Plan(NamedTuple):
         entries: how many it settles.
     """
 
-    number: int
     decisions: tuple[Decision, ...]
     watermark: int
     touched: Mapping[int, int]
     settled: Mapping[int, int]
     now_us: int
     entries: int
-    size: int
 
 
 def values_of(runs: Iterable[SourceRun], name: str) -> list[Any]:
@@ -119,16 +116,13 @@ def values_of(runs: Iterable[SourceRun], name: str) -> list[Any]:
     return list(chain.from_iterable(run.record.values(name)[run.first : run.stop] for run in runs))
 
 
-def shared_of(runs: Iterable[SourceRun]) -> Iterator[tuple[Mapping[str, Any], int]]:
-    """What segments of these runs have in common (``IngestRecord.header["shared"]``), and how many
-    have it: each combination of a run once."""
+def shared_of(runs: Iterable[SourceRun]) -> Iterator[Mapping[str, Any]]:
+    """What segments of these runs have in common (``IngestRecord.header["shared"]``): each
+    combination of a run once."""
     for record, first, stop, _, _ in runs:
         shared = record.header["shared"]
-        if len(shared) == 1:
-            yield shared[0], stop - first
-        else:
-            for index, number in Counter(record.shared_indexes[first:stop]).items():
-                yield shared[index], number
+        for index in {*record.shared_indexes[first:stop]}:
+            yield shared[index]
 
 
 def entries_of(decisions: Iterable[Decision]) -> Iterator[tuple[int, int]]:
@@ -143,13 +137,10 @@ def entries_of(decisions: Iterable[Decision]) -> Iterator[tuple[int, int]]:
 
 def segments_of(decision: Decision) -> Iterator[SegmentId]:
     """The segments that a decision settles; a duplicate settles none."""
-    for run in _rows(decision):
-        uids = run.record.values("rollout_uid")[run.first : run.stop]
-        if run.record.header["segment_idx"]:
-            idxs = run.record.values("segment_idx")[run.first : run.stop]
-            yield from map(segment_id, uids, idxs)
-        else:
-            yield from uids  # As `segment_id` names a first segment.
+    for record, first, stop, _, _ in _rows(decision):
+        uids = record.values("rollout_uid")[first:stop]
+        idxs = record.values("segment_idx")[first:stop] if record.header["segment_idx"] else ()
+        yield from map(segment_id, uids, idxs) if idxs else uids
     for reason, _, _, uid, idx in decision.settled:
         if uid and reason is not SettleReason.DUPLICATE:
             yield segment_id(uid, idx)
@@ -159,31 +150,22 @@ def event_bytes(decision: Decision) -> int:
     """An upper bound of what the decision adds to a flush event. Names are counted in full, since
     producers choose how long they are."""
     total = _ENTRY_EVENT_BYTES * decision.entries
-    if decision.settled:
-        total += _utf8_bytes(settlement.rollout_uid for settlement in decision.settled)
+    names = [settlement.rollout_uid for settlement in decision.settled]
     if decision.incomplete:
-        versions = set(values_of(decision.incomplete, "policy_version"))
-        arrays = {tuple(signatures([run.gathered]).items()) for run in decision.incomplete}
-        total += _FILE_EVENT_BYTES * len(versions) * len(arrays)
+        total += _FILE_EVENT_BYTES * len(names)
     group = decision.group
     if group is not None:
-        shared = list(shared_of(group.runs))
-        lineages = {one["lineage"] for one, _ in shared}  # One of them is repeated.
-        of_group = (*lineages, group.key.example_id, group.key.group_uid, group.split)
         total += _GROUP_EVENT_BYTES
-        total += _utf8_bytes(chain(of_group, values_of(group.runs, "rollout_uid")))
-        for one, number in shared:
-            total += number * _utf8_bytes((one["replica_id"], one["stop_reason"]))
-    return total
+        names += (group.key.example_id, group.key.group_uid, group.split)
+        names += values_of(group.runs, "rollout_uid")
+        for one in shared_of(group.runs):
+            names += (one["lineage"], one["replica_id"], one["stop_reason"])
+    joined = "".join(names)
+    return total + (len(joined) if joined.isascii() else len(joined.encode()))
 
 
 def _rows(decision: Decision) -> Sequence[SourceRun]:
     return () if decision.group is None else decision.group.runs
-
-
-def _utf8_bytes(names: Iterable[str]) -> int:
-    text = "".join(names)
-    return len(text) if text.isascii() else len(text.encode())
 
 
 class DecisionQueue:
@@ -203,7 +185,6 @@ class DecisionQueue:
         self.held = 0
         self._queue: deque[Decision] = deque()
         self._held: deque[int] = deque()  # Bytes that are kept until this decision is committed.
-        self._plans = 0
         self._end = watermark
         # Of offsets from the watermark to the end that have an unsettled entry.
         self._counts: dict[int, int] = {}  # Entries.
@@ -221,13 +202,12 @@ class DecisionQueue:
         elif offset == self.watermark:
             self.watermark = self._next_unsettled({})
 
-    def append(self, decision: Decision, held: int = 0) -> None:
-        """Adds the newest decision; ``held`` as ``hold`` takes it."""
+    def append(self, decision: Decision) -> None:
+        """Adds the newest decision."""
         self._queue.append(decision)
         self._held.append(0)
         self.entries += decision.entries
         self.size += decision.size
-        self.hold(held)
 
     def hold(self, size: int) -> None:
         """Records of so many bytes are kept by nothing but decisions of this queue, if any."""
@@ -239,41 +219,35 @@ class DecisionQueue:
         """The oldest decisions within these bounds (always one at least); None without any. The
         same come again until they are committed. ``now_us`` is log time."""
         decisions: list[Decision] = []
+        settled: defaultdict[int, int] = defaultdict(int)
         entries = size = event_size = 0
         for decision in self._queue:
-            entries += decision.entries
             size += decision.size
             event_size += event_bytes(decision)
-            over = entries > entries_max or size > size_max or event_size > EVENT_BYTES_MAX
-            if decisions and over:
-                entries -= decision.entries
-                size -= decision.size
+            over = size > size_max or event_size > EVENT_BYTES_MAX
+            if decisions and (over or entries + decision.entries > entries_max):
                 break
+            entries += decision.entries
             decisions.append(decision)
+            for _, first, stop, offset, _ in _rows(decision):
+                settled[offset] += stop - first
+            for settlement in decision.settled:
+                settled[settlement.offset] += 1
         if not decisions:
             return None
-        settled = _settled_by_offset(decisions)
-        return Plan(
-            self._plans,
-            tuple(decisions),
-            self._next_unsettled(settled),
-            {offset: self._counts[offset] for offset in sorted(settled)},
-            settled,
-            now_us,
-            entries,
-            size,
-        )
+        touched = {offset: self._counts[offset] for offset in sorted(settled)}
+        watermark = self._next_unsettled(settled)
+        return Plan(tuple(decisions), watermark, touched, settled, now_us, entries)
 
     def commit(self, plan: Plan) -> None:
-        """Removes what a confirmed plan settled, and moves the watermark."""
-        assert plan.number == self._plans, "a plan is committed once, the newest only"
-        self._plans += 1
+        """Removes what a confirmed plan settled, and moves the watermark: as far as the plan's, or
+        further where what was read since then had been settled before."""
         for decision in plan.decisions:
-            first = self._queue.popleft()
-            assert first is decision, "decisions are committed in order"
+            stale = not self._queue or self._queue.popleft() is not decision
+            assert not stale, "a plan is committed once, the newest only"
             self.held -= self._held.popleft()
-        self.entries -= plan.entries
-        self.size -= plan.size
+            self.entries -= decision.entries
+            self.size -= decision.size
         for offset, number in plan.settled.items():
             settled = self._settled.get(offset, 0) + number
             count = self._counts[offset]
@@ -284,7 +258,7 @@ class DecisionQueue:
                 del self._counts[offset]
                 self._settled.pop(offset, None)
         self.watermark = self._next_unsettled({})
-        assert self.watermark == plan.watermark, (self.watermark, plan.watermark)
+        assert self.watermark >= plan.watermark, (self.watermark, plan.watermark)
 
     def _next_unsettled(self, further: Mapping[int, int]) -> int:
         """The watermark, where so many further entries of these offsets were settled."""
@@ -295,15 +269,3 @@ class DecisionQueue:
                 break
             watermark += 1
         return watermark
-
-
-def _settled_by_offset(decisions: Collection[Decision]) -> dict[int, int]:
-    """How many entries of each offset the decisions settle."""
-    found: dict[int, int] = {}
-    for decision in decisions:
-        for _, first, stop, offset, _ in _rows(decision):
-            found[offset] = found.get(offset, 0) + stop - first
-        for settlement in decision.settled:
-            offset = settlement.offset
-            found[offset] = found.get(offset, 0) + 1
-    return found

@@ -14,16 +14,15 @@ producer does not say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from rollstream.consumers.assembling.decisions import Settlement, SourceRun
+from rollstream.consumers.assembling.decisions import Settlement
 from rollstream.consumers.assembling.held import HeldRecord
 from rollstream.schemas.columns import ArraySignature
-from rollstream.schemas.ids import GroupKey, prefix_hash
+from rollstream.schemas.ids import prefix_hash
 from rollstream.schemas.reasons import SettleReason
 
 PendingKey = tuple[str, ...]
@@ -51,15 +50,6 @@ class PendingEntry(NamedTuple):
         record, index = self.held.record, self.held.index(self.entry)
         run = record.arrays.get(name)
         return memoryview(b"") if run is None else record.bytes_of(run, index, index + 1)
-
-
-def group_key(environment: str, run: SourceRun, strict: bool) -> GroupKey:
-    """The key of the sealed group that begins with this run."""
-    record, first = run.record, run.first
-    group_uid, example_id = (record.values(name)[first] for name in ("group_uid", "example_id"))
-    shared = record.header["shared"][record.shared_indexes[first]]
-    version = "" if group_uid or not strict else shared["policy_version"]
-    return GroupKey(environment, example_id, 0, version, group_uid)
 
 
 class ChainState(Enum):
@@ -126,8 +116,8 @@ class PendingGroup:
     Attributes:
         size: members, complete or failed, at which the group is full.
         first_entry, first_ts: of the entry that it began with, counted over all that were read.
-        runs: the rows of complete members, three values a run: the held record, the number of the
-            first entry, and the one behind the last.
+        runs: the rows of complete members: the held record, the number of the first entry, and the
+            one behind the last.
         members: how many members are complete.
         failed: how many members will never come.
         failed_uids: the failed members whose uid is known.
@@ -144,7 +134,7 @@ class PendingGroup:
     size: int
     first_entry: int
     first_ts: int
-    runs: list[Any] = field(default_factory=list)
+    runs: list[list[Any]] = field(default_factory=list)
     members: int = 0
     failed: int = 0
     failed_uids: set[str] = field(default_factory=set)
@@ -159,16 +149,10 @@ class PendingGroup:
     def append(self, held: HeldRecord, entry: int) -> None:
         """Adds a row of a complete member."""
         runs = self.runs
-        if runs and runs[-1] == entry and runs[-3] is held:
-            runs[-1] = entry + 1
+        if runs and runs[-1][0] is held and runs[-1][2] == entry:
+            runs[-1][2] = entry + 1
         else:
-            runs += (held, entry, entry + 1)
-
-    def complete_runs(self) -> Iterator[tuple[HeldRecord, int, int]]:
-        """The rows of complete members: the held record, and its entries from the one number to
-        before the other."""
-        flat = iter(self.runs)
-        return zip(flat, flat, flat, strict=True)
+            runs.append([held, entry, entry + 1])
 
     def agrees(self, row: PendingEntry) -> bool:
         """Whether the segment's named arrays have the dtypes and trailing shapes that the group's

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollstream.consumers.assembling import DueGroup, Plan, Settlement
 from rollstream.consumers.assembling.decisions import SourceRun, shared_of, values_of
@@ -26,7 +27,7 @@ from rollstream.schemas.ingest.gather import Run, gather, signatures
 from rollstream.store import Pieces, Provenance, encode_rows
 from rollstream.store.layout import GROUPS, INCOMPLETE, rows_path
 
-_FileKey = tuple[str, tuple[tuple[str, ArraySignature], ...]]
+_FileKey = tuple[str, frozenset[tuple[str, ArraySignature]]]
 """What all rows of a file have in common: their policy version and the types of named arrays."""
 _TRAJECTORY = 0  # Groups hold whole trajectories; their files are named by the first segment.
 
@@ -49,31 +50,39 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
     """Hands each file of a flush, path and bytes, to ``put`` as soon as it is encoded, and returns
     the event that names them. One file a policy version; but rows whose named arrays have other
     dtypes, trailing shapes or names are in a file of their own."""
-    by_file: dict[_FileKey, list[DueGroup]] = {}
+    due: dict[_FileKey, list[DueGroup]] = {}
+    incomplete: dict[_FileKey, list[SourceRun]] = {}
     for decision in plan.decisions:
         group = decision.group
         if group is not None:
-            versions = {one["policy_version"] for one, _ in shared_of(group.runs)}
+            versions = {one["policy_version"] for one in shared_of(group.runs)}
             version = versions.pop() if len(versions) == 1 else ids.MIXED_POLICY
-            by_file.setdefault(_file_key(version, group.signatures), []).append(group)
-    writer = _Writer(GROUPS, target, put)
+            due.setdefault((version, frozenset(group.signatures.items())), []).append(group)
+        for run in decision.incomplete:
+            for version, part in _by_version(run):
+                key = (version, frozenset(signatures([part.gathered]).items()))
+                incomplete.setdefault(key, []).append(part)
+    sealed, kept = _Files(GROUPS, target, put), _Files(INCOMPLETE, target, put)
     groups: list[SealedGroup] = []
-    parts: list[_Rows] = []
-    for (version, _), due in by_file.items():
-        rows = _Rows.of([run for group in due for run in group.runs])
-        sizes = [sum(run.stop - run.first for run in group.runs) for group in due]
-        starts = [0, *accumulate(sizes[:-1])]
-        digests = digest.row_digests(rows.columns, starts)
-        sealed = _sealed_groups(due, version, len(writer.files), starts, sizes, rows, digests)
-        writer.write(version, rows, [group.group_id for group in sealed for _ in range(group.rows)])
-        groups += sealed
-        parts.append(rows)
+    parts: list[tuple[Columns, Provenance]] = []
+    for (version, _), of_file in due.items():
+        columns, *places = _rows(run for group in of_file for run in group.runs)
+        described = _sealed_groups(of_file, version, len(sealed.files), columns)
+        groups += described
+        group_ids = [group.group_id for group in described for _ in range(group.rows)]
+        provenance = Provenance(group_ids, target.address, target.epoch, *places)
+        sealed.write(version, columns, provenance)
+        parts.append((columns, provenance))
+    for (version, _), runs in incomplete.items():
+        columns, *places = _rows(runs)
+        provenance = Provenance([""] * columns.rows, target.address, target.epoch, *places)
+        kept.write(version, columns, provenance)
     return Flushed(
         epoch=target.epoch,
         nonce=target.nonce,
         now_ts=plan.now_us,
         watermark=plan.watermark,
-        files=tuple(writer.files),
+        files=tuple(sealed.files),
         groups=tuple(groups),
         segments=_sealed_segments(parts),
         settled=_by_reason(s for decision in plan.decisions for s in decision.settled),
@@ -81,38 +90,27 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
             offsets=np.array(list(plan.touched), np.int64),
             counts=np.array(list(plan.touched.values()), np.int32),
         ),
-        incomplete=_write_incomplete(plan, target, put),
+        incomplete=tuple(kept.files),
     )
 
 
-def _file_key(version: str, signatures: Mapping[str, ArraySignature]) -> _FileKey:
-    return version, tuple(sorted(signatures.items()))
+def _rows(runs: Iterable[SourceRun]) -> tuple[Columns, NDArray[np.int64], NDArray[np.int32]]:
+    """The rows of a file; and where each stands in the log: offsets and entries."""
+    joined: list[Run] = []
+    offsets: list[int] = []
+    entries: list[int] = []
+    for record, first, stop, offset, entry in runs:
+        number = stop - first
+        if joined and joined[-1].record is record and joined[-1].stop == first:
+            joined[-1] = Run(record, joined[-1].first, stop)
+        else:
+            joined.append(Run(record, first, stop))
+        offsets += [offset] * number
+        entries += range(entry, entry + number)
+    return gather(joined), np.array(offsets, np.int64), np.array(entries, np.int32)
 
 
-class _Rows(NamedTuple):
-    """Rows of one file, and where each stands in the log: lists of offsets and of entries."""
-
-    columns: Columns
-    offsets: list[int]
-    entries: list[int]
-
-    @classmethod
-    def of(cls, runs: Sequence[SourceRun]) -> _Rows:
-        joined: list[Run] = []
-        offsets: list[int] = []
-        entries: list[int] = []
-        for record, first, stop, offset, entry in runs:
-            number = stop - first
-            if joined and joined[-1].record is record and joined[-1].stop == first:
-                joined[-1] = Run(record, joined[-1].first, stop)
-            else:
-                joined.append(Run(record, first, stop))
-            offsets += [offset] * number
-            entries += range(entry, entry + number)
-        return cls(gather(joined), offsets, entries)
-
-
-class _Writer:
+class _Files:
     """Encodes the files of one kind, and names them."""
 
     def __init__(
@@ -120,21 +118,13 @@ class _Writer:
     ) -> None:
         self.files: list[SealedFile] = []
         self._kind, self._target, self._put = kind, target, put
-        self._names: Counter[str] = Counter()
+        self._versions: Counter[str] = Counter()
 
-    def write(self, version: str, rows: _Rows, group_ids: Sequence[str]) -> None:
-        target, columns = self._target, rows.columns
-        provenance = Provenance(
-            group_ids,
-            target.address,
-            target.epoch,
-            np.array(rows.offsets, np.int64),
-            np.array(rows.entries, np.int32),
-        )
+    def write(self, version: str, columns: Columns, provenance: Provenance) -> None:
+        target, number = self._target, self._versions[version]
+        self._versions[version] += 1
         data = encode_rows(columns, provenance, compression=target.compression)
-        used = self._names[version]
-        self._names[version] += 1
-        name = f"{target.name}-{used}" if used else target.name
+        name = f"{target.name}-{number}" if number else target.name
         environment = target.address.environment
         path = rows_path(self._kind, environment, version, _TRAJECTORY, target.epoch, name)
         self.files.append(
@@ -144,56 +134,39 @@ class _Writer:
 
 
 def _sealed_groups(
-    due: Sequence[DueGroup],
-    version: str,
-    file: int,
-    starts: Sequence[int],
-    sizes: Sequence[int],
-    rows: _Rows,
-    digests: Sequence[bytes],
+    due: Sequence[DueGroup], version: str, file: int, columns: Columns
 ) -> list[SealedGroup]:
-    scalars: Mapping[str, Any] = rows.columns.scalars
+    scalars: Mapping[str, Any] = columns.scalars
     uids, lineages = scalars["rollout_uid"], scalars["lineage"]
     steps, epochs = scalars["weight_step"].tolist(), scalars["policy_epoch"].tolist()
+    ends = accumulate((sum(run.stop - run.first for run in group.runs) for group in due), initial=0)
+    bounds = list(pairwise(ends))
+    digests = digest.row_digests(columns, [start for start, _ in bounds])
     sealed = []
-    for group, start, size, rows_digest in zip(due, starts, sizes, digests, strict=True):
-        oldest = min(range(start, start + size), key=steps.__getitem__)
+    for group, (start, stop), rows_digest in zip(due, bounds, digests, strict=True):
+        of_rows = steps[start:stop]
+        step = min(of_rows)
+        oldest = start + of_rows.index(step)
         sealed.append(
             SealedGroup(
-                group_id=ids.group_id(group.key, set(uids[start : start + size])),
+                group_id=ids.group_id(group.key, set(uids[start:stop])),
                 group_uid=group.key.group_uid,
                 example_id=group.key.example_id,
                 lineage=lineages[oldest],
                 policy_version=version,
                 policy_epoch=epochs[oldest],
-                weight_step=steps[oldest],
+                weight_step=step,
                 segment_idx=_TRAJECTORY,
                 split=group.split,
                 seal_reason=group.reason,
                 failed_members=group.failed_members,
                 file=file,
                 row_start=start,
-                rows=size,
+                rows=stop - start,
                 digest=rows_digest,
             )
         )
     return sealed
-
-
-def _write_incomplete(
-    plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], object]
-) -> tuple[SealedFile, ...]:
-    by_file: dict[_FileKey, list[SourceRun]] = {}
-    for decision in plan.decisions:
-        for run in decision.incomplete:
-            for version, part in _by_version(run):
-                key = _file_key(version, signatures([part.gathered]))
-                by_file.setdefault(key, []).append(part)
-    writer = _Writer(INCOMPLETE, target, put)
-    for (version, _), runs in by_file.items():
-        rows = _Rows.of(runs)
-        writer.write(version, rows, [""] * rows.columns.rows)
-    return tuple(writer.files)
 
 
 def _by_version(run: SourceRun) -> Iterator[tuple[str, SourceRun]]:
@@ -205,19 +178,19 @@ def _by_version(run: SourceRun) -> Iterator[tuple[str, SourceRun]]:
         first = stop
 
 
-def _sealed_segments(parts: Sequence[_Rows]) -> SealedSegments:
-    def numbers(name: str, dtype: type[np.generic]) -> Any:
-        columns: list[Any] = [rows.columns.scalars[name] for rows in parts]
-        return np.concatenate(columns) if columns else np.empty(0, dtype)
+def _sealed_segments(parts: Sequence[tuple[Columns, Provenance]]) -> SealedSegments:
+    def numbers(name: str, dtype: type[np.generic]) -> NDArray[Any]:
+        found: list[Any] = [columns.scalars[name] for columns, _ in parts]
+        return np.concatenate([np.empty(0, dtype), *found])
 
     def texts(name: str) -> list[str]:
-        return [text for rows in parts for text in rows.columns.scalars[name]]
+        return [text for columns, _ in parts for text in columns.scalars[name]]
 
     replicas, replica_idxs = _coded(texts("replica_id"))
     stop_reasons, stop_reason_idxs = _coded(texts("stop_reason"))
     return SealedSegments(
-        offsets=np.array([offset for rows in parts for offset in rows.offsets], np.int64),
-        entries=np.array([entry for rows in parts for entry in rows.entries], np.int32),
+        offsets=np.concatenate([np.empty(0, np.int64), *(where.offsets for _, where in parts)]),
+        entries=np.concatenate([np.empty(0, np.int32), *(where.entries for _, where in parts)]),
         uids=tuple(texts("rollout_uid")),
         segment_idxs=numbers("segment_idx", np.int32),
         weight_steps=numbers("weight_step", np.int64),
