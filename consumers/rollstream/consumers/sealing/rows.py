@@ -66,16 +66,16 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
     groups: list[SealedGroup] = []
     parts: list[tuple[Columns, Provenance]] = []
     for (version, _), of_file in due.items():
-        columns, *places = _rows(run for group in of_file for run in group.runs)
+        columns, offsets, entries = _rows(run for group in of_file for run in group.runs)
         described = _sealed_groups(of_file, version, len(sealed.files), columns)
         groups += described
         group_ids = [group.group_id for group in described for _ in range(group.rows)]
-        provenance = Provenance(group_ids, target.address, target.epoch, *places)
+        provenance = Provenance(group_ids, target.address, target.epoch, offsets, entries)
         sealed.write(version, columns, provenance)
         parts.append((columns, provenance))
     for (version, _), runs in incomplete.items():
-        columns, *places = _rows(runs)
-        provenance = Provenance([""] * columns.rows, target.address, target.epoch, *places)
+        columns, offsets, entries = _rows(runs)
+        provenance = Provenance([""] * columns.rows, target.address, target.epoch, offsets, entries)
         kept.write(version, columns, provenance)
     return Flushed(
         epoch=target.epoch,
