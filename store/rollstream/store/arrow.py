@@ -60,6 +60,11 @@ def stored_name(field: str) -> str:
     return RENAMED.get(field, field)
 
 
+def count_of(column: str) -> str:
+    """The column with the number of tokens that a row of an array has where it has the array."""
+    return "prompt_count" if column == "prompt_tokens" else "token_count"
+
+
 def signatures_of(columns: Columns) -> Signatures:
     """The named arrays of these rows."""
     return tuple((name, ragged.signature) for name, ragged in sorted(columns.token_arrays.items()))
@@ -122,11 +127,6 @@ def _field(field: RowField) -> pa.Field:
                 name, pa.list_(pa.field("element", pair, nullable=False)), nullable=False
             )
     return pa.field(name, _PRIMITIVES[field.row_type], nullable=False)
-
-
-def raw_bytes(values: NDArray[Any]) -> memoryview:
-    """The bytes of an array, as a view of it."""
-    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def token_bytes(signature: ArraySignature) -> int:

@@ -6,9 +6,8 @@ implementation (``tests/contract/store/test_blobs_contract.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, groupby
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -17,7 +16,6 @@ import xxhash
 from rollstream.store.errors import BlobExists, CorruptFile, StoreError
 
 Bytes = bytes | bytearray | memoryview
-_JOINED_BELOW = 16_384  # Bytes; to join less costs less than to write and hash it by itself.
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +28,6 @@ class Pieces:
     """
 
     buffers: tuple[Bytes, ...]
-
-    @classmethod
-    def joined(cls, buffers: Sequence[Bytes]) -> Pieces:
-        """Small buffers that stand together become one."""
-        runs = groupby(buffers, lambda buffer: len(buffer) < _JOINED_BELOW)
-        return cls(
-            tuple(chain.from_iterable((b"".join(run),) if small else run for small, run in runs))
-        )
 
     @property
     def size(self) -> int:

@@ -19,7 +19,7 @@ from rollstream.schemas.rules import BrokenRule
 from rollstream.store import arrow
 from rollstream.store.blobs import Blobs, Pieces
 from rollstream.store.errors import CorruptFile
-from rollstream.store.footer import metadata_of
+from rollstream.store.footer import Stated
 from rollstream.store.plain.rows import plain_file
 from rollstream.store.row_file import RowFile
 
@@ -65,8 +65,8 @@ def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = 
     assert columns.rows > 0, "a file holds at least one row"
     environment, *others = set(columns.scalars[arrow.ENVIRONMENT])
     assert not others, f"a file holds rows of one environment, not {environment} and {others}"
-    compressed = compression != "none"
-    metadata = metadata_of(columns, environment, [] if compressed else _counted_arrays(columns))
+    in_place = _counted_arrays(columns) if compression == "none" else []
+    stated = Stated(environment, arrow.signatures_of(columns), in_place)
     sources = {
         "group_id": provenance.group_ids,
         "log_generation": np.full(columns.rows, provenance.address.generation, np.int32),
@@ -75,12 +75,12 @@ def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = 
         "log_entry": provenance.entries.astype(np.int32, copy=False),
         "log_epoch": np.full(columns.rows, provenance.epoch, np.int64),
     }
-    return plain_file(columns, sources, metadata, compression)
+    return plain_file(columns, sources, stated.metadata(), compression)
 
 
 def _counted_arrays(columns: Columns) -> list[str]:
     """The columns of the arrays that every row has, with as many tokens as the row's count: a
-    reader finds their rows without decoding levels (``plain.rows.plain_bytes``)."""
+    reader finds their rows without decoding levels."""
     stored = dict(columns.arrays)
     for name, ragged in columns.token_arrays.items():
         stored[arrow.TOKEN_ARRAY_PREFIX + name] = ragged
@@ -88,12 +88,8 @@ def _counted_arrays(columns: Columns) -> list[str]:
         name
         for name, ragged in stored.items()
         if (ragged.present is None or ragged.present.all())
-        and np.array_equal(np.diff(ragged.offsets), columns.scalars[_count_of(name)])
+        and np.array_equal(np.diff(ragged.offsets), columns.scalars[arrow.count_of(name)])
     ]
-
-
-def _count_of(column: str) -> str:
-    return "prompt_count" if column == "prompt_tokens" else "token_count"
 
 
 def read_rows(
@@ -138,7 +134,7 @@ def read_rows(
     assert {*names} <= {*every}, names
     with _as_corrupt(path):
         file = RowFile(path, data)
-        wanted = [(0, file.rows)] if ranges is None else list(ranges)
+        wanted = [(0, file.rows)] if ranges is None else list(ranges) or [(0, 0)]
         for first, count in wanted:
             if first < 0 or count < 0 or first + count > file.rows:
                 raise CorruptFile(f"{path} has {file.rows} rows, not {count} from {first} on")

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollstream.schemas.columns import ArraySignature, Columns
-from rollstream.schemas.fields import array_fields
+from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.rules import check_token_rows
 from rollstream.store import arrow
 from rollstream.store.arrow import Signatures
@@ -20,7 +19,6 @@ _ENVIRONMENT_KEY = "rollstream.environment"
 # The others are JSON.
 _TOKEN_ARRAYS_KEY = "rollstream.token_arrays"
 _IN_PLACE_KEY = "rollstream.in_place"
-_ABSENT_KEY = "rollstream.absent"
 _ARROW_SCHEMA_KEY = "ARROW:schema"  # Where Arrow keeps the metadata of fields.
 _SCHEMAS_KEPT = 64
 
@@ -29,43 +27,35 @@ class Stated(NamedTuple):
     """What a footer says.
 
     Attributes:
-        environment: of all rows; None: a sealer did not write the file.
+        environment: of all rows; empty: a sealer did not write the file.
         token_arrays: the named arrays that a row has.
         in_place: columns of arrays that end with their values, as many tokens a row as its count.
-        absent: fields that no row has, of arrays, rewards and attachments.
     """
 
-    environment: str | None
+    environment: str
     token_arrays: Signatures
     in_place: Collection[str]
-    absent: Collection[str]
 
     @classmethod
-    def of(cls, metadata: Mapping[bytes, bytes] | None) -> Stated:
+    def of(cls, metadata: Mapping[bytes, bytes]) -> Stated:
         """Reads a footer's metadata.
 
         Raises:
             BrokenRule, ValueError, TypeError, LookupError, SyntaxError: it is damaged.
         """
-        texts = {key.decode(): value.decode() for key, value in (metadata or {}).items()}
-        in_place, absent = (
-            frozenset(_json(texts, key, [])) for key in (_IN_PLACE_KEY, _ABSENT_KEY)
-        )
-        named = _json(texts, _TOKEN_ARRAYS_KEY, {})
+        texts = {key.decode(): value.decode() for key, value in metadata.items()}
+        named = json.loads(texts.get(_TOKEN_ARRAYS_KEY, "{}"))
         token_arrays = tuple((name, _signature(name, named[name])) for name in sorted(named))
-        return cls(texts.get(_ENVIRONMENT_KEY), token_arrays, in_place, absent)
+        in_place = frozenset(json.loads(texts.get(_IN_PLACE_KEY, "[]")))
+        return cls(texts.get(_ENVIRONMENT_KEY, ""), token_arrays, in_place)
 
-
-def metadata_of(columns: Columns, environment: str, in_place: Collection[str]) -> dict[str, str]:
-    """The metadata of a file with these rows."""
-    absent = [name for name in array_fields() if name not in columns.arrays]
-    absent += [name for name in ("rewards", "attachments") if getattr(columns, name) is None]
-    return {
-        _ENVIRONMENT_KEY: environment,
-        _IN_PLACE_KEY: json.dumps(list(in_place)),
-        _ABSENT_KEY: json.dumps(absent),
-        **_of_token_arrays(arrow.signatures_of(columns)),
-    }
+    def metadata(self) -> dict[str, str]:
+        """The metadata of a footer that says so."""
+        return {
+            _ENVIRONMENT_KEY: self.environment,
+            _IN_PLACE_KEY: json.dumps(list(self.in_place)),
+            **_of_token_arrays(self.token_arrays),
+        }
 
 
 @lru_cache(_SCHEMAS_KEPT)
@@ -76,10 +66,6 @@ def _of_token_arrays(signatures: Signatures) -> Mapping[str, str]:
         schema = arrow.rows_schema(signatures).serialize().to_pybytes()
         found[_ARROW_SCHEMA_KEY] = base64.b64encode(schema).decode()
     return found
-
-
-def _json(texts: Mapping[str, str], key: str, default: Any) -> Any:
-    return json.loads(texts[key]) if key in texts else default
 
 
 def _signature(name: str, stated: Mapping[str, Any]) -> ArraySignature:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from io import FileIO
+from io import BufferedWriter
 from pathlib import Path
 
 from rollstream.runtime.entropy import Entropy, SystemEntropy
@@ -16,7 +16,6 @@ from rollstream.store.errors import BlobExists, BlobMissing, StoreError, StoreFu
 
 STAGING = ".staging"  # Names that begin with a dot are never blobs.
 DURABLE_FOLDERS_MAX = 4096  # Folders remembered as synced; above it all are forgotten once.
-_BUFFERS_MAX = os.sysconf("SC_IOV_MAX")  # Of one write.
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -117,19 +116,20 @@ class LocalBlobs:
         try:
             with self._opened(staged) as file:
                 self._compare_root()
-                _write_all(file.fileno(), data.buffers if isinstance(data, Pieces) else (data,))
+                file.writelines(data.buffers if isinstance(data, Pieces) else (data,))
+                file.flush()
                 os.fsync(file.fileno())
             yield staged
         finally:
             staged.unlink(missing_ok=True)
 
-    def _opened(self, staged: Path) -> FileIO:
+    def _opened(self, staged: Path) -> BufferedWriter:
         try:
-            return staged.open("xb", buffering=0)
+            return staged.open("xb")
         except FileNotFoundError:
             self._compare_root()
             staged.parent.mkdir(exist_ok=True)
-            return staged.open("xb", buffering=0)
+            return staged.open("xb")
 
     def _make_first_root(self) -> None:
         """Makes the root of a new store; never one that existed when this object was made."""
@@ -211,16 +211,6 @@ def _walk(folder: Path, at: str, beginning: str) -> Iterator[BlobInfo]:
             yield BlobInfo(f"{at}{entry.name}", entry.stat().st_size)
         except FileNotFoundError:
             continue
-
-
-def _write_all(file: int, buffers: Sequence[Bytes]) -> None:
-    left = [memoryview(buffer).cast("B") for buffer in buffers]
-    while left:
-        written = os.writev(file, left[:_BUFFERS_MAX])
-        while left and written >= len(left[0]):
-            written -= len(left.pop(0))
-        if left:
-            left[0] = left[0][written:]
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,13 @@ from numpy.typing import NDArray
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
 from rollstream.schemas.fields import REQUIRED_ARRAYS, array_fields, scalar_fields
 from rollstream.store import arrow
-from rollstream.store.arrow import TOKEN_ARRAY_PREFIX, Signatures
+from rollstream.store.arrow import TOKEN_ARRAY_PREFIX
 from rollstream.store.errors import CorruptFile
 from rollstream.store.footer import Stated
-from rollstream.store.plain.file import leaves_of
-from rollstream.store.plain.rows import plain_bytes, unpacked_bits
+from rollstream.store.plain.file import CREATED_BY
 
 Ranges = Sequence[tuple[int, int]]
 """(first row, number of rows) pairs."""
-_SCHEMAS_KEPT = 64
 
 
 class RowFile:
@@ -37,137 +34,130 @@ class RowFile:
     def __init__(self, path: str, data: pa.Buffer) -> None:
         self._path, self._data = path, data
         self._file = pq.ParquetFile(pa.BufferReader(data))
-        self._footer = self._file.metadata
-        self._stated = Stated.of(self._footer.metadata)
-        if self._stated.environment is None or self._footer.num_row_groups != 1:
+        footer = self._file.metadata
+        stated = Stated.of(footer.metadata or {})
+        if not stated.environment or footer.num_row_groups != 1:
             raise CorruptFile(f"{path} does not name its environment: a sealer did not write it")
-        self.rows: int = self._footer.num_rows
-        self.token_arrays = dict(self._stated.token_arrays)
+        self.rows: int = footer.num_rows
+        self.token_arrays = dict(stated.token_arrays)
+        self._environment = stated.environment
+        self._schema = arrow.rows_schema(stated.token_arrays)
+        # Another tool that wrote the file anew kept the metadata, but not the layout of pages.
+        self._in_place = stated.in_place if footer.created_by == CREATED_BY else ()
         self._ends: dict[str, NDArray[np.int64]] = {}
 
     def read(self, names: Sequence[str], token_arrays: Sequence[str], ranges: Ranges) -> Columns:
         """The fields of these names, and these named arrays, of the rows of the ranges."""
+        arrays = {n: ArraySignature(dtype, ()) for n, dtype in array_fields().items() if n in names}
+        named = {n: self.token_arrays[n] for n in self.token_arrays if n in token_arrays}
+        columns = [*map(arrow.stored_name, names), *map(TOKEN_ARRAY_PREFIX.__add__, named)]
+        decoded = self._decoded(columns, ranges)
         rows = sum(count for _, count in ranges)
-        signatures = {
-            **{n: ArraySignature(dtype, ()) for n, dtype in array_fields().items() if n in names},
-            **{
-                TOKEN_ARRAY_PREFIX + n: s for n, s in self.token_arrays.items() if n in token_arrays
-            },
-        }
-        stored = [arrow.stored_name(name) for name in names if name not in signatures]
-        decoded = self._decoded([*stored, *signatures], ranges)
         scalars: dict[str, Any] = {}
         for field in scalar_fields():
             if field.name == arrow.ENVIRONMENT and field.name in names:
-                scalars[field.name] = [self._stated.environment] * rows
+                scalars[field.name] = [self._environment] * rows
             elif field.name in names:
                 scalars[field.name] = arrow.scalars_of(decoded[arrow.stored_name(field.name)])
-        arrays: dict[str, Ragged] = {}
-        for name, signature in signatures.items():
-            ragged = self._array(name, signature, decoded.get(name), ranges)
-            if ragged is not None:
-                arrays[name] = ragged
+        found = {name: self._array(name, arrays[name], decoded, ranges) for name in arrays}
+        extra = {
+            name: self._array(TOKEN_ARRAY_PREFIX + name, named[name], decoded, ranges)
+            for name in named
+        }
         return Columns(
             rows,
             scalars,
-            {name: ragged for name, ragged in arrays.items() if name in array_fields()},
-            {
-                name.removeprefix(TOKEN_ARRAY_PREFIX): ragged
-                for name, ragged in arrays.items()
-                if name not in array_fields()
-            },
+            {n: r for n, r in found.items() if n in REQUIRED_ARRAYS or _some_row(r)},
+            {n: r for n, r in extra.items() if _some_row(r)},
             arrow.components_of(decoded["rewards"]) if "rewards" in decoded else None,
             arrow.attachments_of(decoded["attachments"]) if "attachments" in decoded else None,
         )
 
     def _array(
-        self, name: str, signature: ArraySignature, decoded: pa.Array | None, ranges: Ranges
-    ) -> Ragged | None:
-        """One array; None where no row has it."""
-        if name in self._stated.absent:
-            return None
-        if decoded is None:
-            ragged = self._rows_in_place(name, signature, ranges)
-        elif pa.types.is_list(decoded.type):
-            ragged = arrow.ragged_of(decoded)
-        else:
-            counts = self._decoded(["token_count"], ranges)["token_count"]
-            ragged = arrow.ragged_of_binary(decoded, signature, counts.to_numpy())
-        some_row = len(ragged.offsets) > 1 and (ragged.present is None or ragged.present.any())
-        return ragged if some_row or name in REQUIRED_ARRAYS else None
+        self,
+        column: str,
+        signature: ArraySignature,
+        decoded: dict[str, pa.Array],
+        ranges: Ranges,
+    ) -> Ragged:
+        if column in self._in_place:
+            return self._rows_in_place(column, signature, ranges)
+        if pa.types.is_list(decoded[column].type):
+            return arrow.ragged_of(decoded[column])
+        counts = self._decoded(["token_count"], ranges)["token_count"].to_numpy()
+        return arrow.ragged_of_binary(decoded[column], signature, counts)
 
-    def _decoded(self, names: Sequence[str], ranges: Ranges) -> dict[str, pa.Array]:
-        """What is neither absent nor in place, by column, as pyarrow reads it."""
-        elsewhere = {arrow.ENVIRONMENT, *self._stated.in_place, *self._stated.absent}
-        stored = [name for name in names if name not in elsewhere]
+    def _decoded(self, columns: Sequence[str], ranges: Ranges) -> dict[str, pa.Array]:
+        """What pyarrow reads of these columns: those in the file that are not read in place."""
+        elsewhere = {arrow.ENVIRONMENT, *self._in_place}
+        stored = [column for column in columns if column not in elsewhere]
         if not stored:
             return {}
         table = self._file.read(columns=stored, use_threads=False)
-        schema = arrow.rows_schema(self._stated.token_arrays)
-        columns = {}
+        found = {}
         for name in stored:
-            found, expected = table.field(name).type, schema.field(name).type
-            if found != expected:
-                raise CorruptFile(f"{self._path}: column {name} is {found} instead of {expected}")
-            columns[name] = _rows_of(table.column(name).combine_chunks(), ranges)
-        return columns
+            kind, expected = table.field(name).type, self._schema.field(name).type
+            if kind != expected:
+                raise CorruptFile(f"{self._path}: column {name} is {kind} instead of {expected}")
+            found[name] = _rows_of(table.column(name).combine_chunks(), ranges)
+        return found
 
-    def _rows_in_place(self, name: str, signature: ArraySignature, ranges: Ranges) -> Ragged:
-        ends = self._row_ends("prompt_count" if name == "prompt_tokens" else "token_count")
+    def _rows_in_place(self, column: str, signature: ArraySignature, ranges: Ranges) -> Ragged:
+        ends = self._row_ends(arrow.count_of(column))
+        spans = [(int(ends[first]), int(ends[first + count])) for first, count in ranges]
         total = int(ends[-1])
-        chunk = self._chunk(name)
-        if signature.dtype == "|b1" and name in array_fields():
-            packed = plain_bytes(self._path, self._data, chunk, -(-total // 8))
-            pieces = [unpacked_bits(packed, *_span(ends, span)) for span in ranges]
+        if signature.dtype == "|b1" and column in array_fields():
+            packed = self._values_of(column, -(-total // 8))
+            pieces = [_unpacked_bits(packed, *span) for span in spans]
         else:
-            size = total * arrow.token_bytes(signature)
-            raw = plain_bytes(self._path, self._data, chunk, size)
+            raw = self._values_of(column, total * arrow.token_bytes(signature))
             values = arrow.tokens_of(raw, signature, total)
-            pieces = [values[slice(*_span(ends, span))] for span in ranges] or [values[:0]]
+            pieces = [values[start:stop] for start, stop in spans]
         lengths = [np.diff(ends[first : first + count + 1]) for first, count in ranges]
-        offsets = arrow.ends_of(_joined(lengths or [ends[:0]]))
-        return Ragged(_joined(pieces or [np.empty(0, np.bool_)]), offsets)
+        return Ragged(_joined(pieces), arrow.ends_of(_joined(lengths)))
 
     def _row_ends(self, counts: str) -> NDArray[np.int64]:
         """int64 [rows + 1]: the values of row ``i`` are those from ``[i]`` to ``[i + 1]``."""
         if counts not in self._ends:
             size = self.rows * np.dtype(np.int32).itemsize
-            lengths = plain_bytes(self._path, self._data, self._chunk(counts), size).view(np.int32)
+            lengths = self._values_of(counts, size).view(np.int32)
             if (lengths < 0).any():
                 raise CorruptFile(f"{self._path}: {counts} is negative somewhere")
             self._ends[counts] = arrow.ends_of(lengths)
         return self._ends[counts]
 
-    def _chunk(self, name: str) -> pq.ColumnChunkMetaData:
-        group = self._footer.row_group(0)
-        first = _leaf_indexes(self._stated.token_arrays).get(name, 0)
-        # Where the schema has it; another version's file may have it elsewhere.
-        for index in (min(first, group.num_columns - 1), *range(group.num_columns)):
-            chunk = group.column(index)
-            if chunk.path_in_schema in (name, f"{name}.list.element"):
-                return chunk
-        raise CorruptFile(f"{self._path} has no column {name}, which its footer names")
+    def _values_of(self, column: str, size: int) -> NDArray[np.uint8]:
+        """The last ``size`` bytes of a column's chunk, a view of the file."""
+        group = self._file.metadata.row_group(0)
+        paths = (column, f"{column}.list.element")
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.path_in_schema in paths:
+                start = chunk.data_page_offset
+                end = start + chunk.total_compressed_size
+                if not 0 <= start <= end - size <= end <= self._data.size:
+                    raise CorruptFile(
+                        f"{self._path}: column {column}, of {size} bytes or more, is from byte "
+                        f"{start} to {end} of {self._data.size}"
+                    )
+                return np.frombuffer(self._data.slice(end - size, size), np.uint8)
+        raise CorruptFile(f"{self._path} has no column {column}, which its footer names")
 
 
-@lru_cache(_SCHEMAS_KEPT)
-def _leaf_indexes(token_arrays: Signatures) -> Mapping[str, int]:
-    """The index of each column's first leaf."""
-    indexes, at = {}, 0
-    for field in arrow.rows_schema(token_arrays):
-        indexes[field.name] = at
-        at += leaves_of(field.type)
-    return indexes
+def _some_row(ragged: Ragged) -> bool:
+    """Whether at least one row has the array."""
+    return len(ragged.offsets) > 1 and (ragged.present is None or bool(ragged.present.any()))
+
+
+def _unpacked_bits(packed: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.bool_]:
+    """Booleans ``start`` to ``stop`` of packed ones; a copy."""
+    bits = np.unpackbits(packed[start // 8 : -(-stop // 8)], bitorder="little")
+    return bits[start % 8 :][: stop - start].view(np.bool_)
 
 
 def _rows_of(column: pa.Array, ranges: Ranges) -> pa.Array:
     """The rows of the ranges: a view for one range, else a copy."""
-    parts = [column.slice(first, count) for first, count in ranges] or [column.slice(0, 0)]
+    parts = [column.slice(first, count) for first, count in ranges]
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-
-
-def _span(ends: NDArray[np.int64], rows: tuple[int, int]) -> tuple[int, int]:
-    first, count = rows
-    return int(ends[first]), int(ends[first + count])
 
 
 def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -18,11 +18,10 @@ from harness.arrow_tables import to_table
 from harness.columns import columns
 from harness.rollouts import make_columns, make_entry, members
 from harness.sealed_files import provenance
-from rollstream.schemas.columns import Columns, Ragged
+from rollstream.schemas.columns import Columns
 from rollstream.store import encode_rows
-from rollstream.store.plain.encoding import DISTINCT_MAX
 from rollstream.store.plain.file import CREATED_BY
-from rollstream.store.plain.rows import FILTERED, REPETITIVE, plain_file
+from rollstream.store.plain.rows import FILTERED, plain_file
 
 METADATA = {"rollstream.environment": "math", "empty": ""}
 
@@ -43,14 +42,12 @@ def both(columns: Columns, given: Mapping[str, Any], compression: str) -> tuple[
     ours = bytes(plain_file(columns, given, METADATA, compression))
     sink = pa.BufferOutputStream()
     table = to_table(columns, given)
-    binaries = {f.name for f in table.schema if pa.types.is_binary(f.type)}
+    binaries = [f.name for f in table.schema if pa.types.is_binary(f.type)]
     pq.write_table(
         table,
         sink,
-        use_dictionary=[*REPETITIVE, "rewards.list.element.name"],
-        column_encoding=dict.fromkeys(
-            (*binaries, "attachments.list.element.data"), "DELTA_LENGTH_BYTE_ARRAY"
-        ),
+        use_dictionary=False,
+        column_encoding=dict.fromkeys(binaries, "DELTA_LENGTH_BYTE_ARRAY"),
         write_statistics=list(FILTERED),
         compression=compression,
         store_schema=False,
@@ -59,9 +56,9 @@ def both(columns: Columns, given: Mapping[str, Any], compression: str) -> tuple[
     return opened[0], opened[1]
 
 
-def stated(statistics: Any) -> str:
-    bounds = (statistics.min_raw, statistics.max_raw) if statistics.has_min_max else ()
-    return repr((bounds, statistics.null_count, statistics.num_values))  # Tells -0.0 from 0.0.
+def stated(statistics: Any) -> Any:
+    bounds = (statistics.min_raw, statistics.max_raw)
+    return bounds, statistics.null_count, statistics.num_values
 
 
 def assert_same_file(
@@ -71,26 +68,20 @@ def assert_same_file(
     assert ours.schema.equals(theirs.schema)
     assert ours.read().equals(theirs.read())
     assert ours.metadata.metadata == {k.encode(): v.encode() for k, v in METADATA.items()}
-    assert ours.metadata.created_by.encode() == CREATED_BY
+    assert ours.metadata.created_by == CREATED_BY
     at, plain = 4, 0
     for index in range(len(ours.schema)):
         mine, other = (f.metadata.row_group(0).column(index) for f in (ours, theirs))
         for fact in ("num_values", "is_stats_set", "physical_type"):
             assert getattr(mine, fact) == getattr(other, fact), (fact, mine.path_in_schema)
-        # pyarrow writes a dictionary also where there is nothing to be looked up.
-        if columns.rewards is not None or not mine.path_in_schema.startswith("rewards."):
-            assert mine.has_dictionary_page == other.has_dictionary_page, mine.path_in_schema
-            if columns.attachments is not None or "attachments" not in mine.path_in_schema:
-                assert set(mine.encodings) == set(other.encodings), mine.path_in_schema
+        assert set(mine.encodings) == set(other.encodings), mine.path_in_schema
         assert mine.compression == other.compression
         if mine.is_stats_set:
             assert stated(mine.statistics) == stated(other.statistics), mine.path_in_schema
-        # Chunks follow one another, and a dictionary stands in front of what it explains.
+        # Chunks follow one another.
         if compression == "none":
             assert mine.total_compressed_size == mine.total_uncompressed_size
-        begin = mine.dictionary_page_offset if mine.has_dictionary_page else mine.data_page_offset
-        assert begin == at
-        assert (mine.data_page_offset > begin) == mine.has_dictionary_page
+        assert mine.data_page_offset == at
         at += mine.total_compressed_size
         plain += mine.total_uncompressed_size
     assert ours.metadata.row_group(0).total_byte_size == plain
@@ -101,12 +92,6 @@ def assert_same_file(
 @settings(max_examples=200)
 def test_any_rows_are_the_table_that_pyarrow_writes(drawn: Columns, compression: str) -> None:
     assert_same_file(drawn, compression=compression)
-
-
-@given(st.lists(st.sampled_from([0.0, -0.0, 1.5, -2.5, None]), min_size=1))
-@settings(max_examples=50)
-def test_bounds_of_rewards_are_those_of_pyarrow(rewards: list[float | None]) -> None:
-    assert_same_file(make_columns([make_entry(reward=r) for r in rewards]))
 
 
 @pytest.mark.parametrize("lengths", [[1], [0], [63, 64, 65], [8_191, 8_192, 0, 1_100_000, 2]])
@@ -130,65 +115,13 @@ def test_binaries_of_any_number_and_length_keep_their_rows(rows: int, step: int)
     assert_same_file(make_columns(drawn))
 
 
-def repeated(rows: int) -> Columns:
-    """The same row many times."""
-    one = make_columns(members(1))
-    return Columns(
-        rows,
-        {
-            name: np.repeat(values, rows) if isinstance(values, np.ndarray) else [*values] * rows
-            for name, values in one.scalars.items()
-        },
-        {
-            name: Ragged(
-                np.tile(ragged.values, rows), np.arange(rows + 1) * len(ragged.values), None
-            )
-            for name, ragged in one.arrays.items()
-        },
-    )
-
-
-@pytest.mark.parametrize("distinct", [1, 2, 255, 256, 257, DISTINCT_MAX])
-def test_any_number_of_distinct_texts_comes_back(distinct: int) -> None:
-    rows = distinct + 3
-    ids = [f"g{row % distinct}" for row in range(rows)]
-    assert_same_file(repeated(rows), {**sources(rows), "group_id": ids})
-
-
-def test_more_distinct_texts_have_no_dictionary() -> None:
-    rows = DISTINCT_MAX + 1
-    ids = [f"g{row}" for row in range(rows)]
-    file, _ = both(repeated(rows), {**sources(rows), "group_id": ids}, "none")
-    assert file.read(columns=["group_id"]).column(0).to_pylist() == ids
-    group = file.metadata.row_group(0)
-    chunks = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
-    assert not chunks["group_id"].has_dictionary_page
-
-
-@pytest.mark.parametrize(
-    "names", [["x" * 4_096], ["x" * 4_097], ["a", "x" * 4_097], ["a" * 4_097, "x"]]
-)
-def test_long_text_has_no_bound_in_the_statistics(names: list[str]) -> None:
-    assert_same_file(make_columns([make_entry(example_id=name) for name in names]))
-
-
-def test_more_distinct_names_of_components_have_no_dictionary() -> None:
-    rewards = {f"n{index}": float(index) for index in range(DISTINCT_MAX + 1)}
-    drawn = make_columns([make_entry(rewards=rewards)])
-    file, _ = both(drawn, sources(1), "none")
-    (pairs,) = file.read(columns=["rewards"]).column(0).to_pylist()
-    assert {pair["name"]: pair["value"] for pair in pairs} == rewards
-
-
 @pytest.mark.parametrize("compression", ["none", "lz4"])
-def test_dictionaries_and_statistics_are_where_readers_look_for_them(compression: str) -> None:
+def test_minimum_and_maximum_are_where_readers_look_for_them(compression: str) -> None:
     drawn = make_columns(members(3, rewards={"format": 0.5}))
     data = bytes(encode_rows(drawn, provenance(3), compression=compression))
     group = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0)
     columns = [group.column(index) for index in range(group.num_columns)]
-    coded = {column.path_in_schema for column in columns if column.has_dictionary_page}
     ranged = {column.path_in_schema for column in columns if column.is_stats_set}
-    assert coded == {*REPETITIVE, "rewards.list.element.name"}
     assert ranged == FILTERED
 
 

@@ -2,7 +2,7 @@
 
 Map, a line a file:
 
-- ``rows``     columns as such a file, and the arrays of an uncompressed one as views
-- ``file``     column chunks (pages with their statistics) and the footer around them
+- ``rows``     columns as such a file
+- ``file``     column chunks, and the footer around them
 - ``encoding`` Thrift's compact protocol, repetition and definition levels, plain values
 """

@@ -1,20 +1,19 @@
 """How a Parquet file encodes its structures (Thrift), its levels (RLE runs) and its values (plain).
 
 Sources: Apache Thrift, "Thrift compact protocol encoding"; Apache Parquet format, "Nested
-encoding", "Run length encoding / bit-packing hybrid", "Plain encoding", "Dictionary encoding".
+encoding", "Run length encoding / bit-packing hybrid", "Plain encoding", "Delta-length byte array".
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.store.plain.varint import varint
+from rollstream.store.blobs import Bytes
 
 # --- Thrift's compact protocol, as far as page headers and footers need it. A struct is its fields
 # in rising order of their ids, then a stop. A field begins with a byte that holds the difference of
@@ -25,6 +24,18 @@ I32, BINARY, STRUCT = 5, 8, 12  # Types of fields and of a list's items.
 STOP = b"\x00"
 _I64, _LIST = 6, 9
 _SHORT_LIST_MAX = 14
+_KEPT = 8_192  # A file has some three hundred integers, most of them in the file before too.
+
+
+@lru_cache(_KEPT)
+def varint(bits: int) -> bytes:
+    """LEB128-encodes a non-negative (already zigzagged) integer."""
+    out = bytearray()
+    while bits > 127:
+        out.append(bits & 127 | 128)
+        bits >>= 7
+    out.append(bits)
+    return bytes(out)
 
 
 @cache
@@ -69,159 +80,88 @@ def sized(value: bytes) -> bytes:
 
 
 # --- Parquet repetition and definition levels, as RLE runs: an array costs a few bytes whatever its
-# length, where pyarrow encodes a level for each value, which is most of the time that it takes. No
-# level is above 2, so the level of a run is one byte.
-
-_VARINT_BYTES_MAX = 5  # Of a run below 2**34 values; a chunk has fewer than 2**31.
+# length, where pyarrow encodes a level for each value, which is most of the time that it takes.
 
 
-class Levels(NamedTuple):
-    """The levels of a data page, which stand before its values."""
-
-    encoded: bytes  # Repetition levels where the column has any, then definition levels.
-    slots: int  # Number of levels of each kind: one for each value, null and empty list.
-
-
-def absent_levels(rows: int) -> Levels:
+def absent_levels(rows: int) -> bytes:
     """Levels of lists that are null or empty in each row."""
-    return Levels(_framed(_run(rows, 0)) * 2, rows)
+    return _framed(_run(rows, 0)) * 2
 
 
-def optional_levels(present: NDArray[np.bool_]) -> Levels:
+def optional_levels(present: NDArray[np.bool_]) -> bytes:
     """Levels of one value or null a row; ``present`` is bool [rows]."""
     packed = np.packbits(present, bitorder="little").tobytes()
-    return Levels(_framed(varint(len(packed) << 1 | 1) + packed), len(present))
+    return _framed(varint(len(packed) << 1 | 1) + packed)
 
 
-def repetition_levels(lengths: NDArray[np.int64]) -> Levels:
-    """The first half of the levels of a list a row: where rows begin. ``lengths`` is int64 [rows],
-    0 where the list is absent."""
-    rows = len(lengths)
-    slots = np.maximum(lengths, 1)
-    total = int(slots.sum())
-    # The first value of a row has repetition level 0, the others have 1.
-    if total == rows * slots[0] and (slots == slots[0]).all():
-        others = int(slots[0]) - 1
-        return Levels(_framed((_run(1, 0) + (_run(others, 1) if others else b"")) * rows), total)
-    counts = np.ones(2 * rows, np.int64)
-    counts[1::2] = slots - 1
-    repeated = counts > 0
-    levels = np.tile(np.array([0, 1], np.uint8), rows)
-    return Levels(_framed(_runs(counts[repeated], levels[repeated])), total)
-
-
-def definition_levels(
+def list_levels(
     lengths: NDArray[np.int64], present: NDArray[np.bool_] | None, depth: int
-) -> bytes:
-    """The second half: where lists are absent or empty. ``present`` is bool [rows], None where each
-    row has a list; ``depth`` is the definition level of a value: 2 where a list may be null, else
-    1."""
-    if lengths.all():
-        return _framed(_run(int(lengths.sum()), depth))
-    defined = np.where(lengths > 0, depth, depth - 1).astype(np.uint8)
+) -> tuple[bytes, int]:
+    """Levels of a list a row, and their number: one for each value, null and empty list.
+
+    ``lengths`` is int64 [rows], 0 where the list is absent; ``present`` is bool [rows], None where
+    each row has a list; ``depth`` is the definition level of a value: 2 where a list may be null,
+    else 1.
+    """
+    slots = np.maximum(lengths, 1)
+    repetition = b"".join(map(_repetition_of_row, slots.tolist()))
+    defined = np.where(lengths > 0, depth, depth - 1)
     if present is not None:
         defined[~present] = 0
-    return _framed(_runs(np.maximum(lengths, 1), defined))
+    definition = b"".join(map(_run, slots.tolist(), defined.tolist()))
+    return _framed(repetition) + _framed(definition), int(slots.sum())
 
 
 def _framed(runs: bytes) -> bytes:
     return len(runs).to_bytes(4, "little") + runs
 
 
+@lru_cache(_KEPT)
 def _run(count: int, level: int) -> bytes:
     return varint(count << 1) + bytes((level,))
 
 
-def _runs(counts: NDArray[np.int64], levels: NDArray[np.uint8]) -> bytes:
-    """``_run`` of each pair, joined."""
-    bits = counts << 1
-    encoded = np.empty((len(counts), _VARINT_BYTES_MAX + 1), np.uint8)
-    used = np.ones(encoded.shape, np.bool_)
-    for index in range(_VARINT_BYTES_MAX):
-        rest = bits >> 7 * index
-        encoded[:, index] = rest & 127 | (rest > 127) << 7
-        used[:, index] = rest > 0
-    encoded[:, -1] = levels
-    return encoded[used].tobytes()
+@lru_cache(_KEPT)
+def _repetition_of_row(slots: int) -> bytes:
+    # The first value of a row has level 0, the others have 1.
+    return _run(1, 0) + (_run(slots - 1, 1) if slots > 1 else b"")
 
 
-# --- Values: plain, as indices into a dictionary, or as bytes behind their lengths.
+# --- Values: plain, or as bytes behind their lengths.
 
-DISTINCT_MAX = 65_536  # Entries of a dictionary: as many as 16-bit indices can name.
 _LENGTH_BYTES = 4
-_LENGTHS_KEPT = 4_096
-_ONE_BYTE_INDICES_MAX = 256
-# DELTA_BINARY_PACKED: values a block, parts of a block; a part has as many bits for each value.
-_BLOCK, _PARTS, _PART_BITS = 128, 4, 32
-_DELTA_HEAD = varint(_BLOCK) + varint(_PARTS)
+# DELTA_BINARY_PACKED, with blocks of one part, and as many bits for each value. The smallest
+# difference of two lengths is not looked for: what stands for it is below any.
+_BLOCK, _PARTS, _BITS = 128, 1, 32
+_BELOW_ANY = -(2**31) + 1
+_BLOCK_HEAD = np.frombuffer(varint(~(_BELOW_ANY << 1)) + bytes((_BITS,)), np.uint8)
 
 
-class Dictionary(NamedTuple):
-    """A column's distinct values, and the index of each value among them."""
-
-    texts: Sequence[str]  # The distinct values.
-    plain: bytes  # The same, encoded.
-    indices: bytes  # One a value of the column, encoded.
+def raw(values: NDArray[Any]) -> memoryview:
+    """The bytes of an array, as a view of it."""
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
-def plain_numbers(values: NDArray[Any]) -> memoryview:
-    """Numbers in plain encoding: a view, where they are no booleans."""
-    stored = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
-    return np.ascontiguousarray(stored).reshape(-1).view(np.uint8).data
-
-
-def plain_texts(texts: Sequence[str]) -> bytes:
-    """Texts in plain encoding, one or more."""
-    if texts.count(texts[0]) == len(texts):
-        raw = texts[0].encode()
-        return (_length(len(raw)) + raw) * len(texts)
-    raws = [text.encode() for text in texts]
-    return b"".join(chain.from_iterable(zip(map(_length, map(len, raws)), raws, strict=True)))
-
-
-def dictionary_of(texts: Sequence[str]) -> Dictionary | None:
-    """The dictionary encoding of texts; None where more than ``DISTINCT_MAX`` differ."""
-    if texts.count(texts[0]) == len(texts):
-        return coded(texts[:1], np.zeros(len(texts), np.int32))
-    distinct = dict.fromkeys(texts)
-    if len(distinct) > DISTINCT_MAX:
-        return None
-    entries = dict(zip(distinct, range(len(distinct)), strict=True))
-    return coded(list(entries), np.fromiter(map(entries.__getitem__, texts), np.int32, len(texts)))
-
-
-def coded(texts: Sequence[str], indices: NDArray[np.int32]) -> Dictionary:
-    """The dictionary encoding of texts that are given so, at most ``DISTINCT_MAX`` of them."""
-    if len(texts) == 1:
-        runs = b"\x01" + varint(len(indices) << 1) + b"\x00"
-        return Dictionary(texts, plain_texts(texts), runs)
-    # 8- or 16-bit indices, so bit-packing is a plain copy; Parquet packs in groups of 8.
-    dtype = np.dtype("<u1" if len(texts) <= _ONE_BYTE_INDICES_MAX else "<u2")
-    groups = -(-len(indices) // 8)
-    packed = indices.astype(dtype).tobytes().ljust(groups * 8 * dtype.itemsize, b"\x00")
-    head = bytes((8 * dtype.itemsize,)) + varint(groups << 1 | 1)
-    return Dictionary(texts, plain_texts(texts), head + packed)
+def plain(values: NDArray[Any] | Sequence[str]) -> Bytes:
+    """Values in plain encoding: a view for numbers other than booleans. Texts are str; an array of
+    objects holds str or bytes."""
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        packed = values.dtype == np.bool_
+        return raw(np.packbits(values, bitorder="little") if packed else values)
+    encoded = {}  # Many are equal.
+    for value in set(values):
+        text = value.encode() if isinstance(value, str) else value
+        encoded[value] = len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    return b"".join(map(encoded.__getitem__, values))
 
 
 def delta_lengths(lengths: NDArray[np.int64]) -> bytes:
-    """The head of values in DELTA_LENGTH_BYTE_ARRAY, which follow it without gaps. Equal lengths,
-    each below 2**31, take a few bytes for 128 of them."""
-    first = int(lengths[0]) if len(lengths) else 0
-    pieces = [_DELTA_HEAD, varint(len(lengths)), varint(first << 1)]
+    """The head of values in DELTA_LENGTH_BYTE_ARRAY, which follow it without gaps; each length is
+    below 2**31."""
+    first = int(lengths[:1].sum())
+    head = (varint(_BLOCK), varint(_PARTS), varint(len(lengths)), varint(first << 1))
     deltas = np.diff(lengths)
-    for start in range(0, len(deltas), _BLOCK):
-        block = deltas[start : start + _BLOCK]
-        low = int(block.min())
-        above = np.zeros(_BLOCK, "<u4")
-        above[: len(block)] = block - low
-        parts = above.reshape(_PARTS, -1)
-        used = parts.max(axis=1) > 0
-        widths = bytes(_PART_BITS * any_in_part for any_in_part in used.tolist())
-        zigzag = low << 1 if low >= 0 else ~(low << 1)
-        pieces += [varint(zigzag), widths, parts[used].tobytes()]
-    return b"".join(pieces)
-
-
-@lru_cache(_LENGTHS_KEPT)
-def _length(size: int) -> bytes:
-    return size.to_bytes(_LENGTH_BYTES, "little")
+    padded = np.append(deltas, np.zeros(-len(deltas) % _BLOCK, np.int64))
+    above = (padded - _BELOW_ANY).astype("<u4").view(np.uint8).reshape(-1, _BLOCK * _BITS // 8)
+    heads = np.broadcast_to(_BLOCK_HEAD, (len(above), len(_BLOCK_HEAD)))
+    return b"".join((*head, np.hstack([heads, above]).tobytes()))
