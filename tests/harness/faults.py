@@ -83,10 +83,10 @@ class FaultyBroker:
         """Called before each read; for simulations, where others get their turn here."""
 
     def writer(
-        self, *, linger_ms: float = 5.0, report_success: bool = True, retries: bool = True
+        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
     ) -> Writer:
         inner = self.inner.writer(
-            linger_ms=linger_ms, report_success=report_success, retries=retries
+            linger_ms=linger_ms, report_offsets=report_offsets, retries=retries
         )
         return FaultyWriter(self, inner)
 

@@ -76,7 +76,8 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         self._look_again_s = self._clock.monotonic_s() + LOOK_AGAIN_S
         self._refusal: RollstreamError | None = None
         # Records come whole, one of a partition at a time: there is nothing to linger for.
-        self._sender = Sender(used.writer(linger_ms=0.0), self._outbox, self._settle)
+        writer = used.writer(linger_ms=0.0, report_offsets=False)
+        self._sender = Sender(writer, self._outbox, self._settle)
         self._begin()
         _watch_forks()
         _ALIVE.add(self)

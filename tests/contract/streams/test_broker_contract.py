@@ -72,14 +72,30 @@ def test_records_come_back_with_key_and_value(world: World) -> None:
     ]
 
 
-def test_quiet_writers_report_failures_only(world: World) -> None:
-    topic = world.topic(config={**LOG_CONFIG, "max.message.bytes": "5000"})
-    writer, reports = world.broker().writer(report_success=False), list[Delivery]()
-    writer.append(topic, b"x" * 10, on_delivery=reports.append)
+def test_a_success_can_be_reported_without_its_offset(world: World) -> None:
+    topic = world.topic(partitions=2, config={**LOG_CONFIG, "max.message.bytes": "5000"})
+    writer, reports = world.broker().writer(report_offsets=False), list[Delivery]()
+    writer.append(topic, b"x" * 10, partition=1, on_delivery=reports.append)
+    assert reports == []
+    until(lambda: len(reports) == 1, lambda: writer.poll(0.1))
+    for size in (6000, 20):
+        writer.append(topic, b"x" * size, partition=0, on_delivery=reports.append)
+        assert writer.flush(TIMEOUT_S) == 0
+    writer.append(topic, b"x", key=b"key", on_delivery=reports.append)
     assert writer.flush(TIMEOUT_S) == 0
-    writer.append(topic, b"x" * 6000, on_delivery=reports.append)
+    assert [report[1:3] for report in reports] == [(1, -1), (0, -1), (0, -1), (-1, -1)]
+    assert [type(report.error) for report in reports] == [
+        *(type(None), RecordTooLarge, type(None), type(None))
+    ]
+
+
+def test_a_record_that_is_not_queued_is_never_reported(world: World) -> None:
+    topic = world.topic()
+    writer, reports = world.broker().writer(report_offsets=False), list[Delivery]()
+    with pytest.raises(RecordTooLarge):
+        writer.append(topic, b"x" * (RECORD_BYTES_MAX + 1), on_delivery=reports.append)
     assert writer.flush(TIMEOUT_S) == 0
-    assert [type(report.error) for report in reports] == [RecordTooLarge]
+    assert reports == []
 
 
 def test_a_record_over_the_clients_limit_is_refused_at_once(world: World) -> None:

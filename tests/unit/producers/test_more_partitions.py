@@ -42,7 +42,7 @@ class GrowingBroker(FaultyBroker):
         self.more = 0
 
     def writer(
-        self, *, linger_ms: float = 5.0, report_success: bool = True, retries: bool = True
+        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
     ) -> Writer:
         return GrowingWriter(self, self.inner.writer())
 

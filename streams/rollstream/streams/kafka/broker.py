@@ -36,16 +36,16 @@ class KafkaBroker(Broker):
         return self._bootstrap
 
     def writer(
-        self, *, linger_ms: float = 5.0, report_success: bool = True, retries: bool = True
+        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
     ) -> KafkaWriter:
         wanted = properties.writer_properties(
             self._bootstrap,
             self._client,
             linger_ms=linger_ms,
-            report_success=report_success,
+            report_offsets=report_offsets,
             retries=retries,
         )
-        writer = KafkaWriter(lambda: Producer(wanted))
+        writer = KafkaWriter(lambda: Producer(wanted), report_offsets=report_offsets)
         self._writers.add(writer)
         return writer
 

@@ -57,7 +57,7 @@ def writer_properties(
     client: Mapping[str, str],
     *,
     linger_ms: float,
-    report_success: bool,
+    report_offsets: bool,
     retries: bool,
 ) -> dict[str, Any]:
     # A record that is sent once cannot be doubled by a retry. Without retries no producer id is
@@ -83,7 +83,7 @@ def writer_properties(
         "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
         "queue.buffering.max.messages": QUEUED_RECORDS_MAX,
         "topic.metadata.propagation.max.ms": NO_TOPIC_AFTER_MS,
-        "delivery.report.only.error": not report_success,
+        "delivery.report.only.error": not report_offsets,
         "socket.nagle.disable": True,
         "logger": LOG,
         **client,

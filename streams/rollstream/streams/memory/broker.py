@@ -29,9 +29,9 @@ class MemoryBroker(Broker):
         self._writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
 
     def writer(
-        self, *, linger_ms: float = 5.0, report_success: bool = True, retries: bool = True
+        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
     ) -> MemoryWriter:
-        writer = MemoryWriter(self.logs, report_success=report_success)
+        writer = MemoryWriter(self.logs, report_offsets=report_offsets)
         self._writers.add(writer)
         return writer
 

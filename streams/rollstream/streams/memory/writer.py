@@ -24,9 +24,9 @@ QUEUED_RECORDS_MAX = 100_000  # Reports that wait for `poll`; append raises Buff
 class MemoryWriter:
     """A ``Writer``: ``append`` puts the record into the log, its report waits for ``poll``."""
 
-    def __init__(self, logs: MemoryLogs, *, report_success: bool) -> None:
+    def __init__(self, logs: MemoryLogs, *, report_offsets: bool) -> None:
         self._logs = logs
-        self._report_success = report_success
+        self._report_offsets = report_offsets
         self._reports: deque[tuple[OnDelivery, Delivery]] = deque()
         self._keyless = 0
         self._abandoned = False
@@ -46,7 +46,7 @@ class MemoryWriter:
         if len(value) + len(key or b"") > RECORD_BYTES_MAX:
             raise RecordTooLarge(f"{topic}: {len(value)} bytes; the limit is {RECORD_BYTES_MAX}")
         delivery = self._deliver(topic, value, key, partition)
-        if on_delivery is not None and (self._report_success or delivery.error is not None):
+        if on_delivery is not None:
             self._reports.append((on_delivery, delivery))
 
     def poll(self, timeout_s: float = 0.0) -> None:
@@ -90,6 +90,8 @@ class MemoryWriter:
             number = -1 if partition is None else partition
             refused = value if isinstance(error, RecordTooLarge) else b""
             return Delivery(topic, number, -1, error, value=refused)
+        if not self._report_offsets:
+            return Delivery(topic, -1 if partition is None else partition, -1, None)
         return Delivery(topic, number, record.offset, None, record.timestamp_us)
 
     def _choose(self, topic: str, key: bytes | None) -> int:
