@@ -10,7 +10,7 @@ Source: Avro 1.12 specification, "Single-object encoding".
 from __future__ import annotations
 
 from io import BytesIO
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import fastavro
 
@@ -18,7 +18,7 @@ from rollstream.schemas import wire_schemas
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.event_converter import converter_of, schema_name
 from rollstream.schemas.events import Event
-from rollstream.schemas.wire_schemas import PREFIX_BYTES, WireSchema, unknown_schema
+from rollstream.schemas.wire_schemas import read_avro, schema_of
 
 E = TypeVar("E")
 
@@ -39,15 +39,14 @@ def decode(value: bytes) -> Event:
         UnreadableEvent: no marker, an unknown fingerprint, a record of the ingest log, or bytes
             that end too early or too late.
     """
-    schema = wire_schemas.by_prefix().get(value[:PREFIX_BYTES])
-    if schema is None:
-        raise unknown_schema(value)
+    schema = schema_of(value)
     if schema.name == "ingest_record":
         raise UnreadableEvent("not_an_event", "a record of an ingest log")
-    try:
-        event: Event = converter_of(schema.prefix).from_wire(_read(schema, value))
-    except (EOFError, IndexError, KeyError, ValueError, OverflowError, MemoryError) as error:
-        raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {error!r}") from error
+    wire, end = read_avro(schema, schema.parsed, value)
+    if end != len(value):
+        extra = f"{len(value) - end} bytes too many"
+        raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {extra}")
+    event: Event = converter_of(schema.prefix).from_wire(wire)
     return event
 
 
@@ -59,14 +58,3 @@ def decode_as(kind: type[E], value: bytes) -> E:
             "not_an_event", f"{type(event).__name__} where {kind.__name__} is due"
         )
     return event
-
-
-def _read(schema: WireSchema, value: bytes) -> dict[str, Any]:
-    stream = BytesIO(value)
-    stream.seek(PREFIX_BYTES)
-    wire: Any = fastavro.schemaless_reader(stream, schema.parsed, None)
-    if stream.tell() != len(value):
-        extra = len(value) - stream.tell()
-        raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {extra} bytes too many")
-    fields: dict[str, Any] = wire
-    return fields

@@ -15,7 +15,6 @@ from rollstream.schemas import wire_schemas
 
 REQUIRED_ARRAYS = ("prompt_tokens", "output_tokens")
 """Arrays that every segment has."""
-_NO_DEFAULT = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,27 +26,22 @@ class RowField:
             ``array``, ``components``, ``attachments`` or ``token_arrays``.
         row_type: the Avro type of one segment's value, with logical types.
         dtype: of a number or an array, as NumPy names it, little-endian; else empty.
+        width: bytes of a number, or of one value of an array; 4 of a text, which has its size.
         extra: whether it is among the ``extras``.
         doc: one sentence, for people.
+        required: whether a producer must give it; all such are texts.
+        default: the value of a segment for which none was given.
     """
 
     name: str
     column: str
     row_type: Any
     dtype: str
+    width: int
     extra: bool
     doc: str
-    _default: Any
-
-    @property
-    def required(self) -> bool:
-        """Whether a producer must give it."""
-        return self._default is _NO_DEFAULT
-
-    @property
-    def default(self) -> Any:
-        """The value of a segment for which none was given; None for a required field."""
-        return None if self.required else self._default
+    required: bool
+    default: Any
 
 
 @cache
@@ -74,18 +68,28 @@ def array_fields() -> Mapping[str, str]:
     return {field.name: field.dtype for field in named("array")}
 
 
+@cache
+def columns(*, extra: bool) -> tuple[RowField, ...]:
+    """Texts, numbers and arrays, with one value an entry: those of ``extras``, or the others. Their
+    order is that in which a record's payload holds them."""
+    return tuple(field for field in named("text", "number", "array") if field.extra == extra)
+
+
 def _walk(fields: Sequence[Mapping[str, Any]], *, extra: bool = False) -> Iterator[RowField]:
     for field in fields:
         if "column" in field:
             row = field["row"]
+            dtype = field.get("dtype", "")
             yield RowField(
                 field["name"],
                 field["column"],
                 row["type"],
-                field.get("dtype", ""),
+                dtype,
+                int(dtype[2:] or 4),
                 extra,
                 field["doc"],
-                row.get("default", _NO_DEFAULT),
+                "default" not in row,
+                row.get("default", ""),
             )
         elif field["name"] == "shared":
             yield from _walk(field["type"]["items"]["fields"])

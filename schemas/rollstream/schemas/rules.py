@@ -26,6 +26,7 @@ STEPS = range(UNKNOWN_STEP, LONG_MAX + 1)
 BOUNDS: Mapping[str, range] = {
     "group_size": COUNTS,
     "segment_idx": COUNTS,
+    "is_last_segment": range(2),
     "policy_epoch": COUNTS,
     "weight_step": STEPS,
     "created_ts": range(CREATED_TS_MAX + 1),

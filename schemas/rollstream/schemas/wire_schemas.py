@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from io import BytesIO
 from typing import Any
 
 import fastavro
@@ -24,7 +25,7 @@ MARKER = b"\xc3\x01"  # Avro single-object encoding, version 1.
 PREFIX_BYTES = 10  # The marker and the 8-byte little-endian fingerprint.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class WireSchema:
     """One version of one schema.
 
@@ -88,11 +89,35 @@ def by_prefix() -> dict[bytes, WireSchema]:
     return {schema.prefix: schema for schema in all_schemas()}
 
 
-def unknown_schema(value: bytes) -> UnreadableEvent:
-    """The error of bytes that begin with no prefix of ours."""
+def schema_of(value: bytes) -> WireSchema:
+    """The schema under which the bytes were written, by their prefix.
+
+    Raises:
+        UnreadableEvent: no marker, or an unknown fingerprint.
+    """
+    found = by_prefix().get(value[:PREFIX_BYTES])
+    if found is not None:
+        return found
     if value[:2] != MARKER:
-        return UnreadableEvent("not_an_event", f"begins with {value[:PREFIX_BYTES].hex()!r}")
-    return UnreadableEvent("unknown_schema", f"fingerprint {value[2:PREFIX_BYTES].hex()!r}")
+        raise UnreadableEvent("not_an_event", f"begins with {value[:PREFIX_BYTES].hex()!r}")
+    raise UnreadableEvent("unknown_schema", f"fingerprint {value[2:PREFIX_BYTES].hex()!r}")
+
+
+def read_avro(schema: WireSchema, parsed: Any, value: bytes) -> tuple[dict[str, Any], int]:
+    """The record behind the prefix, as ``parsed`` has it (of ``schema``), and where it ends.
+
+    What is made is bounded by the bytes that there are, whatever counts they name.
+
+    Raises:
+        UnreadableEvent: the bytes end too early.
+    """
+    stream = BytesIO(value)
+    stream.seek(PREFIX_BYTES)
+    try:
+        fields: Any = fastavro.schemaless_reader(stream, parsed, None)
+    except (EOFError, IndexError, KeyError, ValueError, OverflowError, MemoryError) as error:
+        raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {error!r}") from error
+    return fields, stream.tell()
 
 
 def packed_dtype(avro_type: Any) -> tuple[str, bool] | None:

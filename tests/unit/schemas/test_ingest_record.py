@@ -175,33 +175,6 @@ def test_a_record_that_ends_early_or_late_is_torn(value: bytes, data: st.DataObj
         assert told.value.reason == "torn"
 
 
-def test_a_torn_record_spoils_no_whole_one() -> None:
-    """The fields before the columns are looked up by their bytes; some begin as others do."""
-    for worker_id in ("worker", "worker-10", "worker-1", "w" * 200):
-        value = encode_record(members(1), worker_id=worker_id)
-        for end in range(PREFIX_BYTES, len(value), 7):
-            with pytest.raises(UnreadableEvent):
-                decode_record(value[:end])
-        for _ in range(2):
-            assert decode_record(value).worker_id == worker_id
-            assert decode_record(value).part([0]) == value
-
-
-@pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 64, -65, 2**31])
-def test_a_number_of_any_length_is_read(number: int) -> None:
-    assert make_record(members(1), partitions=number).partitions == number
-    assert make_record([make_entry(weight_step=number)]).values("weight_step") == [number]
-
-
-@pytest.mark.parametrize("behind", [b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x01"])
-def test_a_number_of_more_than_64_bits_is_torn(behind: bytes) -> None:
-    value = encode_record([make_entry(output_tokens=[], prompt_tokens=[], logprobs=None)])
-    texts = len(decode_record(value).payload)
-    with pytest.raises(UnreadableEvent) as told:
-        decode_record(value[: -texts - 1] + behind)
-    assert told.value.reason == "torn"
-
-
 NUMBERS = st.integers(-3, 3) | st.sampled_from([2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 65_537])
 
 
@@ -269,19 +242,22 @@ EXPERTS = {"name": "experts", "dtype": "|u1", "shape": [2], "presence": 1}
         ({"shared_indexes": i4(0, -1)}, "shared_indexes"),
         ({"shared_indexes": i4(0)}, "shared_indexes has 4 bytes"),
         ({"rollout_uid": i4(1)}, "rollout_uid has 4 bytes"),
-        ({"rollout_uid": i4(-1, 3)}, "rollout_uid has texts"),
-        ({"rollout_uid": i4(1, 2**31 - 1)}, "rollout_uid has texts"),
-        ({"rollout_uid": i4(1, 2)}, "experts has 6 values, more than the payload holds"),
+        ({"rollout_uid": i4(-1, 3)}, "rollout_uid has 4294967298 bytes in the payload"),
+        ({"rollout_uid": i4(1, 2**31 - 1)}, "rollout_uid has 2147483648 bytes in the payload"),
+        ({"rollout_uid": i4(1, 2)}, "experts has 12 bytes in the payload, and 11 are left"),
         ({"rollout_uid": i4(1, 0)}, "payload has"),
         ({"created_ts": i4(1, 2)}, "created_ts has 8 bytes"),
-        ({"prompt_count": i4(2, -1)}, "prompt_tokens has 4294967297 values"),
-        ({"token_count": i4(3, 4)}, "experts has 7 values, more than the payload holds"),
-        ({"token_count": i4(2**31 - 1, 2**31 - 1)}, "output_tokens has 4294967294 values"),
+        ({"prompt_count": i4(2, -1)}, "prompt_tokens has 17179869188 bytes in the payload"),
+        ({"token_count": i4(3, 4)}, "experts has 14 bytes in the payload"),
+        (
+            {"token_count": i4(2**31 - 1, 2**31 - 1)},
+            "output_tokens has 17179869176 bytes in the payload",
+        ),
         ({"prompt_tokens": 0}, "prompt_tokens is 0; every entry has it"),
         ({"output_tokens": 2}, "output_tokens is 2; every entry has it"),
         ({"logprobs": 3}, "logprobs is 3"),
         ({"loss_mask": -1}, "loss_mask is -1"),
-        ({"loss_mask": 1}, "values, more than the payload holds"),
+        ({"loss_mask": 1}, "experts has 12 bytes in the payload, and 6 are left"),
     ],
     ids=str,
 )
@@ -296,7 +272,10 @@ def test_a_record_whose_lengths_disagree_is_inconsistent(change: dict[str, Any],
     [
         ({"token_arrays": []}, "payload has"),
         ({"token_arrays": [EXPERTS, {**EXPERTS, "presence": 0}]}, "'experts' twice"),
-        ({"token_arrays": [{**EXPERTS, "shape": [3]}]}, "experts has 6 values, more than"),
+        (
+            {"token_arrays": [{**EXPERTS, "shape": [3]}]},
+            "experts has 18 bytes in the payload, and 12 are left",
+        ),
         ({"token_arrays": [{**EXPERTS, "shape": [-1]}]}, "shape"),
         ({"token_arrays": [{**EXPERTS, "shape": [2**21]}]}, "shape"),
         ({"token_arrays": [{**EXPERTS, "shape": [0, 2**31 - 1, 2**31 - 1]}]}, "shape"),
@@ -334,6 +313,15 @@ def test_extras_that_disagree_are_inconsistent(change: dict[str, Any], told: str
     with pytest.raises(UnreadableEvent, match=told) as raised:
         decode_record(extras_changed(TWO, **change))
     assert raised.value.reason == "inconsistent"
+
+
+def test_components_that_are_all_empty_are_those_of_no_entry() -> None:
+    """Empty bytes stand for a count of 0 an entry, as in every column."""
+    nothing = {"names": [], "counts": b"", "indexes": b"", "values": b""}
+    record = decode_record(extras_changed(TWO, rewards=nothing))
+    assert list(record.components()) == [{}, {}]
+    assert gather([Run(record, 0, 2)]).rewards is None
+    assert record.part([0, 1]) == TWO
 
 
 def test_huge_counts_take_no_memory() -> None:

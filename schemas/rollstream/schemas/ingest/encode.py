@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from math import nan
 from operator import itemgetter
 from typing import Any
 
-from rollstream.schemas.fields import named
-from rollstream.schemas.ingest.entry import ENTRIES_MAX, Entry, EntryKind, NamedArray
-from rollstream.schemas.ingest.layout import (
-    ALL,
-    ARRAY,
-    NONE,
-    SOME,
-    TEXT,
-    Column,
-    extra_columns,
-    packers,
-    plain_columns,
-    shared_fields,
-)
-from rollstream.schemas.ingest.wire import (
-    END_OF_ARRAY,
-    NULL,
-    avro_extras,
-    avro_long,
-    avro_text,
-    record_schema,
-)
+from rollstream.schemas.fields import RowField, columns, named, row_fields
+from rollstream.schemas.ingest.entry import ENTRIES_MAX, Entry, NamedArray
+from rollstream.schemas.ingest.wire import ALL, COUNTS, NONE, SOME, packed, write_record
 
-_SHARED_KEPT = 4_096
-_SEGMENT = EntryKind.SEGMENT
+_Rows = Sequence[Mapping[str, Any]]
 
 
 def encode_entries(
@@ -53,169 +33,149 @@ def encode_entries(
     count = len(entries)
     assert 0 < count <= ENTRIES_MAX, count
     rows = [entry.fields for entry in entries]
-    kinds = [entry.kind for entry in entries]
-    written = [
-        _of_record(environment, worker_id, partitions),
-        avro_long(count),
-        NULL if kinds.count(_SEGMENT) == count else avro_long(count) + bytes(kinds),
-        _shared(rows),
-    ]
+    kinds = bytes([entry.kind for entry in entries])
     payload: list[bytes] = []
-    columns, of_row = _plain()
-    for column, values in zip(columns, zip(*map(of_row, rows), strict=True), strict=True):
-        found = _column(column, values, payload)
-        if column.kind == ARRAY:
-            written.append(avro_long(found))
-        elif found:
-            written.append(avro_long(len(found)))
-            written.append(found)
-        else:
-            written.append(NULL)
-    written.append(_extras(entries, rows, payload))
-    written.append(avro_long(sum(map(len, payload))))
-    return b"".join(written + payload)
+    header = {
+        "environment": environment,
+        "worker_id": worker_id,
+        "partitions": partitions,
+        "count": count,
+        "kinds": kinds if any(kinds) else b"",
+        **_shared(rows),
+    }
+    plain = columns(extra=False)
+    for field, values in zip(plain, zip(*map(_plain_values(), rows), strict=True), strict=True):
+        header[field.name] = _column(field, values, payload)
+    header["extras"] = _extras(entries, rows, payload)
+    return write_record(header, payload)
 
 
 @cache
-def _plain() -> tuple[tuple[Column, ...], Callable[[Mapping[str, Any]], tuple[Any, ...]]]:
-    """The columns that stand in the header, and what picks their values out of a row."""
-    columns = plain_columns()
-    return columns, itemgetter(*(column.name for column in columns))
+def _plain_values() -> itemgetter[str]:
+    return itemgetter(*(field.name for field in columns(extra=False)))
 
 
 @cache
-def _of_shared() -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    return itemgetter(*(field.name for field in shared_fields()))
+def _shared_names() -> tuple[str, ...]:
+    return tuple(field.name for field in named("shared"))
+
+
+@cache
+def _shared_values() -> itemgetter[str]:
+    return itemgetter(*_shared_names())
+
+
+def _shared(rows: _Rows) -> Mapping[str, Any]:
+    """The distinct combinations in the order of their first use, and the index of each row's."""
+    found: dict[tuple[Any, ...], int] = {}
+    indexes = [found.setdefault(values, len(found)) for values in map(_shared_values(), rows)]
+    return {
+        "shared": [dict(zip(_shared_names(), values, strict=True)) for values in found],
+        "shared_indexes": packed(COUNTS, indexes) if len(found) > 1 else b"",
+    }
+
+
+def _column(field: RowField, values: Sequence[Any], payload: list[bytes]) -> bytes | int:
+    """What the header has of a column; what has a varying length is added to ``payload``."""
+    if field.column == "array":
+        return _array(values, payload)
+    if values.count(field.default) == len(values):
+        return b""
+    if field.column == "text":
+        return packed(COUNTS, _texts(values, payload))
+    if field.default is None:
+        values = [nan if value is None else value for value in values]
+    return packed(field.dtype, values)
+
+
+def _texts(values: Sequence[Any], payload: list[bytes]) -> Iterable[int]:
+    """Adds the UTF-8 of the texts to ``payload``; how many bytes each has."""
+    if bytes not in map(type, values):
+        joined = "".join(values)
+        if joined.isascii():  # As many bytes as characters.
+            payload.append(joined.encode())
+            return map(len, values)
+    # Bytes came from a record and are no UTF-8.
+    raws = [value if isinstance(value, bytes) else value.encode() for value in values]
+    payload += raws
+    return map(len, raws)
+
+
+def _array(values: Sequence[Any], payload: list[bytes]) -> int:
+    if None not in values:
+        payload += values
+        return ALL
+    some = [value for value in values if value is not None]
+    if not some:
+        return NONE
+    payload.append(bytes([value is not None for value in values]))
+    payload += some
+    return SOME
 
 
 @cache
 def _extra_names() -> frozenset[str]:
-    collections = {field.name for field in named("components", "attachments", "token_arrays")}
-    return frozenset(collections.union(column.name for column in extra_columns()))
-
-
-@cache
-def _empty_extras() -> Mapping[str, Any]:
-    return {column.name: NONE if column.kind == ARRAY else b"" for column in extra_columns()}
-
-
-@lru_cache
-def _of_record(environment: str, worker_id: str, partitions: int) -> bytes:
-    names = avro_text(environment) + avro_text(worker_id)
-    return record_schema().prefix + names + avro_long(partitions)
-
-
-def _shared(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """The distinct combinations in the order of their first use, and the index of each row's."""
-    found: dict[tuple[Any, ...], int] = {}
-    of_row = _of_shared()
-    if len(rows) == 1:
-        return avro_long(1) + _combination(of_row(rows[0])) + END_OF_ARRAY + NULL
-    indexes = [found.setdefault(of_row(row), len(found)) for row in rows]
-    written = avro_long(len(found)) + b"".join(map(_combination, found)) + END_OF_ARRAY
-    if len(found) == 1:
-        return written + NULL
-    return written + avro_long(4 * len(rows)) + packers(len(rows))["<i4"](*indexes)
-
-
-@lru_cache(_SHARED_KEPT)
-def _combination(values: tuple[Any, ...]) -> bytes:
-    fields = zip(shared_fields(), values, strict=True)
-    return b"".join([avro_long(v) if field.dtype else avro_text(v) for field, v in fields])
-
-
-def _column(column: Column, values: Sequence[Any], payload: list[bytes]) -> Any:
-    """What the header has of a column; what has a varying length is added to ``payload``."""
-    if column.kind == ARRAY:
-        return _array(values, payload)
-    count = len(values)
-    if values.count(column.default) == count:
-        return b""
-    if column.kind == TEXT:
-        return packers(count)["<i4"](*_texts(values, payload))
-    if column.default is None:
-        values = [nan if value is None else value for value in values]
-    return packers(count)[column.signature.dtype](*values)
-
-
-def _texts(values: Sequence[str | bytes], payload: list[bytes]) -> Sequence[int]:
-    """Adds the UTF-8 of the texts to ``payload``; how many bytes each has."""
-    try:
-        joined = "".join(values)  # type: ignore[arg-type]
-    except TypeError:  # Some are bytes, which are no UTF-8 (see ``Entry``).
-        pieces = [value if isinstance(value, bytes) else value.encode() for value in values]
-        payload += pieces
-        return list(map(len, pieces))
-    raw = joined.encode()
-    payload.append(raw)
-    if len(raw) == len(joined):
-        return list(map(len, values))
-    return [len(value.encode()) for value in values]  # type: ignore[union-attr]
-
-
-def _array(values: Sequence[bytes | None], payload: list[bytes]) -> int:
-    absent = values.count(None)
-    if not absent:
-        payload += values  # type: ignore[arg-type]
-        return ALL
-    if absent == len(values):
-        return NONE
-    payload.append(bytes([value is not None for value in values]))
-    payload += [value for value in values if value is not None]
-    return SOME
+    return frozenset(field.name for field in row_fields().values() if field.extra)
 
 
 def _extras(
-    entries: Sequence[Entry], rows: Sequence[Mapping[str, Any]], payload: list[bytes]
-) -> bytes:
-    """Null where no entry has any."""
+    entries: Sequence[Entry], rows: _Rows, payload: list[bytes]
+) -> Mapping[str, Any] | None:
+    """None where no entry has any."""
+    least = len(_shared_names()) + len(columns(extra=False))
+    larger = [row for row in rows if len(row) > least]
+    used = _extra_names().intersection(chain.from_iterable(larger)) if larger else ()
     failures = [
         {"entry": index, "count": entry.failure.count, "reason": entry.failure.reason}
         for index, entry in enumerate(entries)
         if entry.failure is not None
     ]
-    longest = max(map(len, rows))
-    some = longest > len(plain_columns()) + len(shared_fields())  # The least that a row has.
-    used = _extra_names().intersection(chain.from_iterable(rows)) if some else ()
     if not used and not failures:
-        return NULL
-    extras: dict[str, Any] = {**_empty_extras(), "failures": failures, "rewards": None}
-    for column in extra_columns():
-        if column.name in used:
-            values = [row.get(column.name, column.default) for row in rows]
-            extras[column.name] = _column(column, values, payload)
-    if "rewards" in used:
-        extras["rewards"] = _components([row.get("rewards") or {} for row in rows])
+        return None
+    extras: dict[str, Any] = {"failures": failures}
+    for field in columns(extra=True):
+        extras[field.name] = NONE if field.column == "array" else b""
+        if field.name in used:
+            values = [row.get(field.name, field.default) for row in rows]
+            extras[field.name] = _column(field, values, payload)
+    extras["rewards"] = _components([row.get("rewards", {}) for row in rows])
     extras["attachments"] = [
         {"entry": index, "name": name, "data": data}
         for index, row in enumerate(rows)
         for name, data in sorted(row.get("attachments", {}).items())
     ]
     extras["token_arrays"] = _token_arrays([row.get("token_arrays", {}) for row in rows], payload)
-    return avro_extras(extras)
+    return extras
 
 
-def _components(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    names = {name: index for index, name in enumerate(sorted({*chain.from_iterable(rows)}))}
-    indexes = [names[name] for row in rows for name in sorted(row)]
-    values = [row[name] for row in rows for name in sorted(row)]
+def _components(rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any] | None:
+    names = _names(rows)
+    if not names:
+        return None
+    numbers = {name: index for index, name in enumerate(names)}
+    components = [component for row in rows for component in sorted(row.items())]
     return {
-        "names": list(names),
-        "counts": packers(len(rows))["<i4"](*map(len, rows)),
-        "indexes": packers(len(values))["<i4"](*indexes),
-        "values": packers(len(values))["<f8"](*values),
+        "names": names,
+        "counts": packed(COUNTS, map(len, rows)),
+        "indexes": packed(COUNTS, (numbers[name] for name, _ in components)),
+        "values": packed("<f8", (value for _, value in components)),
     }
 
 
 def _token_arrays(
     rows: Sequence[Mapping[str, NamedArray]], payload: list[bytes]
-) -> list[dict[str, Any]]:
+) -> list[Mapping[str, Any]]:
     found = []
-    for name in sorted({*chain.from_iterable(rows)}):
-        carried = [row.get(name) for row in rows]
-        signatures = {(one.dtype, one.shape) for one in carried if one is not None}
+    for name in _names(rows):
+        arrays = [row.get(name) for row in rows]
+        signatures = {(one.dtype, one.shape) for one in arrays if one is not None}
         assert len(signatures) == 1, (name, signatures)
         dtype, shape = signatures.pop()
-        presence = _array([None if one is None else one.data for one in carried], payload)
+        presence = _array([None if one is None else one.data for one in arrays], payload)
         found.append({"name": name, "dtype": dtype, "shape": list(shape), "presence": presence})
     return found
+
+
+def _names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """All keys, sorted, so that the order in which a producer names them changes nothing."""
+    return sorted(set(chain.from_iterable(rows)))

@@ -6,28 +6,20 @@ Counts are compared with the bytes that there are before anything is made of the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from math import isnan, prod
+from operator import mul, sub
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.fields import REQUIRED_ARRAYS
+from rollstream.schemas.fields import REQUIRED_ARRAYS, RowField, columns, row_fields
 from rollstream.schemas.ingest.entry import ENTRIES_MAX, Failure
-from rollstream.schemas.ingest.layout import (
-    ALL,
-    ARRAY,
-    COUNTS,
-    SOME,
-    TEXT,
-    Column,
-    extra_columns,
-    plain_columns,
-    unpackers,
-)
+from rollstream.schemas.ingest.wire import ALL, COUNTS, SOME, unpacked
 from rollstream.schemas.rules import BrokenRule, check_token_rows
 
 _SIGNATURES_KEPT = 256
@@ -55,92 +47,140 @@ class ArrayRun(NamedTuple):
 
 
 class Frame:
-    """Where a record's columns lie, and its texts.
+    """A record whose lengths agree.
 
     Attributes:
+        header: the Avro record, without its payload.
+        payload: what has a varying length.
         count: how many entries.
-        kinds: uint8 [count].
-        shared_indexes: of the combination of each entry.
-        failures: by entry.
-        numbers: ``prompt_count`` and ``token_count`` of each entry.
-        texts: those that an entry has; U+FFFD for what is no UTF-8.
-        no_utf8: the bytes of a text that is none, by name and entry.
-        arrays: the schema's arrays that an entry has.
-        token_arrays: those that the producer named.
+        kinds: uint8 [count], of ``EntryKind``.
+        shared_indexes: of each entry, the index of its combination in ``header["shared"]``.
+        failures: of each ``FAILED`` entry, by its number.
+        texts: those that at least one entry has, by name; U+FFFD in place of what is no UTF-8.
+        no_utf8: the bytes of such a text, by name and entry.
+        arrays: the schema's arrays that at least one entry has, by name.
+        token_arrays: the same of those that the producer named.
     """
 
     __slots__ = (
-        *("count", "kinds", "shared_indexes", "failures", "numbers", "texts", "no_utf8"),
-        *("arrays", "token_arrays", "_payload", "_at", "_end", "_ends"),
+        *("header", "payload", "count", "kinds", "shared_indexes", "failures", "texts", "no_utf8"),
+        *("arrays", "token_arrays", "_listed", "_at"),
     )
 
     def __init__(self, header: Mapping[str, Any], payload: memoryview) -> None:
-        """Reads the record with this header.
-
+        """
         Raises:
             UnreadableEvent: no entries, or lengths that disagree.
         """
-        self.count = count = header["count"]
-        if not 0 < count <= ENTRIES_MAX:
-            raise _inconsistent(f"count is {count}; a record has 1 to {ENTRIES_MAX} entries")
-        self.kinds: bytes = _sized(header, "kinds", count, 1) or bytes(count)
-        self.shared_indexes = _counts(header, "shared_indexes", count)
+        self.header, self.payload = header, payload
+        self.count: int = header["count"]
+        if not 0 < self.count <= ENTRIES_MAX:
+            raise inconsistent(f"count is {self.count}; a record has 1 to {ENTRIES_MAX} entries")
+        self._check_size("kinds", header["kinds"], 1)
+        self.kinds: bytes = header["kinds"] or bytes(self.count)
+        self.shared_indexes = self._counts(header, "shared_indexes")
         combinations = len(header["shared"])
         if max(self.shared_indexes) >= combinations:
-            raise _inconsistent(f"shared_indexes names others than the {combinations} of shared")
-        prompts = list(_counts(header, "prompt_count", count))
-        outputs = list(_counts(header, "token_count", count))
-        self.numbers: dict[str, list[Any]] = {"prompt_count": prompts, "token_count": outputs}
+            raise inconsistent(f"shared_indexes names others than the {combinations} of shared")
+        self.failures: dict[int, Failure] = {}
         self.texts: dict[str, list[str]] = {}
         self.no_utf8: dict[tuple[str, int], bytes] = {}
         self.arrays: dict[str, ArrayRun] = {}
         self.token_arrays: dict[str, ArrayRun] = {}
-        self.failures: dict[int, Failure] = {}
-        self._payload, self._at, self._end = payload, 0, len(payload)
-        self._ends = [0, *accumulate(outputs)]
-        self._lay_out(plain_columns(), header, [0, *accumulate(prompts)])
-        if header["extras"] is not None:
-            self._lay_out_extras(header["extras"])
-        if self._at != self._end:
-            raise _inconsistent(f"payload has {self._end} bytes; its columns have {self._at}")
+        counts = [self._counts(header, name) for name in ("prompt_count", "token_count")]
+        self._listed: dict[str, list[Any]] = {"prompt_count": counts[0], "token_count": counts[1]}
+        prompt_ends, ends = ([0, *accumulate(of)] for of in counts)
+        self._at = 0
+        self._lay_out(columns(extra=False), header, {"prompt_tokens": prompt_ends}, ends)
+        extras = header["extras"]
+        if extras is not None:
+            self._lay_out(columns(extra=True), extras, {}, ends)
+            self._lay_out_named(extras["token_arrays"], ends)
+            self._check_extras(extras)
+        if self._at != len(payload):
+            raise inconsistent(f"payload has {len(payload)} bytes; its columns have {self._at}")
+
+    def values(self, name: str) -> list[Any]:
+        """One value an entry, of a text or a number (None where it may be null and is)."""
+        found = self.texts.get(name) or self._listed.get(name)
+        if found is None:
+            found = self._listed[name] = self._values(row_fields()[name])
+        return found
+
+    def bytes_of(self, run: ArrayRun, first: int, stop: int) -> memoryview:
+        """The values of an array of entries ``first`` to ``stop``: a view."""
+        start, width, ends, _, _ = run
+        return self.payload[start + width * ends[first] : start + width * ends[stop]]
+
+    def _values(self, field: RowField) -> list[Any]:
+        if field.column == "once":
+            return [self.header[field.name]] * self.count
+        if field.column == "shared":
+            of = [one[field.name] for one in self.header["shared"]]
+            return [of[index] for index in self.shared_indexes]
+        wire = self.header["extras"] if field.extra else self.header
+        raw = wire and wire[field.name]
+        if not raw:
+            return [field.default] * self.count
+        listed = unpacked(field.dtype, raw)
+        if field.default is None:
+            return [None if isnan(value) else value for value in listed]
+        if field.row_type == "boolean":
+            return [value == 1 if value < 2 else value for value in listed]
+        return listed
+
+    def _check_size(self, name: str, raw: bytes, width: int) -> None:
+        due = self.count * width
+        if raw and len(raw) != due:
+            raise inconsistent(f"{name} has {len(raw)} bytes; the entries have {due}, or none")
+
+    def _counts(self, wire: Mapping[str, Any], name: str) -> list[int]:
+        """Lengths or indexes, one an entry."""
+        raw = wire[name]
+        self._check_size(name, raw, 4)
+        return unpacked(COUNTS, raw) if raw else [0] * self.count
+
+    def _take(self, name: str, size: int) -> int:
+        """Where the next bytes of the payload begin."""
+        start = self._at
+        self._at += size
+        if self._at > len(self.payload):
+            left = len(self.payload) - start
+            raise inconsistent(f"{name} has {size} bytes in the payload, and {left} are left")
+        return start
 
     def _lay_out(
-        self, columns: Sequence[Column], wire: Mapping[str, Any], prompt_ends: list[int]
+        self,
+        fields: Iterable[RowField],
+        wire: Mapping[str, Any],
+        own_ends: Mapping[str, list[int]],
+        ends: list[int],
     ) -> None:
-        count = self.count
-        sizes_of = unpackers(count)[COUNTS]
-        for name, kind, _, signature, width, _ in columns:
+        for field in fields:
+            name = field.name
             found = wire[name]
-            if kind == ARRAY:
+            if field.column == "array":
                 if name in REQUIRED_ARRAYS and found != ALL:
-                    raise _inconsistent(f"{name} is {found}; every entry has it, give {ALL}")
+                    raise inconsistent(f"{name} is {found}; every entry has it, give {ALL}")
                 if found:
-                    ends = prompt_ends if name == "prompt_tokens" else self._ends
-                    self.arrays[name] = self._array(name, found, signature, width, ends)
+                    of = own_ends.get(name, ends)
+                    signature = ArraySignature(field.dtype, ())
+                    self.arrays[name] = self._array(name, found, signature, field.width, of)
             elif found:
-                if len(found) != count * width:
-                    raise _wrong_size(name, len(found), count * width)
-                if kind == TEXT:
-                    self.texts[name] = self._text(name, sizes_of(found))
+                self._check_size(name, found, field.width)
+                if field.column == "text":
+                    self.texts[name] = self._text(name, unpacked(COUNTS, found))
 
-    def _text(self, name: str, sizes: Sequence[int]) -> list[str]:
-        at = self._at
-        self._at = stop = at + sum(sizes)
-        if stop > self._end:
-            raise _inconsistent(f"{name} has texts of {stop - at} bytes")
-        raw = self._payload[at:stop]
-        try:
-            whole = str(raw, "utf-8")
-        except UnicodeDecodeError:
-            whole = ""
-        if whole and len(sizes) == 1:
-            return [whole]
-        ends = [0, *accumulate(sizes)]
-        if len(whole) == len(raw):
-            return [whole[start:stop] for start, stop in pairwise(ends)]
+    def _text(self, name: str, sizes: list[int]) -> list[str]:
+        start = self._take(name, sum(sizes))
+        raw = bytes(self.payload[start : self._at])
+        bounds = pairwise(accumulate(sizes, initial=0))
+        if raw.isascii():
+            whole = raw.decode()
+            return [whole[start:stop] for start, stop in bounds]
         texts = []
-        for index, (start, stop) in enumerate(pairwise(ends)):
-            one = bytes(raw[start:stop])
+        for index, (start, stop) in enumerate(bounds):
+            one = raw[start:stop]
             try:
                 texts.append(one.decode())
             except UnicodeDecodeError:
@@ -153,41 +193,44 @@ class Frame:
     ) -> ArrayRun:
         present = None
         if presence == SOME:
-            present = bytes(self._payload[self._at : self._at + self.count])
-            self._at += self.count
-            if len(present) < self.count or present.translate(None, b"\x00\x01"):
-                raise _inconsistent(f"{name}: its presence has no {self.count} bytes of 0 and 1")
-            lengths = (stop - start for start, stop in pairwise(ends))
-            ends = [0, *accumulate(map(int.__mul__, lengths, present))]
+            start = self._take(name, self.count)
+            present = bytes(self.payload[start : self._at])
+            if present.translate(None, b"\x00\x01"):
+                raise inconsistent(f"{name}: its presence has bytes other than 0 and 1")
+            lengths = map(sub, ends[1:], ends)
+            ends = [0, *accumulate(map(mul, lengths, present))]
         elif presence != ALL:
-            raise _inconsistent(f"{name} is {presence}; give 0, 1 or 2")
-        start = self._at
-        self._at = stop = start + width * ends[-1]
-        if stop > self._end:
-            raise _inconsistent(f"{name} has {ends[-1]} values, more than the payload holds")
-        return ArrayRun(start, width, ends, present, signature)
+            raise inconsistent(f"{name} is {presence}; give 0, 1 or 2")
+        return ArrayRun(self._take(name, width * ends[-1]), width, ends, present, signature)
 
-    def _lay_out_extras(self, extras: Mapping[str, Any]) -> None:
-        self._lay_out(extra_columns(), extras, [])
-        _check_components(extras["rewards"], self.count)
-        for one in extras["attachments"]:
-            if not 0 <= one["entry"] < self.count:
-                raise _inconsistent(f"an attachment of entry {one['entry']} of {self.count}")
-        for one in extras["failures"]:
-            entry = one["entry"]
-            if not 0 <= entry < self.count or entry in self.failures:
-                raise _inconsistent(f"a second failure, or none, is entry {entry} of {self.count}")
-            self.failures[entry] = Failure(one["count"], one["reason"])
+    def _lay_out_named(self, arrays: Iterable[Mapping[str, Any]], ends: list[int]) -> None:
         names = set()
-        for one in extras["token_arrays"]:
+        for one in arrays:
             name, presence = one["name"], one["presence"]
             if name in names:
-                raise _inconsistent(f"token_arrays has {name!r} twice")
+                raise inconsistent(f"token_arrays has {name!r} twice")
             names.add(name)
             signature, width = _signature(name, one["dtype"], tuple(one["shape"]))
             if presence:
-                run = self._array(name, presence, signature, width, self._ends)
-                self.token_arrays[name] = run
+                self.token_arrays[name] = self._array(name, presence, signature, width, ends)
+
+    def _check_extras(self, extras: Mapping[str, Any]) -> None:
+        for one in extras["attachments"]:
+            if not 0 <= one["entry"] < self.count:
+                raise inconsistent(f"an attachment of entry {one['entry']} of {self.count}")
+        for one in extras["failures"]:
+            entry = one["entry"]
+            if not 0 <= entry < self.count or entry in self.failures:
+                raise inconsistent(f"a second failure, or none, is entry {entry} of {self.count}")
+            self.failures[entry] = Failure(one["count"], one["reason"])
+        rewards = extras["rewards"]
+        if rewards is not None:
+            total = sum(self._counts(rewards, "counts"))
+            indexes, names = rewards["indexes"], len(rewards["names"])
+            if (len(indexes), len(rewards["values"])) != (4 * total, 8 * total):
+                raise inconsistent("rewards: counts, indexes and values disagree")
+            if total and max(unpacked(COUNTS, indexes)) >= names:
+                raise inconsistent(f"rewards: indexes names others than the {names} names")
 
 
 @lru_cache(_SIGNATURES_KEPT)
@@ -199,39 +242,10 @@ def _signature(name: str, text: str, shape: tuple[int, ...]) -> tuple[ArraySigna
         dtype = np.dtype(text)
         check_token_rows(name, dtype, shape)
     except (TypeError, BrokenRule) as error:
-        raise _inconsistent(f"token_arrays[{name!r}]: dtype {text!r}: {error}") from error
-    width = dtype.itemsize
-    for side in shape:
-        width *= side
-    return ArraySignature(dtype.str, shape), width
+        raise inconsistent(f"token_arrays[{name!r}]: dtype {text!r}: {error}") from error
+    return ArraySignature(dtype.str, shape), dtype.itemsize * prod(shape)
 
 
-def _inconsistent(detail: str) -> UnreadableEvent:
+def inconsistent(detail: str) -> UnreadableEvent:
+    """The error of a record whose lengths disagree."""
     return UnreadableEvent("inconsistent", detail)
-
-
-def _sized(wire: Mapping[str, Any], name: str, count: int, width: int) -> bytes:
-    raw: bytes = wire[name]
-    if raw and len(raw) != count * width:
-        raise _wrong_size(name, len(raw), count * width)
-    return raw
-
-
-def _wrong_size(name: str, size: int, due: int) -> UnreadableEvent:
-    return _inconsistent(f"{name} has {size} bytes; the entries have {due}, or none")
-
-
-def _counts(wire: Mapping[str, Any], name: str, count: int) -> Sequence[int]:
-    raw = _sized(wire, name, count, 4)
-    return unpackers(count)[COUNTS](raw) if raw else (0,) * count
-
-
-def _check_components(wire: Mapping[str, Any] | None, count: int) -> None:
-    if wire is None:
-        return
-    total = sum(_counts(wire, "counts", count))
-    indexes, values = wire["indexes"], wire["values"]
-    if (len(indexes), len(values)) != (4 * total, 8 * total):
-        raise _inconsistent("rewards: counts, indexes and values disagree")
-    if total and max(unpackers(total)[COUNTS](indexes)) >= len(wire["names"]):
-        raise _inconsistent(f"rewards: indexes names others than the {len(wire['names'])} names")

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from math import nan
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.schemas.columns import ArraySignature, Columns, Components, Ragged
+from rollstream.schemas.fields import RowField, array_fields, columns, named
 from rollstream.schemas.ingest.frame import ArrayRun
-from rollstream.schemas.ingest.layout import (
-    ARRAY,
-    TEXT,
-    Column,
-    extra_columns,
-    plain_columns,
-    shared_fields,
-)
 from rollstream.schemas.ingest.record import IngestRecord
+from rollstream.schemas.ingest.wire import packed
 
 _Wire = Mapping[str, Any]
 
@@ -45,23 +40,21 @@ def gather(runs: Sequence[Run]) -> Columns:
     for name in ("environment", "worker_id"):
         scalars[name] = _repeated([header[name] for header in headers], lengths)
     extras = [header["extras"] for header in headers]
-    for columns, wires in ((plain_columns(), headers), (extra_columns(), extras)):
+    for fields, wires in ((columns(extra=False), headers), (columns(extra=True), extras)):
         some = any(wires)
-        for column in columns:
-            if column.kind == TEXT:
-                scalars[column.name] = _texts(runs, column, rows)
-            elif column.kind != ARRAY:
-                raws = [wire[column.name] if wire else b"" for wire in wires] if some else ()
-                scalars[column.name] = _numbers(runs, column, raws, rows)
+        for field in fields:
+            if field.column == "text":
+                scalars[field.name] = _texts(runs, field, rows)
+            elif field.column == "number":
+                raws = [wire[field.name] if wire else b"" for wire in wires] if some else ()
+                scalars[field.name] = _numbers(runs, field, raws, rows)
     outputs = _offsets(scalars["token_count"])
     arrays = {}
-    for column in (*plain_columns(), *extra_columns()):
-        if column.kind == ARRAY:
-            name = column.name
-            of = [record.arrays.get(name) for record in records]
-            if any(of):
-                by = _offsets(scalars["prompt_count"]) if name == "prompt_tokens" else outputs
-                arrays[name] = _ragged(runs, of, column.signature, by)
+    for name, dtype in array_fields().items():
+        of = [record.arrays.get(name) for record in records]
+        if any(of):
+            by = _offsets(scalars["prompt_count"]) if name == "prompt_tokens" else outputs
+            arrays[name] = _ragged(runs, of, ArraySignature(dtype, ()), by)
     token_arrays = {}
     for name, signature in sorted(signatures(runs).items()):
         of = [record.token_arrays.get(name) for record in records]
@@ -102,7 +95,7 @@ def _shared(runs: Sequence[Run]) -> dict[str, Any]:
         else:
             indexes += [numbers.setdefault(own[index], len(numbers)) for index in used]
     found: dict[str, Any] = {}
-    for field, values in zip(shared_fields(), zip(*numbers, strict=True), strict=True):
+    for field, values in zip(named("shared"), zip(*numbers, strict=True), strict=True):
         if field.dtype:
             found[field.name] = np.array(values, field.dtype)[indexes]
         else:
@@ -116,8 +109,8 @@ def _repeated(values: Sequence[str], lengths: Sequence[int]) -> list[str]:
     return [value for value, length in zip(values, lengths, strict=True) for _ in range(length)]
 
 
-def _texts(runs: Sequence[Run], column: Column, rows: int) -> list[str]:
-    name, default = column.name, column.default
+def _texts(runs: Sequence[Run], field: RowField, rows: int) -> list[str]:
+    name, default = field.name, field.default
     of = [record.texts.get(name) for record, _, _ in runs]
     if not any(of):
         return [default] * rows
@@ -127,8 +120,11 @@ def _texts(runs: Sequence[Run], column: Column, rows: int) -> list[str]:
     return found
 
 
-def _numbers(runs: Sequence[Run], column: Column, raws: Sequence[bytes], rows: int) -> NDArray[Any]:
-    dtype, width, default = column.signature.dtype, column.width, column.default_bytes
+def _numbers(
+    runs: Sequence[Run], field: RowField, raws: Sequence[bytes], rows: int
+) -> NDArray[Any]:
+    dtype, width = field.dtype, field.width
+    default = packed(dtype, [nan if field.default is None else field.default])
     if not any(raws):
         return np.frombuffer(default * rows, dtype)
     pieces = [
