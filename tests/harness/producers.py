@@ -199,7 +199,7 @@ def _end(reader: LogReader, where: TopicPartition) -> int:
 
 def segments_of(found: list[Logged]) -> list[Mapping[str, Any]]:
     """The fields of the rollout segments among them."""
-    return [one.fields for one in found if one.entry.kind is EntryKind.SEGMENT]
+    return [one.fields for one in found if one.entry.kind == EntryKind.SEGMENT]
 
 
 def failures_of(found: list[Logged]) -> list[tuple[int, str]]:

@@ -329,7 +329,7 @@ def test_trajectories_are_members_of_a_group(stage: Stage) -> None:
 
     stage.play(scenario)
     assert [row["segment_idx"] for row in segments_of(stage.log())] == [0, 1]
-    first, second = [one for one in stage.log() if one.entry.kind is EntryKind.FAILED]
+    first, second = [one for one in stage.log() if one.entry.kind == EntryKind.FAILED]
     assert first.fields["rollout_uid"] == "broken"
     # One that is about no trajectory has a uid of its own: sent twice, it counts once.
     assert second.fields["rollout_uid"] not in ("", "broken")

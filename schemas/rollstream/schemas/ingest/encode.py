@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from math import nan
@@ -12,6 +12,9 @@ from typing import Any
 from rollstream.schemas.fields import RowField, columns, named, row_fields
 from rollstream.schemas.ingest.entry import ENTRIES_MAX, Entry, NamedArray
 from rollstream.schemas.ingest.wire import ALL, COUNTS, NONE, SOME, packed, write_record
+
+# Named, as fastavro would take none that a broken entry's numbers do not fit.
+_EXTRAS = "rollstream.rollouts.v1.Extras"
 
 _Rows = Sequence[Mapping[str, Any]]
 
@@ -51,7 +54,7 @@ def encode_entries(
 
 
 @cache
-def _plain_values() -> itemgetter[str]:
+def _plain_values() -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
     return itemgetter(*(field.name for field in columns(extra=False)))
 
 
@@ -61,7 +64,7 @@ def _shared_names() -> tuple[str, ...]:
 
 
 @cache
-def _shared_values() -> itemgetter[str]:
+def _shared_values() -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
     return itemgetter(*_shared_names())
 
 
@@ -120,8 +123,8 @@ def _extra_names() -> frozenset[str]:
 
 def _extras(
     entries: Sequence[Entry], rows: _Rows, payload: list[bytes]
-) -> Mapping[str, Any] | None:
-    """None where no entry has any."""
+) -> tuple[str, Mapping[str, Any]] | None:
+    """As fastavro takes a union's branch; None where no entry has any."""
     least = len(_shared_names()) + len(columns(extra=False))
     larger = [row for row in rows if len(row) > least]
     used = _extra_names().intersection(chain.from_iterable(larger)) if larger else ()
@@ -145,7 +148,7 @@ def _extras(
         for name, data in sorted(row.get("attachments", {}).items())
     ]
     extras["token_arrays"] = _token_arrays([row.get("token_arrays", {}) for row in rows], payload)
-    return extras
+    return _EXTRAS, extras
 
 
 def _components(rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any] | None:
@@ -164,7 +167,7 @@ def _components(rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any] | None
 
 def _token_arrays(
     rows: Sequence[Mapping[str, NamedArray]], payload: list[bytes]
-) -> list[Mapping[str, Any]]:
+) -> Sequence[Mapping[str, Any]]:
     found = []
     for name in _names(rows):
         arrays = [row.get(name) for row in rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import nan
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.schemas.columns import ArraySignature, Columns, Components, Ragged
-from rollstream.schemas.fields import RowField, array_fields, columns, named
+from rollstream.schemas.fields import RowField, named
 from rollstream.schemas.ingest.frame import ArrayRun
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.ingest.wire import packed
@@ -32,38 +32,20 @@ def gather(runs: Sequence[Run]) -> Columns:
 
     Named arrays of one name must agree in dtype and trailing shape (``signatures``).
     """
-    records = [record for record, _, _ in runs]
-    headers = [record.header for record in records]
-    lengths = [stop - first for _, first, stop in runs]
-    rows = sum(lengths)
-    scalars = _shared(runs)
-    for name in ("environment", "worker_id"):
-        scalars[name] = _repeated([header[name] for header in headers], lengths)
+    headers = [record.header for record, _, _ in runs]
     extras = [header["extras"] for header in headers]
-    for fields, wires in ((columns(extra=False), headers), (columns(extra=True), extras)):
-        some = any(wires)
-        for field in fields:
-            if field.column == "text":
-                scalars[field.name] = _texts(runs, field, rows)
-            elif field.column == "number":
-                raws = [wire[field.name] if wire else b"" for wire in wires] if some else ()
-                scalars[field.name] = _numbers(runs, field, raws, rows)
+    scalars = _shared(runs)
+    for field in named("text"):
+        scalars[field.name] = _texts(runs, field)
+    for field in named("number"):
+        scalars[field.name] = _numbers(runs, field, extras if field.extra else headers)
     outputs = _offsets(scalars["token_count"])
-    arrays = {}
-    for name, dtype in array_fields().items():
-        of = [record.arrays.get(name) for record in records]
-        if any(of):
-            by = _offsets(scalars["prompt_count"]) if name == "prompt_tokens" else outputs
-            arrays[name] = _ragged(runs, of, ArraySignature(dtype, ()), by)
-    token_arrays = {}
-    for name, signature in sorted(signatures(runs).items()):
-        of = [record.token_arrays.get(name) for record in records]
-        token_arrays[name] = _ragged(runs, of, signature, outputs)
+    prompts = {"prompt_tokens": _offsets(scalars["prompt_count"])}
     return Columns(
-        rows,
+        len(outputs) - 1,
         scalars,
-        {name: ragged for name, ragged in arrays.items() if _in_some_row(ragged)},
-        {name: ragged for name, ragged in token_arrays.items() if _in_some_row(ragged)},
+        _arrays(runs, [record.arrays for record, _, _ in runs], prompts, outputs),
+        _arrays(runs, [record.token_arrays for record, _, _ in runs], {}, outputs),
         _components(runs) if any(of and of["rewards"] for of in extras) else None,
         _attachments(runs) if any(of and of["attachments"] for of in extras) else None,
     )
@@ -71,16 +53,18 @@ def gather(runs: Sequence[Run]) -> Columns:
 
 def signatures(runs: Sequence[Run]) -> Mapping[str, ArraySignature]:
     """Name to dtype and trailing shape, of the named arrays of these entries; the first counts."""
+    return _signatures(runs, [record.token_arrays for record, _, _ in runs])
+
+
+def _signatures(
+    runs: Sequence[Run], of_runs: Iterable[Mapping[str, ArrayRun]]
+) -> Mapping[str, ArraySignature]:
     found: dict[str, ArraySignature] = {}
-    for record, first, stop in runs:
-        for name, of in record.token_arrays.items():
+    for (_, first, stop), arrays in zip(runs, of_runs, strict=True):
+        for name, of in arrays.items():
             if of.present is None or any(of.present[first:stop]):
                 found.setdefault(name, of.signature)
     return found
-
-
-def _in_some_row(ragged: Ragged) -> bool:
-    return ragged.present is None or bool(ragged.present.any())
 
 
 def _shared(runs: Sequence[Run]) -> dict[str, Any]:
@@ -88,50 +72,41 @@ def _shared(runs: Sequence[Run]) -> dict[str, Any]:
     numbers: dict[tuple[Any, ...], int] = {}
     indexes: list[int] = []
     for record, first, stop in runs:
-        own = [tuple(one.values()) for one in record.header["shared"]]
-        used = record.shared_indexes[first:stop]
-        if len(own) == 1:
-            indexes += [numbers.setdefault(own[0], len(numbers))] * len(used)
-        else:
-            indexes += [numbers.setdefault(own[index], len(numbers)) for index in used]
-    found: dict[str, Any] = {}
-    for field, values in zip(named("shared"), zip(*numbers, strict=True), strict=True):
-        if field.dtype:
-            found[field.name] = np.array(values, field.dtype)[indexes]
-        else:
-            found[field.name] = [values[index] for index in indexes]
-    return found
+        shared, used = record.header["shared"], record.shared_indexes[first:stop]
+        of_record = (record.environment, record.worker_id)
+        found = {
+            index: numbers.setdefault((*of_record, *shared[index].values()), len(numbers))
+            for index in set(used)
+        }
+        indexes += map(found.__getitem__, used)
+    return {
+        field.name: np.array(values, field.dtype)[indexes]
+        if field.dtype
+        else [values[index] for index in indexes]
+        for field, values in zip(named("once", "shared"), zip(*numbers, strict=True), strict=True)
+    }
 
 
-def _repeated(values: Sequence[str], lengths: Sequence[int]) -> list[str]:
-    if values.count(values[0]) == len(values):
-        return [values[0]] * sum(lengths)
-    return [value for value, length in zip(values, lengths, strict=True) for _ in range(length)]
-
-
-def _texts(runs: Sequence[Run], field: RowField, rows: int) -> list[str]:
-    name, default = field.name, field.default
-    of = [record.texts.get(name) for record, _, _ in runs]
-    if not any(of):
-        return [default] * rows
+def _texts(runs: Sequence[Run], field: RowField) -> list[str]:
     found: list[str] = []
-    for texts, (_, first, stop) in zip(of, runs, strict=True):
-        found += texts[first:stop] if texts is not None else [default] * (stop - first)
+    for record, first, stop in runs:
+        texts = record.texts.get(field.name)
+        found += texts[first:stop] if texts is not None else [field.default] * (stop - first)
     return found
 
 
 def _numbers(
-    runs: Sequence[Run], field: RowField, raws: Sequence[bytes], rows: int
+    runs: Sequence[Run], field: RowField, wires: Sequence[Mapping[str, Any] | None]
 ) -> NDArray[Any]:
-    dtype, width = field.dtype, field.width
-    default = packed(dtype, [nan if field.default is None else field.default])
-    if not any(raws):
-        return np.frombuffer(default * rows, dtype)
+    width = field.width
+    default = packed(field.dtype, [nan if field.default is None else field.default])
     pieces = [
-        raw[width * first : width * stop] if raw else default * (stop - first)
-        for raw, (_, first, stop) in zip(raws, runs, strict=True)
+        raw[width * first : width * stop]
+        if (raw := wire and wire[field.name])
+        else default * (stop - first)
+        for wire, (_, first, stop) in zip(wires, runs, strict=True)
     ]
-    return np.frombuffer(b"".join(pieces), dtype)
+    return np.frombuffer(b"".join(pieces), field.dtype)
 
 
 def _offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
@@ -140,38 +115,42 @@ def _offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
     return offsets
 
 
+def _arrays(
+    runs: Sequence[Run],
+    of_runs: Sequence[Mapping[str, ArrayRun]],
+    own_offsets: Mapping[str, NDArray[np.int64]],
+    offsets: NDArray[np.int64],
+) -> Mapping[str, Ragged]:
+    """The arrays that at least one entry has."""
+    found = {}
+    for name, signature in sorted(_signatures(runs, of_runs).items()):
+        of = [arrays.get(name) for arrays in of_runs]
+        found[name] = _ragged(runs, of, signature, own_offsets.get(name, offsets))
+    return found
+
+
 def _ragged(
     runs: Sequence[Run],
     of: Sequence[ArrayRun | None],
     signature: ArraySignature,
     offsets: NDArray[np.int64],
 ) -> Ragged:
-    pieces = []
-    everywhere = True
+    pieces, marks = [], []
     for (record, first, stop), array in zip(runs, of, strict=True):
         if array is None:
-            everywhere = False
+            marks.append(bytes(stop - first))
             continue
-        start, width, ends, marks, _ = array
-        everywhere = everywhere and marks is None
-        pieces.append(record.payload[start + width * ends[first] : start + width * ends[stop]])
-    present = None
+        pieces.append(record.bytes_of(array, first, stop))
+        present = array.present
+        marks.append(b"\x01" * (stop - first) if present is None else present[first:stop])
+    found = np.frombuffer(b"".join(marks), np.bool_)
+    everywhere = bool(found.all())
     if not everywhere:
-        of_runs = [_presence(run, array) for run, array in zip(runs, of, strict=True)]
-        found = np.frombuffer(b"".join(of_runs), np.bool_)
-        if not found.all():
-            present = found
-            offsets = _offsets(np.where(found, np.diff(offsets), 0))
+        offsets = _offsets(np.diff(offsets) * found)
     values = np.frombuffer(b"".join(pieces), signature.dtype)
-    return Ragged(values.reshape(int(offsets[-1]), *signature.shape), offsets, present)
-
-
-def _presence(run: Run, array: ArrayRun | None) -> bytes:
-    if array is None:
-        return bytes(run.stop - run.first)
-    if array.present is None:
-        return b"\x01" * (run.stop - run.first)
-    return array.present[run.first : run.stop]
+    return Ragged(
+        values.reshape(int(offsets[-1]), *signature.shape), offsets, None if everywhere else found
+    )
 
 
 def _components(runs: Sequence[Run]) -> Components | None:
