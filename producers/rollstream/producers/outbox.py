@@ -244,7 +244,11 @@ def _defaults() -> dict[str, Any]:
 
     None for a field that must be given; arrays packed.
     """
-    plain = {field.name: field.default for field in row_fields().values() if not field.extra}
+    plain = {
+        field.name: None if field.required else field.default
+        for field in row_fields().values()
+        if not field.extra
+    }
     return {**plain, "prompt_tokens": b"", "output_tokens": b""}
 
 
