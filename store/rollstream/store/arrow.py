@@ -40,16 +40,14 @@ _PRIMITIVES = {
 # Parquet has no narrower numbers: a list of bytes would take four times their size.
 _LISTED = frozenset({"<i4", "<u4", "<f4", "<i8", "<u8", "<f8"})
 _SCHEMAS_KEPT = 64
-_PROVENANCE = pa.schema(
-    [
-        pa.field("group_id", pa.string(), nullable=False),
-        pa.field("log_generation", pa.int32(), nullable=False),
-        pa.field("log_partition", pa.int32(), nullable=False),
-        pa.field("log_offset", pa.int64(), nullable=False),
-        pa.field("log_entry", pa.int32(), nullable=False),
-        pa.field("log_epoch", pa.int64(), nullable=False),
-    ]
-)
+_PROVENANCE = {
+    "group_id": pa.string(),
+    "log_generation": pa.int32(),
+    "log_partition": pa.int32(),
+    "log_offset": pa.int64(),
+    "log_entry": pa.int32(),
+    "log_epoch": pa.int64(),
+}
 
 Signatures = tuple[tuple[str, ArraySignature], ...]
 """The named arrays of a file: name and signature, by name."""
@@ -81,15 +79,15 @@ def rows_schema(token_arrays: Signatures = ()) -> pa.Schema:
 
     A named array's field has its dtype and trailing shape as metadata.
     """
+    stored = (*scalar_fields(), *named("components", "attachments"))
     fields = [
-        *(_field(field) for field in scalar_fields() if field.name != ENVIRONMENT),
-        *(_field(field) for field in named("components", "attachments")),
+        *(_field(field) for field in stored if field.name != ENVIRONMENT),
         *(
             pa.field(name, list_type(dtype), nullable=name not in REQUIRED_ARRAYS)
             for name, dtype in array_fields().items()
         ),
         *(token_array_field(name, signature) for name, signature in token_arrays),
-        *_PROVENANCE,
+        *(pa.field(name, kind, nullable=False) for name, kind in _PROVENANCE.items()),
     ]
     return pa.schema(fields)
 
@@ -117,15 +115,10 @@ def _field(field: RowField) -> pa.Field:
         case {"type": "map", "values": values}:
             # Not as a map, which Hugging Face datasets cannot read.
             value = "value" if field.column == "components" else "data"
-            pair = pa.struct(
-                [
-                    pa.field("name", pa.string(), nullable=False),
-                    pa.field(value, _PRIMITIVES[values], nullable=False),
-                ]
-            )
-            return pa.field(
-                name, pa.list_(pa.field("element", pair, nullable=False)), nullable=False
-            )
+            kinds = {"name": pa.string(), value: _PRIMITIVES[values]}
+            pair = [pa.field(key, kind, nullable=False) for key, kind in kinds.items()]
+            element = pa.field("element", pa.struct(pair), nullable=False)
+            return pa.field(name, pa.list_(element), nullable=False)
     return pa.field(name, _PRIMITIVES[field.row_type], nullable=False)
 
 

@@ -11,9 +11,7 @@ def drop_cached_pages(blobs: Blobs, path: str) -> None:
     """Advises the kernel that a local file is not read again soon; it stays readable, from disk.
 
     Otherwise a data set that is read once fills the page cache, and a virtual machine asks its host
-    for fresh pages for each new file. Measured: without this, the end-to-end benchmark at 1,024
-    tokens takes 15.5 % more processor time a rollout (quartiles 12.1 to 19.6 %) and serves 14 %
-    fewer rollouts a second, in nine interleaved pairs of runs on two cores.
+    for fresh pages for each new file: 15.5 % more processor time a rollout (docs/decisions/0005).
 
     Does nothing where the blob has no local file, is still mapped, or the system takes no advice.
     """

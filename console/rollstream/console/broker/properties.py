@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 
 LOOPBACK = "127.0.0.1"
@@ -86,13 +88,5 @@ def render(properties: Mapping[str, str]) -> str:
 
 
 def _escape(text: str) -> str:
-    escaped: list[str] = []
-    for character in text:
-        if character in "\\=:#!" or (character == " " and not escaped):
-            escaped.append("\\" + character)
-        elif " " <= character <= "~":
-            escaped.append(character)
-        else:
-            units = character.encode("utf-16-be")
-            escaped += [f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2)]
-    return "".join(escaped)
+    # JSON escapes backslashes and what is not ASCII as Java does.
+    return re.sub("^ |[=:#!]", r"\\\g<0>", json.dumps(text)[1:-1])

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rollstream.console.options import CONFIG_FILE, AsJson, ConfigOption, TimeoutOption
 from rollstream.console.services import services_of
-from rollstream.console.showing import show
+from rollstream.console.showing import show, table_of
 from rollstream.consumers.audit import AuditReport, PartitionAudit
 from rollstream.consumers.audit import audit as run_audit
 from rollstream.runtime.config.load import load_config
@@ -54,11 +54,8 @@ def audit(
 
 def audit_view(report: AuditReport) -> RenderableType:
     """A table with a row for each partition and environment, then the problems and the verdict."""
-    table = Table(title="entries = pending + sealed + settled", title_justify="left", box=None)
-    table.add_column("partition")
-    for heading in ("entries", "pending", "sealed", "groups", "files"):
-        table.add_column(heading, justify="right")
-    table.add_column("settled")
+    title, numbers = "entries = pending + sealed + settled", ("entries", "pending", "sealed")
+    table = table_of(title, "partition", *numbers, "groups", "files", last="settled")
     for name in dict.fromkeys(row.environment for row in report.partitions):
         for row in report.partitions:
             if row.environment == name:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOption, TimeoutOption
 from rollstream.console.services import services_of
-from rollstream.console.showing import show
+from rollstream.console.showing import show, table_of
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.runtime.deadline import Deadline
@@ -65,9 +65,8 @@ def status_view(
 
 
 def _partitions(figures: Figures) -> Table:
-    table = _table(
-        "Sealing", "partition", "records", "newest", "backlog", "entries", "groups", "flushed"
-    )
+    numbers = ("records", "newest", "backlog", "entries", "groups", "flushed")
+    table = table_of("Sealing", "partition", *numbers, last="owner")
     for row in figures.partitions:
         table.add_row(
             f"{row.environment}[{row.partition}]",
@@ -90,9 +89,8 @@ def _waiting(row: PartitionFigures) -> str:
 
 
 def _samplers(figures: Figures) -> Table:
-    table = _table(
-        "Sampling", "sampler", "ready", "batches", "acked", "open", "next", "policy", "decided"
-    )
+    numbers = ("ready", "batches", "acked", "open", "next", "policy", "decided")
+    table = table_of("Sampling", "sampler", *numbers, last="owner")
     for row in figures.samplers:
         table.add_row(
             Text(row.name),
@@ -118,16 +116,6 @@ def _not_ready(row: SamplerFigures, config: SamplerConfig) -> list[str]:
             "nor dropped; whether they are ready is not looked up here"
         )
     return lines
-
-
-def _table(title: str, first: str, *numbers: str) -> Table:
-    """A table for 80 columns: a row is one line, in which only a long owner is folded."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column(first, no_wrap=True)
-    for heading in numbers:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("owner", overflow="fold")
-    return table
 
 
 def age(seconds: float | None) -> str:
