@@ -20,27 +20,17 @@ from rollstream.consumers.sealing.stats import SealerCounters
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.runtime.entropy import SeededEntropy
-from rollstream.schemas.events import Event
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, Bytes, Pieces, StoreFull
 from rollstream.store.memory import MemoryBlobs
+from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
-from rollstream.streams.owned.sending import Ticket
+from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.layout import Layout
 
 LASTS_S = 0.3
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class NoLog:
-    """Nothing is appended before the files are there."""
-
-    def append(self, event: Event) -> Ticket:
-        raise AssertionError(event)
-
-    def wait_confirmed(self, ticket: Ticket, deadline: object) -> int:
-        raise AssertionError(ticket)
 
 
 class RequestedColumns(ThreadPoolExecutor):
@@ -107,10 +97,18 @@ def test_a_failed_file_is_told_once_nobody_writes_any_more() -> None:
             drive.rollout(f"{version}-{member}", example_id=version, policy_version=version)
     plan = drive.plan(100, 1 << 30)
     assert plan is not None
-    target = FlushTarget(PartitionAddress("math", 0, 0), 1, "nonce", "name", "none")
+    target = FlushTarget(PartitionAddress("math", 1, 0), 1, "nonce", "name", "none")
     with RequestedColumns() as writers:
         blobs = FirstIsFull(MemoryBlobs(), writers.asked)
-        flush = Flush(plan, target, context(blobs, writers), NoLog(), lambda _: None)
+        shared = context(blobs, writers)
+        log = OwnedLog(  # Not claimed: an event would be refused.
+            shared.broker,
+            shared.layout.groups_log(target.address),
+            owner=shared.owner,
+            make_fold=lambda: SealFold(dedupe_horizon=1),
+            entropy=shared.entropy,
+        )
+        flush = Flush(plan, target, shared, log, lambda _: None)
         with pytest.raises(StoreFull):
             put_files(flush)
         assert not blobs.asked_too_early

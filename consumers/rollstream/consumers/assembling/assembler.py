@@ -128,8 +128,7 @@ class Assembler:
         """The next record cannot be read: it counts as one entry."""
         self._begin_offset(offset, timestamp_us, 1)
         self.entries += 1
-        settlement = Settlement(SettleReason.UNREADABLE, offset, 0)
-        self.decided.append(Decision(None, (settlement,), (), 1, 0))
+        self._decide([Settlement(SettleReason.UNREADABLE, offset, 0)])
 
     def skip(self, offset: int, timestamp_us: int, count: int) -> None:
         """The next record, of ``count`` entries, was settled by an earlier owner: it only advances
@@ -154,8 +153,7 @@ class Assembler:
                 if entry not in settled
             ]
         for first in range(0, len(unread), _LOST_AT_ONCE):
-            chunk = unread[first : first + _LOST_AT_ONCE]
-            self.decided.append(Decision(None, chunk, (), len(chunk), 0))
+            self._decide(unread[first : first + _LOST_AT_ONCE])
         self.position = max(self.position, end)
 
     def tick(self, now_us: int) -> None:
@@ -255,7 +253,7 @@ class Assembler:
         """The entry belongs to no group; it may be ``settled`` already."""
         self.held.release(entry.held, entry.entry, entry.entry + 1)
         if not settled:
-            self.decided.append(Decision(None, (entry.settlement(reason),), (), 1, 0))
+            self._decide([entry.settlement(reason)])
 
     def _begin(self, key: PendingKey, group_size: int) -> PendingGroup:
         """A new group, by the entry that was read last; its size is the producer's, if any."""
@@ -344,7 +342,8 @@ class Assembler:
     ) -> None:
         uid = segment.uid
         if chain is None:
-            chain = self.pending.begin_chain(uid, group, self.entries, self.now_us, replica_id)
+            chain = Chain(group, self.entries, self.now_us, replica_id)
+            self.pending.chains[uid] = group.chains[uid] = chain
         state = chain.add(segment, is_last)
         if state is ChainState.COMPLETE:
             self.pending.remove_chain(uid, chain)
@@ -414,7 +413,7 @@ class Assembler:
                 group.signatures,
                 group.first_ts,
             )
-        self._decide(due, group.settlements, (), group.runs)
+        self._decide(group.settlements, group.runs, due)
         if group.chains:
             self.pending.move_chains(group, self._begin(group.key, group.size))
 
@@ -435,14 +434,14 @@ class Assembler:
                 Settlement(SettleReason.EXPIRED, source.offset, entry, uid, idx)
                 for entry, (uid, idx) in enumerate(zip(uids, idxs, strict=True), source.entry)
             ]
-        self._decide(None, settled, sources, runs)
+        self._decide(settled, runs, incomplete=sources)
 
     def _decide(
         self,
-        group: DueGroup | None,
         settled: Sequence[Settlement],
-        incomplete: Sequence[SourceRun],
-        runs: _Runs,
+        runs: _Runs = (),
+        group: DueGroup | None = None,
+        incomplete: Sequence[SourceRun] = (),
     ) -> None:
         """``runs`` are the rows that are written, and pending no more."""
         entries, size = len(settled), 0

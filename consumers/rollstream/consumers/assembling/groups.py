@@ -59,29 +59,18 @@ class PendingGroups:
 
     def next_timed_out(self, now_us: int) -> PendingGroup | None:
         """A group whose seal time-out has passed; it counts as overdue from now on."""
-        for group in self._fresh.values():
-            if group.first_ts + self._seal_timeout_us > now_us:
-                break
-            del self._fresh[group.key]
-            group.overdue = True
-            return group
-        return None
+        group = next(iter(self._fresh.values()), None)
+        if group is None or group.first_ts + self._seal_timeout_us > now_us:
+            return None
+        del self._fresh[group.key]
+        group.overdue = True
+        return group
 
     def next_expired(self, now_us: int, lag_limit: int) -> PendingGroup | None:
         """The oldest group, where it waited for longer than it may, or began before the entry
         ``lag_limit``."""
-        for group in self.by_key.values():
-            if group.first_entry < lag_limit or group.first_ts + self._expire_after_us <= now_us:
-                return group
-            break
-        return None
-
-    def begin_chain(
-        self, uid: str, group: PendingGroup, entry: int, now_us: int, replica_id: str
-    ) -> Chain:
-        """A trajectory that begins with a segment, in the group."""
-        chain = self.chains[uid] = group.chains[uid] = Chain(group, entry, now_us, replica_id)
-        return chain
+        group = self.oldest()
+        return group if group is not None and self._too_old(group, now_us, lag_limit) else None
 
     def remove_chain(self, uid: str, chain: Chain) -> None:
         """The trajectory is complete or settled; what it holds stays counted in its group."""
@@ -91,8 +80,7 @@ class PendingGroups:
         """Removes, with its entries, the oldest trajectory that is too old in the same way. A group
         that holds nothing else goes too."""
         uid, chain = next(iter(self.chains.items()))
-        young = chain.first_ts + self._expire_after_us > now_us
-        if young and chain.first_entry >= lag_limit:
+        if not self._too_old(chain, now_us, lag_limit):
             return None
         group = chain.group
         self.remove_chain(uid, chain)
@@ -119,3 +107,6 @@ class PendingGroups:
                 if split != "train":
                     rest.split = split
         self.entries += rest.entries
+
+    def _too_old(self, of: PendingGroup | Chain, now_us: int, lag_limit: int) -> bool:
+        return of.first_entry < lag_limit or of.first_ts + self._expire_after_us <= now_us

@@ -11,27 +11,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rollstream.consumers.assembling import Plan
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.rows import FlushTarget, draft_flush
-from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
-from rollstream.schemas.events import Event, Flushed
+from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Pieces, create_or_compare, project
 from rollstream.store.layout import manifest_path
-from rollstream.streams.owned.sending import Ticket
+from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.reading import read_between
-
-
-class EventAppender(Protocol):
-    """What a flush needs of the owned log."""
-
-    def append(self, event: Event) -> Ticket: ...
-
-    def wait_confirmed(self, ticket: Ticket, deadline: Deadline) -> int: ...
 
 
 @dataclass(slots=True)
@@ -51,7 +43,7 @@ class Flush:
     plan: Plan
     target: FlushTarget
     context: SealerContext
-    log: EventAppender
+    log: OwnedLog[SealFold]
     commit: Callable[[int], None]
     done: int = 0
     event: Flushed | None = None

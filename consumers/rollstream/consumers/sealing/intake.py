@@ -173,16 +173,15 @@ class Intake:
             for entry, broken in record.broken.items()
         }
         named, inferred = record.values("group_uid"), record.values("example_id")
-        keys = [group_uid or example for group_uid, example in zip(named, inferred, strict=True)]
-        for key in {*keys}:
+        for entry, (group_uid, example_id) in enumerate(zip(named, inferred, strict=True)):
+            key = group_uid or example_id
             chosen = partition_of(key.encode(), count)
             if chosen != number:
                 detail = (
                     f"murmur2 of its key {key!r} names partition {chosen} of {count}, and it "
                     f"stands in {number}: give its Kafka client partitioner=murmur2_random"
                 )
-                for entry in [entry for entry, of in enumerate(keys) if of == key]:
-                    found.setdefault(entry, UnreadableEvent("wrong_partition", detail))
+                found.setdefault(entry, UnreadableEvent("wrong_partition", detail))
         return found
 
     def _known(self, offset: int) -> tuple[int, Collection[int]]:

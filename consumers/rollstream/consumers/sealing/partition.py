@@ -48,20 +48,15 @@ class State(Enum):
         any → REVOKED                    the group took the partition away
     """
 
-    CLAIMING = auto()
-    """The seal log has to be claimed."""
-    PROJECTING = auto()
-    """The log is claimed; manifests may be missing."""
-    READING = auto()
-    """No flush is on its way; the next one begins when it is due."""
-    FLUSHING = auto()
-    """A flush is on its way."""
-    ASKING_GROUP = auto()
-    """Fenced: the consumer group is asked whether the partition is still this sealer's."""
-    RELINQUISHED = auto()
-    """The group assigned the partition to another sealer."""
-    REVOKED = auto()
-    """Nothing new is begun; what a running job commits still counts."""
+    CLAIMING = auto()  # The seal log has to be claimed.
+    PROJECTING = auto()  # The log is claimed; manifests may be missing.
+    READING = auto()  # No flush is on its way; the next one begins when it is due.
+    FLUSHING = auto()  # A flush is on its way.
+    ASKING_GROUP = (
+        auto()
+    )  # Fenced: the consumer group is asked whether the partition is still this sealer's.
+    RELINQUISHED = auto()  # The group assigned the partition to another sealer.
+    REVOKED = auto()  # Nothing new is begun; what a running job commits still counts.
 
 
 FINAL_STATES = frozenset((State.RELINQUISHED, State.REVOKED))
