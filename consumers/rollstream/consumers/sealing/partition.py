@@ -52,9 +52,7 @@ class State(Enum):
     PROJECTING = auto()  # The log is claimed; manifests may be missing.
     READING = auto()  # No flush is on its way; the next one begins when it is due.
     FLUSHING = auto()  # A flush is on its way.
-    ASKING_GROUP = (
-        auto()
-    )  # Fenced: the consumer group is asked whether the partition is still this sealer's.
+    ASKING_GROUP = auto()  # Fenced: is the partition still this sealer's? The group knows.
     RELINQUISHED = auto()  # The group assigned the partition to another sealer.
     REVOKED = auto()  # Nothing new is begun; what a running job commits still counts.
 
