@@ -39,7 +39,7 @@ _PRIMITIVES = {
 }
 # Parquet has no narrower numbers: a list of bytes would take four times their size.
 _LISTED = frozenset({"<i4", "<u4", "<f4", "<i8", "<u8", "<f8"})
-_SCHEMAS_KEPT = 64
+SCHEMAS_KEPT = 64  # Of sets of named arrays; what depends on them alone is made once.
 _PROVENANCE = {
     "group_id": pa.string(),
     "log_generation": pa.int32(),
@@ -73,7 +73,7 @@ def is_list(signature: ArraySignature) -> bool:
     return not signature.shape and signature.dtype in _LISTED
 
 
-@lru_cache(_SCHEMAS_KEPT)
+@lru_cache(SCHEMAS_KEPT)
 def rows_schema(token_arrays: Signatures = ()) -> pa.Schema:
     """Columns of a file under ``groups/`` or ``incomplete/``.
 

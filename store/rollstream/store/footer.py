@@ -13,14 +13,12 @@ import numpy as np
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.rules import check_token_rows
 from rollstream.store import arrow
-from rollstream.store.arrow import Signatures
 
 _ENVIRONMENT_KEY = "rollstream.environment"
 # The others are JSON.
 _TOKEN_ARRAYS_KEY = "rollstream.token_arrays"
 _IN_PLACE_KEY = "rollstream.in_place"
 _ARROW_SCHEMA_KEY = "ARROW:schema"  # Where Arrow keeps the metadata of fields.
-_SCHEMAS_KEPT = 64
 
 
 class Stated(NamedTuple):
@@ -33,7 +31,7 @@ class Stated(NamedTuple):
     """
 
     environment: str
-    token_arrays: Signatures
+    token_arrays: arrow.Signatures
     in_place: Collection[str]
 
     @classmethod
@@ -58,8 +56,8 @@ class Stated(NamedTuple):
         }
 
 
-@lru_cache(_SCHEMAS_KEPT)
-def _of_token_arrays(signatures: Signatures) -> Mapping[str, str]:
+@lru_cache(arrow.SCHEMAS_KEPT)
+def _of_token_arrays(signatures: arrow.Signatures) -> Mapping[str, str]:
     named = {name: {"dtype": of.dtype, "shape": of.shape} for name, of in signatures}
     found = {_TOKEN_ARRAYS_KEY: json.dumps(named)}
     if named:

@@ -32,7 +32,6 @@ from rollstream.store.plain.file import Chunk, FileShape, Leaf, bounds_of
 # Columns of integers with their minimum and maximum in the footer.
 FILTERED = frozenset({"weight_step", "created_ts"})
 _LIST = ("list", "element")  # Names below a list's in Parquet's schema.
-_SHAPES_KEPT = 64
 
 _Path = tuple[str, ...]
 _Values = Sequence[str] | NDArray[Any] | Ragged
@@ -57,7 +56,7 @@ def plain_file(
     return shape.file_pieces(chunks, metadata, columns.rows, compression)
 
 
-@lru_cache(_SHAPES_KEPT)
+@lru_cache(arrow.SCHEMAS_KEPT)
 def _shape(token_arrays: arrow.Signatures) -> FileShape:
     return FileShape.of(arrow.rows_schema(token_arrays))
 
