@@ -182,38 +182,24 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
 
     def _send(self, outgoing: Outgoing, *, raise_earlier: bool = True) -> None:
         sender = self._sender
-        with self._lock:
-            if self._refusal is not None:
-                raise self._refusal
-            if outgoing.topic not in sender.partitions:
-                self._find_topic(outgoing.topic)
-            if raise_earlier and self._outbox.undelivered:
-                self._outbox.raise_failures(nothing_queued=True)
-            if sender.append(outgoing):
-                self._wake()
-                return
-        self._send_when_room(outgoing)
-
-    def _send_when_room(self, outgoing: Outgoing) -> None:
         deadline = Deadline(self._timeout_s, self._clock)
         while True:
             with self._lock:
-                if self._refusal is not None:
-                    raise self._refusal
-                self._sender.send_all()
-                self._sender.poll(deadline.slice_s(_ROOM_POLL_S))
-                if self._sender.append(outgoing):
-                    self._wake()
+                self._refuse()
+                if outgoing.topic not in sender.partitions:
+                    self._find_topic(outgoing.topic)
+                if raise_earlier and self._outbox.undelivered:
+                    self._outbox.raise_failures(nothing_queued=True)
+                if sender.append(outgoing):
+                    if self._idle:
+                        self._idle = False
+                        self._thread.wake()
                     return
                 if deadline.passed():
                     raise self._full()
+                sender.send_all()
+                sender.poll(deadline.slice_s(_ROOM_POLL_S))
             deadline.log_waiting(lambda: f"room in the buffer for {self._outbox.broker}")
-
-    def _wake(self) -> None:
-        """The thread looks after what was gathered; it is woken once a linger, not once a call."""
-        if self._idle:
-            self._idle = False
-            self._thread.wake()
 
     def _send_group(self, address: GroupAddress) -> None:
         """What the group published does not wait for others: nothing more of it comes."""
@@ -231,23 +217,22 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
     def _drain(self, timeout_s: float) -> int:
         """Waits until all is in the log or failed; how many are neither at the deadline."""
         deadline = Deadline(timeout_s, self._clock)
-        self._sender.send_all()
-        self._sender.poll(0.0)
-        while self._sender.outstanding and not deadline.passed():
-            deadline.log_waiting(lambda: f"{self._outbox.broker} to take what was published")
+        while self._sender.outstanding:
             self._sender.send_all()
             self._sender.poll(deadline.slice_s(_ROOM_POLL_S))
+            if deadline.passed():
+                break
+            deadline.log_waiting(lambda: f"{self._outbox.broker} to take what was published")
         return self._sender.outstanding
 
-    def _tick(self, linger_over: bool) -> float | None:
+    def _tick(self) -> float | None:
         if self._look_again():
             self._look_at_partitions()
         with self._lock:
             if self._refusal is not None:
                 return None
             self._sender.poll(0.0)
-            if linger_over:
-                self._sender.send_all()
+            self._sender.send_all()
             self._idle = not self._sender.outstanding
             if self._idle:
                 return 0.0

@@ -6,21 +6,19 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from rollstream.runtime.clock import SystemClock
-
 # Records of many rollouts cost the broker, the sealer and this process least; nobody waits for one
 # rollout, and ``flush`` does not wait for it either.
 LINGER_S = 0.05
-BEHIND_S = 0.005  # How soon a report is seen, while a record that is due waits for it.
+BEHIND_S = 0.005  # The same while a record that is due waits for the report of one before it.
 _IDLE_S = 60.0  # A thread with nothing to do looks once in this time; ``wake`` ends the wait.
 
-Tick = Callable[[bool], float | None]
-"""Does what is due; returns how many seconds the thread may sleep: 0 until it is woken, None that
-its producer is closed. The argument: whether what waits for others has waited long enough."""
+Tick = Callable[[], float | None]
+"""Sends what was gathered and serves reports; returns how many seconds the thread may sleep: 0
+until it is woken, None that its producer is closed."""
 
 
 class LingerThread:
-    """Calls a producer's method whenever it is due. It does not keep the producer alive.
+    """Calls a producer's method at the end of each linger. It does not keep the producer alive.
 
     It is started by the first ``wake``, and never in a forked child. It sleeps by the system's
     clock, whatever clock the producer was given.
@@ -48,19 +46,13 @@ class LingerThread:
 
 
 def _run(of: weakref.WeakMethod[Tick], woken: threading.Event) -> None:
-    clock = SystemClock()
-    ends_s = clock.monotonic_s() + LINGER_S
-    while True:
-        over = clock.monotonic_s() >= ends_s
+    sleep_s: float | None = 0.0
+    while sleep_s is not None:
+        if not sleep_s:
+            woken.wait(_IDLE_S)
+            woken.clear()
+            sleep_s = LINGER_S
+        woken.wait(sleep_s)  # Only ``join`` ends it early.
         tick = of()
-        sleep_s = None if tick is None else tick(over)
+        sleep_s = None if tick is None else tick()
         del tick
-        if sleep_s is None:
-            return
-        if over:
-            ends_s = clock.monotonic_s() + LINGER_S
-        if sleep_s:
-            woken.wait(min(sleep_s, max(0.0, ends_s - clock.monotonic_s())))
-        elif woken.wait(_IDLE_S):
-            ends_s = clock.monotonic_s() + LINGER_S
-        woken.clear()
