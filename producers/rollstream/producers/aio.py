@@ -131,7 +131,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
     async def _deliver(self, outgoing: Outgoing) -> None:
         """Gathers the entry; returns once it is in the log."""
         self._refuse()
-        answer = outgoing.answer = _Answer(partial(self._sender.take_out, outgoing))
+        answer = outgoing.answer = _Answer(partial(self._sender.gatherer.take_out, outgoing))
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 if outgoing.topic not in self._sender.partitions:
@@ -191,7 +191,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
     def _keep_failure(self, outgoing: Outgoing, error: RollstreamError | None) -> None:
         """Nobody awaits the publish any more: flush or close raises what became of it."""
         if error is not None:
-            self._outbox.record_failure(outgoing, error)
+            self._outbox.undelivered.append((outgoing, error))
 
     async def _poll(self) -> None:
         """Runs while answers are due."""

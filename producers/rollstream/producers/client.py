@@ -211,8 +211,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
 
     def _settle(self, outgoing: Sequence[Outgoing], error: RollstreamError | None) -> None:
         if error is not None:
-            for one in outgoing:
-                self._outbox.record_failure(one, error)
+            self._outbox.undelivered += [(one, error) for one in outgoing]
 
     def _drain(self, timeout_s: float) -> int:
         """Waits until all is in the log or failed; how many are neither at the deadline."""
@@ -236,7 +235,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
             self._idle = not self._sender.outstanding
             if self._idle:
                 return 0.0
-            return BEHIND_S if self._sender.behind else LINGER_S
+            return BEHIND_S if self._sender.gatherer.behind else LINGER_S
 
     def _look_at_partitions(self) -> None:
         for topic in tuple(self._sender.partitions):

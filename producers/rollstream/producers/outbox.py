@@ -73,6 +73,9 @@ class Outbox:
         layout: names the topics.
         uid_prefix: no other producer has it; uids are made from it.
         clock: stamps ``created_ts``; the other arguments are those of ``RolloutProducer``.
+
+    Attributes:
+        undelivered: failed deliveries that ``raise_failures`` has to tell of.
     """
 
     def __init__(
@@ -158,13 +161,8 @@ class Outbox:
         except BadName as wrong:
             raise InvalidRollout(f"environment {wrong}") from None
 
-    def record_failure(self, outgoing: Outgoing, error: RollstreamError) -> None:
-        """Keeps a failed delivery for ``raise_failures``."""
-        self.undelivered.append((outgoing, error))
-
     def raise_failures(self, outstanding: int = 0, *, nothing_queued: bool = False) -> None:
-        """Raises the failed deliveries since the last call as one ``DeliveryFailed``, if any; the
-        arguments are its attributes."""
+        """Raises the failed deliveries since the last call as one ``failure``, if any."""
         if self.undelivered:
             failed, self.undelivered = self.undelivered, []
             raise self.failure(failed, outstanding, nothing_queued=nothing_queued)
@@ -176,7 +174,7 @@ class Outbox:
         *,
         nothing_queued: bool = False,
     ) -> DeliveryFailed:
-        """These failures as one error."""
+        """These failures as one error; the other arguments are its attributes."""
         uids = dict.fromkeys(about.rollout_uid for about, _ in failed if about.rollout_uid)
         groups = dict.fromkeys(about.group_uid for about, _ in failed if not about.rollout_uid)
         return DeliveryFailed(

@@ -32,6 +32,7 @@ class Sender:
         settle: called for the entries of one record together, inside ``poll`` or a call that sends.
 
     Attributes:
+        gatherer: what is gathered or on its way.
         partitions: how many each topic has that was asked for, as first read.
         full_cause: what the writer said when it had no room the last time.
     """
@@ -40,7 +41,7 @@ class Sender:
         self._writer = writer
         self._outbox = outbox
         self._settle = settle
-        self._gatherer = Gatherer()
+        self.gatherer = Gatherer()
         self._ready: set[Address] = set()  # Partitions that a record may be sent to now.
         self._mismatches: dict[str, str] = {}
         self.partitions: dict[str, int] = {}
@@ -49,12 +50,7 @@ class Sender:
     @property
     def outstanding(self) -> int:
         """How many entries are gathered or on their way."""
-        return self._gatherer.entries
-
-    @property
-    def behind(self) -> bool:
-        """Whether anything that is due waits for the answer to a record before it."""
-        return self._gatherer.behind
+        return self.gatherer.entries
 
     def append(self, outgoing: Outgoing) -> bool:
         """Gathers an entry, and sends what is full; False where there is no room for it.
@@ -63,27 +59,23 @@ class Sender:
             TopicMismatch: the topic has more partitions by now.
         """
         address = self._address(outgoing.topic, outgoing.key)
-        if not self._gatherer.has_room(outgoing):
+        if not self.gatherer.has_room(outgoing):
             return False
         outgoing.address = address
-        if self._gatherer.append(outgoing):
+        if self.gatherer.append(outgoing):
             self._ready.add(address)
             self.poll(0.0)
         return True
 
-    def take_out(self, outgoing: Outgoing) -> bool:
-        """Forgets an entry that has not left; returns whether it was there to be forgotten."""
-        return self._gatherer.take_out(outgoing)
-
     def send_all(self) -> None:
         """Sends everything that is gathered."""
-        for address in self._gatherer.end_linger():
+        for address in self.gatherer.end_linger():
             self._send(address)
 
     def send_group(self, topic: str, group_uid: str) -> None:
         """Sends what is gathered where the group belongs."""
         if topic in self.partitions and topic not in self._mismatches:
-            for address in self._gatherer.end_linger(self._address(topic, group_uid.encode())):
+            for address in self.gatherer.end_linger(self._address(topic, group_uid.encode())):
                 self._send(address)
 
     def poll(self, timeout_s: float) -> None:
@@ -124,12 +116,12 @@ class Sender:
             "producer began; set partitions of the environment to the number that it has, restart "
             "its sealers, and make a new producer"
         )
-        self._settle(self._gatherer.drop(topic), TopicMismatch(self._mismatches[topic]))
+        self._settle(self.gatherer.drop(topic), TopicMismatch(self._mismatches[topic]))
 
     def abandon(self) -> None:
         """Settles everything: what is on its way is in doubt, what is gathered was not sent."""
         self._writer.abandon()
-        dropped = self._gatherer.drop()
+        dropped = self.gatherer.drop()
         self._settle(dropped, BrokerUnavailable("it was never sent: the broker took no more"))
 
     def _address(self, topic: str, key: bytes) -> Address:
@@ -140,14 +132,14 @@ class Sender:
     def _send(self, address: Address) -> None:
         """Sends the next record of a partition, if one is to be sent now."""
         topic, partition = address
-        while record := self._gatherer.take(address):
+        while record := self.gatherer.take(address):
             value = self._outbox.encode(record, self.partitions[topic])
             on_delivery = partial(self._on_delivery, record)
             try:
                 self._writer.append(topic, value, partition=partition, on_delivery=on_delivery)
             except BufferFull as full:
                 self.full_cause = full
-                self._gatherer.put_back(record)
+                self.gatherer.put_back(record)
                 self._ready.add(address)
                 return
             except BrokerError as error:
@@ -171,10 +163,10 @@ class Sender:
                     entry = refused.entry(index)
                     fields = {**entry.fields, "environment": refused.environment}
                     one.entry = entry._replace(fields=fields)
-                self._gatherer.put_back(record, too_large=True)
+                self.gatherer.put_back(record, too_large=True)
                 return
             about = record[0].rollout_uid
             what = f"rollout {about}" if about else f"an event of group {record[0].group_uid}"
             error = RolloutTooLarge(what, len(value), None, str(error))
-        self._gatherer.answered(record)
+        self.gatherer.answered(record)
         self._settle(record, error)
