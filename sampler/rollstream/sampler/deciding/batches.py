@@ -12,7 +12,7 @@ import numpy as np
 from rollstream.sampler.deciding.choose import quotas, sample_groups
 from rollstream.sampler.deciding.command import Command, Now, ResultContext
 from rollstream.sampler.deciding.dropping import drop_events, useless_groups
-from rollstream.sampler.deciding.held_batches import batch_of, group_of
+from rollstream.sampler.deciding.held_batches import batch_of, group_of, unchanged_batch
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import (
     InvalidRequest,
@@ -102,17 +102,19 @@ class NextBatch(BatchCommand):
 
     def request(self) -> str:
         """What was asked, as canonical JSON: equal requests are equal texts."""
-        asked = {
-            "accept": self.accept,
-            "mix": None if self.mix is None else {k: float(v) for k, v in self.mix.items()},
-            "num_groups": self.num_groups,
-        }
+        mix = None if self.mix is None else {k: float(v) for k, v in self.mix.items()}
+        asked = {"accept": self.accept, "mix": mix, "num_groups": self.num_groups}
         return json.dumps(asked, sort_keys=True, separators=(",", ":"))
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         served = state.batches.get(self.step)
         if served is not None:
-            self._check_same_request(served)
+            if self.request() != served.event.request:
+                raise RequestDiffers(
+                    f"step {self.step} was served for {served.event.request} and is now asked for "
+                    f"with {self.request()}; ask with the same arguments, or "
+                    "resume(…, later='release')"
+                )
             return []
         self._check_new_step(state)
         drops = useless_groups(state, self.step, all_equal=self.accept == "nonzero_std")
@@ -131,7 +133,7 @@ class NextBatch(BatchCommand):
             return events
         groups = tuple(map(_chosen, chosen))
         newest = state.newest_policy()
-        served_event = BatchServed(
+        decided = BatchServed(
             **now,
             trainer_epoch=state.trainer_epoch,
             step=self.step,
@@ -143,7 +145,7 @@ class NextBatch(BatchCommand):
             groups=groups,
             digest=batch_digest(groups),
         )
-        return [*events, served_event]
+        return [*events, decided]
 
     def shortage(self, state: SamplerState) -> Shortage | None:
         if self.step in state.batches:
@@ -151,14 +153,6 @@ class NextBatch(BatchCommand):
         shares = quotas(state.config.environments, self.num_groups, self.mix)
         sources = ", ".join(f"{count} of {' or '.join(names)}" for names, count in shares)
         return Shortage(self.step, self.num_groups, sources)
-
-    def _check_same_request(self, served: ServedBatch) -> None:
-        if self.request() != served.event.request:
-            raise RequestDiffers(
-                f"step {self.step} was served for {served.event.request} and is now asked for "
-                f"with {self.request()}; ask with the same arguments, or "
-                "resume(…, later='release')"
-            )
 
     def _check_new_step(self, state: SamplerState) -> None:
         """Steps are decided one after the other, from what is configured."""
@@ -207,7 +201,7 @@ class Replace(BatchCommand):
         batch = batch_of(self.step, state)
         if self._is_done(batch):
             return []
-        self._check(batch)
+        self._check(batch, state)
         all_equal = json.loads(batch.event.request)["accept"] == "nonzero_std"
         drops = useless_groups(state, self.step, all_equal=all_equal)
         events = drop_events(drops, now)
@@ -256,11 +250,8 @@ class Replace(BatchCommand):
         asked = (self.digest, self.slots, self.reason)
         return last is not None and (last.before, last.slots, last.reason) == asked
 
-    def _check(self, batch: ServedBatch) -> None:
-        if self.digest != batch.digest:
-            raise RequestDiffers(
-                f"the batch of step {self.step} has changed since it was read; ask for it again"
-            )
+    def _check(self, batch: ServedBatch, state: SamplerState) -> None:
+        unchanged_batch(self.step, self.digest, state)
         if batch.final:
             raise RequestDiffers(
                 f"the batch of step {self.step} is final: a checkpoint or a resume covers it, so "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import accumulate
-from typing import Literal, assert_never
+from typing import Literal
 
 import xxhash
 
@@ -43,13 +43,14 @@ def sample_groups(
             None: keys of all environments take turns with one another.
         without: ready groups that are left out.
     """
+    if len(ready) < num_groups:
+        return None
     salt = f"{seed}\x1f{step}\x1f{start_offset}"
     chosen: list[KnownGroup] = []
     for among, wanted in quotas(environments, num_groups, mix):
-        buckets = (
-            (key, [group for group in bucket if group.ref not in without] if without else bucket)
-            for key, bucket in ready.keys_in_turn(among)
-        )
+        buckets = ready.keys_in_turn(among)
+        if without:
+            buckets = ((key, [g for g in each if g.ref not in without]) for key, each in buckets)
         part = _in_turns(buckets, wanted, salt, recency)
         if part is None:
             return None
@@ -113,10 +114,6 @@ def _weights(bucket: Sequence[KnownGroup], recency: Literal["linear", "exp"]) ->
     """
     ages = [(policy.epoch, policy.step) for policy in (group.policies[0] for group in bucket)]
     ranks = {age: rank for rank, age in enumerate(sorted(set(ages)), start=1)}
-    match recency:
-        case "linear":
-            return [float(ranks[age]) for age in ages]
-        case "exp":
-            return [2.0 ** (ranks[age] - len(ranks)) for age in ages]
-        case _:
-            assert_never(recency)
+    if recency == "linear":
+        return [float(ranks[age]) for age in ages]
+    return [2.0 ** (ranks[age] - len(ranks)) for age in ages]

@@ -27,13 +27,13 @@ def useless_groups(state: SamplerState, step: int, *, all_equal: bool) -> Drops:
         reason = dropped_for(policies, reference, branches, state.config.max_policy_lag)
         if reason is not None:
             drops.setdefault(reason, []).extend(refs)
+    dropped = {ref for refs in drops.values() for ref in refs}
     if all_equal:
-        dropped = {ref for refs in drops.values() for ref in refs}
         equal = [group.ref for group in state.ready.all_equal() if group.ref not in dropped]
         drops[DropReason.FILTERED] = equal
-    excess = state.excess() - sum(map(len, drops.values()))
+        dropped.update(equal)
+    excess = state.excess() - len(dropped)
     if excess > 0:
-        dropped = {ref for refs in drops.values() for ref in refs}
         oldest = [ref for ref in state.oldest(excess + len(dropped)) if ref not in dropped]
         drops[DropReason.CAPACITY] = oldest[:excess]
     return drops

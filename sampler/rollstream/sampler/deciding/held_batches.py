@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollstream.sampler.errors import InvalidRequest, UnknownStep
+from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
@@ -15,6 +15,16 @@ def batch_of(step: int, state: SamplerState) -> ServedBatch:
         raise UnknownStep(
             f"step {step} has no batch that is held; the next one to be served is "
             f"{state.next_step} and steps up to {state.final_step} are final"
+        )
+    return batch
+
+
+def unchanged_batch(step: int, digest: bytes, state: SamplerState) -> ServedBatch:
+    """The same, where it still has this digest; else ``RequestDiffers``."""
+    batch = batch_of(step, state)
+    if batch.digest != digest:
+        raise RequestDiffers(
+            f"the batch of step {step} has changed since it was read; ask for it again"
         )
     return batch
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from rollstream.sampler.deciding.command import Command, Now, ResultContext
-from rollstream.sampler.deciding.held_batches import batch_of, group_of
-from rollstream.sampler.errors import InvalidRequest, RequestDiffers
+from rollstream.sampler.deciding.held_batches import group_of, unchanged_batch
+from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.events import SamplerEvent
 from rollstream.schemas.records import RolloutGroup, records_from
 from rollstream.streams.folds.sampler.served import DROPPED
@@ -82,18 +82,16 @@ class AskProgress(Command[Progress]):
     """What became of examples."""
 
     def result(self, state: SamplerState, context: ResultContext) -> Progress:
-        handed_out: dict[str, Counter[str]] = {}
+        handed_out: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for batch in state.open_batches():
-            for chosen in batch.groups:
-                known = state.group(chosen)
-                if known is not None:
-                    examples = handed_out.setdefault(known.key.environment, Counter())
-                    examples[known.key.example_id] += 1
+            for known in filter(None, map(state.group, batch.groups)):
+                handed_out[known.key.environment][known.key.example_id] += 1
+        ended = state.outcomes.by_environment
         return Progress(
-            trained=state.outcomes.by_environment("trained"),
-            failed=state.outcomes.by_environment("failed"),
-            filtered=state.outcomes.by_environment("filtered"),
-            dropped=state.outcomes.by_environment(*DROPPED),
+            trained=ended("trained"),
+            failed=ended("failed"),
+            filtered=ended("filtered"),
+            dropped=ended(*DROPPED),
             handed_out={name: dict(counts) for name, counts in handed_out.items()},
             ready=state.ready.counts(),
             next_step=state.next_step,
@@ -126,16 +124,6 @@ class AskStats(Command[SamplerStats]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start(Command[None]):
-    """Does nothing; its reply shows that the sampler runs."""
-
-    from_owner_only: ClassVar[bool] = False
-
-    def result(self, state: SamplerState, context: ResultContext) -> None:
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadGroup(Command[RolloutGroup]):
     """A group of a served batch, which the caller has with this digest, with all fields of its
     rollouts."""
@@ -145,11 +133,7 @@ class ReadGroup(Command[RolloutGroup]):
     slot: int
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
-        served = batch_of(self.step, state)
-        if served.digest != self.digest:
-            raise RequestDiffers(
-                f"the batch of step {self.step} has changed since it was read; ask for it again"
-            )
+        served = unchanged_batch(self.step, self.digest, state)
         if not 0 <= self.slot < len(served.groups):
             raise InvalidRequest(f"slot {self.slot} is not one of the batch's {len(served.groups)}")
         return []

@@ -40,14 +40,10 @@ class Ack(Command[None]):
             )
         if batch.status is not None or batch.final:
             return []
-        acked = Acked(
-            **now,
-            trainer_epoch=state.trainer_epoch,
-            step=self.step,
-            batch_id=self.batch_id,
-            status=self.status,
-        )
-        return [acked]
+        epoch, status = state.trainer_epoch, self.status
+        return [
+            Acked(**now, trainer_epoch=epoch, step=self.step, batch_id=self.batch_id, status=status)
+        ]
 
     def result(self, state: SamplerState, context: ResultContext) -> None:
         return None
@@ -60,12 +56,12 @@ class MarkCheckpointed(Command[None]):
     step: int
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
-        if any(at <= self.step and not batch.final for at, batch in state.batches.items()):
+        held = any(at <= self.step and not batch.final for at, batch in state.batches.items())
+        if held or self.step > state.final_step:
             batch_of(self.step, state)
-            return [Checkpointed(**now, trainer_epoch=state.trainer_epoch, step=self.step)]
-        if self.step > state.final_step:
-            batch_of(self.step, state)
-        return []
+        if not held:
+            return []
+        return [Checkpointed(**now, trainer_epoch=state.trainer_epoch, step=self.step)]
 
     def result(self, state: SamplerState, context: ResultContext) -> None:
         return None

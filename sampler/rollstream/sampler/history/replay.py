@@ -106,8 +106,35 @@ def replay_step(
     """
     loaded = configured(config)
     kafka = loaded.kafka
+    log = Layout.of(kafka).sampler_log(name)
+    addresses = seal_logs_of(name, loaded)
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
-        return _replay(name, step, loaded, used, timeout_s, clock)
+        decisions = list(_read(used, [log], Deadline(timeout_s, clock)))
+        choices = _choices_of(step, decisions)
+        if not choices:
+            raise UnknownStep(f"the log of sampler {name!r} has no batch for step {step}")
+        served = choices[0][1]
+        assert isinstance(served, BatchServed), served
+        cursors = [position_of(event.cursor) for _, event in choices]
+        seeded = sampler_config(name, loaded).model_copy(update={"seed": served.seed})
+        state = SamplerState(name, seeded, list(addresses.values()))
+        between: list[tuple[PartitionAddress, ConfirmedEvent]] = []  # First choice and last.
+        for sealed in _read(used, list(addresses), Deadline(timeout_s, clock)):
+            address = addresses[sealed.where]
+            if sealed.offset < cursors[0].get(address, 0):
+                state.apply_groups(address, sealed.offset, sealed.event)
+            elif sealed.offset < cursors[-1].get(address, 0):
+                between.append((address, sealed))
+    replayed, folded = [], 0
+    for (index, event), cursor in zip(choices, cursors, strict=True):
+        for address, sealed in between:
+            if state.applied(address) <= sealed.offset < cursor.get(address, 0):
+                state.apply_groups(address, sealed.offset, sealed.event)
+        for decision in decisions[folded:index]:
+            state.apply(decision.offset, decision.timestamp_us, decision.event)
+        folded = index
+        replayed.append(_decide_again(decisions[index].offset, event, state))
+    return replayed
 
 
 def check_from_files(
@@ -150,54 +177,15 @@ def check_from_files(
     return FileCheck(bytes.fromhex(decision["digest"]), combined(digests), tuple(differing))
 
 
-def _replay(
-    name: str,
-    step: int,
-    config: RollstreamConfig,
-    broker: Broker,
-    timeout_s: float,
-    clock: Clock | None,
-) -> list[Replayed]:
-    sampler = sampler_config(name, config)
-    log = Layout.of(config.kafka).sampler_log(name)
-    decisions = list(_read(broker, [log], Deadline(timeout_s, clock)))
-    choices = _choices_of(step, decisions)
-    if not choices:
-        raise UnknownStep(f"the log of sampler {name!r} has no batch for step {step}")
-    served = choices[0][1]
-    assert isinstance(served, BatchServed), served
-    cursors = [position_of(event.cursor) for _, event in choices]
-    addresses = seal_logs_of(name, config)
-    seeded = sampler.model_copy(update={"seed": served.seed})
-    state = SamplerState(name, seeded, list(addresses.values()))
-    between: list[tuple[PartitionAddress, ConfirmedEvent]] = []  # The first choice and the last.
-    for sealed in _read(broker, list(addresses), Deadline(timeout_s, clock)):
-        address = addresses[sealed.where]
-        if sealed.offset < cursors[0].get(address, 0):
-            state.apply_groups(address, sealed.offset, sealed.event)
-        elif sealed.offset < cursors[-1].get(address, 0):
-            between.append((address, sealed))
-    replayed, folded = [], 0
-    for (index, event), cursor in zip(choices, cursors, strict=True):
-        for address, sealed in between:
-            if state.applied(address) <= sealed.offset < cursor.get(address, 0):
-                state.apply_groups(address, sealed.offset, sealed.event)
-        for decision in decisions[folded:index]:
-            state.apply(decision.offset, decision.timestamp_us, decision.event)
-        folded = index
-        replayed.append(_decide_again(decisions[index].offset, event, state))
-    return replayed
-
-
 def _choices_of(step: int, decisions: Sequence[ConfirmedEvent]) -> list[tuple[int, Choice]]:
     """The newest batch of a step and the replacements in it, with their indices."""
     choices: list[tuple[int, Choice]] = []
     for index, decision in enumerate(decisions):
-        match decision.event:
-            case BatchServed() as event if event.step == step:
-                choices = [(index, event)]
-            case Replaced() as event if event.step == step:
-                choices.append((index, event))
+        event = decision.event
+        if isinstance(event, BatchServed | Replaced) and event.step == step:
+            if isinstance(event, BatchServed):
+                choices.clear()
+            choices.append((index, event))
     return choices
 
 

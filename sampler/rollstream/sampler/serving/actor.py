@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 
 import ray
@@ -80,10 +81,9 @@ class SamplerActor:
     def _idle(self) -> None:
         clock, never = SystemClock(), threading.Event()
         while not clock.wait(never, IDLE_EVERY_S):
-            try:
+            # An error is met by the next command too, which returns it to its caller.
+            with suppress(BrokerError, Fenced):
                 self._owner.fold_sealed()
-            except (BrokerError, Fenced):
-                continue  # The next command meets the same error and returns it to its caller.
 
 
 def _portable(error: RollstreamError) -> RollstreamError:

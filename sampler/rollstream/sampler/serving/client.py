@@ -18,7 +18,7 @@ from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.command import Command, R, Reply
-from rollstream.sampler.deciding.queries import Start
+from rollstream.sampler.deciding.queries import AskStats
 from rollstream.sampler.errors import SamplerUnavailable
 from rollstream.sampler.serving.actor import Leave, Refused, SamplerActor
 from rollstream.sampler.serving.api import SamplerApi
@@ -94,7 +94,7 @@ class SamplerClient(SamplerApi):
             .remote(name, loaded, broker, store)
         )
         client = cls(name, actor, clock or SystemClock(), timeout_s)
-        client._execute(Start(), 0.0)
+        client._execute(AskStats(), 0.0)  # Its reply shows that the sampler runs.
         return client
 
     def __init__(self, name: str, actor: Any, clock: Clock, timeout_s: float) -> None:

@@ -6,7 +6,6 @@ import os
 import socket
 import threading
 from collections.abc import Sequence
-from enum import Enum, auto
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -35,15 +34,6 @@ from rollstream.streams.topics.specs import specs_for
 FOLLOW_RECORDS_MAX = 256  # Flushes that are folded between two commands.
 FOLLOW_SLICE_S = 0.05  # A wait for groups looks at its deadline this often.
 START_TIMEOUT_FACTOR = 4.0  # A start asks the broker several times, and reads whole logs.
-
-
-class Ownership(Enum):
-    """Whether an owner may decide."""
-
-    IN_DOUBT = auto()  # Nothing is claimed, or it is not known what was written: claim first.
-    OWNER = auto()
-    FENCED = auto()  # Another owner took over: never again.
-    CLOSED = auto()
 
 
 class Owner:
@@ -82,7 +72,7 @@ class Owner:
         self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
         self._payloads = Payloads(store, sampler.cache_bytes)
         self._projector = Projector(store, name)
-        self._log: OwnedLog[SamplerState] = OwnedLog(
+        self._log = OwnedLog(
             broker,
             self._layout.sampler_log(name),
             owner=f"{socket.gethostname()}:{os.getpid()}",
@@ -90,7 +80,8 @@ class Owner:
             entropy=entropy,
         )
         self._state = self._log.fold
-        self._ownership = Ownership.IN_DOUBT
+        self._claimed = False  # Also where it is not known what was written: claim first.
+        self._closed = False
         self._successor = ""  # Who took over, for people; kept when it is closed.
         self._lock = threading.Lock()
 
@@ -131,7 +122,7 @@ class Owner:
                 the command's trainer has. Others as the command's ``decide`` and ``result``.
         """
         with self._lock:
-            if self._ownership is not Ownership.OWNER:
+            if not self._claimed:
                 self._claim()
             deadline = Deadline(wait_s, self._clock)
             self._follow(0.0)
@@ -145,13 +136,13 @@ class Owner:
     def fold_sealed(self) -> None:
         """Folds what was sealed meanwhile; for a thread that has nothing else to do."""
         with self._lock:
-            if self._ownership is Ownership.OWNER:
+            if self._claimed:
                 self._follow(0.0)
 
     def close(self) -> None:
         """Releases everything; nothing is written to the logs. Idempotent."""
         with self._lock:
-            self._ownership = Ownership.CLOSED
+            self._claimed, self._closed = False, True
             self._log.release()
             self._projector.close()
             self._stop_following()
@@ -188,7 +179,7 @@ class Owner:
             tickets = [self._log.append(event) for event in events]
             self._log.wait_confirmed(tickets[-1], deadline)
         except DeliveryUnknown:
-            self._ownership = Ownership.IN_DOUBT
+            self._claimed = False
             return False
         except Fenced as error:
             raise self._stop_for_good(error) from error
@@ -197,9 +188,9 @@ class Owner:
     def _claim(self) -> None:
         """Claims the log, and folds the seal logs where the state is new. Raises ``Fenced`` where
         somebody took over, as ``start`` where the broker does not answer."""
-        if self._ownership is Ownership.CLOSED:
+        if self._closed:
             raise SamplerUnavailable(f"sampler {self.name!r} is closed; make a new one")
-        if self._ownership is Ownership.FENCED:
+        if self.fenced:
             raise Fenced(self._successor)
         deadline = Deadline(self._config.kafka.timeout_s * START_TIMEOUT_FACTOR, self._clock)
         try:
@@ -211,11 +202,11 @@ class Owner:
             self._state = self._log.fold
             self._catch_up(deadline)
         self._projector.project_missing(self._state)  # Among them what turned out to be written.
-        self._ownership = Ownership.OWNER
+        self._claimed = True
 
     def _stop_for_good(self, error: Fenced) -> Fenced:
         """Ends this owner, and returns what every call raises from now on."""
-        self._ownership = Ownership.FENCED
+        self._claimed = False
         self._successor = (
             f"sampler {self.name!r} was taken over and this one stops for good: {error}"
         )

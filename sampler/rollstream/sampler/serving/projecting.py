@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -24,12 +24,11 @@ from rollstream.streams.folds.sampler.state import SamplerState
 PENDING_MAX = 64  # Decisions that wait for the disk; the caller waits to hand in another.
 QUEUE_WAIT_S = 10.0  # The longest that a caller waits for that.
 CLOSE_WAIT_S = 10.0
+_CHOSEN = ("environment", "generation", "partition", "offset", "index", "group_id", "digest")
 _log = logging.getLogger("rollstream.sampler")
 
 
-class _Decision(NamedTuple):
-    batch: ServedBatch
-    groups: Sequence[KnownGroup | None]
+_Decision = tuple[ServedBatch, Sequence[KnownGroup | None]]
 
 
 class Projector:
@@ -47,7 +46,6 @@ class Projector:
 
     def project(self, batch: ServedBatch, state: SamplerState) -> bool:
         """Hands in a decision that was confirmed; returns whether the queue took it in time."""
-        decision = _Decision(batch, [state.group(chosen) for chosen in batch.groups])
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._run, name="rollstream-batches", daemon=True
@@ -55,7 +53,7 @@ class Projector:
             self._thread.start()
         taken = self._capacity.acquire(timeout=QUEUE_WAIT_S)
         if taken:
-            self._pending.put(decision)
+            self._pending.put((batch, list(map(state.group, batch.groups))))
         else:
             _log.warning(
                 "%s is not written: the store took none of %d others for %.0f s; the next start "
@@ -100,14 +98,11 @@ class Projector:
     def _run(self) -> None:
         while (decision := self._pending.get()) is not None:
             self._capacity.release()
-            self._write(decision)
-
-    def _write(self, decision: _Decision) -> None:
-        path = self._path(decision.batch)
-        try:
-            self._blobs.replace(path, projection(self._sampler, *decision))
-        except StoreError as error:
-            _log.warning("%s was not written; the next start writes it: %s", path, error)
+            path = self._path(decision[0])
+            try:
+                self._blobs.replace(path, projection(self._sampler, *decision))
+            except StoreError as error:
+                _log.warning("%s was not written; the next start writes it: %s", path, error)
 
     def _path(self, batch: ServedBatch) -> str:
         return batch_path(self._sampler, batch.event.trainer_epoch, batch.event.step)
@@ -129,16 +124,7 @@ def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | N
         "digest": batch.digest,
         "cursor": batch.cursor,
         "groups": [
-            {
-                "environment": chosen.environment,
-                "generation": chosen.generation,
-                "partition": chosen.partition,
-                "offset": chosen.offset,
-                "index": chosen.index,
-                "group_id": chosen.group_id,
-                "digest": chosen.digest,
-                **_rows_of(known),
-            }
+            {**{name: getattr(chosen, name) for name in _CHOSEN}, **_rows_of(known)}
             for chosen, known in zip(batch.groups, groups, strict=True)
         ],
     }

@@ -118,7 +118,9 @@ def assemble(
         "batch_id": event.batch_id,
         "digest": served.digest,
         "uids": uids,
-        "environments": tuple(np.repeat([p.group.key.environment for p in parts], rows).tolist()),
+        "environments": tuple(
+            [part.group.key.environment for part in parts for _ in range(*part.span)]
+        ),
         "stop_reasons": tuple(_stop_reasons(parts)),
         "metadata": _metadata(parts) if "metadata" in columns else None,
         "sampled": SampledBatch(
