@@ -25,11 +25,6 @@ IDLE_EVERY_S = 0.05  # How often what was sealed is folded while no command is e
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
-    """Not a command: has an actor whose sampler was fenced exit for good."""
-
-
-@dataclass(frozen=True, slots=True)
 class Refused:
     """An error that crosses to the client as a value, so that its type survives.
 
@@ -45,7 +40,7 @@ class SamplerActor:
     """One sampler, decided in one process.
 
     Started anew by Ray when its process was killed; it then folds the logs and goes on. Where
-    another owner took over it answers ``Fenced``, and exits for good at ``Leave``.
+    another owner took over it answers ``Fenced``, and exits for good at ``leave``.
     """
 
     def __init__(
@@ -63,12 +58,8 @@ class SamplerActor:
         self._started = False
         self._idler = threading.Thread(target=self._idle, name="rollstream-idle", daemon=True)
 
-    def execute(self, command: Command[R] | Leave, wait_s: float) -> Reply[R] | Refused:
+    def execute(self, command: Command[R], wait_s: float) -> Reply[R] | Refused:
         """As ``Owner.execute``; errors that Rollstream raises on purpose are returned."""
-        if isinstance(command, Leave):
-            self._owner.close()
-            ray.actor.exit_actor()  # type: ignore[no-untyped-call]
-            raise AssertionError("exit_actor does not return")
         try:
             if not self._started:
                 self._owner.start()
@@ -77,6 +68,11 @@ class SamplerActor:
             return self._owner.execute(command, wait_s)
         except RollstreamError as error:
             return Refused(_portable(error), isinstance(error, Fenced) and self._owner.fenced)
+
+    def leave(self) -> None:
+        """Exits for good, so that Ray does not start it anew."""
+        self._owner.close()
+        ray.actor.exit_actor()  # type: ignore[no-untyped-call]
 
     def _idle(self) -> None:
         clock, never = SystemClock(), threading.Event()

@@ -20,7 +20,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.deciding.queries import AskStats
 from rollstream.sampler.errors import SamplerUnavailable
-from rollstream.sampler.serving.actor import Leave, Refused, SamplerActor
+from rollstream.sampler.serving.actor import Refused, SamplerActor
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.store.blobs import Blobs
@@ -127,7 +127,7 @@ class SamplerClient(SamplerApi):
                 continue
             if isinstance(answer, Refused):
                 if answer.sampler_fenced:
-                    self._actor.execute.remote(Leave(), 0.0)
+                    self._actor.leave.remote()
                 raise answer.error
             return answer
 
