@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 from rollstream.schemas.columns import ArraySignature
@@ -113,7 +112,10 @@ class Plan(NamedTuple):
 
 def values_of(runs: Iterable[SourceRun], name: str) -> list[Any]:
     """One value a segment of these runs, of a text or a number."""
-    return list(chain.from_iterable(run.record.values(name)[run.first : run.stop] for run in runs))
+    found: list[Any] = []
+    for record, first, stop, _, _ in runs:
+        found += record.values(name)[first:stop]
+    return found
 
 
 def shared_of(runs: Iterable[SourceRun]) -> Iterator[Mapping[str, Any]]:
@@ -121,8 +123,11 @@ def shared_of(runs: Iterable[SourceRun]) -> Iterator[Mapping[str, Any]]:
     combination of a run once."""
     for record, first, stop, _, _ in runs:
         shared = record.header["shared"]
-        for index in {*record.shared_indexes[first:stop]}:
-            yield shared[index]
+        if len(shared) == 1:
+            yield shared[0]
+        else:
+            for index in {*record.shared_indexes[first:stop]}:
+                yield shared[index]
 
 
 def entries_of(decisions: Iterable[Decision]) -> Iterator[tuple[int, int]]:
