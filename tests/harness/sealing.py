@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
+from harness.entropy import SeededEntropy
 from harness.rollouts import encode_record, make_entry
 from rollstream.consumers import InlineExecutor, Sealer, audit
 from rollstream.runtime.clock import ManualClock, SystemClock
@@ -21,7 +22,6 @@ from rollstream.runtime.config.sections import (
     StoreConfig,
 )
 from rollstream.runtime.deadline import Deadline
-from rollstream.runtime.entropy import SeededEntropy
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ingest.entry import Entry
 from rollstream.store import Blobs, MemoryBlobs, open_store

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 from typing import Protocol
 
@@ -19,13 +18,3 @@ class SystemEntropy:
 
     def token(self, size_bytes: int = 12) -> str:
         return secrets.token_hex(size_bytes)
-
-
-class SeededEntropy:
-    """The same tokens for the same seed; for tests and simulations."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def token(self, size_bytes: int = 12) -> str:
-        return self._random.randbytes(size_bytes).hex()

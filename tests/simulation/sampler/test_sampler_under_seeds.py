@@ -11,12 +11,12 @@ from collections import Counter
 
 import pytest
 
+from harness.entropy import SeededEntropy
 from harness.faults import Append, Fate, FaultyBroker
 from harness.groups import GroupSpec, GroupWriter
 from harness.sampler_worlds import ENVIRONMENTS, config_of
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
-from rollstream.runtime.entropy import SeededEntropy
 from rollstream.sampler import Batch, Fenced, NotEnoughGroups, Sampler
 from rollstream.sampler.deciding.trainer import Later
 from rollstream.schemas.errors import RollstreamError

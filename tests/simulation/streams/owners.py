@@ -11,11 +11,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from harness.entropy import SeededEntropy
 from harness.faults import Append, Fate, FaultyBroker
 from harness.seal_events import flushed
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
-from rollstream.runtime.entropy import SeededEntropy
 from rollstream.schemas.events import Flushed
 from rollstream.streams.broker import EARLIEST, TopicPartition, TopicSpec
 from rollstream.streams.errors import ClaimFailed, CorruptLog, DeliveryUnknown, Fenced

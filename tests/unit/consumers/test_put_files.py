@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar
 import pytest
 
 from harness.assembling import Drive
+from harness.entropy import SeededEntropy
 from harness.failing_blobs import PassingBlobs
 from rollstream.consumers import InlineExecutor
 from rollstream.consumers.sealing.context import SealerContext
@@ -19,7 +20,6 @@ from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.stats import SealerCounters
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import EnvironmentConfig
-from rollstream.runtime.entropy import SeededEntropy
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, Bytes, Pieces, StoreFull
 from rollstream.store.memory import MemoryBlobs
