@@ -19,13 +19,7 @@ class GroupRef(NamedTuple):
 
     def event_ref(self) -> DroppedGroup:
         """The same as a part of an event."""
-        return DroppedGroup(
-            environment=self.environment,
-            generation=self.generation,
-            partition=self.partition,
-            offset=self.offset,
-            index=self.index_in_flush,
-        )
+        return DroppedGroup(**self.log._asdict(), offset=self.offset, index=self.index_in_flush)
 
     @property
     def log(self) -> PartitionAddress:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
@@ -38,31 +39,29 @@ class KafkaBroker(Broker):
     def writer(
         self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
     ) -> KafkaWriter:
-        wanted = properties.writer_properties(
-            self._bootstrap,
-            self._client,
-            linger_ms=linger_ms,
-            report_offsets=report_offsets,
-            retries=retries,
+        wanted = properties.writer(
+            linger_ms=linger_ms, report_offsets=report_offsets, retries=retries
         )
-        writer = KafkaWriter(lambda: Producer(wanted), report_offsets=report_offsets)
+        writer = KafkaWriter(
+            lambda: Producer(self._properties(wanted)), report_offsets=report_offsets
+        )
         self._writers.add(writer)
         return writer
 
     def reader(self, starts: Mapping[TopicPartition, int]) -> KafkaReader:
         # librdkafka wants a group's name even where no group is joined and nothing committed.
         name = f"rollstream-reader-{SystemEntropy().token()}"
-        wanted = properties.reader_properties(self._bootstrap, self._client, group=name)
-        reader = KafkaReader(lambda: Consumer(wanted), starts)
+        wanted = {**properties.READER, "group.id": name}
+        reader = KafkaReader(lambda: Consumer(self._properties(wanted)), starts)
         self._readers.add(reader)
         return reader
 
     def group_reader(
         self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]
     ) -> KafkaGroupReader:
-        wanted = properties.member_properties(self._bootstrap, self._client, group=group)
+        wanted = {**properties.MEMBER, "group.id": group}
         reader = KafkaGroupReader(
-            lambda: Consumer(wanted), self._make_admin, group, topics, on_revoked
+            lambda: Consumer(self._properties(wanted)), self._make_admin, group, topics, on_revoked
         )
         self._readers.add(reader)
         return reader
@@ -77,4 +76,8 @@ class KafkaBroker(Broker):
             reader.close()
 
     def _make_admin(self) -> AdminClient:
-        return AdminClient(properties.admin_properties(self._bootstrap, self._client))
+        return AdminClient(self._properties({}))
+
+    def _properties(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        common = {"bootstrap.servers": self._bootstrap, "logger": properties.LOG}
+        return {**common, **wanted, **self._client}

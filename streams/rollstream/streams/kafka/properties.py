@@ -7,7 +7,7 @@ import math
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
@@ -52,24 +52,44 @@ LOG.addFilter(lambda record: "property and will be ignored" not in record.getMes
 LOG.addFilter(RepeatFilter())
 
 
-def writer_properties(
-    bootstrap: str,
-    client: Mapping[str, str],
-    *,
-    linger_ms: float,
-    report_offsets: bool,
-    retries: bool,
-) -> dict[str, Any]:
-    # A record that is sent once cannot be doubled by a retry. Without retries no producer id is
-    # asked for either, which librdkafka does half a second after it connected.
-    resending: dict[str, Any] = (
-        {"enable.idempotence": True}
-        if retries
-        else {"enable.idempotence": False, "message.send.max.retries": 0}
-    )
+# Of every consumer.
+READER: Final[Mapping[str, Any]] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": False,
+    # An offset that was deleted is a loss to report, never a reason to start elsewhere.
+    "auto.offset.reset": "error",
+    "topic.metadata.propagation.max.ms": NO_TOPIC_AFTER_MS,
+    # No transactions are written here; those of others must not block these readers.
+    "isolation.level": "read_uncommitted",
+    # At its default of 1 s a reader that drains in bursts idles in between.
+    "fetch.queue.backoff.ms": 5,
+    # A seek waits for the fetch that is under way.
+    "fetch.wait.max.ms": 50,
+    "fetch.message.max.bytes": 4 * 1024 * 1024,
+    "queued.max.messages.kbytes": FETCHED_KIB_MAX,
+    # TCP and the broker's disk format check already.
+    "check.crcs": False,
+    "socket.nagle.disable": True,
+}
+# Of a member of a consumer group.
+MEMBER: Final[Mapping[str, Any]] = {
+    **READER,
+    "partition.assignment.strategy": "cooperative-sticky",
+    # Under load a few large answers, not one a record; otherwise one waits `fetch.wait.max.ms`.
+    "fetch.min.bytes": 1024 * 1024,
+    "session.timeout.ms": SESSION_TIMEOUT_MS,
+    "heartbeat.interval.ms": 500,
+    "max.poll.interval.ms": POLL_INTERVAL_MS_MAX,
+}
+
+
+def writer(*, linger_ms: float, report_offsets: bool, retries: bool) -> dict[str, Any]:
     return {
-        "bootstrap.servers": bootstrap,
-        **resending,
+        # A record that is sent once cannot be doubled by a retry. Without retries no producer id is
+        # asked for either, which librdkafka does half a second after it connected.
+        "enable.idempotence": retries,
+        **({} if retries else {"message.send.max.retries": 0}),
         # With more, an idempotent librdkafka spins while it waits for answers: ten times the
         # processor time a rollout, which a broker on the same cores then lacks. Big batches keep
         # one request at a time fast.
@@ -85,49 +105,4 @@ def writer_properties(
         "topic.metadata.propagation.max.ms": NO_TOPIC_AFTER_MS,
         "delivery.report.only.error": not report_offsets,
         "socket.nagle.disable": True,
-        "logger": LOG,
-        **client,
     }
-
-
-def reader_properties(bootstrap: str, client: Mapping[str, str], *, group: str) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": bootstrap,
-        "group.id": group,
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "enable.partition.eof": False,
-        # An offset that was deleted is a loss to report, never a reason to start elsewhere.
-        "auto.offset.reset": "error",
-        "topic.metadata.propagation.max.ms": NO_TOPIC_AFTER_MS,
-        # No transactions are written here; those of others must not block these readers.
-        "isolation.level": "read_uncommitted",
-        # At its default of 1 s a reader that drains in bursts idles in between.
-        "fetch.queue.backoff.ms": 5,
-        # A seek waits for the fetch that is under way.
-        "fetch.wait.max.ms": 50,
-        "fetch.message.max.bytes": 4 * 1024 * 1024,
-        "queued.max.messages.kbytes": FETCHED_KIB_MAX,
-        # TCP and the broker's disk format check already.
-        "check.crcs": False,
-        "socket.nagle.disable": True,
-        "logger": LOG,
-        **client,
-    }
-
-
-def member_properties(bootstrap: str, client: Mapping[str, str], *, group: str) -> dict[str, Any]:
-    return {
-        **reader_properties(bootstrap, {}, group=group),
-        "partition.assignment.strategy": "cooperative-sticky",
-        # Under load a few large answers, not one a record; otherwise one waits `fetch.wait.max.ms`.
-        "fetch.min.bytes": 1024 * 1024,
-        "session.timeout.ms": SESSION_TIMEOUT_MS,
-        "heartbeat.interval.ms": 500,
-        "max.poll.interval.ms": POLL_INTERVAL_MS_MAX,
-        **client,
-    }
-
-
-def admin_properties(bootstrap: str, client: Mapping[str, str]) -> dict[str, Any]:
-    return {"bootstrap.servers": bootstrap, "logger": LOG, **client}

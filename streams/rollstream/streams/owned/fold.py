@@ -10,7 +10,7 @@ from rollstream.schemas.events import Adopted, Claimed, Event
 from rollstream.streams.broker import Record
 from rollstream.streams.owned.fence import Fence
 
-CLAIMS_KEPT_MAX = 4096  # Offered to `checkpoint`; beyond, every other older one is forgotten.
+CLAIMS_KEPT_MAX = 4096  # Offered to `checkpoint`: the first and the newest.
 
 
 class FoldCheckpoint(NamedTuple):
@@ -60,7 +60,10 @@ class FoldedLog(Generic[F]):
         counts = self._fence.admits(offset, event)
         if counts:
             if isinstance(event, Claimed):
-                self._keep_claim(offset)
+                self._claims.append(offset)
+                if len(self._claims) > CLAIMS_KEPT_MAX:
+                    # The first stays, since a fold from there is always complete.
+                    del self._claims[1]
             self.fold.apply(offset, timestamp_us, event)
         self.next_offset = offset + 1
         return counts
@@ -79,10 +82,3 @@ class FoldedLog(Generic[F]):
         assert checkpoint.fold_from in self._claims, (checkpoint, self._claims)
         self._claims = [offset for offset in self._claims if offset >= checkpoint.fold_from]
         return Adopted(epoch=claim.epoch, nonce=claim.nonce, **checkpoint._asdict())
-
-    def _keep_claim(self, offset: int) -> None:
-        self._claims.append(offset)
-        if len(self._claims) > CLAIMS_KEPT_MAX:
-            # The first stays, since a fold from there is always complete; any others may go.
-            half = CLAIMS_KEPT_MAX // 2
-            self._claims = self._claims[:half:2] + self._claims[half:]
