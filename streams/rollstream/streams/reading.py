@@ -8,7 +8,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import LogReader, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 
-POLL_RECORDS_MAX = 64  # A record may have a MiB, and all of them are in memory.
+POLL_RECORDS_MAX = 64  # What a poll returns beyond ``stop`` was read in vain.
 POLL_SLICE_S = 0.5
 
 

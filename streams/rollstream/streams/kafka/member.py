@@ -58,9 +58,6 @@ class KafkaGroupReader(KafkaReader):
         self._starts[where] = offset
         self._client().incremental_assign([at_offset(where, offset)])
 
-    def seek(self, where: TopicPartition, offset: int) -> None:
-        self.begin(where, offset)
-
     def pause(self, where: TopicPartition) -> None:
         self._lost.pop(where, None)
         if self._starts.pop(where, None) is not None:

@@ -14,7 +14,7 @@ from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 QUEUED_KIB_MAX = 32 * 1024  # Bytes that wait for the broker in one writer; BufferFull beyond.
 QUEUED_RECORDS_MAX = 100_000  # The same, counted in records.
 BATCH_BYTES_MAX = 4 * 1024 * 1024  # In one request to one partition.
-FETCHED_KIB_MAX = 32 * 1024  # Bytes read ahead by one reader.
+FETCHED_KIB_MAX = 32 * 1024  # Bytes read ahead by one reader, and so what one poll returns.
 NO_TOPIC_AFTER_MS = 5_000  # A broker that just started, or a new topic, may need a moment.
 SESSION_TIMEOUT_MS = 10_000  # A dead member's partitions move after this.
 POLL_INTERVAL_MS_MAX = 300_000  # A member that does not poll for this long loses its partitions.

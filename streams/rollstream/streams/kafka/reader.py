@@ -82,8 +82,6 @@ class KafkaReader:
 
     def seek(self, where: TopicPartition, offset: int) -> None:
         assert where in self._starts, where
-        if offset == END:
-            offset = self.bounds(where, _ANSWER_TIMEOUT_S)[1]
         self._starts[where] = offset
         self._lost.pop(where, None)
         if self._consumer is not None and self._begun:

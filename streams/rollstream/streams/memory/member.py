@@ -34,9 +34,6 @@ class MemoryGroupReader(MemoryReader):
         assert where in self._assigned, f"{where} is not assigned"
         self._positions[where] = offset
 
-    def seek(self, where: TopicPartition, offset: int) -> None:
-        self.begin(where, offset)
-
     def pause(self, where: TopicPartition) -> None:
         self._positions.pop(where, None)
 

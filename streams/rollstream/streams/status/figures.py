@@ -22,8 +22,7 @@ class PartitionFigures:
         settled: entries, so far, whatever became of them.
         touched: ingest offsets of which any entry is settled.
         touched_entries: that the records there have.
-        groups: sealed so far.
-        segments: in those groups.
+        segments: in sealed groups.
         flush_age_s: of the newest flush; None: there is none.
     """
 
@@ -73,16 +72,13 @@ class SamplerFigures:
     """One sampler, from its decision log.
 
     Attributes:
-        environments: that it draws from.
         owner: who claimed the log last; empty: it was never claimed.
         ready: groups that are sealed, neither served nor dropped, and can be served as they are.
         waiting: groups that cannot, yet or ever, by what they wait for.
         older: groups sealed before what was read of the seal logs, and neither served nor dropped:
             ready or waiting.
-        batches: served so far.
-        acked: of those.
+        batches: served so far, of which ``acked`` are acked; released ones count.
         open_batches: served and not final yet.
-        next_step: the first step that was not served.
         policy_epoch: of the policies that are published now.
         policy_step: of the newest policy of that epoch; -1: none was published.
         decision_age_s: of the newest decision that is no drop (before there is one, of the oldest
@@ -114,8 +110,6 @@ class Figures:
 
     Attributes:
         missing_topics: topics that are configured and do not exist; with any, the rest is empty.
-        partitions: by environment, then partition.
-        samplers: by name.
     """
 
     missing_topics: tuple[str, ...] = ()
