@@ -154,9 +154,6 @@ class FaultyWriter:
         _report_doubt(doubts)
         return self._inner.flush(timeout_s) + len(self._silent)
 
-    def outstanding(self) -> int:
-        return self._inner.outstanding() + len(self._silent) + len(self._doubts)
-
     def partitions(self, topic: str, timeout_s: float) -> int:
         return self._inner.partitions(topic, timeout_s)
 

@@ -88,9 +88,6 @@ class Writer(Protocol):
     def flush(self, timeout_s: float) -> int:
         """Waits until all are delivered or failed; returns how many are neither at the deadline."""
 
-    def outstanding(self) -> int:
-        """Returns how many records are queued or in flight."""
-
     def partitions(self, topic: str, timeout_s: float) -> int:
         """Asks the broker how many partitions the topic has; permission to write suffices.
 
@@ -174,8 +171,8 @@ class TopicSpec(NamedTuple):
 class Admin(Protocol):
     """Topics. ``replication`` is the broker's default."""
 
-    def describe(self, names: Collection[str] | None, timeout_s: float) -> dict[str, TopicSpec]:
-        """Returns those of ``names`` that exist (None: all), with their effective configuration."""
+    def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
+        """Returns those of ``names`` that exist, with their effective configuration."""
 
     def create(self, specs: Sequence[TopicSpec], timeout_s: float) -> None:
         """Creates all; one that exists is left as it is. They can be used when it returns."""

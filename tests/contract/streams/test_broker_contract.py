@@ -31,7 +31,6 @@ def test_reports_name_contiguous_offsets_and_the_brokers_time(world: World, retr
     for number in range(50):
         writer.append(where.topic, b"%d" % number, partition=1, on_delivery=reports.append)
     assert writer.flush(TIMEOUT_S) == 0
-    assert writer.outstanding() == 0
     assert [(r.partition, r.offset, r.error) for r in reports] == [(1, n, None) for n in range(50)]
     records = read(broker.reader({where: 0}), 50)
     assert [record.timestamp_us for record in records] == [r.timestamp_us for r in reports]
@@ -103,7 +102,7 @@ def test_a_record_over_the_clients_limit_is_refused_at_once(world: World) -> Non
     writer = world.broker().writer()
     with pytest.raises(RecordTooLarge, match=topic):
         writer.append(topic, b"x" * (RECORD_BYTES_MAX + 1))
-    assert writer.outstanding() == 0
+    assert writer.flush(0.0) == 0
 
 
 def test_a_record_over_the_topics_limit_is_reported(world: World) -> None:
@@ -346,7 +345,6 @@ def test_topics_are_described_as_they_were_created(world: World) -> None:
     found = admin.describe([name], TIMEOUT_S)[name]
     assert found.partitions == 3
     assert wanted.items() <= found.config.items()
-    assert name in admin.describe(None, TIMEOUT_S)
 
 
 def test_a_topic_that_exists_is_left_as_it_is(world: World) -> None:

@@ -54,4 +54,4 @@ def test_the_fence_names_the_claim_in_effect() -> None:
     fence = Fence()
     assert fence.current_claim is None
     fence.admits(7, claim("a"))
-    assert fence.current_claim == CurrentClaim(7, "a", "owner of a")
+    assert fence.current_claim == CurrentClaim(7, "a")

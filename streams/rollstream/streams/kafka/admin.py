@@ -28,12 +28,10 @@ class KafkaAdmin:
         self._client = cache(make)  # Made by the first call.
         self._bootstrap = bootstrap
 
-    def describe(self, names: Collection[str] | None, timeout_s: float) -> dict[str, TopicSpec]:
+    def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
         deadline = Deadline(timeout_s)
         partitions = {
-            name: count
-            for name, count in self._partitions(deadline).items()
-            if names is None or name in names
+            name: count for name, count in self._partitions(deadline).items() if name in names
         }
         if not partitions:
             return {}

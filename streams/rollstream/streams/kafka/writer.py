@@ -64,9 +64,6 @@ class KafkaWriter:
         self._report_delivered()
         return left
 
-    def outstanding(self) -> int:
-        return 0 if self._producer is None else len(self._producer)
-
     def partitions(self, topic: str, timeout_s: float) -> int:
         with request(topic, timeout_s):
             found = self._client().list_topics(topic, timeout_s).topics[topic]

@@ -63,9 +63,9 @@ class MemoryAdmin:
     def __init__(self, logs: MemoryLogs) -> None:
         self._logs = logs
 
-    def describe(self, names: Collection[str] | None, timeout_s: float) -> dict[str, TopicSpec]:
+    def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
         topics = self._logs.topics()
-        return {name: spec for name, spec in topics.items() if names is None or name in names}
+        return {name: spec for name, spec in topics.items() if name in names}
 
     def create(self, specs: Sequence[TopicSpec], timeout_s: float) -> None:
         for spec in specs:

@@ -61,9 +61,6 @@ class MemoryWriter:
         self.poll()
         return len(self._reports)
 
-    def outstanding(self) -> int:
-        return len(self._reports)
-
     def partitions(self, topic: str, timeout_s: float) -> int:
         spec = self._logs.topics().get(topic)
         if spec is None:

@@ -12,7 +12,6 @@ class CurrentClaim(NamedTuple):
 
     epoch: int
     nonce: str
-    owner: str
 
 
 class Fence:
@@ -29,11 +28,6 @@ class Fence:
     def admits(self, offset: int, event: Event) -> bool:
         """Takes in the next event of the partition; returns whether it counts."""
         if isinstance(event, Claimed):
-            self.current_claim = CurrentClaim(offset, event.nonce, event.owner)
+            self.current_claim = CurrentClaim(offset, event.nonce)
             return True
-        claim = self.current_claim
-        return (
-            claim is not None
-            and isinstance(event, OwnedEvent)
-            and (event.epoch, event.nonce) == (claim.epoch, claim.nonce)
-        )
+        return isinstance(event, OwnedEvent) and (event.epoch, event.nonce) == self.current_claim
