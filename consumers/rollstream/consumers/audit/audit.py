@@ -155,15 +155,15 @@ class _Auditor:
                 if not isinstance(event, Flushed):
                     continue
                 manifest = manifest_path(address, offset)
+                expected = encode_manifest(Manifest(address, offset, event))
                 try:
-                    if self.blobs.read(manifest) != encode_manifest(
-                        Manifest(address, offset, event)
-                    ):
+                    if self.blobs.read(manifest) != expected:
                         ledger.problems.append(f"{manifest} differs from its event in the seal log")
                 except BlobMissing:
                     missing.append(offset)
                 for group in event.groups if self.digests else ():
-                    groups[event.files[group.file].path].append(group)
+                    if 0 <= group.file < len(event.files):  # Else the ledger names it.
+                        groups[event.files[group.file].path].append(group)
             read_to = follower.next_offsets()[where]
         # The end is asked for only now: every offset that the seal log settles is below it.
         published, pending = self._check_records(address, ledger)
