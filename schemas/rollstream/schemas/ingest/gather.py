@@ -16,8 +16,6 @@ from rollstream.schemas.ingest.frame import ArrayRun
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.ingest.wire import packed
 
-_Wire = Mapping[str, Any]
-
 
 class Run(NamedTuple):
     """Entries ``first`` to ``stop`` of one record, all of them segments."""
@@ -32,22 +30,31 @@ def gather(runs: Sequence[Run]) -> Columns:
 
     Named arrays of one name must agree in dtype and trailing shape (``signatures``).
     """
-    headers = [record.header for record, _, _ in runs]
-    extras = [header["extras"] for header in headers]
-    scalars = _shared(runs)
+    # Columns of whole records are joined, and rows taken by index: runs are short where the members
+    # of a group come from several producers.
+    starts: dict[IngestRecord, int] = {}
+    rows: list[int] = []
+    entries = 0
+    for record, first, stop in runs:
+        if record not in starts:
+            starts[record] = entries
+            entries += record.count
+        rows += range(starts[record] + first, starts[record] + stop)
+    records = list(starts)
+    scalars = _shared(records, rows)
     for field in named("text"):
-        scalars[field.name] = _texts(runs, field)
+        scalars[field.name] = _texts(records, rows, field)
     for field in named("number"):
-        scalars[field.name] = _numbers(runs, field, extras if field.extra else headers)
+        scalars[field.name] = _numbers(records, rows, field)
     outputs = _offsets(scalars["token_count"])
     prompts = {"prompt_tokens": _offsets(scalars["prompt_count"])}
     return Columns(
-        len(outputs) - 1,
+        len(rows),
         scalars,
         _arrays(runs, [record.arrays for record, _, _ in runs], prompts, outputs),
         _arrays(runs, [record.token_arrays for record, _, _ in runs], {}, outputs),
-        _components(runs) if any(of and of["rewards"] for of in extras) else None,
-        _attachments(runs) if any(of and of["attachments"] for of in extras) else None,
+        _components(records, rows),
+        _attachments(records, rows),
     )
 
 
@@ -67,46 +74,46 @@ def _signatures(
     return found
 
 
-def _shared(runs: Sequence[Run]) -> dict[str, Any]:
+def _shared(records: Sequence[IngestRecord], rows: Sequence[int]) -> dict[str, Any]:
     """What several entries have in common; each combination is looked at once."""
     numbers: dict[tuple[Any, ...], int] = {}
     indexes: list[int] = []
-    for record, first, stop in runs:
-        shared, used = record.header["shared"], record.shared_indexes[first:stop]
+    for record in records:
         of_record = (record.environment, record.worker_id)
-        found = {
-            index: numbers.setdefault((*of_record, *shared[index].values()), len(numbers))
-            for index in set(used)
-        }
-        indexes += map(found.__getitem__, used)
+        found = [
+            numbers.setdefault((*of_record, *shared.values()), len(numbers))
+            for shared in record.header["shared"]
+        ]
+        indexes += map(found.__getitem__, record.shared_indexes)
+    used = _at(indexes, rows)
     return {
-        field.name: np.array(values, field.dtype)[indexes]
-        if field.dtype
-        else [values[index] for index in indexes]
+        field.name: np.array(values, field.dtype)[used] if field.dtype else _at(values, used)
         for field, values in zip(named("once", "shared"), zip(*numbers, strict=True), strict=True)
     }
 
 
-def _texts(runs: Sequence[Run], field: RowField) -> list[str]:
+def _at(values: Sequence[Any], indexes: Sequence[int]) -> list[Any]:
+    return list(map(values.__getitem__, indexes))
+
+
+def _texts(records: Sequence[IngestRecord], rows: Sequence[int], field: RowField) -> list[str]:
+    if not any(field.name in record.texts for record in records):
+        return [field.default] * len(rows)
     found: list[str] = []
-    for record, first, stop in runs:
-        texts = record.texts.get(field.name)
-        found += texts[first:stop] if texts is not None else [field.default] * (stop - first)
-    return found
+    for record in records:
+        found += record.texts.get(field.name) or [field.default] * record.count
+    return _at(found, rows)
 
 
-def _numbers(
-    runs: Sequence[Run], field: RowField, wires: Sequence[Mapping[str, Any] | None]
-) -> NDArray[Any]:
-    width = field.width
+def _numbers(records: Sequence[IngestRecord], rows: Sequence[int], field: RowField) -> NDArray[Any]:
     default = packed(field.dtype, [nan if field.default is None else field.default])
-    pieces = [
-        raw[width * first : width * stop]
-        if (raw := wire and wire[field.name])
-        else default * (stop - first)
-        for wire, (_, first, stop) in zip(wires, runs, strict=True)
-    ]
-    return np.frombuffer(b"".join(pieces), field.dtype)
+    pieces = [_wire(record, field) or default * record.count for record in records]
+    return np.frombuffer(b"".join(pieces), field.dtype)[rows]
+
+
+def _wire(record: IngestRecord, field: RowField) -> Any:
+    wire = record.header["extras"] if field.extra else record.header
+    return wire and wire[field.name]
 
 
 def _offsets(counts: NDArray[Any]) -> NDArray[np.int64]:
@@ -140,8 +147,8 @@ def _ragged(
         if array is None:
             marks.append(bytes(stop - first))
             continue
-        pieces.append(record.bytes_of(array, first, stop))
-        present = array.present
+        start, width, ends, present, _ = array
+        pieces.append(record.payload[start + width * ends[first] : start + width * ends[stop]])
         marks.append(b"\x01" * (stop - first) if present is None else present[first:stop])
     found = np.frombuffer(b"".join(marks), np.bool_)
     everywhere = bool(found.all())
@@ -153,22 +160,34 @@ def _ragged(
     )
 
 
-def _components(runs: Sequence[Run]) -> Components | None:
-    rows = list(chain.from_iterable(r.components()[first:stop] for r, first, stop in runs))
-    names = {name: index for index, name in enumerate(dict.fromkeys(chain.from_iterable(rows)))}
+def _components(records: Sequence[IngestRecord], rows: Sequence[int]) -> Components | None:
+    if not any(_extra(record, "rewards") for record in records):
+        return None
+    found = _at(list(chain.from_iterable(record.components() for record in records)), rows)
+    names = {name: index for index, name in enumerate(dict.fromkeys(chain.from_iterable(found)))}
     if not names:
         return None
     return Components(
         tuple(names),
-        _offsets(np.fromiter(map(len, rows), np.int32, len(rows))),
-        np.array([names[name] for row in rows for name in row], np.int32),
-        np.array([value for row in rows for value in row.values()], np.float64),
+        _offsets(np.fromiter(map(len, found), np.int32, len(found))),
+        np.array([names[name] for row in found for name in row], np.int32),
+        np.array([value for row in found for value in row.values()], np.float64),
     )
 
 
-def _attachments(runs: Sequence[Run]) -> Sequence[Mapping[str, bytes]] | None:
+def _attachments(
+    records: Sequence[IngestRecord], rows: Sequence[int]
+) -> Sequence[Mapping[str, bytes]] | None:
+    if not any(_extra(record, "attachments") for record in records):
+        return None
     found: list[Mapping[str, bytes]] = []
-    for record, first, stop in runs:
+    for record in records:
         of = record.attachments()
-        found += [of.get(index, {}) for index in range(first, stop)]
-    return found if any(found) else None
+        found += [of.get(index, {}) for index in range(record.count)]
+    used = _at(found, rows)
+    return used if any(used) else None
+
+
+def _extra(record: IngestRecord, name: str) -> Any:
+    extras = record.header["extras"]
+    return extras and extras[name]
