@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from math import nan
@@ -47,33 +47,20 @@ def encode_entries(
         **_shared(rows),
     }
     plain = columns(extra=False)
-    for field, values in zip(plain, zip(*map(_plain_values(), rows), strict=True), strict=True):
+    of_row = itemgetter(*[field.name for field in plain])
+    for field, values in zip(plain, zip(*map(of_row, rows), strict=True), strict=True):
         header[field.name] = _column(field, values, payload)
     header["extras"] = _extras(entries, rows, payload)
     return write_record(header, payload)
 
 
-@cache
-def _plain_values() -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    return itemgetter(*(field.name for field in columns(extra=False)))
-
-
-@cache
-def _shared_names() -> tuple[str, ...]:
-    return tuple(field.name for field in named("shared"))
-
-
-@cache
-def _shared_values() -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    return itemgetter(*_shared_names())
-
-
 def _shared(rows: _Rows) -> Mapping[str, Any]:
     """The distinct combinations in the order of their first use, and the index of each row's."""
+    names = [field.name for field in named("shared")]
     found: dict[tuple[Any, ...], int] = {}
-    indexes = [found.setdefault(values, len(found)) for values in map(_shared_values(), rows)]
+    indexes = [found.setdefault(values, len(found)) for values in map(itemgetter(*names), rows)]
     return {
-        "shared": [dict(zip(_shared_names(), values, strict=True)) for values in found],
+        "shared": [dict(zip(names, values, strict=True)) for values in found],
         "shared_indexes": packed(COUNTS, indexes) if len(found) > 1 else b"",
     }
 
@@ -125,7 +112,7 @@ def _extras(
     entries: Sequence[Entry], rows: _Rows, payload: list[bytes]
 ) -> tuple[str, Mapping[str, Any]] | None:
     """As fastavro takes a union's branch; None where no entry has any."""
-    least = len(_shared_names()) + len(columns(extra=False))
+    least = len(named("shared")) + len(columns(extra=False))
     larger = [row for row in rows if len(row) > least]
     used = _extra_names().intersection(chain.from_iterable(larger)) if larger else ()
     failures = [

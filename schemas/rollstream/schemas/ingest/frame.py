@@ -1,4 +1,4 @@
-"""The frame of a record: where its columns lie, and that their lengths agree.
+"""The frame of a record: where its columns lie, that their lengths agree, and what they hold.
 
 Counts are compared with the bytes that there are before anything is made of them.
 """
@@ -68,20 +68,21 @@ class Frame:
     )
 
     def __init__(self, header: Mapping[str, Any], payload: memoryview) -> None:
-        """
+        """Reads the record with this header.
+
         Raises:
             UnreadableEvent: no entries, or lengths that disagree.
         """
         self.header, self.payload = header, payload
         self.count: int = header["count"]
         if not 0 < self.count <= ENTRIES_MAX:
-            raise inconsistent(f"count is {self.count}; a record has 1 to {ENTRIES_MAX} entries")
+            raise _inconsistent(f"count is {self.count}; a record has 1 to {ENTRIES_MAX} entries")
         self._check_size("kinds", header["kinds"], 1)
         self.kinds: bytes = header["kinds"] or bytes(self.count)
         self.shared_indexes = self._counts(header, "shared_indexes")
         combinations = len(header["shared"])
         if max(self.shared_indexes) >= combinations:
-            raise inconsistent(f"shared_indexes names others than the {combinations} of shared")
+            raise _inconsistent(f"shared_indexes names others than the {combinations} of shared")
         self.failures: dict[int, Failure] = {}
         self.texts: dict[str, list[str]] = {}
         self.no_utf8: dict[tuple[str, int], bytes] = {}
@@ -98,7 +99,7 @@ class Frame:
             self._lay_out_named(extras["token_arrays"], ends)
             self._check_extras(extras)
         if self._at != len(payload):
-            raise inconsistent(f"payload has {len(payload)} bytes; its columns have {self._at}")
+            raise _inconsistent(f"payload has {len(payload)} bytes; its columns have {self._at}")
 
     def values(self, name: str) -> list[Any]:
         """One value an entry, of a text or a number (None where it may be null and is)."""
@@ -132,7 +133,7 @@ class Frame:
     def _check_size(self, name: str, raw: bytes, width: int) -> None:
         due = self.count * width
         if raw and len(raw) != due:
-            raise inconsistent(f"{name} has {len(raw)} bytes; the entries have {due}, or none")
+            raise _inconsistent(f"{name} has {len(raw)} bytes; the entries have {due}, or none")
 
     def _counts(self, wire: Mapping[str, Any], name: str) -> list[int]:
         """Lengths or indexes, one an entry."""
@@ -146,7 +147,7 @@ class Frame:
         self._at += size
         if self._at > len(self.payload):
             left = len(self.payload) - start
-            raise inconsistent(f"{name} has {size} bytes in the payload, and {left} are left")
+            raise _inconsistent(f"{name} has {size} bytes in the payload, and {left} are left")
         return start
 
     def _lay_out(
@@ -161,7 +162,7 @@ class Frame:
             found = wire[name]
             if field.column == "array":
                 if name in REQUIRED_ARRAYS and found != ALL:
-                    raise inconsistent(f"{name} is {found}; every entry has it, give {ALL}")
+                    raise _inconsistent(f"{name} is {found}; every entry has it, give {ALL}")
                 if found:
                     of = own_ends.get(name, ends)
                     signature = ArraySignature(field.dtype, ())
@@ -196,11 +197,11 @@ class Frame:
             start = self._take(name, self.count)
             present = bytes(self.payload[start : self._at])
             if present.translate(None, b"\x00\x01"):
-                raise inconsistent(f"{name}: its presence has bytes other than 0 and 1")
+                raise _inconsistent(f"{name}: its presence has bytes other than 0 and 1")
             lengths = map(sub, ends[1:], ends)
             ends = [0, *accumulate(map(mul, lengths, present))]
         elif presence != ALL:
-            raise inconsistent(f"{name} is {presence}; give 0, 1 or 2")
+            raise _inconsistent(f"{name} is {presence}; give 0, 1 or 2")
         return ArrayRun(self._take(name, width * ends[-1]), width, ends, present, signature)
 
     def _lay_out_named(self, arrays: Iterable[Mapping[str, Any]], ends: list[int]) -> None:
@@ -208,7 +209,7 @@ class Frame:
         for one in arrays:
             name, presence = one["name"], one["presence"]
             if name in names:
-                raise inconsistent(f"token_arrays has {name!r} twice")
+                raise _inconsistent(f"token_arrays has {name!r} twice")
             names.add(name)
             signature, width = _signature(name, one["dtype"], tuple(one["shape"]))
             if presence:
@@ -217,20 +218,20 @@ class Frame:
     def _check_extras(self, extras: Mapping[str, Any]) -> None:
         for one in extras["attachments"]:
             if not 0 <= one["entry"] < self.count:
-                raise inconsistent(f"an attachment of entry {one['entry']} of {self.count}")
+                raise _inconsistent(f"an attachment of entry {one['entry']} of {self.count}")
         for one in extras["failures"]:
             entry = one["entry"]
             if not 0 <= entry < self.count or entry in self.failures:
-                raise inconsistent(f"a second failure, or none, is entry {entry} of {self.count}")
+                raise _inconsistent(f"a second failure, or none, is entry {entry} of {self.count}")
             self.failures[entry] = Failure(one["count"], one["reason"])
         rewards = extras["rewards"]
         if rewards is not None:
             total = sum(self._counts(rewards, "counts"))
             indexes, names = rewards["indexes"], len(rewards["names"])
             if (len(indexes), len(rewards["values"])) != (4 * total, 8 * total):
-                raise inconsistent("rewards: counts, indexes and values disagree")
+                raise _inconsistent("rewards: counts, indexes and values disagree")
             if total and max(unpacked(COUNTS, indexes)) >= names:
-                raise inconsistent(f"rewards: indexes names others than the {names} names")
+                raise _inconsistent(f"rewards: indexes names others than the {names} names")
 
 
 @lru_cache(_SIGNATURES_KEPT)
@@ -242,10 +243,9 @@ def _signature(name: str, text: str, shape: tuple[int, ...]) -> tuple[ArraySigna
         dtype = np.dtype(text)
         check_token_rows(name, dtype, shape)
     except (TypeError, BrokenRule) as error:
-        raise inconsistent(f"token_arrays[{name!r}]: dtype {text!r}: {error}") from error
+        raise _inconsistent(f"token_arrays[{name!r}]: dtype {text!r}: {error}") from error
     return ArraySignature(dtype.str, shape), dtype.itemsize * prod(shape)
 
 
-def inconsistent(detail: str) -> UnreadableEvent:
-    """The error of a record whose lengths disagree."""
+def _inconsistent(detail: str) -> UnreadableEvent:
     return UnreadableEvent("inconsistent", detail)
