@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rollstream.schemas import digest
 from rollstream.schemas.columns import ArraySignature, Columns
-from rollstream.schemas.fields import row_fields
+from rollstream.schemas.fields import array_fields, row_fields
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.rules import BrokenRule
 from rollstream.store import arrow
@@ -66,7 +66,9 @@ def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = 
     environment, *others = set(columns.scalars[arrow.ENVIRONMENT])
     assert not others, f"a file holds rows of one environment, not {environment} and {others}"
     in_place = _counted_arrays(columns) if compression == "none" else []
-    stated = Stated(environment, arrow.signatures_of(columns), in_place)
+    absent = [name for name in array_fields() if name not in columns.arrays]
+    absent += [name for name in ("rewards", "attachments") if getattr(columns, name) is None]
+    stated = Stated(environment, arrow.signatures_of(columns), in_place, absent)
     sources = {
         "group_id": provenance.group_ids,
         "log_generation": np.full(columns.rows, provenance.address.generation, np.int32),

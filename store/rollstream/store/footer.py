@@ -18,6 +18,7 @@ _ENVIRONMENT_KEY = "rollstream.environment"
 # The others are JSON.
 _TOKEN_ARRAYS_KEY = "rollstream.token_arrays"
 _IN_PLACE_KEY = "rollstream.in_place"
+_ABSENT_KEY = "rollstream.absent"
 _ARROW_SCHEMA_KEY = "ARROW:schema"  # Where Arrow keeps the metadata of fields.
 
 
@@ -28,11 +29,13 @@ class Stated(NamedTuple):
         environment: of all rows; empty: a sealer did not write the file.
         token_arrays: the named arrays that a row has.
         in_place: columns of arrays that end with their values, as many tokens a row as its count.
+        absent: columns that are null or empty in each row.
     """
 
     environment: str
     token_arrays: arrow.Signatures
     in_place: Collection[str]
+    absent: Collection[str]
 
     @classmethod
     def of(cls, metadata: Mapping[bytes, bytes]) -> Stated:
@@ -44,14 +47,17 @@ class Stated(NamedTuple):
         texts = {key.decode(): value.decode() for key, value in metadata.items()}
         named = json.loads(texts.get(_TOKEN_ARRAYS_KEY, "{}"))
         token_arrays = tuple((name, _signature(name, named[name])) for name in sorted(named))
-        in_place = frozenset(json.loads(texts.get(_IN_PLACE_KEY, "[]")))
-        return cls(texts.get(_ENVIRONMENT_KEY, ""), token_arrays, in_place)
+        in_place, absent = (
+            frozenset(json.loads(texts.get(key, "[]"))) for key in (_IN_PLACE_KEY, _ABSENT_KEY)
+        )
+        return cls(texts.get(_ENVIRONMENT_KEY, ""), token_arrays, in_place, absent)
 
     def metadata(self) -> dict[str, str]:
         """The metadata of a footer that says so."""
         return {
             _ENVIRONMENT_KEY: self.environment,
             _IN_PLACE_KEY: json.dumps(list(self.in_place)),
+            _ABSENT_KEY: json.dumps(list(self.absent)),
             **_of_token_arrays(self.token_arrays),
         }
 

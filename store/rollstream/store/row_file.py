@@ -17,6 +17,7 @@ from rollstream.store.arrow import TOKEN_ARRAY_PREFIX
 from rollstream.store.errors import CorruptFile
 from rollstream.store.footer import Stated
 from rollstream.store.plain.file import CREATED_BY
+from rollstream.store.plain.rows import chunk_indexes
 
 Ranges = Sequence[tuple[int, int]]
 """(first row, number of rows) pairs."""
@@ -39,15 +40,19 @@ class RowFile:
         if not stated.environment or footer.num_row_groups != 1:
             raise CorruptFile(f"{path} does not name its environment: a sealer did not write it")
         self.rows: int = footer.num_rows
+        self._group = footer.row_group(0)
         self.token_arrays = dict(stated.token_arrays)
         self._environment = stated.environment
         self._schema = arrow.rows_schema(stated.token_arrays)
         # Another tool that wrote the file anew kept the metadata, but not the layout of pages.
         self._in_place = stated.in_place if footer.created_by == CREATED_BY else ()
+        self._absent = stated.absent if footer.created_by == CREATED_BY else ()
+        self._chunks = chunk_indexes(stated.token_arrays)
         self._ends: dict[str, NDArray[np.int64]] = {}
 
     def read(self, names: Sequence[str], token_arrays: Sequence[str], ranges: Ranges) -> Columns:
         """The fields of these names, and these named arrays, of the rows of the ranges."""
+        names = [name for name in names if name not in self._absent]
         arrays = {n: ArraySignature(dtype, ()) for n, dtype in array_fields().items() if n in names}
         named = {n: self.token_arrays[n] for n in self.token_arrays if n in token_arrays}
         columns = [*map(arrow.stored_name, names), *map(TOKEN_ARRAY_PREFIX.__add__, named)]
@@ -113,6 +118,10 @@ class RowFile:
             raw = self._values_of(column, total * arrow.token_bytes(signature))
             values = arrow.tokens_of(raw, signature, total)
             pieces = [values[start:stop] for start, stop in spans]
+        if len(ranges) == 1:
+            first, count = ranges[0]
+            offsets = ends[first : first + count + 1]
+            return Ragged(pieces[0], offsets - offsets[0] if first else offsets)
         lengths = [np.diff(ends[first : first + count + 1]) for first, count in ranges]
         return Ragged(_joined(pieces), arrow.ends_of(_joined(lengths)))
 
@@ -128,19 +137,16 @@ class RowFile:
 
     def _values_of(self, column: str, size: int) -> NDArray[np.uint8]:
         """The last ``size`` bytes of a column's chunk, a view of the file."""
-        group = self._file.metadata.row_group(0)
-        paths = (column, f"{column}.list.element")
-        for chunk in map(group.column, range(group.num_columns)):
-            if chunk.path_in_schema in paths:
-                start = chunk.data_page_offset
-                end = start + chunk.total_compressed_size
-                if not 0 <= start <= end - size <= end <= self._data.size:
-                    raise CorruptFile(
-                        f"{self._path}: column {column}, of {size} bytes or more, is from byte "
-                        f"{start} to {end} of {self._data.size}"
-                    )
-                return np.frombuffer(self._data.slice(end - size, size), np.uint8)
-        raise CorruptFile(f"{self._path} has no column {column}, which its footer names")
+        chunk = self._group.column(self._chunks[column])
+        start = chunk.data_page_offset
+        end = start + chunk.total_compressed_size
+        named = chunk.path_in_schema in (column, f"{column}.list.element")
+        if not named or not 0 <= start <= end - size <= end <= self._data.size:
+            raise CorruptFile(
+                f"{self._path}: column {column}, of {size} bytes or more, is "
+                f"{chunk.path_in_schema} from byte {start} to {end} of {self._data.size}"
+            )
+        return np.frombuffer(self._data.slice(end - size, size), np.uint8)
 
 
 def _some_row(ragged: Ragged) -> bool:

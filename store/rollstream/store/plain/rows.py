@@ -61,6 +61,13 @@ def _shape(token_arrays: arrow.Signatures) -> FileShape:
     return FileShape.of(arrow.rows_schema(token_arrays))
 
 
+@lru_cache(arrow.SCHEMAS_KEPT)
+def chunk_indexes(token_arrays: arrow.Signatures) -> Mapping[str, int]:
+    """Where the chunk of a column stands among those of a file with these named arrays; of a list,
+    that of its last leaf."""
+    return {leaf.names[0]: index for index, leaf in enumerate(_shape(token_arrays).leaves)}
+
+
 def _leaves(columns: Columns) -> Iterator[tuple[_Path, _Values]]:
     """The leaf columns that some row has values in, by path."""
     for name, values in columns.scalars.items():
