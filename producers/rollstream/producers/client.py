@@ -59,6 +59,8 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         self._lock = threading.Lock()  # Held by whoever uses the sender.
         self._thread = LingerThread(self._tick)
         self._idle = True  # Whether the thread has nothing to do, until it is woken.
+        self._lone = False  # Whether the last linger held one entry.
+        self._alone_at_s = 0.0  # When the next entry may be sent alone.
 
     @takes(RolloutArguments)
     def publish(self, **rollout: Unpack[RolloutArguments]) -> str:
@@ -123,7 +125,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
                 ``nothing_queued``), so repeat it too.
         """
         outgoing = self._outbox.rollout(self._outbox.fields(rollout))
-        self._send(outgoing)
+        self._send(outgoing, of_a_block=False)
         return outgoing.rollout_uid
 
     def flush(self, timeout_s: float = TIMEOUT_S) -> None:
@@ -180,7 +182,9 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
     def _trajectory(self, turns: Turns) -> Trajectory:
         return Trajectory(turns, self._send)
 
-    def _send(self, outgoing: Outgoing, *, raise_earlier: bool = True) -> None:
+    def _send(
+        self, outgoing: Outgoing, *, raise_earlier: bool = True, of_a_block: bool = True
+    ) -> None:
         sender = self._sender
         deadline = Deadline(self._timeout_s, self._clock)
         while True:
@@ -191,7 +195,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
                 if raise_earlier and self._outbox.undelivered:
                     self._outbox.raise_failures(nothing_queued=True)
                 if sender.append(outgoing):
-                    if self._idle:
+                    if self._idle and (of_a_block or not self._sent_alone()):
                         self._idle = False
                         self._thread.wake()
                     return
@@ -200,6 +204,19 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
                 sender.send_all()
                 sender.poll(deadline.slice_s(_ROOM_POLL_S))
             deadline.log_waiting(lambda: f"room in the buffer for {self._outbox.broker}")
+
+    def _sent_alone(self) -> bool:
+        """Sends what was gathered at once, where waiting for others is likely in vain: the last
+        linger held one entry, and none has ended since. That saves a slow worker the thread's two
+        wake-ups a rollout, and the linger."""
+        now_s = self._clock.monotonic_s()
+        if not self._lone or now_s < self._alone_at_s:
+            self._lone = False
+            return False
+        self._alone_at_s = now_s + LINGER_S
+        self._sender.poll(0.0)
+        self._sender.send_all()
+        return not self._sender.gatherer.waiting
 
     def _send_group(self, address: GroupAddress) -> None:
         """What the group published does not wait for others: nothing more of it comes."""
@@ -231,6 +248,9 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
             if self._refusal is not None:
                 return None
             self._sender.poll(0.0)
+            waiting = self._sender.gatherer.waiting
+            if waiting:
+                self._lone = waiting == 1
             self._sender.send_all()
             self._idle = not self._sender.outstanding
             if self._idle:

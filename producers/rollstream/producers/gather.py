@@ -76,6 +76,11 @@ class Gatherer:
         """Whether anything that is due waits for the answer to a record before it."""
         return any(buffer.due or buffer.full for buffer in self._buffers.values())
 
+    @property
+    def waiting(self) -> int:
+        """How many entries are gathered and not on their way."""
+        return sum(len(buffer.waiting) for buffer in self._buffers.values())
+
     def has_room(self, outgoing: Outgoing) -> bool:
         """Whether the bound allows one more entry; where nothing is held, it always does."""
         held = self.held_bytes

@@ -1,11 +1,16 @@
-"""The sync producer's own thread ends with its process."""
+"""When the sync producer's own thread ends the linger, and when it is not needed."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-from harness.brokers import TIMEOUT_S
+from harness.brokers import TIMEOUT_S, until
+from harness.producers import new_layout, records_of, sampled
+from rollstream.producers import RolloutProducer
+from rollstream.runtime.clock import ManualClock
+from rollstream.schemas.ingest.record import decode_record
+from rollstream.streams.memory import MemoryBroker
 
 PROGRAM = """
 from rollstream.producers import RolloutProducer
@@ -26,3 +31,27 @@ def test_a_process_that_never_closes_its_producer_ends() -> None:
         [sys.executable, "-c", PROGRAM], timeout=TIMEOUT_S, check=False, capture_output=True
     )
     assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_a_worker_that_publishes_one_at_a_time_does_not_wait_for_others() -> None:
+    clock, broker = ManualClock(), MemoryBroker()
+    layout = new_layout(broker, "math")
+    with RolloutProducer(
+        broker=broker, environment="math", namespace=layout.namespace, clock=clock
+    ) as producer:
+
+        def sent_at_once() -> bool:
+            clock.advance(1.0)
+            before = len(records_of(broker, layout))
+            producer.publish(example_id="ex", **sampled())
+            return len(records_of(broker, layout)) == before + 1
+
+        until(sent_at_once)  # Once a linger has held one.
+        assert all(sent_at_once() for _ in range(5))
+
+        before = len(records_of(broker, layout))
+        for _ in range(3):  # Soon after one another: the next linger holds them all.
+            producer.publish(example_id="ex", **sampled())
+        until(lambda: len(records_of(broker, layout)) > before)
+        *_, last = records_of(broker, layout)
+        assert decode_record(last.value).count == 3
