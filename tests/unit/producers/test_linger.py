@@ -44,7 +44,9 @@ def test_a_worker_that_publishes_one_at_a_time_does_not_wait_for_others() -> Non
             clock.advance(1.0)
             before = len(records_of(broker, layout))
             producer.publish(example_id="ex", **sampled())
-            return len(records_of(broker, layout)) == before + 1
+            at_once = len(records_of(broker, layout)) == before + 1
+            until(lambda: len(records_of(broker, layout)) == before + 1)
+            return at_once
 
         until(sent_at_once)  # Once a linger has held one.
         assert all(sent_at_once() for _ in range(5))
