@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 from harness.brokers import TIMEOUT_S, until
 from harness.producers import new_layout, records_of, sampled
 from rollstream.producers import RolloutProducer
-from rollstream.runtime.clock import ManualClock
+from rollstream.producers.linger import LINGER_S
+from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.memory import MemoryBroker
 
@@ -48,7 +50,10 @@ def test_a_worker_that_publishes_one_at_a_time_does_not_wait_for_others() -> Non
             until(lambda: len(records_of(broker, layout)) == before + 1)
             return at_once
 
-        until(sent_at_once)  # Once a linger has held one.
+        def generate() -> None:
+            SystemClock().wait(threading.Event(), 2 * LINGER_S)
+
+        until(sent_at_once, generate)  # Once a linger has held one, and ended.
         assert all(sent_at_once() for _ in range(5))
 
         before = len(records_of(broker, layout))
