@@ -11,7 +11,7 @@ def drop_cached_pages(blobs: Blobs, path: str) -> None:
     """Advises the kernel that a local file is not read again soon; it stays readable, from disk.
 
     Otherwise a data set that is read once fills the page cache, and a virtual machine asks its host
-    for fresh pages for each new file: 15.5 % more processor time a rollout (docs/decisions/0005).
+    for fresh pages for each new file: 15.5 % more processor time a rollout (docs/decisions/0004).
 
     Does nothing where the blob has no local file, is still mapped, or the system takes no advice.
     """

@@ -19,7 +19,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 def keep_memory_warm() -> None:
     """Sets Arrow's pool, malloc and the garbage collector of this process so that large buffers are
     not page-faulted in again for each flush or batch: 4.3 % more processor time a rollout
-    (docs/decisions/0005). For processes of our own, not for a user's.
+    (docs/decisions/0004). For processes of our own, not for a user's.
 
     On an older glibc buffers above 32 MiB are mapped anew each time, as without this call; without
     glibc only Arrow's pool and the collector are set.
