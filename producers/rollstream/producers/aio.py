@@ -101,6 +101,9 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
             self._own_broker.close()
         self._outbox.raise_failures()
 
+    def at_exit(self, timeout_s: float) -> None:
+        """Nothing is promised but to publishes that returned, and these are in the log."""
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -197,16 +200,15 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         """Runs while answers are due."""
         while self._sender.outstanding:
             self._sender.poll(0.0)
-            if self._looking is None and self._look_again():
-                self._looking = asyncio.create_task(self._look_at_partitions())
+            if self._looking is None and (topic := self._topic_to_look_at()) is not None:
+                self._looking = asyncio.create_task(self._look_at(topic))
             await asyncio.sleep(_POLL_S)
         self._poller = None
 
-    async def _look_at_partitions(self) -> None:
-        for topic in tuple(self._sender.partitions):
-            found = await asyncio.to_thread(self._sender.changed_partitions, topic, LOOK_TIMEOUT_S)
-            if found is not None:
-                self._sender.refuse(topic, found)
+    async def _look_at(self, topic: str) -> None:
+        found = await asyncio.to_thread(self._sender.changed_partitions, topic, LOOK_TIMEOUT_S)
+        if found is not None:
+            self._sender.refuse(topic, found)
         self._looking = None
 
     async def _find_topic(self, topic: str) -> None:

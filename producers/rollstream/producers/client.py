@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from typing import Self, Unpack
@@ -16,10 +17,12 @@ from rollstream.producers.settings import check_timeout
 from rollstream.producers.shell import LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import Trajectory, Turns
 from rollstream.producers.validate import GroupAddress
+from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.errors import BrokerUnavailable
 
+_log = logging.getLogger(__name__)
 _ROOM_POLL_S = 0.05  # How long one thread holds the writer while it waits for an answer.
 
 
@@ -29,7 +32,9 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
     A rollout whose ``publish`` returned is in the log once ``flush``, or the end of the ``with``
     block, returns without an error; otherwise ``DeliveryFailed`` names it. What is published within
     50 ms shares records; the end of a group's block does not wait for that. Order within a group
-    is that of the calls. Threads may share a producer; processes may not.
+    is that of the calls. Threads may share a producer; processes may not. Where a process ends, or
+    an exception ends it, without ``close``, what was published is sent all the same, for up to 5 s,
+    and a log message names what did not arrive.
 
     Args:
         bootstrap: Kafka's ``host:port``, several with commas; or give ``broker``.
@@ -165,6 +170,13 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         super().after_fork()
         self._lock = threading.Lock()  # Another thread may have held it.
 
+    def at_exit(self, timeout_s: float) -> None:
+        self._clock, self._timeout_s = SystemClock(), min(self._timeout_s, timeout_s)
+        try:
+            self.close()
+        except Exception as error:  # noqa: BLE001  The other producers are to be ended too.
+            _log.error("a producer was not closed before its process ended: %s", error)
+
     def __enter__(self) -> Self:
         return self
 
@@ -242,8 +254,17 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         return self._sender.outstanding
 
     def _tick(self) -> float | None:
-        if self._look_again():
-            self._look_at_partitions()
+        sleep_s = self._end_linger()
+        topic = None if sleep_s is None else self._topic_to_look_at()
+        if topic is not None:  # One a tick, after sending: the answer may take its time.
+            found = self._sender.changed_partitions(topic, LOOK_TIMEOUT_S)
+            if found is not None:
+                with self._lock:
+                    self._sender.refuse(topic, found)
+        return sleep_s
+
+    def _end_linger(self) -> float | None:
+        """Sends what was gathered; how long the thread may sleep then (``Tick``)."""
         with self._lock:
             if self._refusal is not None:
                 return None
@@ -256,13 +277,6 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
             if self._idle:
                 return 0.0
             return BEHIND_S if self._sender.gatherer.behind else LINGER_S
-
-    def _look_at_partitions(self) -> None:
-        for topic in tuple(self._sender.partitions):
-            found = self._sender.changed_partitions(topic, LOOK_TIMEOUT_S)
-            if found is not None:
-                with self._lock:
-                    self._sender.refuse(topic, found)
 
     def _find_topic(self, topic: str) -> None:
         try:

@@ -23,23 +23,25 @@ _ENTRY_BYTES = 1_024  # What Python's objects take for an entry besides its arra
 class _Buffer:
     """One partition."""
 
-    __slots__ = ("bytes_max", "due", "on_its_way", "size", "waiting")
+    __slots__ = ("due", "in_parts", "on_its_way", "part_bytes", "size", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[Outgoing] = deque()
         self.size = 0  # Of what is waiting.
         self.due = 0  # How many of these wait for no others.
         self.on_its_way = False
-        self.bytes_max = RECORD_BYTES  # Less once the broker refused a record.
+        self.in_parts = 0  # How many of these, the first ones, the broker refused in one record.
+        self.part_bytes = 0  # Of a record with any of them.
 
     @property
     def full(self) -> bool:
-        return self.size >= self.bytes_max or len(self.waiting) >= RECORD_ENTRIES_MAX
+        return self.size >= RECORD_BYTES or len(self.waiting) >= RECORD_ENTRIES_MAX
 
     def next_record(self) -> list[Outgoing]:
         """As many as one record can hold, in size and by the dtypes of named arrays."""
         record: list[Outgoing] = []
         size = 0
+        size_max = self.part_bytes if self.in_parts else RECORD_BYTES
         signatures: dict[str, tuple[str, tuple[int, ...]]] = {}
         for outgoing in self.waiting:
             entry = outgoing.entry
@@ -47,7 +49,7 @@ class _Buffer:
             named = entry.fields.get("token_arrays", {})
             size += outgoing.size
             if record and (
-                size > self.bytes_max
+                size > size_max
                 or len(record) == RECORD_ENTRIES_MAX
                 or any(signatures.get(name, a[:2]) != a[:2] for name, a in named.items())
             ):
@@ -119,6 +121,7 @@ class Gatherer:
             buffer.waiting.popleft()
             buffer.size -= outgoing.size
         buffer.due = max(0, buffer.due - len(record))
+        buffer.in_parts = max(0, buffer.in_parts - len(record))
         buffer.on_its_way = bool(record)
         return record
 
@@ -130,13 +133,14 @@ class Gatherer:
     def put_back(self, record: Sequence[Outgoing], *, too_large: bool = False) -> None:
         """The record is not in the log; its entries are the first of their partition again.
 
-        ``too_large``: they will go in parts, and so will what follows.
+        ``too_large``: they will go in parts.
         """
         buffer = self._buffers[record[0].address]
         buffer.on_its_way = False
         size = sum(one.size for one in record)
         if too_large:
-            buffer.bytes_max = size // 2
+            buffer.in_parts += len(record)
+            buffer.part_bytes = size // 2
         buffer.waiting.extendleft(reversed(record))
         buffer.size += size
         buffer.due += len(record)
@@ -149,6 +153,7 @@ class Gatherer:
         buffer.waiting.remove(outgoing)
         buffer.size -= outgoing.size
         buffer.due = min(buffer.due, len(buffer.waiting))
+        buffer.in_parts = min(buffer.in_parts, len(buffer.waiting))
         self._release([outgoing])
         return True
 
@@ -159,7 +164,7 @@ class Gatherer:
             if topic in (None, address[0]):
                 dropped += buffer.waiting
                 buffer.waiting.clear()
-                buffer.size = buffer.due = 0
+                buffer.size = buffer.due = buffer.in_parts = 0
         self._release(dropped)
         return dropped
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import weakref
@@ -18,6 +19,7 @@ from rollstream.producers.settings import check_broker, check_names, check_timeo
 from rollstream.producers.trajectory import Turns
 from rollstream.producers.validate import group_address
 from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Broker
@@ -29,6 +31,7 @@ GroupT = TypeVar("GroupT")
 TrajectoryT = TypeVar("TrajectoryT")
 LOOK_AGAIN_S = 60.0  # How often a producer asks whether its topics have the partitions they had.
 LOOK_TIMEOUT_S = 0.5
+EXIT_S = 5.0  # How long the end of a process waits for what its producers published.
 TIMEOUT_S = 30.0  # How long a publish may wait: for room, for the topic's existence, for an answer.
 
 
@@ -74,12 +77,13 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
             clock=self._clock,
         )
         self._look_again_s = self._clock.monotonic_s() + LOOK_AGAIN_S
+        self._to_look_at: list[str] = []
         self._refusal: RollstreamError | None = None
         # Records come whole, one of a partition at a time: there is nothing to linger for.
         writer = used.writer(linger_ms=0.0, report_offsets=False)
         self._sender = Sender(writer, self._outbox, self._settle)
         self._begin()
-        _watch_forks()
+        _watch_process()
         _ALIVE.add(self)
 
     def dispatch(
@@ -145,6 +149,10 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
             "this producer was made before the process was forked off; make one in each process"
         )
 
+    @abstractmethod
+    def at_exit(self, timeout_s: float) -> None:
+        """Runs at the end of the process."""
+
     def _refuse(self) -> None:
         if self._refusal is not None:
             raise self._refusal
@@ -156,13 +164,13 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         self._refusal = ProducerClosed("this producer was closed; make a new one")
         return True
 
-    def _look_again(self) -> bool:
-        """Whether it is time to ask for the topics' partitions again, once in a minute."""
+    def _topic_to_look_at(self) -> str | None:
+        """A topic whose partitions are to be asked for again, as each is once in a minute."""
         now_s = self._clock.monotonic_s()
-        due = now_s >= self._look_again_s
-        if due:
+        if now_s >= self._look_again_s:
             self._look_again_s = now_s + LOOK_AGAIN_S
-        return due
+            self._to_look_at = list(self._sender.partitions)
+        return self._to_look_at.pop() if self._to_look_at else None
 
     def _unreachable(self, topic: str) -> BrokerUnavailable:
         return BrokerUnavailable(
@@ -183,12 +191,20 @@ _ALIVE: weakref.WeakSet[ProducerShell[Any, Any]] = weakref.WeakSet()
 
 
 @cache
-def _watch_forks() -> None:
+def _watch_process() -> None:
     """From now on a forked child refuses its parent's producers: it has their memory, and none of
-    the threads behind them, so a call would hang. Told at the fork, no call has to look."""
+    the threads behind them, so a call would hang. Told at the fork, no call has to look. And the
+    end of a process ends its producers."""
     os.register_at_fork(after_in_child=_after_fork)
+    atexit.register(_at_exit)
 
 
 def _after_fork() -> None:
     for producer in list(_ALIVE):
         producer.after_fork()
+
+
+def _at_exit() -> None:
+    deadline = Deadline(EXIT_S)
+    for producer in list(_ALIVE):
+        producer.at_exit(deadline.left_s())

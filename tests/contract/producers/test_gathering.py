@@ -23,7 +23,7 @@ from harness.producers import (
     segments_of,
 )
 from rollstream.producers import DeliveryFailed, RolloutProducer, RolloutTooLarge
-from rollstream.producers.linger import LINGER_S
+from rollstream.producers.linger import LINGER_S, LingerThread
 from rollstream.runtime.clock import SystemClock
 from rollstream.schemas.ingest.entry import EntryKind
 
@@ -229,7 +229,10 @@ def test_what_is_published_before_silence_is_in_the_log_soon(world: World) -> No
     assert min(took_s) < LINGER_S + 0.05
 
 
-def test_the_end_of_a_groups_block_sends_what_it_published(world: World) -> None:
+def test_the_end_of_a_groups_block_sends_what_it_published(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LingerThread, "wake", lambda thread: None)  # Nothing else sends.
     stage = Stage("sync", world)
     with RolloutProducer(
         broker=stage.broker, environment="math", namespace=stage.layout.namespace

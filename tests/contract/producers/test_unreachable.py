@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -70,6 +72,27 @@ def test_what_a_killed_broker_did_not_take_is_named(own_kafka: KafkaFactory) -> 
     with pytest.raises(DeliveryFailed) as failed:
         producer.close()
     assert sorted(failed.value.uids) == sorted(uids)
+
+
+PROGRAM = """
+import sys
+from rollstream.producers import RolloutProducer
+
+producer = RolloutProducer(sys.argv[1], environment="math", namespace=sys.argv[2])
+producer.publish(example_id="ex", policy_version="step-1", output_tokens=[1], reward=1.0)
+"""
+
+
+@pytest.mark.broker
+@pytest.mark.proves("A1")
+def test_what_a_process_published_that_never_closed_is_in_the_log(kafka_bootstrap: str) -> None:
+    broker = KafkaBroker(kafka_bootstrap)
+    layout = new_layout(broker)
+    command = [sys.executable, "-c", PROGRAM, kafka_bootstrap, layout.namespace]
+    process = subprocess.run(command, timeout=TIMEOUT_S, check=False, capture_output=True)
+    assert (process.returncode, process.stderr) == (0, b"")
+    assert len(segments_of(published(broker, layout))) == 1
+    broker.close()
 
 
 @pytest.mark.broker

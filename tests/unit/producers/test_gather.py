@@ -140,6 +140,20 @@ def test_parts_of_a_refused_record_go_before_what_came_after_it() -> None:
     assert taken(gatherer) == [entries[:2], entries[2:4], [entries[4], later]]
 
 
+def test_what_comes_after_a_record_that_was_refused_is_gathered_as_before() -> None:
+    gatherer = Gatherer()
+    refused = [entry(1) for _ in range(3)]  # They take more than they say.
+    for outgoing in refused:
+        gatherer.append(outgoing)
+    gatherer.end_linger()
+    gatherer.put_back(gatherer.take((TOPIC, 0)), too_large=True)
+    assert taken(gatherer) == [[one] for one in refused]
+    later = [entry(100) for _ in range(10)]
+    assert [gatherer.append(outgoing) for outgoing in later] == [False] * 10
+    gatherer.end_linger()
+    assert taken(gatherer) == [later]
+
+
 @given(st.lists(st.integers(1, 1_000), min_size=1, max_size=20), st.integers(1, 1_000))
 def test_a_record_that_is_refused_again_and_again_ends_as_records_of_one(
     sizes: list[int], takes: int

@@ -2,37 +2,119 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 
+import pytest
+
 from harness.brokers import TIMEOUT_S, until
-from harness.producers import new_layout, records_of, sampled
+from harness.faults import Fate, FaultyBroker, FaultyWriter
+from harness.producers import new_layout, published, records_of, sampled
 from rollstream.producers import RolloutProducer
 from rollstream.producers.linger import LINGER_S
+from rollstream.producers.shell import LOOK_AGAIN_S
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.schemas.ingest.record import decode_record
+from rollstream.streams.broker import Writer
 from rollstream.streams.memory import MemoryBroker
 
 PROGRAM = """
+import atexit
+from harness.faults import Fate, FaultyBroker
+from harness.producers import new_layout, published, sampled
 from rollstream.producers import RolloutProducer
-from rollstream.streams.broker import TopicSpec
 from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.topics.layout import Layout
 
-broker = MemoryBroker()
-broker.admin().create([TopicSpec(Layout().rollouts("math"), 2, {})], 1.0)
-producer = RolloutProducer(broker=broker, environment="math")
-for _ in range(100):
-    producer.publish(example_id="ex", policy_version="step-1", output_tokens=[1], reward=1.0)
+broker = FaultyBroker(MemoryBroker(), lambda append: Fate.{fate})
+layout = new_layout(broker)
+# What is registered first runs last.
+atexit.register(lambda: print(len(published(broker, layout))))
+producer = RolloutProducer(
+    broker=broker, environment="math", namespace=layout.namespace, timeout_s=0.2
+)
+for number in range(100):
+    producer.publish(example_id="ex", rollout_uid=f"uid-{number}", **sampled())
+{end}
 """
 
 
-def test_a_process_that_never_closes_its_producer_ends() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM], timeout=TIMEOUT_S, check=False, capture_output=True
+def ended(fate: Fate, end: str = "") -> tuple[int, str, str]:
+    """How a process ends, and how many rollouts are in the log then, and what it is told."""
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace("{fate}", fate.name).replace("{end}", end)],
+        timeout=TIMEOUT_S,
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    assert (ended.returncode, ended.stderr) == (0, b"")
+    return process.returncode, process.stdout, process.stderr
+
+
+@pytest.mark.proves("A1")
+def test_a_process_that_never_closes_its_producer_sends_what_it_published() -> None:
+    assert ended(Fate.PASS) == (0, "100\n", "")
+
+
+def test_a_process_that_an_exception_ends_sends_what_it_published() -> None:
+    status, found, told = ended(Fate.PASS, "raise RuntimeError('crashed')")
+    assert (status, found, told.splitlines()[-1]) == (1, "100\n", "RuntimeError: crashed")
+
+
+@pytest.mark.proves("A1")
+def test_a_process_that_never_closes_its_producer_names_what_did_not_arrive() -> None:
+    status, found, told = ended(Fate.DROP)
+    assert (status, found) == (0, "0\n")
+    assert "100 rollouts were not delivered" in told
+    assert "(uid-0, uid-1," in told
+
+
+def test_a_forked_child_that_ends_sends_nothing_of_its_parents() -> None:
+    fork = "import os, sys; child = os.fork(); child or sys.exit(); os.waitpid(child, 0)"
+    assert ended(Fate.PASS, fork) == (0, "0\n100\n", "")
+
+
+class SlowBroker(FaultyBroker):
+    """A broker that answers no question for partitions until it is ``answering``."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryBroker())
+        self.answering = threading.Event()
+
+    def writer(
+        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
+    ) -> Writer:
+        return SlowWriter(self, self.inner.writer())
+
+
+class SlowWriter(FaultyWriter):
+    def __init__(self, broker: SlowBroker, inner: Writer) -> None:
+        super().__init__(broker, inner)
+        self._answering = broker.answering
+
+    def partitions(self, topic: str, timeout_s: float) -> int:
+        assert self._answering.wait(TIMEOUT_S)
+        return super().partitions(topic, timeout_s)
+
+
+def test_a_slow_answer_about_partitions_does_not_keep_what_was_published() -> None:
+    clock, broker = ManualClock(), SlowBroker()
+    layout = new_layout(broker, "math")
+    broker.answering.set()
+    with RolloutProducer(
+        broker=broker, environment="math", namespace=layout.namespace, clock=clock
+    ) as producer:
+        producer.publish(example_id="ex", **sampled())
+        producer.flush()
+        broker.answering.clear()
+        clock.advance(LOOK_AGAIN_S)
+        try:
+            producer.publish(example_id="ex", **sampled())
+            until(lambda: len(published(broker, layout)) == 2)
+        finally:
+            broker.answering.set()
 
 
 def test_a_worker_that_publishes_one_at_a_time_does_not_wait_for_others() -> None:
