@@ -5,13 +5,14 @@ Source: ``org.apache.kafka.common.utils.Utils.murmur2`` and ``BuiltInPartitioner
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import lru_cache
 from struct import Struct
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 _KEYS_KEPT = 16_384  # A group's entries come close together; this many keys take some 3 MB.
+KEPT_BYTES_MAX = 1_024  # Longer keys are not remembered, so that none fill the memory.
 
 
 def murmur2(data: bytes) -> int:
@@ -27,13 +28,16 @@ def murmur2(data: bytes) -> int:
     return hashed ^ hashed >> 15
 
 
-@lru_cache(_KEYS_KEPT)
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition of ``key`` in a topic of ``partitions``; remembered, since keys come again."""
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
+    hashed = _remembered(key) if len(key) <= KEPT_BYTES_MAX else murmur2(key)
+    return (hashed & 0x7FFFFFFF) % partitions
 
 
-@cache
+_remembered = lru_cache(_KEYS_KEPT)(murmur2)
+
+
+@lru_cache(KEPT_BYTES_MAX)
 def _words(count: int) -> Struct:
-    """Reads little-endian words of 32 bits; a name has at most a few thousand."""
+    """Reads little-endian words of 32 bits."""
     return Struct(f"<{count}I")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from harness.history import problems_of
-from harness.rollouts import make_entry
+from harness.rollouts import encode_record, make_entry
 from harness.sealing import Crash, SealWorld
 from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.consumers.sealing.rows import draft_flush
@@ -178,16 +179,29 @@ def test_a_successor_that_forgets_which_entries_are_settled_is_refused(
         world.run(world.sealer(), seconds=5)
 
 
-def test_a_record_that_is_not_the_one_that_was_sealed_stops_the_next_owner() -> None:
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (encode_record([make_entry(rollout_uid=uid) for uid in "xyz"], partitions=1), "3 entries"),
+        (b"garbage", "entries that cannot be read (not_an_event"),
+    ],
+    ids=["fewer", "none"],
+)
+def test_a_record_that_is_not_the_one_that_was_sealed_stops_the_next_owner(
+    value: bytes, found: str
+) -> None:
     """The log was restored to something else: nobody knows what its entries are."""
     world = world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH)
     other = SealWorld(partitions=1)
-    other.publish_entries(*(make_entry(rollout_uid=uid) for uid in "xyz"))
+    other.put(value)
     where = TopicPartition(world.layout.groups("math"), 0)
     for record in world.logs.read(where, 0, 100):
         other.logs.append(where, record.key, record.value)
-    with pytest.raises(CorruptLog, match="record at 0 has 3 entries; the seal log says 4"):
+    told = re.escape(f"record at 0 has {found}") + ".*; the seal log says 4: it is not the one that"
+    with pytest.raises(CorruptLog, match=told):
         other.run(other.sealer(), seconds=5)
+    reader = other.broker.reader({TopicPartition(other.layout.dead_letters(), 0): 0})
+    assert reader.poll(1, 0.1) == []
 
 
 def test_a_file_that_changed_on_disk_is_found() -> None:

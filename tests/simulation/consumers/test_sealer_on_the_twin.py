@@ -20,11 +20,14 @@ from harness.sealing import SealWorld
 from rollstream.schemas import codec
 from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import DeadLetter
+from rollstream.schemas.ingest.entry import ENTRIES_MAX
+from rollstream.schemas.ingest.wire import read_record, write_record
 from rollstream.store import list_manifests, read_rows, visible_files
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, CorruptLog, OffsetLost, TopicMismatch
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
+from rollstream.streams.partitioning import partition_of
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 
@@ -170,7 +173,9 @@ def test_one_bad_entry_is_a_letter_of_one_and_the_others_of_its_record_go_on() -
     ]
     assert "partition 1 of 2" in letters[1].detail
     assert "partitioner=murmur2_random" in letters[1].detail
-    assert letters[1].value == encode_record([stray], partitions=2)
+    assert [letter.value for letter in letters] == [
+        encode_record([entry], partitions=2) for entry in (bad, stray)
+    ]
     assert problems_of(world, "ab") == []
 
 
@@ -181,8 +186,39 @@ def test_a_record_of_a_producer_that_saw_other_partitions_names_both_numbers() -
     assert world.settled() == {"unreadable": 3}
     letters = letters_of(world)
     assert [letter.entry for letter in letters] == [0, 1, 2]
-    assert all("8 partitions" in letter.detail for letter in letters)
-    assert all("2" in letter.detail for letter in letters)
+    (detail,) = {letter.detail for letter in letters}
+    assert "chose among 8 partitions, and math has 2:" in detail
+    assert "partitioner=murmur2_random" in detail
+
+
+def test_more_entries_than_there_are_bytes_of_are_one_letter() -> None:
+    world = SealWorld(partitions=1)
+    header, _ = read_record(encode_record(members(1)))
+    nothing = {name: b"" for name, value in header.items() if isinstance(value, bytes)}
+    value = write_record({**header, **nothing, "count": ENTRIES_MAX}, [])
+    assert len(value) < 100
+    world.put(value)
+    world.run(world.sealer())
+    assert world.settled() == {"unreadable": 1}
+    (letter,) = letters_of(world)
+    assert (letter.reason, letter.entry, letter.value) == ("inconsistent", 0, value)
+
+
+def test_a_key_that_breaks_a_rule_is_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[bytes] = []
+
+    def counted(key: bytes, partitions: int) -> int:
+        hashed.append(key)
+        return partition_of(key, partitions)
+
+    monkeypatch.setattr("rollstream.consumers.sealing.intake.partition_of", counted)
+    world = SealWorld(partitions=1)
+    good, bad = make_entry(), make_entry(rollout_uid="bad", example_id="x" * 1_000_000)
+    world.put(encode_record([bad, good]), entries=2)
+    world.run(world.sealer())
+    assert hashed == [good.fields["example_id"].encode()]
+    (letter,) = letters_of(world)
+    assert letter.entry == 0
 
 
 def letters_of(world: SealWorld) -> list[DeadLetter]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tracemalloc
+from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
 
@@ -103,6 +104,27 @@ def test_a_part_is_a_record_of_these_entries_alone(
     value = encode_record(given_entries)
     some = data.draw(st.lists(st.integers(0, len(given_entries) - 1), min_size=1, max_size=4))
     assert decode_record(value).part(some) == encode_record([given_entries[i] for i in some])
+
+
+class Counted(list[Any]):
+    """Counts how often it is gone through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_parts_of_one_do_not_each_go_through_all_attachments() -> None:
+    given_entries = [make_entry(rollout_uid=f"u{n}", attachments={"a": b"1"}) for n in range(64)]
+    record = make_record(given_entries)
+    attached = record.header["extras"]["attachments"] = Counted(
+        record.header["extras"]["attachments"]
+    )
+    for index, entry in enumerate(given_entries):
+        assert record.part([index]) == encode_record([entry])
+    assert attached.passes <= 1
 
 
 def test_tokens_are_views_of_the_bytes() -> None:
@@ -237,6 +259,9 @@ EXPERTS = {"name": "experts", "dtype": "|u1", "shape": [2], "presence": 1}
         ({"count": ENTRIES_MAX + 1}, "count is 65537"),
         ({"count": 2**31 - 1}, "count is 2147483647"),
         ({"kinds": b"\0"}, "kinds has 1 bytes"),
+        ({"rollout_uid": b""}, "2 segments, none with a rollout_uid"),
+        ({"rollout_uid": b"", "kinds": b"\0\0"}, "2 segments, none with a rollout_uid"),
+        ({"rollout_uid": i4(0, 0)}, "2 segments, none with a rollout_uid"),
         ({"shared": []}, "shared_indexes"),
         ({"shared_indexes": i4(0, 1)}, "shared_indexes"),
         ({"shared_indexes": i4(0, -1)}, "shared_indexes"),
@@ -322,6 +347,16 @@ def test_components_that_are_all_empty_are_those_of_no_entry() -> None:
     assert list(record.components()) == [{}, {}]
     assert gather([Run(record, 0, 2)]).rewards is None
     assert record.part([0, 1]) == TWO
+
+
+@pytest.mark.parametrize("number", [2**31, 2**62])
+def test_an_entry_is_gathered_beside_one_whose_number_no_column_holds(number: int) -> None:
+    sound, broken = make_entry(rollout_uid="a"), make_entry(rollout_uid="b", group_size=7)
+    wire = wire_of(encode_record([sound, broken]))
+    wire["shared"][1]["group_size"] = number
+    record = decode_record(written(wire))
+    assert record.broken.keys() == {1}
+    assert gather([Run(record, 0, 1)]).scalars["rollout_uid"] == ["a"]
 
 
 def test_huge_counts_take_no_memory() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from rollstream.streams.partitioning import murmur2, partition_of
+from rollstream.streams.partitioning import KEPT_BYTES_MAX, murmur2, partition_of
 
 # From Kafka's own test, ``org.apache.kafka.common.utils.UtilsTest.testMurmur2``.
 GOLDEN = {
@@ -25,3 +27,10 @@ def test_the_hash_is_kafkas(key: bytes, signed: int) -> None:
 def test_partitions_are_within_the_topic_and_all_are_used() -> None:
     used = {partition_of(b"key-%d" % number, 12) for number in range(500)}
     assert used == set(range(12))
+
+
+def test_only_keys_of_a_usual_length_are_kept() -> None:
+    long = bytes(KEPT_BYTES_MAX + 1)
+    references = sys.getrefcount(long)
+    assert partition_of(long, 12) == partition_of(bytes(KEPT_BYTES_MAX + 1), 12)
+    assert sys.getrefcount(long) == references

@@ -129,16 +129,15 @@ class Intake:
         try:
             ingested = decode_record(record.value)
         except UnreadableEvent as error:
+            if settled:
+                found = f"entries that cannot be read ({error.reason}: {error.detail})"
+                raise self._not_the_sealed(offset, found) from error
             if not self._write_dead_letters(record, [(0, error, record.value)]):
                 return 0
             self.assembler.unreadable(offset, timestamp_us)
             return 1
         if settled and self._fold.entry_count(offset) != ingested.count:
-            raise CorruptLog(
-                f"{self._source}: the record at {offset} has {ingested.count} entries; the seal "
-                f"log says {self._fold.entry_count(offset)}: it is not the one that was sealed. "
-                "Restore the log, or begin a new generation"
-            )
+            raise self._not_the_sealed(offset, f"{ingested.count} entries")
         unreadable = self._unsealable(ingested)
         letters = (
             (entry, error, ingested.part([entry]))
@@ -152,6 +151,13 @@ class Intake:
         )
         return ingested.count
 
+    def _not_the_sealed(self, offset: int, found: str) -> CorruptLog:
+        return CorruptLog(
+            f"{self._source}: the record at {offset} has {found}; the seal log says "
+            f"{self._fold.entry_count(offset)}: it is not the one that was sealed. Restore the "
+            "log, or begin a new generation"
+        )
+
     def _unsealable(self, record: IngestRecord) -> Mapping[int, UnreadableEvent]:
         """Why entries cannot be sealed here, by their numbers."""
         environment = self._context.environment
@@ -164,7 +170,8 @@ class Intake:
             reason = "wrong_partition"
             detail = (
                 f"its producer chose among {record.partitions} partitions, and {environment} has "
-                f"{count}: somebody changed a live topic, or the producer's settings are another's"
+                f"{count}: somebody changed a live topic, or its settings are another's; give its "
+                "Kafka client the topic's number and partitioner=murmur2_random"
             )
         if detail:
             return dict.fromkeys(range(record.count), UnreadableEvent(reason, detail))
@@ -174,6 +181,8 @@ class Intake:
         }
         named, inferred = record.values("group_uid"), record.values("example_id")
         for entry, (group_uid, example_id) in enumerate(zip(named, inferred, strict=True)):
+            if entry in found:
+                continue  # Its key may be of any length.
             key = group_uid or example_id
             chosen = partition_of(key.encode(), count)
             if chosen != number:
@@ -181,7 +190,7 @@ class Intake:
                     f"murmur2 of its key {key!r} names partition {chosen} of {count}, and it "
                     f"stands in {number}: give its Kafka client partitioner=murmur2_random"
                 )
-                found.setdefault(entry, UnreadableEvent("wrong_partition", detail))
+                found[entry] = UnreadableEvent("wrong_partition", detail)
         return found
 
     def _known(self, offset: int) -> tuple[int, Collection[int]]:

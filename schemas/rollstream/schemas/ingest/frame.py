@@ -71,7 +71,8 @@ class Frame:
         """Reads the record with this header.
 
         Raises:
-            UnreadableEvent: no entries, or lengths that disagree.
+            UnreadableEvent: no entries, lengths that disagree, or several segments of which none
+                has a ``rollout_uid``.
         """
         self.header, self.payload = header, payload
         self.count: int = header["count"]
@@ -98,6 +99,9 @@ class Frame:
             self._lay_out(columns(extra=True), extras, {}, ends)
             self._lay_out_named(extras["token_arrays"], ends)
             self._check_extras(extras)
+        named = any(self.kinds) or any(self.texts.get("rollout_uid", ()))
+        if self.count > 1 and not named:  # Any number of them may take no bytes at all.
+            raise _inconsistent(f"{self.count} segments, none with a rollout_uid: give each one")
         if self._at != len(payload):
             raise _inconsistent(f"payload has {len(payload)} bytes; its columns have {self._at}")
 

@@ -80,16 +80,18 @@ def _shared(records: Sequence[IngestRecord], rows: Sequence[int]) -> dict[str, A
     indexes: list[int] = []
     for record in records:
         of_record = (record.environment, record.worker_id)
-        found = [
+        of_combinations = [
             numbers.setdefault((*of_record, *shared.values()), len(numbers))
             for shared in record.header["shared"]
         ]
-        indexes += map(found.__getitem__, record.shared_indexes)
+        indexes += map(of_combinations.__getitem__, record.shared_indexes)
     used = _at(indexes, rows)
-    return {
-        field.name: np.array(values, field.dtype)[used] if field.dtype else _at(values, used)
-        for field, values in zip(named("once", "shared"), zip(*numbers, strict=True), strict=True)
-    }
+    found: dict[str, Any] = {}
+    for field, values in zip(named("once", "shared"), zip(*numbers, strict=True), strict=True):
+        # Of these rows alone: a number of a broken entry may be beyond its column's.
+        of_rows = _at(values, used)
+        found[field.name] = np.array(of_rows, field.dtype) if field.dtype else of_rows
+    return found
 
 
 def _at(values: Sequence[Any], indexes: Sequence[int]) -> list[Any]:

@@ -25,7 +25,7 @@ class IngestRecord(Frame):
         broken: which entries break which rule; the others are sound.
     """
 
-    __slots__ = ("broken", "environment", "partitions", "size", "worker_id")
+    __slots__ = ("_attachments", "broken", "environment", "partitions", "size", "worker_id")
 
     def __init__(self, header: Mapping[str, Any], payload: memoryview, size: int) -> None:
         super().__init__(header, payload)
@@ -34,6 +34,7 @@ class IngestRecord(Frame):
         self.worker_id: str = header["worker_id"]
         self.partitions: int = header["partitions"]
         self.broken: Mapping[int, BrokenRule] = broken_entries(self)
+        self._attachments: dict[int, dict[str, bytes]] | None = None
 
     def entry(self, index: int) -> Entry:
         """One entry, as ``encode_entries`` takes it; a copy.
@@ -79,10 +80,12 @@ class IngestRecord(Frame):
 
     def attachments(self) -> Mapping[int, Mapping[str, bytes]]:
         """Name to bytes, of the entries that have attachments, by their numbers."""
-        extras = self.header["extras"]
-        found: dict[int, dict[str, bytes]] = {}
-        for one in () if extras is None else extras["attachments"]:
-            found.setdefault(one["entry"], {})[one["name"]] = one["data"]
+        found = self._attachments
+        if found is None:
+            found = self._attachments = {}
+            extras = self.header["extras"]
+            for one in () if extras is None else extras["attachments"]:
+                found.setdefault(one["entry"], {})[one["name"]] = one["data"]
         return found
 
     def _components(self) -> list[Mapping[str, float]]:
