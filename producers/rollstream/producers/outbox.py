@@ -213,7 +213,8 @@ class Outbox:
 
 
 def _size(fields: Mapping[str, Any]) -> int:
-    """About how many bytes of a record they take; of what has no bound, not fewer."""
+    """About how many bytes of a record they take; fewer only where a name is long, and each such
+    name has a bound."""
     size = _NAMES_BYTES + len(fields["prompt_tokens"]) + len(fields["output_tokens"])
     size += len(fields["logprobs"] or b"") + len(fields["loss_mask"] or b"")
     size += _text_size(fields["metadata"])
@@ -221,11 +222,11 @@ def _size(fields: Mapping[str, Any]) -> int:
         for name in fields.keys() & _EXTRAS:
             value = fields[name]
             if name == "token_arrays":
-                size += sum(len(array.data) for array in value.values())
+                size += sum(_text_size(key) + len(array.data) for key, array in value.items())
             elif name == "attachments":
-                size += sum(map(len, value.values()))
+                size += sum(_text_size(key) + len(data) for key, data in value.items())
             elif name == "rewards":
-                size += _COMPONENT_BYTES * len(value)
+                size += sum(_text_size(key) + _COMPONENT_BYTES for key in value)
             elif isinstance(value, str):
                 size += _text_size(value)
             elif isinstance(value, bytes):

@@ -14,6 +14,7 @@ from rollstream.producers.arguments import DEFAULTS, RolloutArguments
 from rollstream.producers.errors import RolloutTooLarge
 from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.fields import REQUIRED_ARRAYS, named
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -54,7 +55,7 @@ def checked_origin(origin: Mapping[str, Any]) -> None:
     try:
         _text("environment", origin["environment"])
         _filled_name("replica_id", origin["replica_id"])
-        _text("worker_id", origin["worker_id"])
+        _name("worker_id", origin["worker_id"])
         _name("lineage", origin["lineage"])
     except rules.BrokenRule as broken:
         raise _invalid(broken) from None
@@ -102,7 +103,7 @@ def segment_fields(given: Mapping[str, Any], stamped: Mapping[str, Any]) -> dict
         fields["token_count"] = count
         for name, value in rare.items():
             _add_extra(fields, name, value, count)
-        rules.check_lengths(fields, rules.PER_TOKEN_BYTES, count)
+        rules.check_lengths(fields, _TOKEN_BYTES, count)
     except rules.BrokenRule as broken:
         raise _invalid(broken) from None
     return fields
@@ -260,10 +261,7 @@ def _add_extra(fields: dict[str, Any], name: str, value: Any, count: int) -> Non
         name, checked = "actor_logprob_sum", _finite(name, value)
     else:
         checked = _EXTRA_CHECKS[name](name, value)
-    width = rules.RARE_PER_TOKEN_BYTES.get(name)
-    if width and checked is not None:
-        rules.check_lengths({name: checked}, {name: width}, count)
-    if checked is not None and (width or checked):
+    if checked is not None and (checked or name in _TOKEN_BYTES):
         fields[name] = checked
 
 
@@ -275,6 +273,7 @@ def _weight_steps(value: Any, fields: dict[str, Any]) -> bytes | None:
     return packed
 
 
+_TOKEN_BYTES = {one.name: one.width for one in named("array") if one.name not in REQUIRED_ARRAYS}
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "environment": _filled_text,
     "example_id": _filled_name,
@@ -295,7 +294,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "logprobs": arrays.packed_floats,
     "loss_mask": arrays.packed_mask,
     "metadata": _json_object,
-    "actor_policy_version": _text,
+    "actor_policy_version": _name,
 }
 _EXTRA_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "continuation_of": _text,

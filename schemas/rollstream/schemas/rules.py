@@ -32,21 +32,13 @@ BOUNDS: Mapping[str, range] = {
     "created_ts": range(CREATED_TS_MAX + 1),
     "count": range(1, INT_MAX + 1),
 }
-# Of a name that seal events repeat for thousands of rollouts: each must leave room for the others.
+# Of a name: seal events repeat some for thousands of rollouts, and each must leave room for others.
 NAME_CHARS_MAX = 4_096
 # A policy version names a folder, and file systems take names of 255 bytes.
 VERSION_BYTES_MAX = 200
 _READ_AS_NULL = ("", "__HIVE_DEFAULT_PARTITION__")  # By readers of partitioned paths.
 _SHORT_VERSION = VERSION_BYTES_MAX // 12  # A character takes at most 12 bytes when it is escaped.
 SPLITS = ("train", "eval")
-# Bytes that an array has for each output token.
-PER_TOKEN_BYTES: Mapping[str, int] = {"logprobs": 4, "loss_mask": 1}
-RARE_PER_TOKEN_BYTES: Mapping[str, int] = {
-    "actor_logprobs": 4,
-    "ref_logprobs": 4,
-    "token_rewards": 4,
-    "weight_steps": 8,
-}
 # Of one token in a token array. A batch has room for every token, also for those without a value.
 TOKEN_ROW_BYTES_MAX = 1 << 20
 _SIDES_MAX = 30  # NumPy 1 has 32 at most, and a batch adds two.
@@ -112,9 +104,9 @@ def check_version(name: str, value: str) -> None:
 
 
 def check_lengths(arrays: Mapping[str, Any], widths: Mapping[str, int], token_count: int) -> None:
-    """Each packed array among ``arrays`` has one value for each output token."""
+    """Each packed array that is given has one value, of so many bytes, for each output token."""
     for name, width in widths.items():
-        packed = arrays[name]
+        packed = arrays.get(name)
         if packed is not None and len(packed) != width * token_count:
             finding = f"has {len(packed) / width:g} values and output_tokens {token_count}"
             raise BrokenRule(name, finding, "give one for each output token")

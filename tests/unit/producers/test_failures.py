@@ -375,6 +375,7 @@ def test_an_environment_that_no_topic_can_have_is_refused_at_once() -> None:
         ({"replica_id": 3}, "replica_id is 3; give a string"),
         ({"replica_id": ""}, "replica_id is ''; give a string"),
         ({"worker_id": 3}, "worker_id is 3; give a string"),
+        ({"worker_id": "w" * 4097}, "worker_id has 4097 characters"),
         ({"environment": 3}, "environment is 3; give a string"),
         ({"environment": None}, "environment is None; give a string"),
         ({"lineage": None}, "lineage is None; give a string"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.producers import sampled
 from rollstream.producers.errors import RolloutTooLarge
-from rollstream.producers.outbox import Outbox
+from rollstream.producers.outbox import ROLLOUT_BYTES_MAX, Outbox
 from rollstream.producers.validate import group_address
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.errors import InvalidRollout
@@ -62,6 +62,7 @@ def publish(**overrides: Any) -> Mapping[str, Any]:
         ({"policy_version": "v" * 201}, "'v+' of 201 characters and must name a folder"),
         ({"rollout_uid": "u" * 4097}, "rollout_uid has 4097 characters; give at most 4096"),
         ({"stop_reason": "s" * 4097}, "stop_reason has 4097 characters"),
+        ({"actor_policy_version": "v" * 4097}, "actor_policy_version has 4097 characters"),
         ({"reward": math.nan}, "reward is nan; give a finite number"),
         ({"reward": -math.inf}, "reward is -inf"),
         ({"reward": "1.0"}, "reward is '1.0'; give one number"),
@@ -144,6 +145,15 @@ def test_attachments_over_the_limit_are_told_with_both_sizes() -> None:
     with pytest.raises(RolloutTooLarge, match="4194305 bytes, over the limit of 4194304") as told:
         publish(attachments={"one": bytes(ATTACHED_BYTES_MAX), "two": b"x"})
     assert (told.value.size, told.value.limit) == (ATTACHED_BYTES_MAX + 1, ATTACHED_BYTES_MAX)
+
+
+@pytest.mark.parametrize(
+    ("named", "value"),
+    [("token_arrays", np.zeros((3, 1))), ("attachments", b"png"), ("rewards", 1.0)],
+)
+def test_names_of_any_length_count_towards_the_size(named: str, value: Any) -> None:
+    with pytest.raises(RolloutTooLarge):
+        publish(**{named: {"n" * ROLLOUT_BYTES_MAX: value}})
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", ">i2", "i4", ">i4", "i8", ">i8"])

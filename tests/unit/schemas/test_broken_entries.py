@@ -39,7 +39,7 @@ BROKEN: list[tuple[Entry, str]] = [
         (make_entry(**{name: LONG}), f"{name} has 4097 characters")
         for name in (
             *("example_id", "group_uid", "rollout_uid"),
-            *("lineage", "replica_id", "split", "stop_reason"),
+            *("lineage", "replica_id", "split", "stop_reason", "actor_policy_version"),
         )
     ),
     (make_dispatched(group_size=-1), "group_size is -1"),

@@ -21,10 +21,11 @@ _Found = Iterator[tuple[int, BrokenRule]]
 
 _SHARED_KEPT = 4_096
 _OWN_NAMES = ("example_id", "group_uid", "rollout_uid")
+_SHARED_NAMES = ("lineage", "replica_id", "split", "stop_reason", "actor_policy_version")
 _OWN_NUMBERS = ("segment_idx", "is_last_segment", "created_ts")
 _SHARED_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("group_size", "policy_epoch", "weight_step"), rules.check_number),
-    **dict.fromkeys(("lineage", "replica_id", "split", "stop_reason"), rules.check_name),
+    **dict.fromkeys(_SHARED_NAMES, rules.check_name),
     "policy_version": rules.check_version,
 }
 _INFINITE = (pack("<d", float("inf")), pack("<d", float("-inf")))
