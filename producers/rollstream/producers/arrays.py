@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ingest.entry import NamedArray
 from rollstream.schemas.order import UNKNOWN_STEP
-from rollstream.schemas.rules import INT_MAX, check_token_rows
+from rollstream.schemas.rules import INT_MAX, LONG_MAX, check_token_rows
 
 _I4 = np.dtype("<i4")
 _I8 = np.dtype("<i8")
@@ -101,6 +101,8 @@ def packed_steps(name: str, values: Any) -> tuple[bytes, int]:
         _require_kind(name, array, _INTEGERS, "integers")
         if (array < UNKNOWN_STEP).any():
             _refuse(name, array, array < UNKNOWN_STEP, "steps count from 0; -1: not known")
+        if (array > LONG_MAX).any():
+            _refuse(name, array, array > LONG_MAX, "steps must fit int64")
     array = array.astype(_I8)
     return array.tobytes(), int(array.min()) if array.size else UNKNOWN_STEP
 

@@ -102,7 +102,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
             ref_logprobs (float32 [n] or None, default None): under the reference policy, if any.
             token_rewards (float32 [n] or None, default None): one for each output token, if any.
             token_arrays (mapping of str to array [n, …], default {}): of any plain dtype; at most
-                1 MiB for each token.
+                1 MiB for each token, and 64 names.
             attachments (mapping of str to bytes, default {}): together at most 4 MiB.
             messages (sequence of mappings, default []): the conversation, to be read by people.
             rollout_uid (str, default a new one): makes a retry idempotent, across processes too,

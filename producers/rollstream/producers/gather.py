@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from rollstream.producers.outbox import Address, Outgoing
+from rollstream.schemas.rules import TOKEN_ARRAYS_MAX
 
 # With so many, what a record costs by itself (header, request, report) is little for each entry.
 RECORD_ENTRIES_MAX = 512
@@ -51,6 +52,7 @@ class _Buffer:
             if record and (
                 size > size_max
                 or len(record) == RECORD_ENTRIES_MAX
+                or len(signatures.keys() | named.keys()) > TOKEN_ARRAYS_MAX
                 or any(signatures.get(name, a[:2]) != a[:2] for name, a in named.items())
             ):
                 break

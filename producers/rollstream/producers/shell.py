@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from rollstream.producers.errors import ForkedProducer, ProducerClosed
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outbox, Outgoing
@@ -31,6 +33,7 @@ GroupT = TypeVar("GroupT")
 TrajectoryT = TypeVar("TrajectoryT")
 LOOK_AGAIN_S = 60.0  # How often a producer asks whether its topics have the partitions they had.
 LOOK_TIMEOUT_S = 0.5
+_KEPT_BYTES = 8 * 1024 * 1024  # Several records; at most twice as many stay with the process.
 EXIT_S = 5.0  # How long the end of a process waits for what its producers published.
 TIMEOUT_S = 30.0  # How long a publish may wait: for room, for the topic's existence, for an answer.
 
@@ -79,6 +82,10 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         self._look_again_s = self._clock.monotonic_s() + LOOK_AGAIN_S
         self._to_look_at: list[str] = []
         self._refusal: RollstreamError | None = None
+        # Freeing a large block tells glibc to keep what is freed later (its thresholds for mmap and
+        # trimming follow). Records are as large as what it would give back to the kernel at each
+        # linger, and fresh pages cost more than encoding.
+        np.empty(_KEPT_BYTES, np.uint8)
         # Records come whole, one of a partition at a time: there is nothing to linger for.
         writer = used.writer(linger_ms=0.0, report_offsets=False)
         self._sender = Sender(writer, self._outbox, self._settle)

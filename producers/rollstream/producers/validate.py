@@ -255,6 +255,7 @@ def _add_extra(fields: dict[str, Any], name: str, value: Any, count: int) -> Non
             _filled_text("a name in token_arrays", key): arrays.token_array(key, rows, count)
             for key, rows in value.items()
         }
+        rules.check_token_arrays(checked)
     elif name == "weight_step":
         name, checked = "weight_steps", _weight_steps(value, fields)
     elif name == "actor_logprobs" and arrays.as_array(name, value).ndim == 0:

@@ -7,7 +7,7 @@ check nothing. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import isfinite, prod
 from typing import Any
 from urllib.parse import quote
@@ -41,6 +41,9 @@ _SHORT_VERSION = VERSION_BYTES_MAX // 12  # A character takes at most 12 bytes w
 SPLITS = ("train", "eval")
 # Of one token in a token array. A batch has room for every token, also for those without a value.
 TOKEN_ROW_BYTES_MAX = 1 << 20
+# Named arrays of one record, and the length of such a name: each is a column of files and data set.
+TOKEN_ARRAYS_MAX = 64
+TOKEN_ARRAY_NAME_CHARS_MAX = 200
 _SIDES_MAX = 30  # NumPy 1 has 32 at most, and a batch adds two.
 _PLAIN_KINDS = "biufc"  # What crosses languages as raw bytes: no objects, no text, no structs.
 # Attachments travel inside the rollout; two large images fit, and a topic's record limit (16 MiB)
@@ -110,6 +113,17 @@ def check_lengths(arrays: Mapping[str, Any], widths: Mapping[str, int], token_co
         if packed is not None and len(packed) != width * token_count:
             finding = f"has {len(packed) / width:g} values and output_tokens {token_count}"
             raise BrokenRule(name, finding, "give one for each output token")
+
+
+def check_token_arrays(names: Collection[str]) -> None:
+    """Arrays of these names can be columns of a file."""
+    if len(names) > TOKEN_ARRAYS_MAX:
+        remedy = f"give at most {TOKEN_ARRAYS_MAX}, with several values a token"
+        raise BrokenRule("token_arrays", f"has {len(names)} names", remedy)
+    for name in names:
+        if not 0 < len(name) <= TOKEN_ARRAY_NAME_CHARS_MAX:
+            remedy = f"give 1 to {TOKEN_ARRAY_NAME_CHARS_MAX}"
+            raise BrokenRule("a name in token_arrays", f"has {len(name)} characters", remedy)
 
 
 def check_token_rows(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:

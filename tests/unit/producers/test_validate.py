@@ -58,6 +58,15 @@ def publish(**overrides: Any) -> Mapping[str, Any]:
         ({"token_arrays": {"experts": np.zeros((2, 8))}}, r"experts'\] has shape \(2, 8\)"),
         ({"token_arrays": {"experts": ["a", "b", "c"]}}, "dtype <U1, which is no plain number"),
         ({"token_arrays": {"": np.zeros(3)}}, "a name in token_arrays is ''"),
+        ({"token_arrays": {"n" * 201: np.zeros(3)}}, "has 201 characters; give 1 to 200"),
+        (
+            {"token_arrays": {f"n{i}": np.zeros(3) for i in range(65)}},
+            "token_arrays has 65 names; give at most 64",
+        ),
+        (
+            {"weight_step": np.array([1, 2**63, 1], "u8")},
+            r"weight_step\[1\] is 9223372036854775808; steps must fit int64",
+        ),
         ({"token_arrays": 3}, "token_arrays is 3; give a mapping"),
         ({"policy_version": "v" * 201}, "'v+' of 201 characters and must name a folder"),
         ({"rollout_uid": "u" * 4097}, "rollout_uid has 4097 characters; give at most 4096"),

@@ -297,6 +297,8 @@ def test_a_record_whose_lengths_disagree_is_inconsistent(change: dict[str, Any],
     [
         ({"token_arrays": []}, "payload has"),
         ({"token_arrays": [EXPERTS, {**EXPERTS, "presence": 0}]}, "'experts' twice"),
+        ({"token_arrays": [{**EXPERTS, "name": f"n{i}"} for i in range(65)]}, "has 65 names"),
+        ({"token_arrays": [{**EXPERTS, "name": ""}]}, "has 0 characters; give 1 to 200"),
         (
             {"token_arrays": [{**EXPERTS, "shape": [3]}]},
             "experts has 18 bytes in the payload, and 12 are left",

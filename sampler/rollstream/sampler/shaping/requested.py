@@ -57,8 +57,8 @@ def agreed_signatures(
             one, other = (f"{dtype} [n, *{shape}]" for dtype, shape in found[:2])
             raise InvalidRequest(
                 f"token array {name!r} is {one} in some rollouts of this batch and {other} in "
-                "others; publish it under two names, or resume(…, later='release') and "
-                "ask for batches of one environment with mix"
+                "others; ask for the step again without it and read it with batch.records(group), "
+                "and publish it under two names from now on"
             )
         agreed[name] = found[0]
     return agreed

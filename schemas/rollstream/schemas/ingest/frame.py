@@ -6,7 +6,7 @@ Counts are compared with the bytes that there are before anything is made of the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import isnan, prod
@@ -20,7 +20,7 @@ from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.fields import REQUIRED_ARRAYS, RowField, columns, row_fields
 from rollstream.schemas.ingest.entry import ENTRIES_MAX, Failure
 from rollstream.schemas.ingest.wire import ALL, COUNTS, SOME, unpacked
-from rollstream.schemas.rules import BrokenRule, check_token_rows
+from rollstream.schemas.rules import BrokenRule, check_token_arrays, check_token_rows
 
 _SIGNATURES_KEPT = 256
 # What NumPy makes a dtype of and has no big-endian order; text goes to no parser of NumPy's.
@@ -208,13 +208,19 @@ class Frame:
             raise _inconsistent(f"{name} is {presence}; give 0, 1 or 2")
         return ArrayRun(self._take(name, width * ends[-1]), width, ends, present, signature)
 
-    def _lay_out_named(self, arrays: Iterable[Mapping[str, Any]], ends: list[int]) -> None:
+    def _lay_out_named(self, arrays: Collection[Mapping[str, Any]], ends: list[int]) -> None:
         names = set()
         for one in arrays:
-            name, presence = one["name"], one["presence"]
+            name = one["name"]
             if name in names:
                 raise _inconsistent(f"token_arrays has {name!r} twice")
             names.add(name)
+        try:
+            check_token_arrays(names)
+        except BrokenRule as broken:
+            raise _inconsistent(str(broken)) from broken
+        for one in arrays:
+            name, presence = one["name"], one["presence"]
             signature, width = _signature(name, one["dtype"], tuple(one["shape"]))
             if presence:
                 self.token_arrays[name] = self._array(name, presence, signature, width, ends)
