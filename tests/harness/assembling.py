@@ -21,9 +21,13 @@ Where = tuple[int, int]
 
 
 class Drive:
-    """Feeds one assembler and commits what it decides, remembering every uid that was settled."""
+    """Feeds one assembler and commits what it decides, remembering every uid that was settled.
 
-    def __init__(self, *, watermark: int = 0, **config: Any) -> None:
+    Args:
+        pending_bytes: takes the place of ``max_pending_bytes``, which has to hold larger records.
+    """
+
+    def __init__(self, *, watermark: int = 0, pending_bytes: int = 0, **config: Any) -> None:
         self.segments_seen: set[SegmentId] = set()
         self.decisions: list[Decision] = []
         self.now_us = 0
@@ -33,6 +37,8 @@ class Drive:
             self.segments_seen.__contains__,
             watermark=watermark,
         )
+        if pending_bytes:
+            self.assembler.held.size_max = pending_bytes
 
     def add(
         self,

@@ -261,7 +261,7 @@ def test_too_many_pending_rollouts_expire_the_oldest_group() -> None:
 
 
 def test_too_many_pending_bytes_expire_the_oldest_group() -> None:
-    drive = Drive(target_group_size=64, max_pending_bytes=1024 * 1024)
+    drive = Drive(target_group_size=64, pending_bytes=1024 * 1024)
     padded = {"metadata": '{"x": "' + "x" * 10_000 + '"}'}
     size = make_record([make_entry(rollout_uid="u10", **padded)]).size
     for number in range(1024 * 1024 // size + 1):

@@ -166,12 +166,40 @@ def test_a_trajectory_whose_later_turn_has_another_array_is_settled_whole() -> N
     assert drive.settled() == dict.fromkeys([(0, 0), (1, 0)], SettleReason.ARRAY_MISMATCH)
 
 
+# --- sizes ---
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"prompt_tokens": np.zeros(MIB, np.int32)},
+        {"token_arrays": {"experts": np.zeros((3, MIB), np.uint8)}},
+        {"metadata": '{"x": "' + "字" * MIB + '"}'},
+        {"attachments": {"page": bytes(3 * MIB)}},
+    ],
+    ids="".join,
+)
+def test_an_entry_counts_as_many_bytes_as_it_has_and_not_its_records_mean(
+    large: dict[str, Any],
+) -> None:
+    """Each flush takes what fits, so that no large entry hides among small ones."""
+    drive = Drive(target_group_size=1, min_group_size=1)
+    drive.add(make_entry(rollout_uid="large", **large), *members(500))
+    size = drive.assembler.decided.size
+    assert 3 * MIB < size < 5 * MIB
+    first, second = (drive.commit(size_max=2 * MIB) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert (first.entries, second.entries) == (1, 500)
+    assert drive.assembler.decided.size == 0
+
+
 # --- memory ---
 
 
 def test_one_slow_group_keeps_no_large_record() -> None:
     """4 MiB, of which 64 KiB stay pending."""
-    drive = Drive(max_pending_bytes=16 * MIB)
+    drive = Drive(pending_bytes=16 * MIB)
     entries = [sized(f"u{number}", example_id=f"ex-{number // 2}") for number in range(63)]
     drive.add(*entries)
     drive.commit()
@@ -183,8 +211,18 @@ def test_one_slow_group_keeps_no_large_record() -> None:
     assert values_of(group.runs, "rollout_uid") == ["u62", "last"]
 
 
+def test_small_entries_keep_no_large_one_for_long() -> None:
+    """Less than half of the bytes stays pending, and most of the entries."""
+    drive = Drive(pending_bytes=16 * MIB)
+    pair = [sized(uid, np.zeros(MIB, np.int32), example_id="large") for uid in "ab"]
+    drive.add(*pair, *(sized(f"u{n}", KIB_64[:10], example_id=f"ex-{n}") for n in range(40)))
+    drive.commit()
+    assert drive.assembler.pending.entries == 40
+    assert reachable(drive) == drive.assembler.held.size < 64 * 1024
+
+
 def test_trajectories_of_a_record_that_was_copied_are_complete_later() -> None:
-    drive = Drive(max_pending_bytes=8 * MIB)
+    drive = Drive(pending_bytes=8 * MIB)
     turns = [
         sized("t", KIB_64[:100], example_id="slow", segment_idx=number, is_last_segment=False)
         for number in (0, 1)
@@ -209,7 +247,7 @@ def test_no_more_is_reachable_than_is_counted(seed: int) -> None:
     rng = random.Random(seed)
     drive = Drive(
         target_group_size=3,
-        max_pending_bytes=2 * MIB,
+        pending_bytes=2 * MIB,
         seal_timeout_s=50,
         expire_after_s=100,
         accept_policy_versions=("step-0",),

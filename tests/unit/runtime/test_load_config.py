@@ -8,6 +8,7 @@ import pytest
 
 from rollstream.runtime.config.load import ConfigError, load_config
 from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 MINIMAL = """
 [kafka]
@@ -62,6 +63,11 @@ def test_minimal_file_takes_every_other_key_from_its_default(tmp_path: Path) -> 
             "for example max_flush_bytes = 67108864",
         ),
         (
+            "max_pending_bytes = 33554431",
+            "max_pending_bytes = 33554431: must be greater than or equal to 33554432; "
+            "for example max_pending_bytes = 268435456",
+        ),
+        (
             'grouping = "loose"',
             "grouping = \"loose\": must be 'strict' or 'mixed'; for example grouping = \"strict\"",
         ),
@@ -75,6 +81,13 @@ def test_wrong_setting_names_file_key_value_and_what_to_write(
     tmp_path: Path, line: str, complaint: str
 ) -> None:
     assert refusal(tmp_path, MINIMAL + line) == [f"rollstream.toml: environments.math.{complaint}"]
+
+
+def test_least_of_pending_bytes_holds_two_of_the_largest_records(tmp_path: Path) -> None:
+    config = load(tmp_path, f"{MINIMAL}max_pending_bytes = {2 * RECORD_BYTES_MAX}")
+    assert config.environments["math"].max_pending_bytes == 2 * RECORD_BYTES_MAX
+    (line,) = refusal(tmp_path, f"{MINIMAL}max_pending_bytes = {2 * RECORD_BYTES_MAX - 1}")
+    assert f"greater than or equal to {2 * RECORD_BYTES_MAX}" in line
 
 
 def test_unknown_key_without_a_close_match_lists_the_known_keys(tmp_path: Path) -> None:

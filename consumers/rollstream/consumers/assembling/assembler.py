@@ -446,7 +446,8 @@ class Assembler:
         """``runs`` are the rows that are written, and pending no more."""
         entries, size = len(settled), 0
         for held, first, stop in runs:
-            size += held.record.size * (stop - first) // held.record.count
+            index = held.index(first)
+            size += held.record.size_of(index, index + stop - first)
             if group is not None:
                 entries += stop - first
         self.decided.append(Decision(group, settled, incomplete, entries, size))

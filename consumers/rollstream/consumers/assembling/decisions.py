@@ -81,7 +81,7 @@ class Decision(NamedTuple):
         settled: the entries that end without a readable group.
         incomplete: those of them that are kept for people.
         entries: how many it settles.
-        size: payload bytes that it writes.
+        size: bytes that it writes, as its entries have them in their records.
     """
 
     group: DueGroup | None

@@ -23,14 +23,16 @@ class HeldRecord:
         record: what is kept.
         offset: in the log.
         left: how many entries are pending, or still to be looked at.
+        left_size: their bytes.
     """
 
-    __slots__ = ("_indexes", "_released", "left", "offset", "record")
+    __slots__ = ("_indexes", "_released", "left", "left_size", "offset", "record")
 
     def __init__(self, record: IngestRecord, offset: int) -> None:
         self.record = record
         self.offset = offset
         self.left = record.count
+        self.left_size = record.size
         self._released: bytearray | None = None  # By index in the record, 1 where it is not left.
         self._indexes: dict[int, int] | None = None  # Of each entry that was copied out.
 
@@ -52,6 +54,7 @@ class HeldRecord:
             if self._released is None:
                 self._released = bytearray(self.record.count)
             first = self.index(entry)
+            self.left_size -= self.record.size_of(first, first + number)
             self._released[first : first + number] = b"\x01" * number
 
     def keep_pending(self) -> None:
@@ -61,6 +64,7 @@ class HeldRecord:
         kept = [index for index, gone in enumerate(released) if not gone]
         assert len(kept) == self.left > 0, (len(kept), self.left)
         self.record = decode_record(self.record.part(kept))
+        self.left_size = self.record.size
         self._indexes = {entries[index]: number for number, index in enumerate(kept)}
         self._released = None
 
@@ -68,7 +72,7 @@ class HeldRecord:
 class HeldRecords:
     """The records of which anything is pending. Each counts whole, so ``size`` is what they take.
 
-    Of a record of which less than half is pending (of its entries), what is left is copied out as
+    Of a record of which less than half is pending (of its bytes), what is left is copied out as
     soon as such records have more than an eighth of ``size_max``, or all of them more than
     ``size_max``: a slow group keeps no large record for long.
 
@@ -97,7 +101,7 @@ class HeldRecords:
         held.release(entry, stop)
         if not held.left:
             self._forget(held)
-        elif 2 * held.left < held.record.count and held not in self._sparse:
+        elif 2 * held.left_size < held.record.size and held not in self._sparse:
             self._sparse[held] = None
             self._sparse_size += held.record.size
 

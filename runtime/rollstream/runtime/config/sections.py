@@ -9,6 +9,8 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Recency = Literal["uniform", "linear", "exp"]
+# Two of the largest records of a topic (streams' RECORD_BYTES_MAX), since each is held whole.
+_PENDING_BYTES_MIN = 32 * 1024 * 1024
 _FILE_BYTES_MAX = 1 << 30  # A column of a file is one page, and a page's size is an int32.
 
 
@@ -65,9 +67,11 @@ class EnvironmentConfig(Section):
     max_pending_rollouts: int = Field(default=65_536, ge=64)
     """Most unsealed entries of a partition (rollouts, and what is said about groups); above it the
     oldest groups expire."""
-    max_pending_bytes: int = Field(default=256 * 1024 * 1024, ge=1024 * 1024, le=_FILE_BYTES_MAX)
-    """Most bytes of a partition's records that are held for unsealed rollouts; above it the oldest
-    groups expire."""
+    max_pending_bytes: int = Field(
+        default=256 * 1024 * 1024, ge=_PENDING_BYTES_MIN, le=_FILE_BYTES_MAX
+    )
+    """Most bytes of a partition's records that are held for unsealed rollouts, at least 32 MiB, two
+    of the largest; above it the oldest groups expire."""
     dedupe_horizon: int = Field(default=262_144, ge=1)
     """Entries of its partition that are settled after a uid before the uid is forgotten."""
     flush_interval_s: float = Field(default=0.15, ge=0)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
+
 from rollstream.schemas.fields import RowField, columns, named
 from rollstream.schemas.ingest.checks import broken_entries
 from rollstream.schemas.ingest.encode import encode_entries
@@ -25,7 +27,9 @@ class IngestRecord(Frame):
         broken: which entries break which rule; the others are sound.
     """
 
-    __slots__ = ("_attachments", "broken", "environment", "partitions", "size", "worker_id")
+    __slots__ = (
+        *("_attachments", "_ends", "broken", "environment", "partitions", "size", "worker_id"),
+    )
 
     def __init__(self, header: Mapping[str, Any], payload: memoryview, size: int) -> None:
         super().__init__(header, payload)
@@ -35,6 +39,15 @@ class IngestRecord(Frame):
         self.partitions: int = header["partitions"]
         self.broken: Mapping[int, BrokenRule] = broken_entries(self)
         self._attachments: dict[int, dict[str, bytes]] | None = None
+        self._ends: list[int] | None = None
+
+    def size_of(self, first: int, stop: int) -> int:
+        """Bytes of entries ``first`` to ``stop``: of their arrays, texts and attachments, and an
+        equal share of the rest, so that all entries have ``size`` together."""
+        ends = self._ends
+        if ends is None:
+            ends = self._ends = self._size_ends() if self.count > 1 else [0, self.size]
+        return ends[stop] - ends[first]
 
     def entry(self, index: int) -> Entry:
         """One entry, as ``encode_entries`` takes it; a copy.
@@ -87,6 +100,24 @@ class IngestRecord(Frame):
             for one in () if extras is None else extras["attachments"]:
                 found.setdefault(one["entry"], {})[one["name"]] = one["data"]
         return found
+
+    def _size_ends(self) -> list[int]:
+        """Bytes up to each entry, and up to the last one's end."""
+        ends = np.zeros(self.count + 1, np.int64)
+        for run in (*self.arrays.values(), *self.token_arrays.values()):
+            ends += run.width * np.array(run.ends)
+        sizes = np.zeros(self.count, np.int64)
+        extras = self.header["extras"]
+        for field in named("text"):
+            wire = extras if field.extra else self.header
+            if wire and wire[field.name]:
+                sizes += np.frombuffer(wire[field.name], COUNTS)
+        for entry, attached in self.attachments().items():
+            sizes[entry] += sum(map(len, attached.values()))
+        ends[1:] += sizes.cumsum()
+        rest = self.size - int(ends[-1])
+        ends += rest * np.arange(self.count + 1) // self.count
+        return ends.tolist()  # type: ignore[no-any-return]
 
     def _components(self) -> list[Mapping[str, float]]:
         extras = self.header["extras"]
