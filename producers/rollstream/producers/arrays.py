@@ -56,15 +56,12 @@ def packed_floats(name: str, values: Any) -> bytes | None:
     """float32 [n], all finite; None for None."""
     if values is None:
         return None
-    array = _one_dimensional(name, values)
+    given = array = _one_dimensional(name, values)
     if array.dtype is not _F4:
-        given = array
         if array.dtype.kind not in _NUMBERS and array.dtype.name != "bfloat16" and array.size:
             _require_kind(name, array, _NUMBERS, "numbers")
         with np.errstate(over="ignore"):  # What overflows is refused below, with its value.
             array = array.astype(_F4)
-    else:
-        given = array
     if not isfinite(_sum_of_squares(array)):
         bad = ~np.isfinite(array)
         if bad.any():

@@ -124,15 +124,14 @@ class Outbox:
         """The entry of one segment, from checked fields."""
         uid: str = fields["rollout_uid"]
         environment: str = fields["environment"]
-        entry = Entry(fields)
-        size = _size(fields)
-        if size > _MEASURED_BYTES:
-            size = len(self._encode([entry], partitions=1))
+        topic = self._topics.get(environment) or self.topic(environment)
+        outgoing = Outgoing(topic, Entry(fields), _size(fields), uid)
+        if outgoing.size > _MEASURED_BYTES:
+            outgoing.size = size = len(self.encode([outgoing], partitions=1))
             if size > ROLLOUT_BYTES_MAX:
                 remedy = "publish it as several segments, or leave out token_arrays and attachments"
                 raise RolloutTooLarge(f"rollout {uid}", size, ROLLOUT_BYTES_MAX, remedy)
-        topic = self._topics.get(environment) or self.topic(environment)
-        return Outgoing(topic, entry, size, uid)
+        return outgoing
 
     def dispatched(self, address: GroupAddress) -> Outgoing:
         """The control event that a group was begun."""
@@ -152,7 +151,13 @@ class Outbox:
 
     def encode(self, outgoing: Sequence[Outgoing], partitions: int) -> bytes:
         """The record of these entries, all of one partition of a topic of ``partitions``."""
-        return self._encode([one.entry for one in outgoing if one.entry is not None], partitions)
+        entries = [one.entry for one in outgoing if one.entry is not None]
+        return encode_entries(
+            entries,
+            environment=entries[0].fields["environment"],
+            worker_id=self._worker_id,
+            partitions=partitions,
+        )
 
     def topic(self, environment: str) -> str:
         """The ingest log of an environment; ``InvalidRollout`` where none can have that name."""
@@ -202,14 +207,6 @@ class Outbox:
         }
         topic = self.topic(address.environment)
         return Outgoing(topic, Entry(fields, kind, failure), _size(fields), about_rollout)
-
-    def _encode(self, entries: Sequence[Entry], partitions: int) -> bytes:
-        return encode_entries(
-            entries,
-            environment=entries[0].fields["environment"],
-            worker_id=self._worker_id,
-            partitions=partitions,
-        )
 
 
 def _size(fields: Mapping[str, Any]) -> int:

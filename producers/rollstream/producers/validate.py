@@ -33,14 +33,9 @@ def group_address(
     environment: str, example_id: str, group_uid: str, group_size: int, split: str
 ) -> GroupAddress:
     """The address, once each part was checked; ``InvalidRollout`` names part, value and remedy."""
+    given = GroupAddress(environment, example_id, group_uid, group_size, split)._asdict()
     try:
-        return GroupAddress(
-            _filled_text("environment", environment),
-            _filled_name("example_id", example_id),
-            _name("group_uid", group_uid),
-            _number("group_size", group_size),
-            _split("split", split),
-        )
+        return GroupAddress(*(_CHECKS[name](name, part) for name, part in given.items()))
     except rules.BrokenRule as broken:
         raise _invalid(broken) from None
 

@@ -6,9 +6,11 @@ from collections import defaultdict
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.faults import Append, Fate, FaultyBroker
 from harness.producers import new_layout, published, sampled
 from rollstream.producers import RolloutProducer
 from rollstream.producers.gather import (
@@ -17,10 +19,13 @@ from rollstream.producers.gather import (
     RECORD_ENTRIES_MAX,
     Gatherer,
 )
+from rollstream.producers.linger import LingerThread
 from rollstream.producers.outbox import Address, Outbox, Outgoing
 from rollstream.runtime.clock import ManualClock
+from rollstream.streams.broker import TopicSpec
 from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.topics.layout import Layout
+from rollstream.streams.partitioning import partition_of
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX, Layout
 
 OUTBOX = Outbox(
     broker="kafka:9092",
@@ -190,6 +195,30 @@ def test_the_largest_goes_first_and_the_bound_is_one_for_all_partitions() -> Non
     assert not gatherer.has_room(entry(left))
     gatherer.answered(record)
     assert gatherer.has_room(entry(left))
+
+
+def test_where_the_bound_is_reached_the_largest_goes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LingerThread, "wake", lambda thread: None)  # Only the bound sends.
+    sent: list[int] = []
+
+    def decide(append: Append) -> Fate:
+        sent.append(len(append.value))
+        return Fate.PASS
+
+    broker = FaultyBroker(MemoryBroker(), decide)
+    partitions = 64
+    topic = TopicSpec(TOPIC, partitions, {"max.message.bytes": str(RECORD_BYTES_MAX)})
+    broker.admin().create([topic], 1.0)
+    with RolloutProducer(broker=broker, environment="math") as producer:
+        keys = {partition_of(b"%d" % key, partitions): str(key) for key in range(1_000)}
+        for number, key in enumerate(keys.values()):
+            tokens = np.zeros(RECORD_BYTES // 8 + 1_000 * number, np.int32)
+            given = sampled(output_tokens=tokens, logprobs=None)
+            producer.publish(example_id="ex", group_uid=key, **given)
+        assert len(sent) > 10
+        assert sent == sorted(sent, reverse=True)
 
 
 @given(st.lists(st.integers(0, 9), max_size=9, unique=True), st.booleans())
