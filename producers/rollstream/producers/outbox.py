@@ -49,13 +49,12 @@ class Outgoing:
     __slots__ = ("address", "answer", "entry", "group_uid", "key", "rollout_uid", "size", "topic")
 
     def __init__(self, topic: str, entry: Entry, size: int, rollout_uid: str) -> None:
-        fields = entry.fields
         self.topic = topic
         self.entry: Entry | None = entry
         self.size = size
         self.rollout_uid = rollout_uid
-        self.group_uid: str = fields["group_uid"]
-        self.key: bytes = (self.group_uid or fields["example_id"]).encode()
+        self.group_uid: str = entry.fields["group_uid"]
+        self.key: bytes = entry.key.encode()
         self.address: Address = topic, -1
         self.answer: Future[RollstreamError | None] | None = None
 

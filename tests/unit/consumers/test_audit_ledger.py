@@ -137,7 +137,10 @@ def test_a_record_with_another_number_of_entries_than_its_events_say_is_named(
         ([event("a", [0, 1], 2), event("b", [3, 4], 1)], "the watermark goes back"),
         ([event("a", [0, 1], 2), event("a", [2, 3], 4)], "is in two groups"),
         ([event("a", [7, 8], 0)], "beyond the end"),
-        ([event("a", [0, 1], 3, lost=[2])], "is not known (1): 2"),
+        (
+            [event("a", [0, 1], 3, lost=[2])],
+            "records lost (1; one that nobody read counts as one entry): 2",
+        ),
     ],
 )
 def test_what_may_not_be_is_named(events: list[Flushed], problem: str) -> None:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.ids import GroupKey, SegmentId, segment_id
-from rollstream.schemas.ingest.gather import Run
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
 
@@ -35,11 +34,6 @@ class SourceRun(NamedTuple):
     stop: int
     offset: int
     entry: int
-
-    @property
-    def gathered(self) -> Run:
-        """As ``gather`` takes it."""
-        return Run(self.record, self.first, self.stop)
 
 
 class Settlement(NamedTuple):

@@ -99,7 +99,7 @@ class Ledger:
             )
         if self._lost:
             self.add_problem(
-                f"records lost, how many entries nobody read is not known ({len(self._lost)}): "
+                f"records lost ({len(self._lost)}; one that nobody read counts as one entry): "
                 f"{_some(sorted(self._lost))}"
             )
         known = sum(self._counts.values()) + sum(self._unread.values())

@@ -74,7 +74,6 @@ class DeadLetters:
             timestamp_ts=record.timestamp_us,
             reason=error.reason,
             detail=detail,
-            key=None,
             value=value,
         )
         self._letters.append(letter)

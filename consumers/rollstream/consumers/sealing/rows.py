@@ -60,7 +60,7 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
             due.setdefault((version, frozenset(group.signatures.items())), []).append(group)
         for run in decision.incomplete:
             for version, part in _by_version(run):
-                key = (version, frozenset(signatures([part.gathered]).items()))
+                key = (version, frozenset(signatures([Run(*part[:3])]).items()))
                 incomplete.setdefault(key, []).append(part)
     sealed, kept = _Files(GROUPS, target, put), _Files(INCOMPLETE, target, put)
     groups: list[SealedGroup] = []

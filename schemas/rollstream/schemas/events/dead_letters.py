@@ -22,5 +22,4 @@ class DeadLetter:
     timestamp_ts: int
     reason: str
     detail: str
-    key: bytes | None
     value: bytes | None

@@ -117,7 +117,7 @@ class IngestRecord(Frame):
         ends[1:] += sizes.cumsum()
         rest = self.size - int(ends[-1])
         ends += rest * np.arange(self.count + 1) // self.count
-        return ends.tolist()  # type: ignore[no-any-return]
+        return ends.tolist()
 
     def _components(self) -> list[Mapping[str, float]]:
         extras = self.header["extras"]
