@@ -189,7 +189,7 @@ def _rewards(name: str, value: Any) -> dict[str, float]:
     if not isinstance(value, Mapping):
         raise InvalidRollout(f"{name} is {value!r}; give a mapping of names to numbers")
     return {
-        _filled_text(f"a name in {name}", key): _finite(f"{name}[{key!r}]", number)
+        _filled_name(f"a name in {name}", key): _finite(f"{name}[{key!r}]", number)
         for key, number in value.items()
     }
 

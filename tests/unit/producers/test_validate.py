@@ -156,10 +156,14 @@ def test_attachments_over_the_limit_are_told_with_both_sizes() -> None:
     assert (told.value.size, told.value.limit) == (ATTACHED_BYTES_MAX + 1, ATTACHED_BYTES_MAX)
 
 
-@pytest.mark.parametrize(("named", "value"), [("attachments", b"png"), ("rewards", 1.0)])
-def test_names_of_any_length_count_towards_the_size(named: str, value: Any) -> None:
+def test_names_of_attachments_count_towards_the_size() -> None:
     with pytest.raises(RolloutTooLarge):
-        publish(**{named: {"n" * ROLLOUT_BYTES_MAX: value}})
+        publish(attachments={"n" * ROLLOUT_BYTES_MAX: b"png"})
+
+
+def test_names_of_rewards_are_repeated_in_files_and_bounded() -> None:
+    with pytest.raises(InvalidRollout, match="a name in rewards has 4097 characters"):
+        publish(rewards={"n" * 4_097: 1.0})
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", ">i2", "i4", ">i4", "i8", ">i8"])

@@ -259,6 +259,7 @@ EXPERTS = {"name": "experts", "dtype": "|u1", "shape": [2], "presence": 1}
         ({"count": ENTRIES_MAX + 1}, "count is 65537"),
         ({"count": 2**31 - 1}, "count is 2147483647"),
         ({"kinds": b"\0"}, "kinds has 1 bytes"),
+        ({"worker_id": "w" * 4_097}, "worker_id has 4097 characters"),
         ({"rollout_uid": b""}, "2 segments, none with a rollout_uid"),
         ({"rollout_uid": b"", "kinds": b"\0\0"}, "2 segments, none with a rollout_uid"),
         ({"rollout_uid": i4(0, 0)}, "2 segments, none with a rollout_uid"),
@@ -299,6 +300,10 @@ def test_a_record_whose_lengths_disagree_is_inconsistent(change: dict[str, Any],
         ({"token_arrays": [EXPERTS, {**EXPERTS, "presence": 0}]}, "'experts' twice"),
         ({"token_arrays": [{**EXPERTS, "name": f"n{i}"} for i in range(65)]}, "has 65 names"),
         ({"token_arrays": [{**EXPERTS, "name": ""}]}, "has 0 characters; give 1 to 200"),
+        (
+            {"rewards": {"names": ["n" * 4_097], "counts": b"", "indexes": b"", "values": b""}},
+            "a name in rewards has 4097 characters",
+        ),
         (
             {"token_arrays": [{**EXPERTS, "shape": [3]}]},
             "experts has 18 bytes in the payload, and 12 are left",

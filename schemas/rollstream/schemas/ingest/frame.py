@@ -20,7 +20,7 @@ from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.fields import REQUIRED_ARRAYS, RowField, columns, row_fields
 from rollstream.schemas.ingest.entry import ENTRIES_MAX, Failure
 from rollstream.schemas.ingest.wire import ALL, COUNTS, SOME, unpacked
-from rollstream.schemas.rules import BrokenRule, check_token_arrays, check_token_rows
+from rollstream.schemas.rules import BrokenRule, check_name, check_token_arrays, check_token_rows
 
 _SIGNATURES_KEPT = 256
 # What NumPy makes a dtype of and has no big-endian order; text goes to no parser of NumPy's.
@@ -78,6 +78,7 @@ class Frame:
         self.count: int = header["count"]
         if not 0 < self.count <= ENTRIES_MAX:
             raise _inconsistent(f"count is {self.count}; a record has 1 to {ENTRIES_MAX} entries")
+        self._check_names("worker_id", [header["worker_id"]])
         self._check_size("kinds", header["kinds"], 1)
         self.kinds: bytes = header["kinds"] or bytes(self.count)
         self.shared_indexes = self._counts(header, "shared_indexes")
@@ -225,6 +226,15 @@ class Frame:
             if presence:
                 self.token_arrays[name] = self._array(name, presence, signature, width, ends)
 
+    @staticmethod
+    def _check_names(what: str, names: Iterable[str]) -> None:
+        """Names that stand once in a record and in each row of its files."""
+        try:
+            for name in names:
+                check_name(what, name)
+        except BrokenRule as broken:
+            raise _inconsistent(str(broken)) from broken
+
     def _check_extras(self, extras: Mapping[str, Any]) -> None:
         for one in extras["attachments"]:
             if not 0 <= one["entry"] < self.count:
@@ -237,6 +247,7 @@ class Frame:
         rewards = extras["rewards"]
         if rewards is not None:
             total = sum(self._counts(rewards, "counts"))
+            self._check_names("a name in rewards", rewards["names"])
             indexes, names = rewards["indexes"], len(rewards["names"])
             if (len(indexes), len(rewards["values"])) != (4 * total, 8 * total):
                 raise _inconsistent("rewards: counts, indexes and values disagree")
