@@ -42,7 +42,7 @@ def _entries(draw: st.DrawFn, named: dict[str, Any], attachments: bool) -> Entry
         "example_id": draw(words),
         "group_uid": draw(words),
         "group_size": draw(st.integers(0, 64)),
-        "rollout_uid": draw(words),
+        "rollout_uid": draw(words.filter(bool)),
         "segment_idx": draw(st.integers(0, 5)),
         "is_last_segment": draw(st.booleans()),
         "policy_version": draw(words),
