@@ -73,12 +73,13 @@ class Frame:
         Raises:
             UnreadableEvent: no entries, lengths that disagree, or several segments of which none
                 has a ``rollout_uid``.
+            BrokenRule: a name that is the whole record's.
         """
         self.header, self.payload = header, payload
         self.count: int = header["count"]
         if not 0 < self.count <= ENTRIES_MAX:
             raise _inconsistent(f"count is {self.count}; a record has 1 to {ENTRIES_MAX} entries")
-        self._check_names("worker_id", [header["worker_id"]])
+        check_name("worker_id", header["worker_id"])  # In each row of its files.
         self._check_size("kinds", header["kinds"], 1)
         self.kinds: bytes = header["kinds"] or bytes(self.count)
         self.shared_indexes = self._counts(header, "shared_indexes")
@@ -216,24 +217,12 @@ class Frame:
             if name in names:
                 raise _inconsistent(f"token_arrays has {name!r} twice")
             names.add(name)
-        try:
-            check_token_arrays(names)
-        except BrokenRule as broken:
-            raise _inconsistent(str(broken)) from broken
+        check_token_arrays(names)
         for one in arrays:
             name, presence = one["name"], one["presence"]
             signature, width = _signature(name, one["dtype"], tuple(one["shape"]))
             if presence:
                 self.token_arrays[name] = self._array(name, presence, signature, width, ends)
-
-    @staticmethod
-    def _check_names(what: str, names: Iterable[str]) -> None:
-        """Names that stand once in a record and in each row of its files."""
-        try:
-            for name in names:
-                check_name(what, name)
-        except BrokenRule as broken:
-            raise _inconsistent(str(broken)) from broken
 
     def _check_extras(self, extras: Mapping[str, Any]) -> None:
         for one in extras["attachments"]:
@@ -247,7 +236,8 @@ class Frame:
         rewards = extras["rewards"]
         if rewards is not None:
             total = sum(self._counts(rewards, "counts"))
-            self._check_names("a name in rewards", rewards["names"])
+            for name in rewards["names"]:  # In each row too.
+                check_name("a name in rewards", name)
             indexes, names = rewards["indexes"], len(rewards["names"])
             if (len(indexes), len(rewards["values"])) != (4 * total, 8 * total):
                 raise _inconsistent("rewards: counts, indexes and values disagree")

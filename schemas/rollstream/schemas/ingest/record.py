@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.fields import RowField, columns, named
 from rollstream.schemas.ingest.checks import broken_entries
 from rollstream.schemas.ingest.encode import encode_entries
@@ -152,4 +153,7 @@ def decode_record(value: bytes) -> IngestRecord:
         UnreadableEvent: they hold none, or its frame is broken: no entries, lengths that disagree,
             counts beyond the bytes that there are. What breaks a single entry is in ``broken``.
     """
-    return IngestRecord(*read_record(value), len(value))
+    try:
+        return IngestRecord(*read_record(value), len(value))
+    except BrokenRule as broken:
+        raise UnreadableEvent("inconsistent", str(broken)) from broken
