@@ -9,6 +9,8 @@ from uuid import uuid4
 
 from harness.brokers import TIMEOUT_S
 from rollstream.producers import AsyncRolloutProducer, Group, RolloutProducer, Trajectory
+from rollstream.producers.outbox import Outbox
+from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ingest.entry import Entry, EntryKind
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
@@ -18,6 +20,18 @@ from rollstream.streams.topics.layout import RECORD_BYTES_MAX, Layout
 
 PARTITIONS = 4
 ENVIRONMENT = "math"
+
+# Builds and encodes what a producer sends, without one.
+OUTBOX = Outbox(
+    broker="kafka:9092",
+    environment="math",
+    replica_id="replica-0",
+    worker_id="worker-0",
+    lineage="",
+    layout=Layout(),
+    uid_prefix="uid",
+    clock=ManualClock(),
+)
 
 
 def sampled(**overrides: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.faults import Append, Fate, FaultyBroker
-from harness.producers import new_layout, published, sampled
+from harness.producers import OUTBOX, new_layout, published, sampled
 from rollstream.producers import RolloutProducer
 from rollstream.producers.gather import (
     HELD_BYTES_MAX,
@@ -20,23 +20,12 @@ from rollstream.producers.gather import (
     Gatherer,
 )
 from rollstream.producers.linger import LingerThread
-from rollstream.producers.outbox import Address, Outbox, Outgoing
-from rollstream.runtime.clock import ManualClock
+from rollstream.producers.outbox import Address, Outgoing
 from rollstream.streams.broker import TopicSpec
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.partitioning import partition_of
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX, Layout
 
-OUTBOX = Outbox(
-    broker="kafka:9092",
-    environment="math",
-    replica_id="replica-0",
-    worker_id="worker-0",
-    lineage="",
-    layout=Layout(),
-    uid_prefix="uid",
-    clock=ManualClock(),
-)
 TOPIC = Layout().rollouts("math")
 KEYS = [f"group-{number}" for number in range(6)]
 SIGNATURES = [None, ("experts", np.uint8), ("experts", np.float32), ("other", np.uint8)]

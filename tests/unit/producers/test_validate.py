@@ -11,27 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.producers import sampled
+from harness.producers import OUTBOX, sampled
 from rollstream.producers.errors import RolloutTooLarge
-from rollstream.producers.outbox import ROLLOUT_BYTES_MAX, Outbox
+from rollstream.producers.outbox import ROLLOUT_BYTES_MAX
 from rollstream.producers.validate import group_address
-from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ingest.entry import NamedArray
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.schemas.rules import ATTACHED_BYTES_MAX
-from rollstream.streams.topics.layout import Layout
-
-OUTBOX = Outbox(
-    broker="kafka:9092",
-    environment="math",
-    replica_id="replica-0",
-    worker_id="worker-0",
-    lineage="",
-    layout=Layout(),
-    uid_prefix="uid",
-    clock=ManualClock(),
-)
 
 
 def publish(**overrides: Any) -> Mapping[str, Any]:
