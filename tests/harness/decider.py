@@ -52,7 +52,7 @@ class Decider:
     def do(self, command: Command[R]) -> R:
         """Decides and returns the result; for batches see ``choose``."""
         self.decide(command)
-        return command.result(self.state, ResultContext(0, 0, Payloads(MemoryBlobs(), 0)))
+        return command.result(self.state, ResultContext(0, Payloads(MemoryBlobs(), 0)))
 
     def choose(self, command: BatchCommand) -> ServedBatch | NotEnoughGroups:
         """Decides about a batch; where groups are missing, returns what a sampler would raise."""

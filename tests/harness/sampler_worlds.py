@@ -51,6 +51,10 @@ class SamplerWorld(Protocol):
     def open(self) -> SamplerApi:
         """Another client of the same sampler, as another trainer's process would have."""
 
+    def successor(self) -> Sampler:
+        """Another owner under the same name, from its first call that decides on; the caller
+        closes it."""
+
     def restart(self) -> None:
         """What decides is lost and begins again from the logs."""
 
@@ -92,7 +96,6 @@ class LocalWorld:
         return SecondClient(self._first)
 
     def successor(self) -> Sampler:
-        """Another owner under the same name; the caller closes it."""
         return Sampler(self.name, config=self.config, broker=self._broker, store=self.store)
 
     def restart(self) -> None:

@@ -103,6 +103,7 @@ def test_a_fenced_actor_exits_for_good(world: RayWorld) -> None:
     one, two = world.open(), world.open()
     one.next_batch(0, 2, timeout_s=WAIT_S)
     successor = world.successor()
+    successor.next_batch(0, 2, timeout_s=WAIT_S)
     for _ in range(2):
         with pytest.raises(Fenced, match="taken over"):
             two.next_batch(1, 2, timeout_s=WAIT_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from rollstream.sampler import (
     InvalidRequest,
     NotEnoughGroups,
     RequestDiffers,
+    SamplerApi,
     TooManyOpenBatches,
     UnknownStep,
 )
+from rollstream.streams.topics.layout import Layout
 
 WAIT_S = 30.0
 
@@ -287,14 +290,85 @@ def test_a_trainer_that_wakes_up_after_its_successor_resumed_is_fenced(
     new.ack(new.next_batch(0, 2, timeout_s=WAIT_S))
 
 
-def test_a_client_joins_the_trainer_epoch_in_effect_at_its_first_call(
+def test_a_client_joins_the_trainer_epoch_in_effect_at_its_first_call_that_decides(
     world: SamplerWorld,
 ) -> None:
+    world.writer().flush(*specs(2))
     early, trainer = world.open(), world.open()
+    assert early.progress().next_step == early.stats().next_step == 0
     trainer.resume(None)
+    assert early.progress().next_step == early.stats().next_step == 0
     assert early.trainer_epoch is None
-    assert early.progress().next_step == 0
+    early.next_batch(0, 2, timeout_s=WAIT_S)
     assert early.trainer_epoch == trainer.trainer_epoch
+
+
+def log_end(world: SamplerWorld) -> int:
+    """The next offset to be written to the sampler's decision log."""
+    log = Layout.of(world.config.kafka).sampler_log(world.name)
+    with closing(world.broker().reader({log: 0})) as reader:
+        return reader.bounds(log, WAIT_S)[1]
+
+
+@pytest.mark.proves("F20")
+def test_looking_at_a_sampler_that_was_never_used_writes_nothing(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(3))
+    sampler = world.open()
+    stats = sampler.stats()
+    assert (stats.ready, stats.next_step, stats.owner, stats.epoch) == ({"math": 3}, 0, "", -1)
+    assert sampler.progress().ready == {"math": 3}
+    assert log_end(world) == 0
+    world.writer("code").flush(*specs(1))
+    assert sampler.stats().ready == {"math": 3, "code": 1}
+    assert len(sampler.next_batch(0, 4, timeout_s=WAIT_S)) == 8
+    assert sampler.stats().epoch == 0
+
+
+@pytest.mark.proves("F20")
+def test_looking_disturbs_no_trainer_and_sees_what_it_decides(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(4))
+    trainer = world.open()
+    trainer.resume(None)
+    batch = trainer.next_batch(0, 2, timeout_s=WAIT_S)
+    written, owner = log_end(world), trainer.stats().owner
+    onlooker = world.successor()
+    assert (onlooker.stats().next_step, onlooker.progress().next_step) == (1, 1)
+    assert log_end(world) == written
+    trainer.ack(batch)
+    trainer.next_batch(1, 2, timeout_s=WAIT_S)
+    trainer.checkpointed(0)
+    assert onlooker.stats().owner == owner
+    assert (onlooker.stats().next_step, onlooker.progress().final_step) == (2, 0)
+    trainer.resume(1)
+    assert onlooker.progress().final_step == 1
+    onlooker.close()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda sampler, batch: sampler.resume(None),
+        lambda sampler, batch: sampler.next_batch(0, 2, timeout_s=WAIT_S),
+        lambda sampler, batch: sampler.replace(batch, [0], "why", timeout_s=WAIT_S),
+        lambda sampler, batch: sampler.ack(batch),
+        lambda sampler, batch: sampler.checkpointed(0),
+        lambda sampler, batch: sampler.publish_policy(1, policy_version="step-1"),
+    ],
+    ids=["resume", "next_batch", "replace", "ack", "checkpointed", "publish_policy"],
+)
+def test_a_call_that_decides_takes_the_name_over(call: Callable[[SamplerApi, Batch], Any]) -> None:
+    world = memory_world()
+    world.writer().flush(*specs(6))
+    first, second = world.open(), world.successor()
+    batch = first.next_batch(0, 2, timeout_s=WAIT_S)
+    second.stats()
+    first.next_batch(1, 2, timeout_s=WAIT_S)
+    call(second, batch)
+    for look in (first.stats, first.progress, lambda: first.next_batch(1, 2, timeout_s=WAIT_S)):
+        with pytest.raises(Fenced, match="taken over"):
+            look()
+    second.close()
+    world.close()
 
 
 @pytest.mark.proves("A15")

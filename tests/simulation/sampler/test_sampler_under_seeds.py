@@ -23,7 +23,7 @@ from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import BatchServed, Checkpointed, Resumed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.memory import MemoryBlobs
-from rollstream.streams.broker import TopicPartition
+from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import BrokerError
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
@@ -62,7 +62,9 @@ class Simulation:
         self.given: dict[int, Batch] = {}
         self.checkpoint: int | None = None
         self.crashes = 0
-        self.sampler = self._start()
+        self.looks = random.Random(seed)
+        self.onlooker = self._start(FaultyBroker(self.plain, never_appends, clock=self.clock))
+        self.sampler = self._start(self.broker)
         self.step = 0
         self.resume()
 
@@ -84,26 +86,24 @@ class Simulation:
         writer.append(append.topic, append.value, partition=append.partition)
         assert writer.flush(WAIT_S) == 0
 
-    def _start(self) -> Sampler:
-        """A new process; it may crash in the middle of its claim, again and again."""
-        while True:
-            with contextlib.suppress(Crash, BrokerError):
-                return Sampler(
-                    NAME,
-                    config=self.config,
-                    broker=self.broker,
-                    store=self.store,
-                    clock=self.clock,
-                    entropy=self.entropy,
-                )
+    def _start(self, broker: Broker) -> Sampler:
+        return Sampler(
+            NAME,
+            config=self.config,
+            broker=broker,
+            store=self.store,
+            clock=self.clock,
+            entropy=self.entropy,
+        )
 
     def restart(self) -> None:
         """The trainer and its sampler die together and come back from the checkpoint."""
         self.crashes += 1
-        self.sampler = self._start()
+        self.sampler = self._start(self.broker)
         self.resume()
 
     def resume(self) -> None:
+        """The first call that decides, so it claims; it may crash there, again and again."""
         later: Later = "replay" if self.random.random() < 0.5 else "release"
         while True:
             try:
@@ -111,7 +111,7 @@ class Simulation:
                 policy = self.sampler.publish_policy(self.step, policy_version=f"v{self.step}")
                 break
             except (Crash, Fenced):
-                self.sampler = self._start()
+                self.sampler = self._start(self.broker)
             except BrokerError:
                 continue
         self.policy_epoch = policy.epoch
@@ -146,7 +146,7 @@ class Simulation:
 
     def zombie(self) -> None:
         """The old process was only asleep: it must not decide anything any more."""
-        old, self.sampler = self.sampler, self._start()
+        old, self.sampler = self.sampler, self._start(self.broker)
         self.resume()
         for _ in range(2):
             with pytest.raises(Fenced, match="taken over"):
@@ -155,7 +155,11 @@ class Simulation:
 
     def act(self) -> None:
         choice = self.random.random()
+        if self.looks.random() < 0.2:
+            self.onlooker.progress()
         try:
+            if self.looks.random() < 0.2:
+                assert self.sampler.stats().next_step == self.sampler.progress().next_step
             if choice < 0.45:
                 self.seal()
             elif choice < 0.9:
@@ -172,6 +176,11 @@ class Simulation:
     def confirmed_events(self) -> list[ConfirmedEvent]:
         follower = Follower(self.plain, {TopicPartition(self.layout.sampler(NAME), 0): 0})
         return list(follower.read_to_end(Deadline(WAIT_S)))
+
+
+def never_appends(append: Append) -> Fate:
+    """The fate of whatever an onlooker writes."""
+    raise AssertionError(f"looking appended {append}")
 
 
 def assert_same(left: Batch, right: Batch) -> None:
@@ -213,8 +222,9 @@ def check(simulation: Simulation) -> None:
     for step, batch in simulation.given.items():
         assert batch.digest == newest[step].digest, f"step {step} was given and is not in the log"
     simulation.broker.decide = lambda append: Fate.PASS
-    simulation.sampler = simulation._start()
-    assert simulation.sampler._owner.state_digest() == refolded(simulation).digest()
+    for sampler in (simulation.onlooker, simulation._start(simulation.broker)):
+        sampler.stats()
+        assert sampler._owner.state_digest() == refolded(simulation).digest()
 
 
 @pytest.mark.proves("F1", "I4", "I5", "I6", "I7")

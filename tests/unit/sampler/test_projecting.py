@@ -83,7 +83,7 @@ def test_a_replacement_that_finds_the_queue_full_is_written_after_what_it_replac
 
 
 @pytest.mark.proves("F2")
-def test_a_replacement_that_a_hung_disk_did_not_take_is_written_by_the_next_start(
+def test_a_replacement_that_a_hung_disk_did_not_take_is_written_by_the_next_owner(
     world: StuckWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(projecting, "QUEUE_WAIT_S", 0.01)
@@ -93,7 +93,7 @@ def test_a_replacement_that_a_hung_disk_did_not_take_is_written_by_the_next_star
     world.blobs.free.set()
     world.restart()
     assert world.check(LAST - 1).same
-    world.open()
+    world.open().checkpointed(LAST)
     world.restart()
     assert world.check(LAST).recorded == newest.digest != batch.digest
 

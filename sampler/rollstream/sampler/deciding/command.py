@@ -53,11 +53,9 @@ class ResultContext(NamedTuple):
 
     Attributes:
         pid: of the process that executes commands.
-        epoch: offset of its claim.
     """
 
     pid: int
-    epoch: int
     payloads: PayloadReader
 
 
@@ -68,11 +66,11 @@ class Command(ABC, Generic[R]):
     Attributes:
         trainer_epoch: that the caller belongs to; None: it has not learnt it yet, and joins the one
             in effect.
-        from_owner_only: True: a reply for which no event was appended is preceded by a check that
-            the log has no newer owner.
+        claims: whether executing it takes the sampler's name over. False: it looks, and decides
+            nothing.
     """
 
-    from_owner_only: ClassVar[bool] = True
+    claims: ClassVar[bool] = True
     trainer_epoch: int | None = None
 
     def decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:

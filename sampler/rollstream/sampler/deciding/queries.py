@@ -45,12 +45,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class SamplerStats:
-    """Figures of a running sampler.
+    """Figures of a sampler.
 
     Attributes:
-        pid: of the process that decides.
+        pid: of the process that answered.
         name: of the sampler, ``[samplers.<name>]``.
-        epoch: offset of that process's claim in the decision log.
+        owner: who decides, or did last, as host and process id; empty: nobody ever did.
+        epoch: offset of that owner's claim in the decision log; -1: there is none.
         trainer_epoch: counts calls of ``resume``; 0 before the first.
         ready: groups that may be served, by environment.
         waiting: sealed groups that cannot be served as they are; those of split ``eval`` are not
@@ -59,12 +60,13 @@ class SamplerStats:
         open_batches: served and not final.
         next_step: the step that was not served yet.
         newest_policy_step: -1: none was published.
-        files_read: since the start; further reads were answered by the cache of payloads.
+        files_read: by the process that answered; further reads were answered by its cache.
         cached_bytes: held by that cache.
     """
 
     pid: int
     name: str
+    owner: str
     epoch: int
     trainer_epoch: int
     ready: Mapping[str, int]
@@ -80,6 +82,8 @@ class SamplerStats:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskProgress(Command[Progress]):
     """What became of examples."""
+
+    claims: ClassVar[bool] = False
 
     def result(self, state: SamplerState, context: ResultContext) -> Progress:
         handed_out: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -101,16 +105,17 @@ class AskProgress(Command[Progress]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskStats(Command[SamplerStats]):
-    """Statistics of the process that decides; a fenced owner answers, too."""
+    """Statistics."""
 
-    from_owner_only: ClassVar[bool] = False
+    claims: ClassVar[bool] = False
 
     def result(self, state: SamplerState, context: ResultContext) -> SamplerStats:
         newest = state.newest_policy()
         return SamplerStats(
             pid=context.pid,
             name=state.name,
-            epoch=context.epoch,
+            owner=state.owner,
+            epoch=state.claimed_at,
             trainer_epoch=state.trainer_epoch,
             ready=state.ready.counts(),
             waiting=len(state.waiting),
@@ -128,6 +133,7 @@ class ReadGroup(Command[RolloutGroup]):
     """A group of a served batch, which the caller has with this digest, with all fields of its
     rollouts."""
 
+    claims: ClassVar[bool] = False
     step: int
     digest: bytes
     slot: int

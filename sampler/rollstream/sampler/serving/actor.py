@@ -62,7 +62,7 @@ class SamplerActor:
         """As ``Owner.execute``; errors that Rollstream raises on purpose are returned."""
         try:
             if not self._started:
-                self._owner.start()
+                self._owner.check_topics()
                 self._started = True
                 self._idler.start()
             return self._owner.execute(command, wait_s)

@@ -46,8 +46,10 @@ class SamplerApi(ABC):
     *n* into *n + 1*. Every call may be repeated: a step asked again gives the same batch, byte for
     byte, also from another rank, another process, or after a crash.
 
-    An object belongs to one trainer. With its first call it joins the trainer epoch in effect
-    (``resume`` begins a new one), and once a successor has resumed every call raises ``Fenced``.
+    An object belongs to one trainer. ``stats``, ``progress`` and ``Batch.records`` look: they claim
+    nothing and disturb nobody. The first call that decides takes the sampler's name over where
+    another process has it, and joins the trainer epoch in effect (``resume`` begins a new one).
+    Once another process took over, or a successor has resumed, every call raises ``Fenced``.
 
     Examples:
         >>> step = sampler.resume(None)                                     # doctest: +SKIP
@@ -77,7 +79,8 @@ class SamplerApi(ABC):
 
     @property
     def trainer_epoch(self) -> int | None:
-        """The epoch that this trainer belongs to; None before the first call."""
+        """The epoch that this trainer belongs to; None before the first call that
+        decides."""
         return self._trainer_epoch
 
     def resume(self, checkpointed_step: int | None, *, later: Later = "replay") -> int:
@@ -210,11 +213,11 @@ class SamplerApi(ABC):
         return self._ask(PublishPolicy(step=step, policy_version=policy_version))
 
     def progress(self) -> Progress:
-        """What became of examples: what a data loader needs to resume."""
+        """What became of examples: what a data loader needs to resume. Claims nothing."""
         return self._ask(AskProgress())
 
     def stats(self) -> SamplerStats:
-        """Figures of the sampler: what is ready, what waits, what was served."""
+        """Figures of the sampler: what is ready, what waits, what was served. Claims nothing."""
         return self._ask(AskStats())
 
     def _ask_for_batch(self, command: BatchCommand, timeout_s: float | None) -> Batch:
@@ -237,6 +240,7 @@ class SamplerApi(ABC):
                     raise
                 deadline.log_waiting(partial(str, error))
                 continue
-            # Epochs only grow: another thread may have resumed since this reply was made.
-            self._trainer_epoch = max(self._trainer_epoch or 0, reply.trainer_epoch)
+            if command.claims:
+                # Epochs only grow: another thread may have resumed since this reply was made.
+                self._trainer_epoch = max(self._trainer_epoch or 0, reply.trainer_epoch)
             return reply.value

@@ -17,9 +17,10 @@ from rollstream.streams.broker import Broker
 
 
 class Sampler(SamplerApi):
-    """The same as ``SamplerClient``, executed here. Making one takes the sampler's name over.
+    """The same as ``SamplerClient``, executed here.
 
-    Whoever served under that name before is fenced. May be shared between threads.
+    Making one claims nothing. The first call that decides takes the sampler's name over, and
+    whoever served under it before is fenced. May be shared between threads.
 
     Args:
         name: which ``[samplers.<name>]``.
@@ -31,7 +32,7 @@ class Sampler(SamplerApi):
         ConfigError: the configuration is wrong.
         UnknownSampler: it has no sampler of this name.
         TopicMismatch: topics are missing or not as configured.
-        ClaimFailed, BrokerUnavailable: the broker did not answer in time.
+        BrokerUnavailable: the broker did not answer in time.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Sampler(SamplerApi):
             entropy=entropy or SystemEntropy(),
         )
         try:
-            self._owner.start()
+            self._owner.check_topics()
         except BaseException:
             self.close()
             raise

@@ -39,8 +39,10 @@ START_TIMEOUT_FACTOR = 4.0  # A start asks the broker several times, and reads w
 class Owner:
     """Owns the decision log of one sampler and executes commands, one at a time.
 
-    A batch is returned only after its event was confirmed. Once fenced it raises ``Fenced`` at
-    every call. May be shared between threads: one command is executed after the other.
+    The first command that claims takes the log over; before it, queries read the logs as they are,
+    whoever owns them. A batch is returned only after its event was confirmed. Once fenced it raises
+    ``Fenced`` at every call. May be shared between threads: one command is executed after the
+    other.
 
     Args:
         broker: None: one to the configured address, closed with the owner.
@@ -95,21 +97,19 @@ class Owner:
         with self._lock:
             return self._state.digest()
 
-    def start(self) -> None:
-        """Takes over the decision log and folds all logs to their ends.
+    def check_topics(self) -> None:
+        """Returns when the sampler's topics are as configured.
 
         Raises:
-            TopicMismatch: topics are missing or not as configured. ClaimFailed, BrokerUnavailable.
+            TopicMismatch: topics are missing or not as configured. BrokerUnavailable.
         """
         specs = specs_for(self._layout, partitions_of(self.name, self._config), [self.name])
         needed = {self._log.where.topic, *(where.topic for where in self._addresses)}
-        with self._lock:
-            require_topics(
-                self._broker.admin(),
-                [spec for spec in specs if spec.name in needed],
-                self._config.kafka.timeout_s,
-            )
-            self._claim()
+        require_topics(
+            self._broker.admin(),
+            [spec for spec in specs if spec.name in needed],
+            self._config.kafka.timeout_s,
+        )
 
     def execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         """Decides what the command calls for and replies once that is confirmed.
@@ -119,18 +119,17 @@ class Owner:
 
         Raises:
             NotEnoughGroups: not there within ``wait_s``. Fenced: this sampler has a successor, or
-                the command's trainer has. Others as the command's ``decide`` and ``result``.
+                the command's trainer has. ClaimFailed, BrokerUnavailable: the broker did not answer
+                in time. Others as the command's ``decide`` and ``result``.
         """
         with self._lock:
-            if not self._claimed:
-                self._claim()
-            deadline = Deadline(wait_s, self._clock)
-            self._follow(0.0)
-            while shortage := self._decide(command):
-                while not self._follow(deadline.slice_s(FOLLOW_SLICE_S)):
-                    if deadline.passed():
-                        raise shortage.error(self._state)
-            context = ResultContext(os.getpid(), self._log.epoch, self._payloads)
+            self._check_usable()
+            if command.claims:
+                self._execute(command, Deadline(wait_s, self._clock))
+            else:
+                self._look()
+                assert not command.decide(self._state, self._now()), command
+            context = ResultContext(os.getpid(), self._payloads)
             return Reply(self._state.trainer_epoch, command.result(self._state, context))
 
     def fold_sealed(self) -> None:
@@ -150,6 +149,33 @@ class Owner:
                 self._own_broker.close()
                 self._own_broker = None
 
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise SamplerUnavailable(f"sampler {self.name!r} is closed; make a new one")
+        if self.fenced:
+            raise Fenced(self._successor)
+
+    def _execute(self, command: Command[R], deadline: Deadline) -> None:
+        if not self._claimed:
+            self._claim()
+        self._follow(0.0)
+        while shortage := self._decide(command):
+            while not self._follow(deadline.slice_s(FOLLOW_SLICE_S)):
+                if deadline.passed():
+                    raise shortage.error(self._state)
+
+    def _look(self) -> None:
+        """Folds all logs up to their ends, and claims nothing."""
+        if self._claimed and self._confirm([]):
+            self._follow(0.0)
+            return
+        deadline = Deadline(self._config.kafka.timeout_s * START_TIMEOUT_FACTOR, self._clock)
+        try:
+            self._log.look(deadline)
+        except Fenced as error:
+            raise self._stop_for_good(error) from error
+        self._fold_to_ends(deadline)
+
     def _decide(self, command: Command[R]) -> Shortage | None:
         """Decides, and confirms the events; returns the shortage where groups are missing."""
         while True:
@@ -160,7 +186,7 @@ class Owner:
                     raise
             else:
                 shortage = None if events else command.shortage(self._state)
-                if shortage or not (events or command.from_owner_only):
+                if shortage:
                     return shortage
                 if self._confirm(events):
                     self._project(events)
@@ -187,11 +213,7 @@ class Owner:
 
     def _claim(self) -> None:
         """Claims the log, and folds the seal logs where the state is new. Raises ``Fenced`` where
-        somebody took over, as ``start`` where the broker does not answer."""
-        if self._closed:
-            raise SamplerUnavailable(f"sampler {self.name!r} is closed; make a new one")
-        if self.fenced:
-            raise Fenced(self._successor)
+        somebody took over, ``ClaimFailed`` where the broker does not answer."""
         deadline = Deadline(self._config.kafka.timeout_s * START_TIMEOUT_FACTOR, self._clock)
         try:
             # Somebody may have taken over meanwhile: a sampler never takes its log back.
@@ -199,8 +221,7 @@ class Owner:
         except Fenced as error:
             raise self._stop_for_good(error) from error
         if self._follower is None or self._log.fold is not self._state:
-            self._state = self._log.fold
-            self._catch_up(deadline)
+            self._fold_to_ends(deadline)
         self._projector.project_missing(self._state)  # Among them what turned out to be written.
         self._claimed = True
 
@@ -212,11 +233,14 @@ class Owner:
         )
         return Fenced(self._successor)
 
-    def _catch_up(self, deadline: Deadline) -> None:
-        """Reads the seal logs from the beginning to their ends within the deadline, and folds what
-        the state has not applied yet."""
-        self._stop_following()
-        follower = Follower(self._broker, dict.fromkeys(self._addresses, 0))
+    def _fold_to_ends(self, deadline: Deadline) -> None:
+        """Reads the seal logs to their ends within the deadline, and folds what the state has not
+        applied yet: from where it stands, or from the beginning where the state is new."""
+        if self._log.fold is not self._state:
+            self._stop_following()
+            self._state = self._log.fold
+        follower, self._follower = self._follower, None
+        follower = follower or Follower(self._broker, dict.fromkeys(self._addresses, 0))
         try:
             for where, offset, _, event in follower.read_to_end(deadline):
                 address = self._addresses[where]
@@ -234,12 +258,10 @@ class Owner:
         sealed = self._follower.poll(FOLLOW_RECORDS_MAX, timeout_s)
         for where, offset, _, event in sealed:
             self._state.apply_groups(self._addresses[where], offset, event)
-        if not sealed:
-            return False
         evictions = evict_over_capacity(self._state, self._now())
         if evictions and not self._confirm(evictions):
             self._claim()
-        return True
+        return bool(sealed)
 
     def _stop_following(self) -> None:
         if self._follower is not None:

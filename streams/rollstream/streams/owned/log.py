@@ -92,7 +92,7 @@ class OwnedLog(Generic[F]):
         self._entropy = entropy
         self._sending = Sending(broker, where)
         self._nonces: deque[str] = deque(maxlen=NONCES_KEPT_MAX)
-        self._watch: LogReader | None = None  # Kept open for `check_still_owner`, asked often.
+        self._watch: LogReader | None = None  # Kept open, since it is asked often.
         self._folded = FoldedLog(make_fold(), make_fence(), 0)
         self._fold_anew = True  # Whether the next claim begins with an empty fold.
         self._enter(_State.UNCLAIMED, "not claimed yet; claim first")
@@ -146,6 +146,28 @@ class OwnedLog(Generic[F]):
             f"{self.where}: claim not proven within {deadline.timeout_s} s; last: {failure}"
         ) from failure
 
+    def look(self, deadline: Deadline) -> F:
+        """Folds what counts up to the log's present end, and returns the fold; appends nothing, so
+        that no other owner is fenced. A claim goes on from there. An owner's fold holds everything
+        already: it is only checked that there is no successor.
+
+        Raises:
+            Fenced: after this object's own claim another owner claimed. BrokerUnavailable: not read
+            by the deadline.
+        """
+        watch = self._watching()
+        self._check_no_successor(watch, deadline)
+        if self._state is _State.OWNER:
+            return self.fold
+        if self._fold_anew:
+            self._start_fold(watch, None, deadline)
+        _, end = watch.bounds(self.where, deadline.left_s())
+        for record in read_between(watch, self.where, self._folded.next_offset, end, deadline):
+            event = self._folded.apply_record(record)
+            if self.epoch >= 0 and isinstance(event, Claimed) and event.nonce not in self._nonces:
+                raise self._fenced_by(record.offset, event)
+        return self.fold
+
     def append(self, event: Event) -> Ticket:
         """Queues an event that carries this claim's epoch and nonce; returns at once.
 
@@ -193,9 +215,7 @@ class OwnedLog(Generic[F]):
             Fenced: somebody did. BrokerUnavailable: not known by the deadline.
         """
         self._expect_owner()
-        if self._watch is None:
-            self._watch = self._broker.reader({self.where: 0})
-        self._check_no_successor(self._watch, deadline)
+        self._check_no_successor(self._watching(), deadline)
 
     def should_reclaim(self) -> bool:
         """Whether it is time to claim again, so that adopting this log stays short."""
@@ -285,6 +305,11 @@ class OwnedLog(Generic[F]):
                 )
             if not records and claim.delivery is None and silence.passed():
                 raise BrokerUnavailable(f"the claim was not reported within {silence.timeout_s} s")
+
+    def _watching(self) -> LogReader:
+        if self._watch is None:
+            self._watch = self._broker.reader({self.where: 0})
+        return self._watch
 
     def _check_no_successor(self, reader: LogReader, deadline: Deadline) -> None:
         """Folds nothing; ``Fenced`` where a foreign claim stands above all that was folded."""

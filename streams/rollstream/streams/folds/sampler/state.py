@@ -18,6 +18,7 @@ from rollstream.schemas.events import (
     BatchServed,
     Checkpointed,
     ChosenGroup,
+    Claimed,
     Dropped,
     Event,
     Flushed,
@@ -44,6 +45,8 @@ class SamplerState:
     """What a sampler knows and has decided. Only ``apply`` and ``apply_groups`` change it.
 
     Attributes:
+        owner: who claimed the decision log last; empty: nobody did.
+        claimed_at: offset of that claim; -1: there is none.
         trainer_epoch: of the newest resume; 0 before the first.
         policy_epoch: of the policies that are published now.
         epoch_used: whether policies of that epoch may exist.
@@ -58,6 +61,8 @@ class SamplerState:
     def __init__(self, name: str, config: SamplerConfig, logs: Sequence[PartitionAddress]) -> None:
         self.name = name
         self.config = config
+        self.owner = ""
+        self.claimed_at = NOTHING
         self.trainer_epoch = 0
         self.policy_epoch = 0
         self.branches: dict[int, Branch] = {}
@@ -181,8 +186,10 @@ class SamplerState:
             case Dropped():
                 for group in event.groups:
                     self._end(ref_of(group), DropReason(event.reason).value)
+            case Claimed():
+                self.owner, self.claimed_at = event.owner, offset
             case _:
-                pass  # Claims and adoptions change who decides, not what was decided.
+                pass  # Adoptions change nothing that was decided.
 
     def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
         """Every decision matters for ever: a fold begins with the oldest claim."""
