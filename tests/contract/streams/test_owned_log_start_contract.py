@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from harness.brokers import TIMEOUT_S, World, until, write
@@ -17,7 +19,6 @@ from harness.owned_logs import (
 )
 from harness.seal_events import flushed
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Adopted
 from rollstream.streams.broker import EARLIEST, TopicPartition
 from rollstream.streams.errors import (
@@ -159,14 +160,17 @@ def test_bytes_that_are_no_event_are_never_skipped(world: World, where: TopicPar
     write(world.broker(), where, [b"no event at all"])
     follower = Follower(world.broker(), {where: 0})
     before = list[int]()
-    with pytest.raises(UnreadableEvent):
+    named = rf"{re.escape(str(where))}, offset 2: not_an_event: .*6e6f20.*take the right to write"
+    with pytest.raises(CorruptLog, match=named):
         until(lambda: False, lambda: before.extend(e.offset for e in follower.poll(100, 0.1)))
     assert before == [0, 1]
-    with pytest.raises(UnreadableEvent):
+    with pytest.raises(CorruptLog, match=named):
         follower.poll(100, 0.1)
     assert follower.next_offsets() == {where: 2}
-    with pytest.raises(UnreadableEvent):
+    with pytest.raises(CorruptLog, match=named):
         log.wait_confirmed(settle(log), in_time())
+    with pytest.raises(CorruptLog, match=named):
+        owner_of(world.broker(), where).claim(in_time())
 
 
 def test_a_follower_of_many_partitions_keeps_each_ones_order(world: World) -> None:

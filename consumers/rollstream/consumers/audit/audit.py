@@ -112,8 +112,8 @@ def audit(
         timeout_s: for all of it.
 
     Raises:
-        BrokerUnavailable: not read within ``timeout_s``. UnreadableEvent, CorruptLog: a seal log
-        holds what no sealer writes.
+        BrokerUnavailable: not read within ``timeout_s``. CorruptLog: a seal log holds what no
+        sealer writes.
     """
     kafka = config.kafka
     deadline = Deadline(timeout_s, clock or SystemClock())

@@ -9,11 +9,12 @@ from __future__ import annotations
 from functools import cache
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas import codec, wire_schemas
+from rollstream.schemas import wire_schemas
 from rollstream.schemas.events import Adopted, Claimed
 from rollstream.streams.broker import LogReader, TopicPartition
 from rollstream.streams.errors import OffsetLost
 from rollstream.streams.owned.fence import Fence
+from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import read_between
 
 HINT_RECORDS_MAX = 64  # From a hinted claim on, searched for its `Adopted`; then the tail is.
@@ -63,7 +64,7 @@ def _newest_adopted(
     for record in read_between(reader, where, start, stop, deadline):
         if record.value[: wire_schemas.PREFIX_BYTES] not in _prefixes():
             continue  # Most records are other events; they need not be decoded.
-        event = codec.decode(record.value)
+        event = event_in(record)
         assert isinstance(event, Claimed | Adopted)
         if fence.admits(record.offset, event) and isinstance(event, Adopted):
             fold_from = event.fold_from

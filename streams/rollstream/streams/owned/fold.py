@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from rollstream.schemas import codec
 from rollstream.schemas.events import Adopted, Claimed, Event
 from rollstream.streams.broker import Record
 from rollstream.streams.owned.fence import Fence
+from rollstream.streams.owned.reading import event_in
 
 CLAIMS_KEPT_MAX = 4096  # Offered to `checkpoint`: the first and the newest.
 
@@ -69,8 +69,9 @@ class FoldedLog(Generic[F]):
         return counts
 
     def apply_record(self, record: Record) -> Event:
-        """Folds the next record if it counts; returns its event, whether it counts or not."""
-        event = codec.decode(record.value)
+        """Folds the next record if it counts; returns its event, whether it counts or not.
+        ``CorruptLog`` where it holds none."""
+        event = event_in(record)
         self.apply(record.offset, record.timestamp_us, event)
         return event
 

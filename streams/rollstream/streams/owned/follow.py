@@ -9,12 +9,11 @@ from functools import partial
 from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas import codec
-from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Claimed, Event
 from rollstream.streams.broker import Broker, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, CorruptLog
 from rollstream.streams.owned.fence import Fence
+from rollstream.streams.owned.reading import event_in
 
 READ_RECORDS_MAX = 256  # A flush event may have megabytes.
 READ_SLICE_S = 0.2
@@ -48,8 +47,8 @@ class Follower:
         """Returns the next events that count; passes over those that do not.
 
         Raises:
-            UnreadableEvent: a record is no event: a defect, raised again by each call.
-            CorruptLog: a start is not the offset of a claim, or a record is a rollout.
+            CorruptLog: a record is no event, or a start is not the offset of a claim; raised again
+                by each call.
         """
         if not self._records:
             self._records.extend(self._reader.poll(records_max, timeout_s))
@@ -59,7 +58,7 @@ class Follower:
             where = TopicPartition(record.topic, record.partition)
             try:
                 event = self._decode(where, record)
-            except (UnreadableEvent, CorruptLog):
+            except CorruptLog:
                 if confirmed:
                     return confirmed  # First the events before the defect; the next call raises.
                 raise
@@ -90,7 +89,7 @@ class Follower:
                 that no broker answers.
 
         Raises:
-            BrokerUnavailable: not read in time. UnreadableEvent, CorruptLog: as ``poll``.
+            BrokerUnavailable: not read in time. CorruptLog: as ``poll``.
         """
         ends = self._ends(Deadline(deadline.slice_s(ends_within_s), deadline.clock))
         for where, end in ends.items():
@@ -125,7 +124,7 @@ class Follower:
         return ends
 
     def _decode(self, where: TopicPartition, record: Record) -> Event:
-        event = codec.decode(record.value)
+        event = event_in(record)
         if where in self._at_claim and not isinstance(event, Claimed):
             raise CorruptLog(
                 f"{where}: {type(event).__name__} at {record.offset}; start at a claim or at 0"

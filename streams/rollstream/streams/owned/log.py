@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
-from rollstream.schemas import codec
 from rollstream.schemas.events import Claimed, Event, OwnedEvent
 from rollstream.streams.broker import Broker, LogReader, TopicPartition
 from rollstream.streams.errors import (
@@ -23,6 +22,7 @@ from rollstream.streams.errors import (
 from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.fold import FoldedLog, LogFold
+from rollstream.streams.owned.reading import event_in
 from rollstream.streams.owned.sending import Sending, Ticket
 from rollstream.streams.reading import POLL_RECORDS_MAX, read_between
 
@@ -120,7 +120,7 @@ class OwnedLog(Generic[F]):
 
         Raises:
             ClaimFailed: not proven by the deadline. Fenced: another owner claimed before this claim
-            was adopted. BrokerError: a permanent refusal.
+            was adopted. BrokerError: a permanent refusal. CorruptLog: a record holds no event.
         """
         if self._state is not _State.OWNER or self._sending.pending:
             self._sending.throw_away()
@@ -320,7 +320,7 @@ class OwnedLog(Generic[F]):
         start = self._folded.next_offset
         _, end = reader.bounds(self.where, deadline.left_s())
         for record in read_between(reader, self.where, start, end, deadline):
-            event = codec.decode(record.value)
+            event = event_in(record)
             if isinstance(event, Claimed) and event.nonce not in self._nonces:
                 raise self._fenced_by(record.offset, event)
 

@@ -33,7 +33,7 @@ def measure(broker: Broker, config: RollstreamConfig, deadline: Deadline) -> Fig
         deadline: for all of it; ages are measured by its clock.
 
     Raises:
-        BrokerUnavailable, NotAuthorised; CorruptLog, UnreadableEvent: a log breaks its rules.
+        BrokerUnavailable, NotAuthorised; CorruptLog: a log breaks its rules.
     """
     layout = Layout.of(config.kafka)
     wanted = [
