@@ -9,6 +9,7 @@ from typing import Any
 
 from rollstream.producers.errors import InvalidSettings
 from rollstream.producers.validate import checked_origin
+from rollstream.runtime.addresses import check_bootstrap
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.streams.topics.layout import BadName, check_name_in_topic
 
@@ -57,6 +58,10 @@ def check_broker(bootstrap: Any, broker: Any) -> None:
             f"bootstrap is {found}; give Kafka's host:port, for example "
             "RolloutProducer('localhost:9092', …)"
         )
+    try:
+        check_bootstrap(bootstrap)
+    except ValueError as error:
+        raise InvalidSettings(f"bootstrap: {error}") from None
 
 
 def check_timeout(timeout_s: Any, *, zero_allowed: bool = False) -> None:

@@ -6,6 +6,8 @@ Map, a line a file:
 - ``entropy``    random tokens; nothing else asks for randomness
 - ``deadline``   time-outs that nested waits share, and log lines about long waits
 - ``shutdown``   SIGTERM and Ctrl-C as an event
+- ``addresses``  of brokers and of a store's root, checked
+- ``client_properties``  which librdkafka properties users may set
 - ``extras``     how to install an extra, for error messages
 - ``config/``    the TOML file, a pydantic model for each section (needs the ``consumer`` extra)
 """

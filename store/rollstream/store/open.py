@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.dataset as pads
 from pyarrow.fs import LocalFileSystem
 
+from rollstream.runtime.addresses import local_folder
 from rollstream.schemas.columns import ArraySignature
 from rollstream.store.arrow import rows_schema, token_array_field
 from rollstream.store.blobs import Blobs
@@ -87,11 +87,7 @@ def _fields(carried: Iterable[tuple[str, ArraySignature]]) -> Iterator[pa.Field]
 
 
 def _local_folder(root: str | Path) -> Path:
-    url = urlsplit(str(root))
-    path = Path(unquote(url.path))
-    if url.scheme != "file" or url.netloc not in ("", "localhost") or not path.is_absolute():
-        raise UnsupportedRoot(
-            f"store.root is {str(root)!r}; only local folders are supported: write it as "
-            "file:///an/absolute/folder"
-        )
-    return path
+    try:
+        return local_folder(str(root))
+    except ValueError as error:
+        raise UnsupportedRoot(f"store.root: {error}") from None

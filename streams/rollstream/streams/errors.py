@@ -17,6 +17,11 @@ class PermanentBrokerError(BrokerError):
     """No attempt can succeed until permissions, topics or settings change."""
 
 
+class BadClientSettings(PermanentBrokerError, ValueError):
+    """A broker's address or a property of the client cannot be used, or contradicts what is
+    promised; the message names it, its value and what to do."""
+
+
 class NotAuthorised(PermanentBrokerError):
     """The broker refuses the credentials, or they lack a permission."""
 

@@ -102,6 +102,47 @@ def test_settings_with_which_nothing_could_progress_are_refused(tmp_path: Path) 
     assert "lower it" in line
 
 
+@pytest.mark.parametrize("root", ["data/run-17", "/data/run-17", "file:data", "s3://bucket/run"])
+def test_root_that_no_process_could_open_is_refused(tmp_path: Path, root: str) -> None:
+    (line,) = refusal(tmp_path, MINIMAL.replace("file:///data/run-17", root))
+    assert line == (
+        f"rollstream.toml: store.root: '{root}' is no local folder, and only those are supported; "
+        "write it as file:///an/absolute/folder"
+    )
+
+
+@pytest.mark.parametrize("address", ["localhost:99999", "localhost:", "a b:9092", "a:1,,b:2"])
+def test_address_that_names_no_broker_is_refused(tmp_path: Path, address: str) -> None:
+    (line,) = refusal(tmp_path, MINIMAL.replace("localhost:9092", address))
+    assert line.startswith("rollstream.toml: kafka.bootstrap: ")
+    assert f"in '{address}' is no broker's address; write host:port" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("acks", "0", "before every replica has it"),
+        ("enable.idempotence", "false", "an owner's record is sent once"),
+        ("enable.auto.commit", "true", "sealers commit offsets themselves"),
+        ("partitioner", "consistent", "partitions where no sealer takes them"),
+        ("bootstrap.servers", "other:9092", "kafka.bootstrap names the brokers"),
+    ],
+)
+def test_client_property_that_breaks_a_promise_is_refused(
+    tmp_path: Path, name: str, value: str, why: str
+) -> None:
+    client = f'[kafka.client]\n"{name}" = "{value}"\n'
+    (line,) = refusal(tmp_path, MINIMAL + client)
+    assert line.startswith(f'rollstream.toml: kafka.client: {name} = "{value}": ')
+    assert why in line
+    assert line.endswith("; remove it")
+
+
+def test_client_property_as_it_is_anyway_is_taken(tmp_path: Path) -> None:
+    client = '[kafka.client]\nacks = "all"\n"security.protocol" = "SSL"\n'
+    assert load(tmp_path, MINIMAL + client).kafka.client["acks"] == "all"
+
+
 def test_sampler_of_an_unknown_environment_is_refused(tmp_path: Path) -> None:
     (line,) = refusal(tmp_path, MINIMAL + SAMPLER.replace('"math"', '"maths"'))
     assert "samplers.trainer-a.environments names 'maths'" in line

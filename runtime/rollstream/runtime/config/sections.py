@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from rollstream.runtime.addresses import check_bootstrap, local_folder
+from rollstream.runtime.client_properties import contradictions
 
 Recency = Literal["uniform", "linear", "exp"]
 # Two of the largest records of a topic (streams' RECORD_BYTES_MAX), since each is held whole.
@@ -34,7 +37,20 @@ class KafkaConfig(Section):
     timeout_s: float = Field(default=30.0, gt=0)
     """Time-out of each request to the broker."""
     client: dict[str, str] = Field(default_factory=dict)
-    """Any librdkafka properties."""
+    """Any librdkafka properties, but those that Rollstream's promises rest on."""
+
+    @field_validator("bootstrap")
+    @classmethod
+    def _names_brokers(cls, bootstrap: str) -> str:
+        check_bootstrap(bootstrap)
+        return bootstrap
+
+    @field_validator("client")
+    @classmethod
+    def _contradicts_nothing(cls, client: dict[str, str]) -> dict[str, str]:
+        if wrong := contradictions(client):
+            raise ValueError("; ".join(wrong))
+        return client
 
 
 class StoreConfig(Section):
@@ -42,6 +58,12 @@ class StoreConfig(Section):
 
     root: str = Field(min_length=1)
     """A local folder, as file:///an/absolute/folder."""
+
+    @field_validator("root")
+    @classmethod
+    def _is_supported(cls, root: str) -> str:
+        local_folder(root)
+        return root
 
 
 class EnvironmentConfig(Section):

@@ -6,11 +6,14 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from rollstream.runtime.addresses import check_bootstrap
+from rollstream.runtime.client_properties import contradictions
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.errors import BadClientSettings
 from rollstream.streams.kafka import properties
 from rollstream.streams.kafka.admin import KafkaAdmin
 from rollstream.streams.kafka.member import KafkaGroupReader
@@ -24,11 +27,16 @@ class KafkaBroker(Broker):
     Args:
         bootstrap: ``host:port``, several with commas.
         client: librdkafka properties for every client that this makes; they win over ours.
+
+    Raises:
+        BadClientSettings: the address names no broker, a property is unknown or has a wrong value,
+            or it contradicts what Rollstream promises (``client_properties``).
     """
 
     def __init__(self, bootstrap: str, client: Mapping[str, str] | None = None) -> None:
         self._bootstrap = bootstrap
         self._client = dict(client or {})
+        self._check()
         self._readers: weakref.WeakSet[KafkaReader] = weakref.WeakSet()
         self._writers: weakref.WeakSet[KafkaWriter] = weakref.WeakSet()
 
@@ -74,6 +82,28 @@ class KafkaBroker(Broker):
             writer.abandon()
         for reader in list(self._readers):
             reader.close()
+
+    def _check(self) -> None:
+        try:
+            check_bootstrap(self._bootstrap)
+        except ValueError as error:
+            raise BadClientSettings(f"bootstrap: {error}") from None
+        if wrong := contradictions(self._client):
+            raise BadClientSettings(f"kafka.client: {'; '.join(wrong)}")
+        if not self._client:
+            return
+        # Only librdkafka knows all properties. Without an address its clients connect to nobody.
+        as_writer = properties.writer(linger_ms=0.0, report_offsets=True, retries=True)
+        as_member = {**properties.MEMBER, "group.id": "unused"}
+        try:
+            Producer({**as_writer, **self._client, "logger": properties.LOG})
+            Consumer({**as_member, **self._client, "logger": properties.LOG})
+        except (KafkaException, TypeError, ValueError) as error:
+            what = error.args[0].str() if isinstance(error, KafkaException) else error
+            raise BadClientSettings(
+                f"kafka.client: {what}; correct or remove it (librdkafka's CONFIGURATION.md lists "
+                "all properties)"
+            ) from error
 
     def _make_admin(self) -> AdminClient:
         return AdminClient(self._properties({}))

@@ -58,6 +58,19 @@ def test_error_is_one_line_on_stderr_without_traceback(
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("wrong", ['root = "data/run"', 'client = { acks = "0" }'])
+def test_every_command_refuses_a_configuration_alike(line: CommandLine, wrong: str) -> None:
+    text = line.config_file.read_text()
+    right = 'root = "file:///unused"' if "root" in wrong else 'bootstrap = "unused:9092"'
+    more = "" if "root" in wrong else f"{right}\n"
+    line.config_file.write_text(text.replace(right, f"{more}{wrong}"))
+    said = {line.run(*command).stderr for command in COMMANDS}
+    assert len(said) == 1
+    (message,) = said
+    assert message.startswith(f"rollstream: {line.config_file}: ")
+    assert "is no local folder" in message or "before every replica has it" in message
+
+
 def test_topics_create_creates_missing_topics_once(line: CommandLine) -> None:
     names = [spec.name for spec in specs_of(line.config)]
     first = line.run("topics", "create", "--json")
