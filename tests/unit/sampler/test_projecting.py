@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -47,13 +46,16 @@ class StuckWorld(LocalWorld):
 
     def fill(self) -> tuple[SamplerApi, Batch]:
         """The sampler, and the batch that waits last."""
-        self.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(LAST + 3)))
+        self.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(LAST + 5)))
         sampler = self.open()
         sampler.resume(None)
         sampler.next_batch(0, 1, timeout_s=WAIT_S)
         assert self.blobs.stuck.wait(WAIT_S)
         batches = [sampler.next_batch(step, 1, timeout_s=WAIT_S) for step in range(1, LAST + 1)]
         return sampler, batches[-1]
+
+    def written(self, step: int) -> bool:
+        return self.store.info(batch_path(self.name, 1, step)) is not None
 
     def check(self, step: int) -> FileCheck:
         return check_from_files(self.name, step, config=self.config, store=self.store)
@@ -68,34 +70,44 @@ def world() -> Iterator[StuckWorld]:
 
 
 @pytest.mark.proves("F2")
-def test_a_replacement_that_finds_the_queue_full_is_written_after_what_it_replaces(
+def test_a_replacement_while_the_disk_hangs_is_written_after_what_it_replaces(
     world: StuckWorld,
 ) -> None:
     sampler, batch = world.fill()
-    with ThreadPoolExecutor(1) as pool:
-        replaced = pool.submit(sampler.replace, batch, [0], "tried", timeout_s=WAIT_S)
-        wait([replaced], timeout=0.5)  # Who goes past the queue is done by then.
-        world.blobs.free.set()
-        newest = replaced.result(WAIT_S)
+    newest = sampler.replace(batch, [0], "tried", timeout_s=WAIT_S)
+    world.blobs.free.set()
     world.restart()
     assert world.check(LAST).recorded == newest.digest != batch.digest
     assert world.check(LAST).same
 
 
 @pytest.mark.proves("F2")
-def test_a_replacement_that_a_hung_disk_did_not_take_is_written_by_the_next_owner(
-    world: StuckWorld, monkeypatch: pytest.MonkeyPatch
+def test_no_call_waits_for_a_hung_disk_and_what_did_not_fit_is_written_with_a_later_decision(
+    world: StuckWorld,
 ) -> None:
-    monkeypatch.setattr(projecting, "QUEUE_WAIT_S", 0.01)
-    sampler, batch = world.fill()
+    sampler, _ = world.fill()
+    for step in (LAST + 1, LAST + 2):  # The disk hangs until these have returned.
+        sampler.ack(sampler.next_batch(step, 1, timeout_s=WAIT_S))
+    world.blobs.free.set()
+    until(lambda: world.written(LAST))
+    assert not world.written(LAST + 1)
+    sampler.next_batch(LAST + 3, 1, timeout_s=WAIT_S)
+    world.restart()
+    assert all(world.check(step).same for step in range(LAST, LAST + 4))
+
+
+@pytest.mark.proves("F2")
+def test_what_a_hung_disk_did_not_take_is_written_by_the_next_owner(world: StuckWorld) -> None:
+    sampler, _ = world.fill()
+    batch = sampler.next_batch(LAST + 1, 1, timeout_s=WAIT_S)
     newest = sampler.replace(batch, [0], "tried", timeout_s=WAIT_S)
-    sampler.checkpointed(LAST)
+    sampler.checkpointed(LAST + 1)
     world.blobs.free.set()
     world.restart()
-    assert world.check(LAST - 1).same
-    world.open().checkpointed(LAST)
+    assert not world.written(LAST + 1)
+    world.open().checkpointed(LAST + 1)
     world.restart()
-    assert world.check(LAST).recorded == newest.digest != batch.digest
+    assert world.check(LAST + 1).recorded == newest.digest != batch.digest
 
 
 def test_closing_waits_for_a_hung_disk_only_so_long_and_loses_nothing(
@@ -105,5 +117,4 @@ def test_closing_waits_for_a_hung_disk_only_so_long_and_loses_nothing(
     world.fill()
     world.restart()
     world.blobs.free.set()
-    path = batch_path(world.name, 1, LAST)
-    until(lambda: world.store.info(path) is not None)
+    until(lambda: world.written(LAST))

@@ -1,16 +1,15 @@
-"""Writes decisions as JSON files under ``batches/``, in a thread, so that no trainer waits for it.
+"""Writes decisions as JSON files under ``batches/``, in a thread, so that no decision waits for it.
 
-The log is the truth: a file that is missing, or that holds an older decision, is written by the
-next owner, and writing one twice writes the same bytes.
+The log is the truth: a file that is missing, or that holds an older decision, is written later, and
+writing one twice writes the same bytes.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -21,60 +20,57 @@ from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
 
-PENDING_MAX = 64  # Decisions that wait for the disk; the caller waits to hand in another.
-QUEUE_WAIT_S = 10.0  # The longest that a caller waits for that.
+PENDING_MAX = 1_024  # Steps whose decision waits for the disk: more than a state holds by default.
 CLOSE_WAIT_S = 10.0
 _CHOSEN = ("environment", "generation", "partition", "offset", "index", "group_id", "digest")
 _log = logging.getLogger("rollstream.sampler")
 
 
-_Decision = tuple[ServedBatch, Sequence[KnownGroup | None]]
+class _Decision(NamedTuple):
+    batch: ServedBatch
+    groups: Sequence[KnownGroup | None]
+    check: bool  # Whether the file may hold it already.
 
 
 class Projector:
-    """Writes decisions in the order in which they were handed in, so that of a step's decisions the
-    newest stays. Those that the disk does not take in time are left to the next owner.
+    """Writes decisions in a thread of its own: who hands one in never waits for the disk.
+
+    Of a step's decisions the newest stays. What does not fit into the queue is handed in again with
+    a later decision, once the disk has written all that waited, or by the next owner.
     """
 
     def __init__(self, blobs: Blobs, sampler: str) -> None:
         self._blobs = blobs
         self._sampler = sampler
-        # A semaphore bounds the queue, so that the None that ends it can always be put.
-        self._capacity = threading.Semaphore(PENDING_MAX)
-        self._pending: queue.SimpleQueue[_Decision | None] = queue.SimpleQueue()
+        # Guards the queue, and is notified of a change; nobody holds it while the disk works.
+        self._changed = threading.Condition()
+        self._pending: dict[
+            str, _Decision
+        ] = {}  # By path: a newer decision takes the older's turn.
+        self._missed: set[int] = set()  # Steps that are held, whose decision did not fit.
+        self._closed = False
         self._thread: threading.Thread | None = None
 
-    def project(self, batch: ServedBatch, state: SamplerState) -> bool:
-        """Hands in a decision that was confirmed; returns whether the queue took it in time."""
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, name="rollstream-batches", daemon=True
-            )
-            self._thread.start()
-        taken = self._capacity.acquire(timeout=QUEUE_WAIT_S)
-        if taken:
-            self._pending.put((batch, list(map(state.group, batch.groups))))
-        else:
-            _log.warning(
-                "%s is not written: the store took none of %d others for %.0f s; the next start "
-                "writes it",
-                self._path(batch),
-                PENDING_MAX,
-                QUEUE_WAIT_S,
-            )
-        return taken
+    def project(self, batch: ServedBatch, state: SamplerState) -> None:
+        """Hands in a decision that was confirmed."""
+        if self._missed and not self._pending:
+            missed = [batch for step, batch in state.batches.items() if step in self._missed]
+            self._missed.clear()
+            self._hand_in([_decision(each, state, check=False) for each in missed], state)
+        self._hand_in([_decision(batch, state, check=False)], state)
 
     def project_missing(self, state: SamplerState) -> None:
         """Hands in every decision that an earlier owner may have left unwritten."""
-        for batch in state.batches.values():
-            if not (batch.final and self._is_written(batch)) and not self.project(batch, state):
-                return  # Nor would the queue take the rest.
+        held = [_decision(batch, state, check=batch.final) for batch in state.batches.values()]
+        self._hand_in(held, state)
 
     def close(self) -> None:
         """Waits until all is written, or ``CLOSE_WAIT_S``."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
         if self._thread is None:
             return
-        self._pending.put(None)
         self._thread.join(CLOSE_WAIT_S)
         if self._thread.is_alive():
             _log.warning(
@@ -85,9 +81,49 @@ class Projector:
             )
         self._thread = None
 
-    def _is_written(self, batch: ServedBatch) -> bool:
+    def _hand_in(self, decisions: Sequence[_Decision], state: SamplerState) -> None:
+        missed = set()
+        with self._changed:
+            for decision in decisions:
+                path = self._path(decision.batch)
+                if path in self._pending or len(self._pending) < PENDING_MAX:
+                    self._pending[path] = decision
+                else:
+                    missed.add(decision.batch.event.step)
+            self._changed.notify()
+        if missed:
+            if not self._missed:
+                _log.warning(
+                    "decisions of sampler %r from step %d on are not written yet: %d others wait "
+                    "for the disk; a decision after these, or the next start, writes them",
+                    self._sampler,
+                    min(missed),
+                    PENDING_MAX,
+                )
+            self._missed = (self._missed | missed) & state.batches.keys()
+        if self._pending and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(
+                target=self._run, name="rollstream-batches", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending or self._closed)
+                if not self._pending:
+                    return
+                path = next(iter(self._pending))
+                decision = self._pending.pop(path)
+            try:
+                if not (decision.check and self._is_written(path, decision.batch)):
+                    content = projection(self._sampler, decision.batch, decision.groups)
+                    self._blobs.replace(path, content)
+            except StoreError as error:
+                _log.warning("%s was not written; the next start writes it: %s", path, error)
+
+    def _is_written(self, path: str, batch: ServedBatch) -> bool:
         """Whether the file holds the newest decision of the batch."""
-        path = self._path(batch)
         if not batch.replacements:
             return self._blobs.info(path) is not None
         try:
@@ -95,17 +131,12 @@ class Projector:
         except BlobMissing:
             return False
 
-    def _run(self) -> None:
-        while (decision := self._pending.get()) is not None:
-            self._capacity.release()
-            path = self._path(decision[0])
-            try:
-                self._blobs.replace(path, projection(self._sampler, *decision))
-            except StoreError as error:
-                _log.warning("%s was not written; the next start writes it: %s", path, error)
-
     def _path(self, batch: ServedBatch) -> str:
         return batch_path(self._sampler, batch.event.trainer_epoch, batch.event.step)
+
+
+def _decision(batch: ServedBatch, state: SamplerState, *, check: bool) -> _Decision:
+    return _Decision(batch, list(map(state.group, batch.groups)), check)
 
 
 def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | None]) -> bytes:
