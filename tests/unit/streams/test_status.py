@@ -78,7 +78,7 @@ class Logs:
     def measure(self, *environments: str) -> Figures:
         config = RollstreamConfig(
             kafka=KafkaConfig(bootstrap="memory", namespace=LAYOUT.namespace),
-            store=StoreConfig(root="/nowhere"),
+            store=StoreConfig(root="file:///nowhere"),
             environments=dict.fromkeys(("math", *environments), EnvironmentConfig(partitions=1)),
             samplers={
                 "t": SamplerConfig(environments=("math",), max_policy_lag=self.max_policy_lag)

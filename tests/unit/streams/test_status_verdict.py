@@ -23,7 +23,7 @@ from rollstream.streams.status import (
 
 CONFIG = RollstreamConfig(
     kafka=KafkaConfig(bootstrap="nobody:9092"),
-    store=StoreConfig(root="/nowhere"),
+    store=StoreConfig(root="file:///nowhere"),
     environments={"math": EnvironmentConfig(seal_timeout_s=50.0, expire_after_s=100.0)},
     samplers={"t": SamplerConfig(environments=("math",), max_open_batches=3)},
 )
