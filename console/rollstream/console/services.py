@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import typer
@@ -34,6 +35,16 @@ class Services:
     store: Callable[[RollstreamConfig], Blobs] = lambda config: open_store(config.store.root)
     clock: Clock = field(default_factory=SystemClock)
     stopping: Callable[[], threading.Event] = stop_on_signals
+
+    @contextmanager
+    def connected(
+        self, config: RollstreamConfig, timeout_s: float | None = None
+    ) -> Iterator[Broker]:
+        """The broker, once it answers, within ``timeout_s`` (``kafka.timeout_s``); where it is
+        known that it cannot, ``BrokerUnavailable`` at once, which says why."""
+        with self.broker(config) as broker:
+            broker.admin().reach(config.kafka.timeout_s if timeout_s is None else timeout_s)
+            yield broker
 
 
 def services_of(context: typer.Context) -> Services:

@@ -168,8 +168,39 @@ class TopicSpec(NamedTuple):
     config: Mapping[str, str]
 
 
+class GroupMembers(NamedTuple):
+    """Who is in a consumer group now, as the group itself has it.
+
+    Attributes:
+        owners: which member each assigned partition is with, by the member's id.
+        members: how many there are.
+        settled: False while partitions change hands, when some may be with nobody.
+    """
+
+    owners: Mapping[TopicPartition, str]
+    members: int
+    settled: bool
+
+
 class Admin(Protocol):
-    """Topics. ``replication`` is the broker's default."""
+    """Topics and groups. ``replication`` is the broker's default."""
+
+    def reach(self, timeout_s: float) -> None:
+        """Returns once a broker answers.
+
+        Raises:
+            BrokerUnavailable: none can be reached, or none answers, at once where that is known;
+                the message tells refused, not resolved and silent apart. NotAuthorised.
+        """
+
+    def group(self, name: str, timeout_s: float) -> GroupMembers:
+        """Asks a consumer group for its members; one that nobody ever joined has none.
+
+        A member that died is in it until its session has timed out (10 s).
+
+        Raises:
+            BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
+        """
 
     def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
         """Returns those of ``names`` that exist, with their effective configuration."""

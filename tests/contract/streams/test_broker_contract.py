@@ -354,3 +354,18 @@ def test_a_topic_that_exists_is_left_as_it_is(world: World) -> None:
     admin.create([TopicSpec(name, 5, {"retention.ms": "2000000"})], TIMEOUT_S)
     found = admin.describe([name], TIMEOUT_S)[name]
     assert (found.partitions, found.config["retention.ms"]) == (2, "1000000")
+
+
+def test_group_says_who_has_which_partition_until_they_leave(world: World) -> None:
+    topic, broker = world.topic(partitions=2), world.broker()
+    admin = broker.admin()
+    admin.reach(TIMEOUT_S)
+    assert admin.group(topic, TIMEOUT_S) == ({}, 0, True)
+    member = broker.group_reader(topic, [topic], on_revoked=lambda _: None)
+    both = {TopicPartition(topic, 0), TopicPartition(topic, 1)}
+    until(lambda: member.assigned() == both, lambda: member.poll(1, 0.05))
+    until(lambda: admin.group(topic, TIMEOUT_S).settled, lambda: member.poll(1, 0.05))
+    owners, members, _ = admin.group(topic, TIMEOUT_S)
+    assert (set(owners), len(set(owners.values())), members) == (both, 1, 1)
+    member.close()
+    until(lambda: admin.group(topic, TIMEOUT_S) == ({}, 0, True))

@@ -9,8 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from harness.brokers import TIMEOUT_S, KafkaWorld, until
+from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Delivery, GroupReader, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, BufferFull, DeliveryUnknown
+from rollstream.streams.errors import (
+    BrokerUnavailable,
+    BufferFull,
+    DeliveryUnknown,
+)
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.kafka.properties import QUEUED_KIB_MAX
 
@@ -51,12 +56,50 @@ def test_questions_to_a_broker_that_is_away_end_at_their_deadline(nobody: str) -
     broker.close()
 
 
+def refused() -> str:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.proves("F17")
+@pytest.mark.parametrize(
+    ("address", "cause"),
+    [
+        (refused(), r"refused; does Kafka run there\?"),
+        ("no-such-host.invalid:9092", "correct the host in `kafka.bootstrap`"),
+    ],
+)
+def test_broker_that_refuses_or_is_not_resolved_is_known_long_before_the_deadline(
+    address: str, cause: str
+) -> None:
+    patience = Deadline(1000 * TIMEOUT_S)
+    with pytest.raises(BrokerUnavailable, match=cause):
+        KafkaBroker(address).admin().reach(patience.timeout_s)
+    assert patience.left_s() > 900 * TIMEOUT_S
+
+
+@pytest.mark.proves("F17")
+def test_broker_that_takes_connections_and_says_nothing_is_told_apart(nobody: str) -> None:
+    with pytest.raises(BrokerUnavailable, match=rf"{nobody} does not answer within 0\.3 s"):
+        KafkaBroker(nobody).admin().reach(0.3)
+
+
+@pytest.mark.proves("F17")
+def test_client_whose_broker_cannot_be_reached_says_so_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    address = refused()
+    reader = KafkaBroker(address).reader({TopicPartition("topic", 0): 0})
+    sentence = f"Kafka at {address} cannot be reached"
+    until(lambda: sentence in caplog.text, lambda: reader.poll(1, 0.1))
+    reader.close()
+
+
 def test_the_client_is_silent_unless_somebody_listens(
     nobody: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        refused = f"127.0.0.1:{server.getsockname()[1]}"
-    writer = KafkaBroker(refused).writer()
+    writer = KafkaBroker(refused()).writer()
     writer.append("topic", b"x")
     with caplog.at_level(logging.DEBUG, "rollstream.kafka"):
         until(lambda: bool(caplog.records), lambda: writer.poll(0.1))

@@ -35,7 +35,7 @@ def audit(
     It holds where entries = pending + sealed + settled and no file differs; else exit code 1.
     """
     services, settings = services_of(context), load_config(config)
-    with services.broker(settings) as broker:
+    with services.connected(settings, timeout_s) as broker:
         report = run_audit(
             settings,
             broker=broker,

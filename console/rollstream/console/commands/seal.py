@@ -31,7 +31,7 @@ def seal(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     keep_memory_warm()
     stopping = services.stopping()
-    with services.broker(settings) as broker:
+    with services.connected(settings) as broker:
         store = services.store(settings)
         sealer = Sealer(settings, broker=broker, store=store, clock=services.clock, owner=name)
         _log.info("sealing %s from %s", ", ".join(settings.environments), settings.kafka.bootstrap)

@@ -36,7 +36,7 @@ def status(
 ) -> None:
     """Shows how far each stage is, and the first one that is stuck with the likely reason."""
     services, settings = services_of(context), load_config(config)
-    with services.broker(settings) as broker:
+    with services.connected(settings, timeout_s) as broker:
         figures = measure(broker, settings, Deadline(timeout_s, services.clock))
     verdict = first_stuck(figures, settings)
     if as_json:

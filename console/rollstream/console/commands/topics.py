@@ -22,7 +22,7 @@ def create(
     """Creates the topics that are missing. Existing ones stay as they are."""
     services, settings = services_of(context), load_config(config)
     specs = specs_of(settings)
-    with services.broker(settings) as broker:
+    with services.connected(settings, timeout_s) as broker:
         created = create_topics(broker.admin(), specs, timeout_s)
     if as_json:
         typer.echo(json.dumps(created, indent=2))
@@ -41,7 +41,7 @@ def check(
     """Lists what differs from the configuration and what to do. Exit code 1 where anything does."""
     services, settings = services_of(context), load_config(config)
     specs = specs_of(settings)
-    with services.broker(settings) as broker:
+    with services.connected(settings, timeout_s) as broker:
         found = check_topics(broker.admin(), specs, timeout_s)
     if as_json:
         typer.echo(json.dumps([difference._asdict() for difference in found], indent=2))

@@ -3,6 +3,7 @@
 - ``broker``      ``KafkaBroker``
 - ``properties``  what librdkafka is configured with, and its log without repeated lines
 - ``answers``     pure: librdkafka's errors as the types of ``streams.errors``
+- ``faults``      which broker cannot be reached, and why, as librdkafka's callbacks say
 - ``writer``      ``KafkaWriter``
 - ``reader``      ``KafkaReader``: named partitions
 - ``member``      ``KafkaGroupReader``: a member of a consumer group

@@ -1,11 +1,11 @@
-"""Topics of Kafka."""
+"""Topics and consumer groups of Kafka."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import cache
+from functools import cache, partial
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
@@ -14,19 +14,90 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import TopicSpec
+from rollstream.streams.broker import GroupMembers, TopicPartition, TopicSpec
 from rollstream.streams.errors import BrokerUnavailable
-from rollstream.streams.kafka.answers import request
+from rollstream.streams.kafka.answers import as_request_error, request
+from rollstream.streams.kafka.faults import Faults, sentence_of
 
 _ASK_AGAIN_S = 0.05
+_REBALANCING = (
+    ConsumerGroupState.PREPARING_REBALANCING,
+    ConsumerGroupState.COMPLETING_REBALANCING,
+)
+# Its coordinator moves, or has just started: it is there a moment later.
+_NO_COORDINATOR = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
+# A name may have several addresses, of which librdkafka tries the next after its first back-off.
+_CERTAIN_AFTER_S = 1.0
+_LOOK_EVERY_S = 0.1
+NO_ANSWER_S = 10.0  # A broker that takes a connection and says nothing for so long is none.
 
 
 class KafkaAdmin:
     """An ``Admin``."""
 
-    def __init__(self, make: Callable[[], AdminClient], bootstrap: str) -> None:
-        self._client = cache(make)  # Made by the first call.
+    def __init__(
+        self, make: Callable[[Callable[[KafkaError], None]], AdminClient], bootstrap: str
+    ) -> None:
+        self._faults = Faults()
+        self._client = cache(partial(make, self._faults.note))  # Made by the first call.
         self._bootstrap = bootstrap
+
+    def reach(self, timeout_s: float) -> None:
+        silent = Deadline(min(timeout_s, NO_ANSWER_S))
+        certain = Deadline(_CERTAIN_AFTER_S)
+        where = f"Kafka at {self._bootstrap}"
+        while True:
+            try:
+                self._client().list_topics(timeout=silent.slice_s(_LOOK_EVERY_S))
+            except KafkaException as failure:
+                self._client().poll(0)  # Runs the error callback.
+                cause = self._faults.cause()
+                if cause is not None and cause.code() == KafkaError._AUTHENTICATION:
+                    raise as_request_error(cause, where) from failure
+                if cause is not None and certain.passed():
+                    raise BrokerUnavailable(
+                        f"{where} cannot be reached: {sentence_of(cause)}"
+                    ) from failure
+                error = as_request_error(failure.args[0], where)
+                if not isinstance(error, BrokerUnavailable):
+                    raise error from failure
+                if silent.passed():
+                    raise BrokerUnavailable(
+                        f"{where} does not answer within {silent.timeout_s:g} s; is what listens "
+                        "there Kafka, does a firewall drop packets, or does it want TLS or SASL "
+                        "(under kafka.client)?"
+                    ) from failure
+            else:
+                return
+
+    def group(self, name: str, timeout_s: float) -> GroupMembers:
+        deadline = Deadline(timeout_s)
+        while True:
+            answer = self._client().describe_consumer_groups(
+                [name], request_timeout=deadline.left_s()
+            )
+            with request(f"group {name}", timeout_s):
+                try:
+                    found = answer[name].result(deadline.left_s())
+                except KafkaException as error:
+                    code = error.args[0].code()
+                    if code == KafkaError.GROUP_ID_NOT_FOUND:
+                        return GroupMembers({}, 0, True)
+                    if code not in _NO_COORDINATOR or deadline.passed():
+                        raise
+                else:
+                    break
+            deadline.wait(_ASK_AGAIN_S)
+        owners = {
+            TopicPartition(held.topic, held.partition): member.member_id
+            for member in found.members
+            for held in member.assignment.topic_partitions
+        }
+        return GroupMembers(owners, len(found.members), found.state not in _REBALANCING)
 
     def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
         deadline = Deadline(timeout_s)

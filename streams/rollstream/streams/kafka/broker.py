@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from rollstream.runtime.addresses import check_bootstrap
@@ -16,6 +16,7 @@ from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import BadClientSettings
 from rollstream.streams.kafka import properties
 from rollstream.streams.kafka.admin import KafkaAdmin
+from rollstream.streams.kafka.faults import OutageLog
 from rollstream.streams.kafka.member import KafkaGroupReader
 from rollstream.streams.kafka.reader import KafkaReader
 from rollstream.streams.kafka.writer import KafkaWriter
@@ -37,6 +38,7 @@ class KafkaBroker(Broker):
         self._bootstrap = bootstrap
         self._client = dict(client or {})
         self._check()
+        self._outages = OutageLog(bootstrap)
         self._readers: weakref.WeakSet[KafkaReader] = weakref.WeakSet()
         self._writers: weakref.WeakSet[KafkaWriter] = weakref.WeakSet()
 
@@ -105,9 +107,13 @@ class KafkaBroker(Broker):
                 "all properties)"
             ) from error
 
-    def _make_admin(self) -> AdminClient:
-        return AdminClient(self._properties({}))
+    def _make_admin(self, on_error: Callable[[KafkaError], None] | None = None) -> AdminClient:
+        return AdminClient(self._properties({"error_cb": on_error or self._outages.note}))
 
     def _properties(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        common = {"bootstrap.servers": self._bootstrap, "logger": properties.LOG}
+        common = {
+            "bootstrap.servers": self._bootstrap,
+            "logger": properties.LOG,
+            "error_cb": self._outages.note,
+        }
         return {**common, **wanted, **self._client}

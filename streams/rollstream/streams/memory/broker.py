@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from rollstream.runtime.clock import Clock
-from rollstream.streams.broker import Broker, TopicPartition, TopicSpec
+from rollstream.streams.broker import Broker, GroupMembers, TopicPartition, TopicSpec
 from rollstream.streams.memory.logs import MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.memory.reader import MemoryReader
@@ -62,6 +62,13 @@ class MemoryAdmin:
 
     def __init__(self, logs: MemoryLogs) -> None:
         self._logs = logs
+
+    def reach(self, timeout_s: float) -> None:
+        pass
+
+    def group(self, name: str, timeout_s: float) -> GroupMembers:
+        with self._logs.lock:
+            return self._logs.group(name).describe()
 
     def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
         topics = self._logs.topics()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rollstream.streams.broker import Committed, TopicPartition
+from rollstream.streams.broker import Committed, GroupMembers, TopicPartition
 
 
 class MemoryGroup:
@@ -36,6 +36,12 @@ class MemoryGroup:
             return
         self._holders = {tp: held for tp, held in self._holders.items() if held != member}
         self.balance(counts)
+
+    def describe(self) -> GroupMembers:
+        """Who is in it, and which partition each has."""
+        owners = {tp: f"{self.name}-{member}" for tp, member in self._holders.items()}
+        settled = all(self._holders.get(tp) == member for tp, member in self._targets.items())
+        return GroupMembers(owners, len(self._members), settled)
 
     def knows(self, member: int) -> bool:
         return member in self._members

@@ -1,0 +1,83 @@
+"""What librdkafka's error callbacks say of the way to the brokers."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+
+from confluent_kafka import KafkaError
+
+from rollstream.runtime.clock import Clock, SystemClock
+
+SAY_EVERY_S = 60.0  # How often an outage that goes on is logged again.
+# librdkafka repeats an error that stays the same only each 30 s: one that it did not repeat within
+# this time has ended.
+OVER_AFTER_S = 45.0
+_CAUSES = frozenset(
+    (KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._AUTHENTICATION, KafkaError._SSL)
+)
+_STATE = re.compile(r" \(after \d+ms .*?\)$")
+_log = logging.getLogger("rollstream.wait")
+
+
+class Faults:
+    """The errors of clients, of which any thread may tell.
+
+    No broker can be reached where librdkafka says that all are down and then fails to connect
+    again: all are "down" too when the broker closed connections that were idle, which hurts nobody.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._down_s = self._failed_s = -math.inf
+        self._failure: KafkaError | None = None
+
+    def note(self, error: KafkaError) -> None:
+        """An ``error_cb`` of librdkafka, which runs in the polls of its client."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._down_s = self._clock.monotonic_s()
+        elif error.code() in _CAUSES:
+            self._failure, self._failed_s = error, self._clock.monotonic_s()
+
+    def cause(self) -> KafkaError | None:
+        """Why no broker can be reached; None: as far as is known, one can."""
+        over_s = self._clock.monotonic_s() - OVER_AFTER_S
+        return self._failure if min(self._down_s, self._failed_s) > over_s else None
+
+
+class OutageLog(Faults):
+    """Logs an outage once it is known, and each minute for as long as it lasts, so that nothing
+    that waits for the brokers waits without a word.
+
+    Args:
+        bootstrap: where the brokers are, for people.
+    """
+
+    def __init__(self, bootstrap: str, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self._bootstrap = bootstrap
+        self._said_s = -math.inf
+
+    def note(self, error: KafkaError) -> None:
+        super().note(error)
+        cause = self.cause()
+        now_s = self._clock.monotonic_s()
+        if cause is None or now_s - self._said_s < SAY_EVERY_S:
+            return
+        self._said_s = now_s
+        _log.warning(
+            "Kafka at %s cannot be reached: %s; what needs it waits, and connecting is tried again",
+            self._bootstrap,
+            sentence_of(cause),
+        )
+
+
+def sentence_of(error: KafkaError) -> str:
+    """What librdkafka says, without its timings; and what a person can do."""
+    text = _STATE.sub("", error.str())
+    if error.code() == KafkaError._RESOLVE:
+        return f"{text}; correct the host in `kafka.bootstrap`, or what the brokers advertise"
+    if "refused" in text:
+        return f"{text}; does Kafka run there?"
+    return text

@@ -1,0 +1,61 @@
+"""When no broker can be reached, by librdkafka's error callbacks."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError
+
+from rollstream.runtime.clock import ManualClock
+from rollstream.streams.kafka.faults import (
+    OVER_AFTER_S,
+    SAY_EVERY_S,
+    Faults,
+    OutageLog,
+    sentence_of,
+)
+
+ALL_DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
+REFUSED = KafkaError(
+    KafkaError._TRANSPORT,
+    "kafka:9092/1: Connect to ipv4#10.0.0.7:9092 failed: Connection refused "
+    "(after 3ms in state CONNECT, 2 identical error(s) suppressed)",
+)
+
+
+@pytest.mark.parametrize("errors", [[ALL_DOWN], [REFUSED]], ids=["idle", "one of several"])
+def test_one_sign_alone_is_no_outage(errors: list[KafkaError]) -> None:
+    faults = Faults(ManualClock())
+    for error in errors:
+        faults.note(error)
+    assert faults.cause() is None
+
+
+def test_outage_is_over_when_the_error_does_not_come_again() -> None:
+    clock = ManualClock()
+    faults = Faults(clock)
+    faults.note(ALL_DOWN)
+    faults.note(REFUSED)
+    assert faults.cause() is REFUSED
+    clock.advance(OVER_AFTER_S)
+    assert faults.cause() is None
+
+
+def test_outage_is_logged_at_once_and_then_each_minute(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    log = OutageLog("kafka:9092", clock)
+    seen_s = []
+    for second in range(int(2 * SAY_EVERY_S) + 1):
+        before = len(caplog.records)
+        log.note(ALL_DOWN)
+        log.note(REFUSED)
+        if len(caplog.records) > before:
+            seen_s.append(second)
+        clock.advance(1.0)
+    assert seen_s == [0, SAY_EVERY_S, 2 * SAY_EVERY_S]
+    assert "Kafka at kafka:9092 cannot be reached: kafka:9092/1: Connect to" in caplog.text
+
+
+def test_sentence_tells_a_refusal_from_a_name_that_is_not_known() -> None:
+    assert sentence_of(REFUSED).endswith("Connection refused; does Kafka run there?")
+    unknown = KafkaError(KafkaError._RESOLVE, "kafka:9092/bootstrap: Failed to resolve 'kafka'")
+    assert "correct the host in `kafka.bootstrap`" in sentence_of(unknown)
