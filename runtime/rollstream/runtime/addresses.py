@@ -15,10 +15,10 @@ def check_bootstrap(bootstrap: str) -> None:
     """``host:port``, several with commas, can name brokers; else ``ValueError``."""
     for address in bootstrap.split(","):
         found = _BROKER.fullmatch(address.strip())
-        if found is None or not 1 <= int(found["port"] or PORT_MAX) <= PORT_MAX:
+        if found is None or int(found["port"] or 0) > PORT_MAX:
             raise ValueError(
                 f"{address.strip()!r} in {bootstrap!r} is no broker's address; write host:port, "
-                f"with a port from 1 to {PORT_MAX}, for example localhost:9092"
+                f"with a port up to {PORT_MAX}, for example localhost:9092"
             )
 
 

@@ -40,7 +40,7 @@ class RolloutMetadata:
     weight_step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RolloutRecord:
     """One rollout segment; the fields are those of ``rollstream.schemas.fields``.
 
@@ -96,13 +96,23 @@ class RolloutRecord:
     attachments: Mapping[str, bytes] = field(default_factory=dict)
     messages: tuple[Mapping[str, Any], ...] = ()
 
+    def __repr__(self) -> str:
+        """One line, however long the rollout is."""
+        segment = f", segment {self.segment_idx}" if self.segment_idx else ""
+        return (
+            f"RolloutRecord({self.rollout_uid!r}{segment} of {self.environment}/"
+            f"{self.example_id!r}: policy {self.policy_version!r}, tokens "
+            f"{len(self.prompt_tokens):,} + {len(self.output_tokens):,}, reward {self.reward}, "
+            f"{self.stop_reason})"
+        )
+
     @property
     def rollout_metadata(self) -> RolloutMetadata:
         """Who made it, when, and with which weights."""
         return RolloutMetadata(self.worker_id, self.created_ts / 1e6, self.weight_step)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RolloutGroup:
     """A sealed group.
 
@@ -120,6 +130,13 @@ class RolloutGroup:
     rollouts: tuple[RolloutRecord, ...]
     sealed_ts: int
     metadata: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        """One line, however many rollouts it has."""
+        return (
+            f"RolloutGroup({self.id!r} of {self.environment}/{self.example_id!r}: policy "
+            f"{self.policy_version!r}, rollouts {len(self.rollouts):,})"
+        )
 
     @classmethod
     def of(cls, group_id: str, rollouts: Sequence[RolloutRecord], sealed_ts: int) -> Self:
@@ -143,13 +160,17 @@ class RolloutGroup:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SampledBatch:
     """Which groups make a batch; ``ts``: when it was decided, microseconds since 1970, UTC."""
 
     batch_id: str
     group_ids: tuple[str, ...]
     ts: int
+
+    def __repr__(self) -> str:
+        """One line, however many groups it has."""
+        return f"SampledBatch({self.batch_id!r}: groups {len(self.group_ids):,}, ts {self.ts})"
 
 
 def records_from(columns: Columns) -> list[RolloutRecord]:

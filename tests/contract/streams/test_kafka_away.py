@@ -73,10 +73,10 @@ def refused() -> str:
 def test_broker_that_refuses_or_is_not_resolved_is_known_long_before_the_deadline(
     address: str, cause: str
 ) -> None:
-    patience = Deadline(1000 * TIMEOUT_S)
+    long = Deadline(1000 * TIMEOUT_S)
     with pytest.raises(BrokerUnavailable, match=cause):
-        KafkaBroker(address).admin().reach(patience.timeout_s)
-    assert patience.left_s() > 900 * TIMEOUT_S
+        KafkaBroker(address).admin().reach(long.timeout_s)
+    assert long.left_s() > 900 * TIMEOUT_S
 
 
 @pytest.mark.proves("F17")

@@ -339,3 +339,11 @@ def test_shares_cover_every_slot_once_and_differ_by_one_at_most(groups: int, siz
     shares = [share(groups, rank, size) for rank in range(size)]
     assert sorted(slot for slots in shares for slot in slots) == list(range(groups))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_repr_of_a_batch_is_one_line_however_large_it_is() -> None:
+    batch = batch_of([GroupSpec(prompt=2, output=3)] * 300)
+    assert repr(batch) == (
+        "Batch(step 3: groups 300, rows 600, tokens 3,000, mean reward 0.5, of math)"
+    )
+    assert repr(batch.padded(8, pad_id=0)) == "Padded(rows 600, length 8, outputs from column 0)"

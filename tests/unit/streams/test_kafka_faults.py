@@ -26,15 +26,15 @@ REFUSED = KafkaError(
 def test_one_sign_alone_is_no_outage(errors: list[KafkaError]) -> None:
     faults = Faults(ManualClock())
     for error in errors:
-        faults.note(error)
+        faults.record(error)
     assert faults.cause() is None
 
 
 def test_outage_is_over_when_the_error_does_not_come_again() -> None:
     clock = ManualClock()
     faults = Faults(clock)
-    faults.note(ALL_DOWN)
-    faults.note(REFUSED)
+    faults.record(ALL_DOWN)
+    faults.record(REFUSED)
     assert faults.cause() is REFUSED
     clock.advance(OVER_AFTER_S)
     assert faults.cause() is None
@@ -46,8 +46,8 @@ def test_outage_is_logged_at_once_and_then_each_minute(caplog: pytest.LogCapture
     seen_s = []
     for second in range(int(2 * SAY_EVERY_S) + 1):
         before = len(caplog.records)
-        log.note(ALL_DOWN)
-        log.note(REFUSED)
+        log.record(ALL_DOWN)
+        log.record(REFUSED)
         if len(caplog.records) > before:
             seen_s.append(second)
         clock.advance(1.0)

@@ -16,7 +16,7 @@ from rollstream.streams.folds.sampler.served import DROPPED
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Progress:
     """What became of examples: what a data loader needs to resume.
 
@@ -41,6 +41,21 @@ class Progress:
     ready: Mapping[str, int]
     next_step: int
     final_step: int | None
+
+    def __repr__(self) -> str:
+        """A line, and one for each environment: groups, and of how many examples."""
+        ends = ("trained", "failed", "filtered", "dropped", "handed_out")
+        environments = sorted({name for end in ends for name in getattr(self, end)} | {*self.ready})
+        lines = [f"Progress(next step {self.next_step}, final step {self.final_step})"]
+        for name in environments:
+            counts = {end: getattr(self, end).get(name, {}) for end in ends}
+            shown = [
+                f"{end.replace('_', ' ')} {sum(examples.values()):,} ({len(examples):,} examples)"
+                for end, examples in counts.items()
+                if examples
+            ]
+            lines.append(f"  {name}: {', '.join([*shown, f'ready {self.ready.get(name, 0):,}'])}")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)

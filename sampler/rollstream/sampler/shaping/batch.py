@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
@@ -19,7 +19,7 @@ PaddedLayout = Literal["sequence", "prompt_response"]
 TRUNCATED = "length"  # The stop reason of a rollout that ran into its limit.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Padded:
     """Rectangles over the rollouts of a batch; ``length`` is the width.
 
@@ -41,8 +41,13 @@ class Padded:
     logprobs: NDArray[np.float32]
     prompt_width: int
 
+    def __repr__(self) -> str:
+        """One line."""
+        rows, length = self.tokens.shape
+        return f"Padded(rows {rows:,}, length {length:,}, outputs from column {self.prompt_width})"
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class Batch:
     """The rollouts of one step, or a data-parallel rank's share of them.
 
@@ -119,7 +124,17 @@ class Batch:
     policy_step: int
     groups_ready: int
     waited_s: float
-    read_group: GroupReader | None = field(repr=False)
+    read_group: GroupReader | None
+
+    def __repr__(self) -> str:
+        """One line, however large the batch is."""
+        share = f", rank {self.dp_rank} of {self.dp_size}" if self.dp_size > 1 else ""
+        environments = ", ".join(sorted(set(self.environments)))
+        rows = f", mean reward {self.rewards.mean():.4g}, of {environments}" if len(self) else ""
+        return (
+            f"Batch(step {self.step}{share}: groups {len(self.slots):,}, rows {len(self):,}, "
+            f"tokens {len(self.tokens):,}{rows})"
+        )
 
     def __len__(self) -> int:
         """The number of rows: of segments, not of trajectories."""

@@ -43,7 +43,7 @@ class KafkaAdmin:
         self, make: Callable[[Callable[[KafkaError], None]], AdminClient], bootstrap: str
     ) -> None:
         self._faults = Faults()
-        self._client = cache(partial(make, self._faults.note))  # Made by the first call.
+        self._client = cache(partial(make, self._faults.record))  # Made by the first call.
         self._bootstrap = bootstrap
 
     def reach(self, timeout_s: float) -> None:

@@ -108,12 +108,12 @@ class KafkaBroker(Broker):
             ) from error
 
     def _make_admin(self, on_error: Callable[[KafkaError], None] | None = None) -> AdminClient:
-        return AdminClient(self._properties({"error_cb": on_error or self._outages.note}))
+        return AdminClient(self._properties({"error_cb": on_error or self._outages.record}))
 
     def _properties(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         common = {
             "bootstrap.servers": self._bootstrap,
             "logger": properties.LOG,
-            "error_cb": self._outages.note,
+            "error_cb": self._outages.record,
         }
         return {**common, **wanted, **self._client}

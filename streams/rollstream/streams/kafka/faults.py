@@ -33,7 +33,7 @@ class Faults:
         self._down_s = self._failed_s = -math.inf
         self._failure: KafkaError | None = None
 
-    def note(self, error: KafkaError) -> None:
+    def record(self, error: KafkaError) -> None:
         """An ``error_cb`` of librdkafka, which runs in the polls of its client."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._down_s = self._clock.monotonic_s()
@@ -59,8 +59,8 @@ class OutageLog(Faults):
         self._bootstrap = bootstrap
         self._said_s = -math.inf
 
-    def note(self, error: KafkaError) -> None:
-        super().note(error)
+    def record(self, error: KafkaError) -> None:
+        super().record(error)
         cause = self.cause()
         now_s = self._clock.monotonic_s()
         if cause is None or now_s - self._said_s < SAY_EVERY_S:
