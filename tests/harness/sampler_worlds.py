@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -150,3 +151,10 @@ def kafka_world(bootstrap: str, folder: Path) -> LocalWorld:
     """A real broker and a real disk."""
     config = config_of(folder.as_uri(), new_name(), bootstrap=bootstrap)
     return LocalWorld(KafkaBroker(bootstrap), LocalBlobs(folder), config)
+
+
+def log_end(world: SamplerWorld) -> int:
+    """The next offset to be written to the sampler's decision log."""
+    log = Layout.of(world.config.kafka).sampler_log(world.name)
+    with closing(world.broker().reader({log: 0})) as reader:
+        return reader.bounds(log, TIMEOUT_S)[1]

@@ -4,11 +4,12 @@ Map:
 
 - ``deciding/``  the commands: what each decides, and what it returns (pure)
 - ``shaping/``   ``Batch``, and how it is joined from groups' rows (pure)
-- ``serving/``   executes commands: ``Sampler`` in process, ``SamplerClient`` over a Ray actor
+- ``serving/``   executes commands: ``Sampler`` in process, ``SamplerClient`` over a Ray actor;
+  ``SamplerView`` for who only looks
 - ``history/``   ``replay``: served batches recomputed
 - ``errors``     every error that a sampler raises
 
-``SamplerClient`` and ``AsyncSamplerClient`` load Ray when they are first named; ``Sampler`` never.
+``SamplerClient`` and ``AsyncSamplerClient`` load Ray when they are first named; the others never.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rollstream.runtime.extras import how_to_install
-from rollstream.sampler.deciding.queries import Progress, SamplerStats
+from rollstream.sampler.deciding.queries import BatchSummary, Progress, SamplerStats
 from rollstream.sampler.errors import (
     InvalidRequest,
     MissingExtra,
@@ -33,6 +34,7 @@ from rollstream.sampler.errors import (
 )
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.local import Sampler
+from rollstream.sampler.serving.view import SamplerView
 from rollstream.sampler.shaping.batch import Batch, Padded
 from rollstream.schemas.order import Policy
 from rollstream.streams.errors import Fenced
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncSamplerClient",
     "Batch",
+    "BatchSummary",
     "Fenced",
     "InvalidRequest",
     "MissingExtra",
@@ -59,6 +62,7 @@ __all__ = [
     "SamplerError",
     "SamplerStats",
     "SamplerUnavailable",
+    "SamplerView",
     "TooManyOpenBatches",
     "UnknownSampler",
     "UnknownStep",

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra, routed_experts
-from harness.ray_world import RayWorld
-from harness.sampler_worlds import LocalWorld, SamplerWorld, kafka_world, memory_world
+from harness.sampler_worlds import LocalWorld, SamplerWorld, log_end, memory_world
 from rollstream.sampler import (
     Batch,
     Fenced,
@@ -23,28 +20,8 @@ from rollstream.sampler import (
     TooManyOpenBatches,
     UnknownStep,
 )
-from rollstream.streams.topics.layout import Layout
 
 WAIT_S = 30.0
-
-
-@pytest.fixture(
-    params=[
-        "memory",
-        pytest.param("kafka", marks=pytest.mark.broker),
-        pytest.param("ray", marks=pytest.mark.broker),
-    ]
-)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SamplerWorld]:
-    made: SamplerWorld
-    if request.param == "memory":
-        made = memory_world()
-    elif request.param == "kafka":
-        made = kafka_world(request.getfixturevalue("kafka_bootstrap"), tmp_path)
-    else:
-        made = RayWorld(request.getfixturevalue("kafka_bootstrap"), tmp_path)
-    yield made
-    made.close()
 
 
 def specs(count: int, **fields: Any) -> list[GroupSpec]:
@@ -301,13 +278,6 @@ def test_a_client_joins_the_trainer_epoch_in_effect_at_its_first_call_that_decid
     assert early.trainer_epoch is None
     early.next_batch(0, 2, timeout_s=WAIT_S)
     assert early.trainer_epoch == trainer.trainer_epoch
-
-
-def log_end(world: SamplerWorld) -> int:
-    """The next offset to be written to the sampler's decision log."""
-    log = Layout.of(world.config.kafka).sampler_log(world.name)
-    with closing(world.broker().reader({log: 0})) as reader:
-        return reader.bounds(log, WAIT_S)[1]
 
 
 @pytest.mark.proves("F20")

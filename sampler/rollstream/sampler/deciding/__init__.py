@@ -3,7 +3,7 @@
 - ``command``       ``Command``: what all have in common; ``Reply``
 - ``batches``       ``NextBatch``, ``Replace``
 - ``trainer``       ``Ack``, ``MarkCheckpointed``, ``Resume``, ``PublishPolicy``
-- ``queries``       ``AskProgress``, ``AskStats``, ``ReadGroup``: they decide nothing
+- ``queries``       ``AskProgress``, ``AskStats``, ``AskBatches``, …: they decide and claim nothing
 - ``choose``        ``sample_groups``: which of the ready groups make a batch
 - ``dropping``      groups that will never be served, and the events that drop them
 - ``held_batches``  the batches that are held, and the groups in their slots

@@ -1,4 +1,4 @@
-"""What is read and never decided: progress, statistics, the rows of a group. Pure."""
+"""What is read and never decided: progress, statistics, served batches, rows. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rollstream.sampler.deciding.batches import BatchCommand
 from rollstream.sampler.deciding.command import Command, Now, ResultContext
-from rollstream.sampler.deciding.held_batches import group_of, unchanged_batch
+from rollstream.sampler.deciding.held_batches import batch_of, group_of, unchanged_batch
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.events import SamplerEvent
+from rollstream.schemas.order import Policy
 from rollstream.schemas.records import RolloutGroup, records_from
-from rollstream.streams.folds.sampler.served import DROPPED
+from rollstream.streams.folds.sampler.served import DROPPED, ServedBatch
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 
 
@@ -94,6 +96,33 @@ class SamplerStats:
     cached_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class BatchSummary:
+    """A served batch, without its rows.
+
+    Attributes:
+        step: that it is for.
+        batch_id: of the decision.
+        trainer_epoch: in which it was decided; counts calls of ``resume``.
+        served_ts: when it was decided, microseconds since 1970, UTC.
+        policy_step: of the policy that lag was measured against.
+        groups: in it, by environment.
+        replacements: how often groups of it were replaced.
+        status: ``trained`` or ``failed``; None: not acked in the trainer epoch in effect.
+        final: whether the trainer's checkpoint holds it.
+    """
+
+    step: int
+    batch_id: str
+    trainer_epoch: int
+    served_ts: int
+    policy_step: int
+    groups: Mapping[str, int]
+    replacements: int
+    status: str | None
+    final: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskProgress(Command[Progress]):
     """What became of examples."""
@@ -163,3 +192,51 @@ class ReadGroup(Command[RolloutGroup]):
         group = group_of(state.batches[self.step], self.slot, state)
         records = records_from(context.payloads.all_fields(group))
         return RolloutGroup.of(group.group.group_id, records, group.sealed_ts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadBatch(BatchCommand):
+    """The batch of a step as it was decided, or last replaced."""
+
+    claims: ClassVar[bool] = False
+
+    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        batch_of(self.step, state)
+        return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskPolicy(Command[Policy | None]):
+    """The newest policy of the epoch in effect."""
+
+    claims: ClassVar[bool] = False
+
+    def result(self, state: SamplerState, context: ResultContext) -> Policy | None:
+        return state.newest_policy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskBatches(Command[tuple[BatchSummary, ...]]):
+    """The newest ``last`` (1 or more) of the batches that are held."""
+
+    claims: ClassVar[bool] = False
+    last: int
+
+    def result(self, state: SamplerState, context: ResultContext) -> tuple[BatchSummary, ...]:
+        newest = sorted(state.batches)[-self.last :]
+        return tuple(_summary_of(state.batches[step]) for step in newest)
+
+
+def _summary_of(batch: ServedBatch) -> BatchSummary:
+    event = batch.event
+    return BatchSummary(
+        step=event.step,
+        batch_id=event.batch_id,
+        trainer_epoch=event.trainer_epoch,
+        served_ts=event.now_ts,
+        policy_step=event.policy_step,
+        groups=dict(Counter(group.environment for group in batch.groups)),
+        replacements=batch.replacements,
+        status=batch.status,
+        final=batch.final,
+    )

@@ -2,6 +2,7 @@
 
 - ``api``            ``SamplerApi``: public methods to commands
 - ``local``          ``Sampler``: in the trainer's own process
+- ``view``           ``SamplerView``: reads a sampler, and claims nothing
 - ``owner``          the engine: decide, append, wait until it is confirmed, reply
 - ``configuration``  the sampler's part of the configuration, and the seal logs that it names
 - ``payloads``       groups' rows from the store, through a byte-bounded cache

@@ -40,11 +40,12 @@ class ReadyIndex:
         return ref in self._groups
 
     def counts(self) -> dict[str, int]:
-        """Groups by environment."""
-        return {
+        """Groups by environment, of those that have any."""
+        counts = {
             environment: sum(len(self._buckets[key]) for *_, key in order)
             for environment, order in self._order.items()
         }
+        return {environment: count for environment, count in counts.items() if count}
 
     def refs(self) -> list[GroupRef]:
         """Sorted."""

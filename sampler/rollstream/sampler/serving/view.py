@@ -1,0 +1,133 @@
+"""``SamplerView``: what a sampler has decided, for who only looks."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self, SupportsIndex
+
+from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.runtime.config.load import configured
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.entropy import SystemEntropy
+from rollstream.sampler.deciding.command import Command, R
+from rollstream.sampler.deciding.queries import (
+    AskBatches,
+    AskPolicy,
+    AskProgress,
+    AskStats,
+    BatchSummary,
+    Progress,
+    ReadBatch,
+    ReadGroup,
+    SamplerStats,
+)
+from rollstream.sampler.errors import InvalidRequest
+from rollstream.sampler.serving.owner import Owner
+from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.requested import column_names
+from rollstream.schemas.order import Policy
+from rollstream.schemas.records import RolloutGroup
+from rollstream.store.blobs import Blobs
+from rollstream.streams.broker import Broker
+
+
+class SamplerView:
+    """Reads a sampler that runs, rests or crashed, from its logs; claims and writes nothing.
+
+    Each call returns what was decided and sealed up to now, whoever decides. The first reads the
+    logs whole, later ones what is new. Needs no Ray. May be shared between threads.
+
+    Args:
+        name: which ``[samplers.<name>]``.
+        config: the configuration, or the path of its file.
+        broker: instead of the configured one, and so ``store``; the caller closes them.
+        clock: instead of the system's.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+        UnknownSampler: it has no sampler of this name.
+        TopicMismatch: topics are missing or not as configured.
+        BrokerUnavailable: the broker did not answer in time, here or at any call.
+
+    Examples:
+        >>> with SamplerView("trainer-a", config="rollstream.toml") as view:    # doctest: +SKIP
+        ...     print(view.stats().next_step, view.batches(last=3))
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        config: RollstreamConfig | Path | str,
+        broker: Broker | None = None,
+        store: Blobs | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        # An owner that is given no command that claims: it folds the logs as the sampler does.
+        self._reader = Owner(
+            name,
+            configured(config),
+            broker=broker,
+            store=store,
+            clock=clock or SystemClock(),
+            entropy=SystemEntropy(),
+        )
+        try:
+            self._reader.check_topics()
+        except BaseException:
+            self.close()
+            raise
+
+    def stats(self) -> SamplerStats:
+        """Figures of the sampler: who decides, what is ready, what waits, what was served."""
+        return self._ask(AskStats())
+
+    def progress(self) -> Progress:
+        """What became of examples."""
+        return self._ask(AskProgress())
+
+    def policy(self) -> Policy | None:
+        """The newest policy that the trainer published since it resumed on a branch of its own;
+        None: none was."""
+        return self._ask(AskPolicy())
+
+    def batches(self, last: SupportsIndex = 10) -> tuple[BatchSummary, ...]:
+        """The newest batches that are held, by rising step: all that are not final, and up to 512
+        final ones.
+
+        Raises:
+            InvalidRequest: ``last`` is no number from 1 on.
+        """
+        if not isinstance(last, SupportsIndex) or operator.index(last) < 1:
+            raise InvalidRequest(f"last={last!r} is no number of batches; give 1 or more")
+        return self._ask(AskBatches(last=operator.index(last)))
+
+    def batch(self, step: int, *, columns: Sequence[str] = ()) -> Batch:
+        """The whole batch of a step that is held, read from the store; ``columns`` as in
+        ``next_batch``.
+
+        Raises:
+            UnknownStep: the step was not served, or is no longer held.
+            InvalidRequest: its groups' files have no such column, or differ in it.
+        """
+        assembled = self._ask(ReadBatch(step=step, columns=column_names(columns)))
+        return assembled.batch(waited_s=0.0, read_group=self._read_group)
+
+    def close(self) -> None:
+        """Releases what this object holds. Idempotent."""
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _read_group(self, step: int, digest: bytes, slot: int) -> RolloutGroup:
+        return self._ask(ReadGroup(step=step, digest=digest, slot=slot))
+
+    def _ask(self, query: Command[R]) -> R:
+        assert not query.claims, query
+        return self._reader.execute(query, 0.0).value
