@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.rollouts import make_dispatched, make_entry, make_failed, make_record
 from rollstream.consumers.assembling import Assembler, Decision, DueGroup, Plan
-from rollstream.consumers.assembling.decisions import SourceRun, segments_of, values_of
+from rollstream.consumers.assembling.decisions import Row, segments_of, values_of
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.ids import SegmentId
 from rollstream.schemas.ingest.entry import Entry
@@ -94,7 +94,7 @@ class Drive:
 
     def members(self) -> list[tuple[str, ...]]:
         """The uids of each sealed group's rows."""
-        return [tuple(values_of(group.runs, "rollout_uid")) for group in self.groups()]
+        return [tuple(values_of(group.rows, "rollout_uid")) for group in self.groups()]
 
     def settled(self) -> dict[Where, SettleReason]:
         """Where to reason, of all that ended without a group; commits first."""
@@ -112,13 +112,9 @@ class Drive:
         return [uid for d in self.decisions for uid in values_of(d.incomplete, "rollout_uid")]
 
 
-def rows_of(runs: Iterable[SourceRun]) -> list[Where]:
-    """Where each row of these runs stands in the log."""
-    return [
-        (run.offset, entry)
-        for run in runs
-        for entry in range(run.entry, run.entry + run.stop - run.first)
-    ]
+def places_of(rows: Iterable[Row]) -> list[Where]:
+    """Where each row stands in the log."""
+    return [(offset, entry) for _, _, offset, entry in rows]
 
 
 def described(decisions: Sequence[Decision]) -> list[Any]:
@@ -127,8 +123,8 @@ def described(decisions: Sequence[Decision]) -> list[Any]:
     for group, settled, incomplete, entries, _ in decisions:
         sealed = None
         if group is not None:
-            uids, idxs = (values_of(group.runs, name) for name in ("rollout_uid", "segment_idx"))
-            rest = group._replace(runs=(), first_ts=group.first_ts)
+            uids, idxs = (values_of(group.rows, name) for name in ("rollout_uid", "segment_idx"))
+            rest = group._replace(rows=(), first_ts=group.first_ts)
             sealed = (rest, list(zip(uids, idxs, strict=True)))
         reasons = [(s.reason, s.rollout_uid, s.segment_idx) for s in settled]
         found.append((sealed, reasons, values_of(incomplete, "rollout_uid"), entries))

@@ -15,7 +15,7 @@ from rollstream.schemas.columns import Columns
 from rollstream.schemas.fields import array_fields
 from rollstream.schemas.ingest.encode import encode_entries
 from rollstream.schemas.ingest.entry import Entry, EntryKind, Failure, NamedArray
-from rollstream.schemas.ingest.gather import Run, gather
+from rollstream.schemas.ingest.gather import gather
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 
 CREATED_TS = 1_700_000_000_000_000
@@ -127,4 +127,4 @@ def members(count: int, **overrides: Any) -> list[Entry]:
 
 def make_columns(entries: Sequence[Entry], **of_record: Any) -> Columns:
     """Segments as columns."""
-    return gather([Run(make_record(entries, **of_record), 0, len(entries))])
+    return gather([make_record(entries, **of_record)] * len(entries), range(len(entries)))

@@ -13,6 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+def offsets_of(lengths: Any) -> NDArray[np.int64]:
+    """int64 [rows + 1]: 0, then where each row ends."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
 @dataclass(frozen=True, slots=True)
 class Ragged:
     """One array a row.
@@ -34,6 +41,18 @@ class Ragged:
         if self.present is not None and not self.present[index]:
             return None
         return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+    def part(self, start: int, stop: int) -> Ragged | None:
+        """Rows ``start`` to ``stop``, their values as a view; None where none of them has it."""
+        offsets, present = self.offsets[start : stop + 1], self.present
+        if present is not None:
+            present = present[start:stop]
+            if not present.any():
+                return None
+            if present.all():
+                present = None
+        first = offsets[0]
+        return Ragged(self.values[first : offsets[-1]], offsets - first, present)
 
     @property
     def signature(self) -> ArraySignature:
@@ -77,6 +96,15 @@ class Components:
         names = (self.names[i] for i in self.indexes[start:stop].tolist())
         return dict(zip(names, self.values[start:stop].tolist(), strict=True))
 
+    def part(self, start: int, stop: int) -> Components | None:
+        """Rows ``start`` to ``stop``; None where none of them has any."""
+        offsets = self.offsets[start : stop + 1]
+        first, last = int(offsets[0]), int(offsets[-1])
+        of = slice(first, last)
+        if first == last:
+            return None
+        return Components(self.names, offsets - first, self.indexes[of], self.values[of])
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -99,3 +127,22 @@ class Columns:
     token_arrays: Mapping[str, Ragged] = field(default_factory=dict)
     rewards: Components | None = None
     attachments: Sequence[Mapping[str, bytes]] | None = None
+
+    def part(self, start: int, stop: int) -> Columns:
+        """Rows ``start`` to ``stop``; arrays and numbers are views."""
+        if (start, stop) == (0, self.rows):
+            return self
+        attached = (self.attachments or ())[start:stop]
+        return Columns(
+            stop - start,
+            {name: values[start:stop] for name, values in self.scalars.items()},
+            _parts(self.arrays, start, stop),
+            _parts(self.token_arrays, start, stop),
+            self.rewards and self.rewards.part(start, stop),
+            attached if any(attached) else None,
+        )
+
+
+def _parts(arrays: Mapping[str, Ragged], start: int, stop: int) -> Mapping[str, Ragged]:
+    found = ((name, ragged.part(start, stop)) for name, ragged in arrays.items())
+    return {name: ragged for name, ragged in found if ragged is not None}

@@ -14,7 +14,7 @@ from rollstream.producers import InvalidRollout, ProducerClosed, RolloutTooLarge
 from rollstream.producers.outbox import ROLLOUT_BYTES_MAX
 from rollstream.schemas.ids import prefix_hash
 from rollstream.schemas.ingest.entry import EntryKind
-from rollstream.schemas.ingest.gather import Run, gather
+from rollstream.schemas.ingest.gather import gather
 from rollstream.schemas.records import records_from
 from rollstream.streams.partitioning import partition_of
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
@@ -54,7 +54,7 @@ def test_everything_that_publish_was_given_is_in_the_log(stage: Stage) -> None:
     uid = stage.play(scenario, lineage="main", worker_id="worker-1")
     (logged,) = stage.log("code")
     assert (logged.record.worker_id, logged.record.partitions) == ("worker-1", PARTITIONS)
-    (record,) = records_from(gather([Run(logged.record, 0, 1)]))
+    (record,) = records_from(gather([logged.record], [0]))
     assert (record.rollout_uid, record.environment) == (uid, "code")
     assert (record.replica_id, record.lineage) == ("replica-3", "main")
     assert (record.policy_version, record.policy_epoch, record.weight_step) == ("step-120", 2, 120)

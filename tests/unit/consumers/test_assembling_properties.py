@@ -206,8 +206,8 @@ class Life:
 
 
 def _sealed(life: Life) -> list[SegmentId]:
-    runs = [d.group.runs for d in life.decisions if d.group is not None]
-    rows = list(chain.from_iterable(runs))
+    groups = [d.group for d in life.decisions if d.group is not None]
+    rows = list(chain.from_iterable(group.rows for group in groups))
     uids, idxs = (values_of(rows, name) for name in ("rollout_uid", "segment_idx"))
     return list(map(segment_id, uids, idxs))
 

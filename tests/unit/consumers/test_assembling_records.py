@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.assembling import NO_BOUND, Drive, rows_of
+from harness.assembling import NO_BOUND, Drive, places_of
 from harness.rollouts import make_dispatched, make_entry, make_failed, members
-from rollstream.consumers.assembling.decisions import NO_SEGMENT, SourceRun, values_of
+from rollstream.consumers.assembling.decisions import NO_SEGMENT, values_of
 from rollstream.schemas.ingest.entry import Entry
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SettleReason
@@ -25,7 +25,7 @@ def sized(uid: str, tokens: Any = KIB_64, **fields: Any) -> Entry:
     return make_entry(rollout_uid=uid, prompt_tokens=tokens, **fields)
 
 
-def test_members_that_stand_together_are_one_run() -> None:
+def test_members_of_one_record_are_rows_in_its_order() -> None:
     drive = Drive(target_group_size=4)
     drive.add(*members(4, example_id="x"), *members(0))
     drive.add(
@@ -34,8 +34,8 @@ def test_members_that_stand_together_are_one_run() -> None:
         *(make_entry(rollout_uid=f"y{n}", example_id="y") for n in (2, 3)),
     )
     first, second = drive.groups()
-    assert [(run.offset, run.first, run.stop) for run in first.runs] == [(0, 0, 4)]
-    assert [(run.offset, run.first, run.stop) for run in second.runs] == [(1, 0, 2), (1, 3, 5)]
+    assert places_of(first.rows) == [(0, entry) for entry in range(4)]
+    assert places_of(second.rows) == [(1, entry) for entry in (0, 1, 3, 4)]
     assert drive.assembler.decided.watermark == 1, "an entry of the second record is pending"
 
 
@@ -207,8 +207,8 @@ def test_one_slow_group_keeps_no_large_record() -> None:
     assert reachable(drive) == drive.assembler.held.size < 128 * 1024
     drive.rollout("last", example_id="ex-31")
     (*_, group) = drive.groups()
-    assert rows_of(group.runs) == [(0, 62), (1, 0)]
-    assert values_of(group.runs, "rollout_uid") == ["u62", "last"]
+    assert places_of(group.rows) == [(0, 62), (1, 0)]
+    assert values_of(group.rows, "rollout_uid") == ["u62", "last"]
 
 
 def test_small_entries_keep_no_large_one_for_long() -> None:
@@ -236,8 +236,8 @@ def test_trajectories_of_a_record_that_was_copied_are_complete_later() -> None:
         sized("t", KIB_64[:10], example_id="slow", segment_idx=2),
     )
     (*_, group) = drive.groups()
-    assert rows_of(group.runs) == [(1, 0), (0, 10), (0, 5), (1, 1)]
-    assert values_of(group.runs, "segment_idx") == [0, 0, 1, 2]
+    assert places_of(group.rows) == [(1, 0), (0, 10), (0, 5), (1, 1)]
+    assert values_of(group.rows, "segment_idx") == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -296,12 +296,10 @@ def reachable(drive: Drive) -> int:
         found.update((id(record), record) for record in records)
 
     for group in assembler.pending.by_key.values():
-        add(held.record for held, _, _ in group.runs)
+        add(held.record for held, _ in group.rows)
         add(row.held.record for chain in group.chains.values() for row in chain.rows())
     plan = drive.plan(NO_BOUND, NO_BOUND)
     for decision in () if plan is None else plan.decisions:
-        runs: list[SourceRun] = [*decision.incomplete]
-        if decision.group is not None:
-            runs += decision.group.runs
-        add(run.record for run in runs)
+        rows = decision.incomplete if decision.group is None else decision.group.rows
+        add(record for record, _, _, _ in rows)
     return sum(record.size for record in found.values())

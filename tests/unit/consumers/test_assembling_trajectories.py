@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.assembling import Drive, rows_of
+from harness.assembling import Drive, places_of
 from harness.rollouts import make_entry, make_record
 from rollstream.schemas.ids import prefix_hash
 from rollstream.schemas.reasons import SettleReason
@@ -25,7 +25,7 @@ def test_a_trajectory_is_a_member_once_all_its_segments_are_here() -> None:
     assert drive.members() == []
     turn(drive, "t", 1, last=False)
     assert drive.members() == [("a", "t", "t", "t")]
-    assert rows_of(drive.groups()[0].runs) == [(1, 0), (0, 0), (3, 0), (2, 0)]
+    assert places_of(drive.groups()[0].rows) == [(1, 0), (0, 0), (3, 0), (2, 0)]
 
 
 def test_a_trajectory_goes_on_under_a_newer_policy() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.fields import array_fields, scalar_fields
 from rollstream.schemas.ingest.entry import Entry
-from rollstream.schemas.ingest.gather import Run, gather, signatures
+from rollstream.schemas.ingest.gather import gather
 from rollstream.schemas.records import RolloutGroup, RolloutMetadata, records_from
 
 
@@ -60,22 +59,20 @@ def test_each_row_is_its_segment(entries: list[Entry]) -> None:
 
 
 @given(st.lists(segments(), min_size=1, max_size=6), st.data())
-def test_rows_of_any_runs_are_those_of_one_record(
+def test_rows_of_several_records_are_those_of_one(
     entries: list[Entry], data: st.DataObject
 ) -> None:
-    """Of several records, and of several parts of one."""
-    runs = []
+    records, indexes = [], []
     first = 0
     while first < len(entries):
         stop = data.draw(st.integers(first + 1, len(entries)))
         before, behind = data.draw(st.tuples(st.integers(0, 2), st.integers(0, 2)))
         around = [*[make_dispatched()] * before, *entries[first:stop], *[make_entry()] * behind]
         record = make_record(around)
-        cut = data.draw(st.integers(before, before + stop - first))
-        ends = (before, cut, before + stop - first)
-        runs += [Run(record, a, z) for a, z in pairwise(ends) if a < z]
+        records += [record] * (stop - first)
+        indexes += range(before, before + stop - first)
         first = stop
-    assert described(gather(runs)) == described(make_columns(entries))
+    assert described(gather(records, indexes)) == described(make_columns(entries))
 
 
 def described(columns: Columns) -> Any:
@@ -109,7 +106,7 @@ def test_arrays_that_no_row_has_are_left_out() -> None:
 
 def test_what_only_the_neighbours_in_a_record_have_is_left_out() -> None:
     record = make_record([make_entry(**ROLLOUT), make_entry(logprobs=None)])
-    columns = gather([Run(record, 1, 2)])
+    columns = gather([record], [1])
     assert set(columns.arrays) == {"prompt_tokens", "output_tokens"}
     assert (columns.token_arrays, columns.rewards, columns.attachments) == ({}, None, None)
 
@@ -124,11 +121,9 @@ def test_an_absent_row_is_none_and_an_empty_one_is_empty() -> None:
 
 def test_signatures_name_dtype_and_trailing_shape_of_named_arrays() -> None:
     arrays = {"experts": np.zeros((3, 2, 2), np.uint8), "entropy": np.zeros(3, np.float32)}
-    runs = [
-        Run(make_record([make_entry(), make_entry(token_arrays={name: array})]), 0, 2)
-        for name, array in arrays.items()
-    ]
-    assert signatures(runs) == {
+    record = make_record([make_entry(), make_entry(token_arrays=arrays)])
+    assert record.signatures(0) == {}
+    assert record.signatures(1) == {
         "experts": ArraySignature("|u1", (2, 2)),
         "entropy": ArraySignature("<f4", ()),
     }

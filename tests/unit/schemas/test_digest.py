@@ -17,7 +17,7 @@ from rollstream.schemas.columns import Components, Ragged
 from rollstream.schemas.digest import checksum, combined, row_digests
 from rollstream.schemas.fields import row_fields
 from rollstream.schemas.ingest.entry import Entry
-from rollstream.schemas.ingest.gather import Run, gather
+from rollstream.schemas.ingest.gather import gather
 
 
 def digest_of(*rows: Entry, **of_record: Any) -> bytes:
@@ -34,7 +34,7 @@ def test_rows_have_the_digest_that_they_have_alone(rows: list[Entry], data: st.D
 
 @given(st.lists(segments(), min_size=1, max_size=6))
 def test_rows_have_one_digest_however_many_records_they_came_in(rows: list[Entry]) -> None:
-    columns = gather([Run(make_record([row]), 0, 1) for row in rows])
+    columns = gather([make_record([row]) for row in rows], [0] * len(rows))
     assert row_digests(columns, [0]) == [digest_of(*rows)]
 
 

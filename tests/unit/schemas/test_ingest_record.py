@@ -32,7 +32,7 @@ from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Claimed
 from rollstream.schemas.fields import named
 from rollstream.schemas.ingest.entry import ENTRIES_MAX, Entry, EntryKind
-from rollstream.schemas.ingest.gather import Run, gather
+from rollstream.schemas.ingest.gather import gather
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.schemas.wire_schemas import PREFIX_BYTES
 
@@ -151,12 +151,12 @@ def all_work(record: IngestRecord) -> None:
     for field in named("once", "shared", "text", "number"):
         assert len(record.values(field.name)) == record.count
     segments = [
-        Run(record, index, index + 1)
+        index
         for index in everything
         if record.kinds[index] == EntryKind.SEGMENT and index not in record.broken
     ]
     if segments:
-        assert gather(segments).rows == len(segments)
+        assert gather([record] * len(segments), segments).rows == len(segments)
 
 
 def work_or_unreadable(value: bytes) -> None:
@@ -352,7 +352,7 @@ def test_components_that_are_all_empty_are_those_of_no_entry() -> None:
     nothing = {"names": [], "counts": b"", "indexes": b"", "values": b""}
     record = decode_record(extras_changed(TWO, rewards=nothing))
     assert list(record.components()) == [{}, {}]
-    assert gather([Run(record, 0, 2)]).rewards is None
+    assert gather([record] * 2, [0, 1]).rewards is None
     assert record.part([0, 1]) == TWO
 
 
@@ -363,7 +363,7 @@ def test_an_entry_is_gathered_beside_one_whose_number_no_column_holds(number: in
     wire["shared"][1]["group_size"] = number
     record = decode_record(written(wire))
     assert record.broken.keys() == {1}
-    assert gather([Run(record, 0, 1)]).scalars["rollout_uid"] == ["a"]
+    assert gather([record], [0]).scalars["rollout_uid"] == ["a"]
 
 
 def test_huge_counts_take_no_memory() -> None:
@@ -396,5 +396,5 @@ def test_names_of_a_dtype_are_read_as_the_one_on_the_wire() -> None:
 
 def test_columns_of_a_record_with_dispatches_are_those_of_its_segments() -> None:
     record = make_record([make_dispatched(), *members(2)])
-    columns = gather([Run(record, 1, 3)])
+    columns = gather([record] * 2, [1, 2])
     assert columns.scalars["rollout_uid"] == make_columns(members(2)).scalars["rollout_uid"]

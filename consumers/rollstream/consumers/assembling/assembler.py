@@ -22,10 +22,9 @@ Rules of its own, where several would do:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import repeat
 from operator import itemgetter
-from typing import Any
 
 from rollstream.consumers.assembling.decisions import (
     NO_SEGMENT,
@@ -34,18 +33,18 @@ from rollstream.consumers.assembling.decisions import (
     DueGroup,
     Plan,
     Settlement,
-    SourceRun,
     segments_of,
     values_of,
 )
 from rollstream.consumers.assembling.groups import PendingGroups
-from rollstream.consumers.assembling.held import HeldRecord, HeldRecords
+from rollstream.consumers.assembling.held import HeldRecord, HeldRecords, PendingRow
 from rollstream.consumers.assembling.pending import (
     Chain,
     ChainState,
     PendingEntry,
     PendingGroup,
     PendingKey,
+    names_of,
 )
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.ids import GroupKey, SegmentId
@@ -61,7 +60,6 @@ LAG_ENTRIES_MAX = 1_000_000
 _LOST_AT_ONCE = 1_024  # Lost entries in one decision, so that a flush stays within its bounds.
 _FAILED = EntryKind.FAILED.value
 _shared_values = itemgetter("group_size", "policy_version", "split", "lineage", "replica_id")
-_Runs = Sequence[Sequence[Any]]
 
 
 class Assembler:
@@ -192,7 +190,7 @@ class Assembler:
         strict, passed = self._strict, bool(settled or unreadable)
         plain = self._cap is None and not record.token_arrays
         header, texts = record.header, record.texts
-        shared = list(map(_shared_values, header["shared"]))
+        shared = [(*_shared_values(one), names_of(one)) for one in header["shared"]]
         # What each entry has the default of is no list; the others are as long as the kinds.
         columns = zip(
             record.kinds,
@@ -210,7 +208,7 @@ class Assembler:
                 row = PendingEntry(held, entry)
                 self._pass_over(row, SettleReason.UNREADABLE, entry in settled)
                 continue
-            group_size, version, split, lineage, replica_id = shared[of]
+            group_size, version, split, lineage, replica_id, names = shared[of]
             if kind:
                 uid, idx = uid if kind == _FAILED else "", NO_SEGMENT  # noqa: PLW2901
             segment = (uid, idx) if idx else uid  # As `segment_id`, without a call for each.
@@ -239,7 +237,8 @@ class Assembler:
             group.entries += 1
             pending.entries += 1
             if chain is None and is_last and not idx:
-                group.append(held, entry)
+                group.rows.append((held, entry))
+                group.names.add(names)
                 group.members += 1
             else:
                 row = PendingEntry(held, entry, uid, idx)
@@ -251,7 +250,7 @@ class Assembler:
 
     def _pass_over(self, entry: PendingEntry, reason: SettleReason, settled: bool = False) -> None:
         """The entry belongs to no group; it may be ``settled`` already."""
-        self.held.release(entry.held, entry.entry, entry.entry + 1)
+        self.held.release(entry.held, entry.entry)
         if not settled:
             self._decide([entry.settlement(reason)])
 
@@ -322,7 +321,7 @@ class Assembler:
 
     def _settle_with(self, group: PendingGroup, entry: PendingEntry, reason: SettleReason) -> None:
         """The entry is settled together with the group."""
-        self.held.release(entry.held, entry.entry, entry.entry + 1)
+        self.held.release(entry.held, entry.entry)
         group.settlements.append(entry.settlement(reason))
         group.entries += 1
         self.pending.entries += 1
@@ -348,7 +347,8 @@ class Assembler:
         if state is ChainState.COMPLETE:
             self.pending.remove_chain(uid, chain)
             for row in chain.rows():
-                group.append(row.held, row.entry)
+                group.rows.append((row.held, row.entry))
+                group.names.add(row.names())
             group.members += 1
         elif state is ChainState.BROKEN:
             self._drop_chain(uid, chain, SettleReason.BROKEN_CHAIN)
@@ -363,7 +363,7 @@ class Assembler:
         rows = sorted(chain.rows(), key=lambda row: (row.held.offset, row.entry))  # As they came.
         chain.group.settlements += [row.settlement(reason) for row in rows]
         for row in rows:
-            self.held.release(row.held, row.entry, row.entry + 1)
+            self.held.release(row.held, row.entry)
 
     # --- time and bounds ---
 
@@ -381,7 +381,7 @@ class Assembler:
             chain = pending.next_expired_chain(now_us, lag_limit)
             if chain is None:
                 return
-            self._settle_expired((), _runs_of(chain))
+            self._decide((), _rows_of(chain))
 
     def _expire_oldest(self) -> None:
         """A bound is exceeded: the oldest group expires. Reading goes on, for the members that
@@ -401,63 +401,54 @@ class Assembler:
     def _seal(self, group: PendingGroup, reason: SealReason) -> None:
         """Decides the group; where every member failed, its settlements alone."""
         self.pending.remove(group)
-        due = None
-        if group.runs:
+        self._decide(group.settlements, group.rows, group, reason)
+        if group.chains:
+            self.pending.move_chains(group, self._begin(group.key, group.size))
+
+    def _expire(self, group: PendingGroup) -> None:
+        self.pending.remove(group)
+        rows = group.rows
+        for uid, chain in group.chains.items():
+            del self.pending.chains[uid]
+            rows += _rows_of(chain)
+        self._decide(group.settlements, rows)
+
+    def _decide(
+        self,
+        settled: Sequence[Settlement],
+        pending: Sequence[PendingRow] = (),
+        group: PendingGroup | None = None,
+        reason: SealReason = SealReason.FULL,
+    ) -> None:
+        """What is ``pending`` is written: sealed as the group's, for that reason, or expired."""
+        rows, size, freed = self.held.take(pending)
+        due, entries = None, len(settled) + len(rows)
+        if rows and group is not None:
             group_uid, example_id, *inferred = group.key
             due = DueGroup(
                 GroupKey(self._environment, example_id, 0, "".join(inferred[:1]), group_uid),
                 group.split,
                 reason,
                 group.failed,
-                _sources(group.runs),
+                rows,
+                group.names,
                 group.signatures,
                 group.first_ts,
             )
-        self._decide(group.settlements, group.runs, due)
-        if group.chains:
-            self.pending.move_chains(group, self._begin(group.key, group.size))
-
-    def _expire(self, group: PendingGroup) -> None:
-        self.pending.remove(group)
-        runs = group.runs
-        for uid, chain in group.chains.items():
-            del self.pending.chains[uid]
-            runs += _runs_of(chain)
-        self._settle_expired(group.settlements, runs)
-
-    def _settle_expired(self, settlements: Iterable[Settlement], runs: _Runs) -> None:
-        sources = _sources(runs)
-        settled = list(settlements)
-        for source in sources:
-            uids, idxs = (values_of((source,), name) for name in ("rollout_uid", "segment_idx"))
-            settled += [
-                Settlement(SettleReason.EXPIRED, source.offset, entry, uid, idx)
-                for entry, (uid, idx) in enumerate(zip(uids, idxs, strict=True), source.entry)
+            rows = []
+        elif rows:
+            segments = zip(
+                rows, values_of(rows, "rollout_uid"), values_of(rows, "segment_idx"), strict=True
+            )
+            settled = [
+                *settled,
+                *(
+                    Settlement(SettleReason.EXPIRED, offset, entry, uid, idx)
+                    for (_, _, offset, entry), uid, idx in segments
+                ),
             ]
-        self._decide(settled, runs, incomplete=sources)
-
-    def _decide(
-        self,
-        settled: Sequence[Settlement],
-        runs: _Runs = (),
-        group: DueGroup | None = None,
-        incomplete: Sequence[SourceRun] = (),
-    ) -> None:
-        """``runs`` are the rows that are written, and pending no more."""
-        entries, size = len(settled), 0
-        for held, first, stop in runs:
-            index = held.index(first)
-            size += held.record.size_of(index, index + stop - first)
-            if group is not None:
-                entries += stop - first
-        self.decided.append(Decision(group, settled, incomplete, entries, size))
-        for held, first, stop in runs:
-            self.held.release(held, first, stop)
+        self.decided.append(Decision(due, settled, rows, entries, size), freed)
 
 
-def _sources(runs: _Runs) -> list[SourceRun]:
-    return [held.source(first, stop) for held, first, stop in runs]
-
-
-def _runs_of(chain: Chain) -> list[list[Any]]:
-    return [[row.held, row.entry, row.entry + 1] for row in chain.rows()]
+def _rows_of(chain: Chain) -> list[PendingRow]:
+    return [(row.held, row.entry) for row in chain.rows()]

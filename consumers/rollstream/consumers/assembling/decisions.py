@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from rollstream.schemas.columns import ArraySignature
@@ -20,20 +22,11 @@ _GROUP_EVENT_BYTES = 384 + _FILE_EVENT_BYTES  # A group, and a file that has no 
 _ENTRY_EVENT_BYTES = 96  # One of a record that has no other, so that its offset is touched too.
 
 
-class SourceRun(NamedTuple):
-    """Segments that follow one another in one record of the ingest log.
-
-    Attributes:
-        record: that holds them, as the entries ``first`` to ``stop``.
-        offset: of the record as it stands in the log.
-        entry: the number of the first one there.
-    """
-
-    record: IngestRecord
-    first: int
-    stop: int
-    offset: int
-    entry: int
+Row = tuple[IngestRecord, int, int, int]
+"""A segment: a record, the segment's index in it, and its offset and entry in the log. (The record
+may be what was copied out of that at the offset.)"""
+RowNames = tuple[str, str, str, str]
+"""``policy_version``, ``lineage``, ``replica_id`` and ``stop_reason`` of a segment."""
 
 
 class Settlement(NamedTuple):
@@ -53,7 +46,8 @@ class DueGroup(NamedTuple):
     Attributes:
         key: what the members share; with ``rollstream.schemas.ids.group_id`` it names the group.
         split: ``train`` where every member is; else that of one that is not.
-        runs: the rows; where these stand together in a record, they are one run.
+        rows: one or more.
+        names: of the rows, each combination once.
         signatures: dtype and trailing shape of each named array that any member has.
         first_ts: log time of the group's first record, microseconds.
     """
@@ -62,7 +56,8 @@ class DueGroup(NamedTuple):
     split: str
     reason: SealReason
     failed_members: int
-    runs: Sequence[SourceRun]
+    rows: Sequence[Row]
+    names: Collection[RowNames]
     signatures: Mapping[str, ArraySignature]
     first_ts: int
 
@@ -80,7 +75,7 @@ class Decision(NamedTuple):
 
     group: DueGroup | None
     settled: Sequence[Settlement]
-    incomplete: Sequence[SourceRun]
+    incomplete: Sequence[Row]
     entries: int
     size: int
 
@@ -104,42 +99,27 @@ class Plan(NamedTuple):
     entries: int
 
 
-def values_of(runs: Iterable[SourceRun], name: str) -> list[Any]:
-    """One value a segment of these runs, of a text or a number."""
-    found: list[Any] = []
-    for record, first, stop, _, _ in runs:
-        found += record.values(name)[first:stop]
-    return found
-
-
-def shared_of(runs: Iterable[SourceRun]) -> Iterator[Mapping[str, Any]]:
-    """What segments of these runs have in common (``IngestRecord.header["shared"]``): each
-    combination of a run once."""
-    for record, first, stop, _, _ in runs:
-        shared = record.header["shared"]
-        if len(shared) == 1:
-            yield shared[0]
-        else:
-            for index in {*record.shared_indexes[first:stop]}:
-                yield shared[index]
+def values_of(rows: Iterable[Row], name: str) -> list[Any]:
+    """One value a segment, of a text or a number."""
+    return [record.values(name)[index] for record, index, _, _ in rows]
 
 
 def entries_of(decisions: Iterable[Decision]) -> Iterator[tuple[int, int]]:
     """(offset, entry) of all that the decisions settle."""
     for decision in decisions:
-        for _, first, stop, offset, entry in _rows(decision):
-            for number in range(entry, entry + stop - first):
-                yield offset, number
+        for _, _, offset, entry in _rows(decision):
+            yield offset, entry
         for settlement in decision.settled:
             yield settlement.offset, settlement.entry
 
 
 def segments_of(decision: Decision) -> Iterator[SegmentId]:
     """The segments that a decision settles; a duplicate settles none."""
-    for record, first, stop, _, _ in _rows(decision):
-        uids = record.values("rollout_uid")[first:stop]
-        idxs = record.values("segment_idx")[first:stop] if record.header["segment_idx"] else ()
-        yield from map(segment_id, uids, idxs) if idxs else uids
+    rows = _rows(decision)
+    if any(record.header["segment_idx"] for record, _, _, _ in rows):
+        yield from map(segment_id, values_of(rows, "rollout_uid"), values_of(rows, "segment_idx"))
+    else:
+        yield from values_of(rows, "rollout_uid")
     for reason, _, _, uid, idx in decision.settled:
         if uid and reason is not SettleReason.DUPLICATE:
             yield segment_id(uid, idx)
@@ -156,15 +136,18 @@ def event_bytes(decision: Decision) -> int:
     if group is not None:
         total += _GROUP_EVENT_BYTES
         names += (group.key.example_id, group.key.group_uid, group.split)
-        names += values_of(group.runs, "rollout_uid")
-        for one in shared_of(group.runs):
-            names += (one["lineage"], one["replica_id"], one["stop_reason"])
+        names += values_of(group.rows, "rollout_uid")
+        names += chain(*group.names)
     joined = "".join(names)
     return total + (len(joined) if joined.isascii() else len(joined.encode()))
 
 
-def _rows(decision: Decision) -> Sequence[SourceRun]:
-    return () if decision.group is None else decision.group.runs
+def _rows(decision: Decision) -> Sequence[Row]:
+    return () if decision.group is None else decision.group.rows
+
+
+_offset_of_row = itemgetter(2)
+_offset_of_settlement = itemgetter(1)
 
 
 class DecisionQueue:
@@ -201,10 +184,11 @@ class DecisionQueue:
         elif offset == self.watermark:
             self.watermark = self._next_unsettled({})
 
-    def append(self, decision: Decision) -> None:
-        """Adds the newest decision."""
+    def append(self, decision: Decision, held: int) -> None:
+        """Adds the newest decision; records of ``held`` bytes are kept for it alone."""
         self._queue.append(decision)
-        self._held.append(0)
+        self._held.append(held)
+        self.held += held
         self.entries += decision.entries
         self.size += decision.size
 
@@ -218,7 +202,6 @@ class DecisionQueue:
         """The oldest decisions within these bounds (always one at least); None without any. The
         same come again until they are committed. ``now_us`` is log time."""
         decisions: list[Decision] = []
-        settled: defaultdict[int, int] = defaultdict(int)
         entries = size = event_size = 0
         for decision in self._queue:
             size += decision.size
@@ -228,12 +211,12 @@ class DecisionQueue:
                 break
             entries += decision.entries
             decisions.append(decision)
-            for _, first, stop, offset, _ in _rows(decision):
-                settled[offset] += stop - first
-            for settlement in decision.settled:
-                settled[settlement.offset] += 1
         if not decisions:
             return None
+        rows = chain.from_iterable(map(_rows, decisions))
+        settlements = chain.from_iterable(decision.settled for decision in decisions)
+        settled = Counter(map(_offset_of_row, rows))
+        settled.update(map(_offset_of_settlement, settlements))
         touched = {offset: self._counts[offset] for offset in sorted(settled)}
         watermark = self._next_unsettled(settled)
         return Plan(tuple(decisions), watermark, touched, settled, now_us, entries)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from rollstream.consumers.assembling.decisions import SourceRun
+from rollstream.consumers.assembling.decisions import Row
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 
 # Of the bytes that may be pending: how many may be in records of which less than half is pending.
 # Most of those end soon, and copying costs more than sealing; only what stays is copied out.
 _SPARSE_SHARE = 8
+
+
+PendingRow = tuple["HeldRecord", int]
+"""A held record, and the number of an entry of it in the log."""
 
 
 class HeldRecord:
@@ -24,49 +28,33 @@ class HeldRecord:
         offset: in the log.
         left: how many entries are pending, or still to be looked at.
         left_size: their bytes.
+        indexes: where each entry stands in the record; None where that is its number.
+        released: by index in the record, 1 where the entry is not left.
     """
 
-    __slots__ = ("_indexes", "_released", "left", "left_size", "offset", "record")
+    __slots__ = ("indexes", "left", "left_size", "offset", "record", "released")
 
     def __init__(self, record: IngestRecord, offset: int) -> None:
         self.record = record
         self.offset = offset
         self.left = record.count
         self.left_size = record.size
-        self._released: bytearray | None = None  # By index in the record, 1 where it is not left.
-        self._indexes: dict[int, int] | None = None  # Of each entry that was copied out.
+        self.released = bytearray(record.count)
+        self.indexes: dict[int, int] | None = None
 
     def index(self, entry: int) -> int:
         """Where the entry stands in the record."""
-        return entry if self._indexes is None else self._indexes[entry]
-
-    def source(self, entry: int, stop: int) -> SourceRun:
-        """Pending entries that follow one another."""
-        first = self.index(entry)
-        return SourceRun(self.record, first, first + stop - entry, self.offset, entry)
-
-    def release(self, entry: int, stop: int) -> None:
-        """These entries are pending no more."""
-        number = stop - entry
-        assert number <= self.left, f"entry {entry} of offset {self.offset} is released twice"
-        self.left -= number
-        if self.left:
-            if self._released is None:
-                self._released = bytearray(self.record.count)
-            first = self.index(entry)
-            self.left_size -= self.record.size_of(first, first + number)
-            self._released[first : first + number] = b"\x01" * number
+        return entry if self.indexes is None else self.indexes[entry]
 
     def keep_pending(self) -> None:
         """Copies out what is pending, so that the rest is kept no longer by this."""
-        entries = range(self.record.count) if self._indexes is None else list(self._indexes)
-        released = self._released or bytes(self.record.count)
-        kept = [index for index, gone in enumerate(released) if not gone]
+        entries = range(self.record.count) if self.indexes is None else list(self.indexes)
+        kept = [index for index, gone in enumerate(self.released) if not gone]
         assert len(kept) == self.left > 0, (len(kept), self.left)
         self.record = decode_record(self.record.part(kept))
         self.left_size = self.record.size
-        self._indexes = {entries[index]: number for number, index in enumerate(kept)}
-        self._released = None
+        self.indexes = {entries[index]: number for number, index in enumerate(kept)}
+        self.released = bytearray(self.left)
 
 
 class HeldRecords:
@@ -78,7 +66,8 @@ class HeldRecords:
 
     Args:
         size_max: the bound.
-        on_freed: told the bytes of each record of which nothing is pending any more.
+        on_freed: told the bytes of each record of which nothing is pending any more, but for those
+            that ``take`` tells of.
 
     Attributes:
         size: bytes of these records.
@@ -96,14 +85,33 @@ class HeldRecords:
         self.size += record.size
         return HeldRecord(record, offset)
 
-    def release(self, held: HeldRecord, entry: int, stop: int) -> None:
-        """These entries are pending no more."""
-        held.release(entry, stop)
-        if not held.left:
-            self._forget(held)
-        elif 2 * held.left_size < held.record.size and held not in self._sparse:
-            self._sparse[held] = None
-            self._sparse_size += held.record.size
+    def take(self, rows: Iterable[PendingRow]) -> tuple[list[Row], int, int]:
+        """These entries are pending no more. Returns them, their bytes, and the bytes of records of
+        which nothing is pending any more."""
+        taken: list[Row] = []
+        size = freed = 0
+        sparse = self._sparse
+        for held, entry in rows:
+            record = held.record
+            index = entry if held.indexes is None else held.indexes[entry]
+            assert not held.released[index], f"{entry} of offset {held.offset} is released twice"
+            held.released[index] = 1
+            of_row = record.sizes()[index]
+            taken.append((record, index, held.offset, entry))
+            size += of_row
+            held.left -= 1
+            held.left_size -= of_row
+            if not held.left:
+                freed += self._forget(held)
+            elif 2 * held.left_size < record.size and held not in sparse:
+                sparse[held] = None
+                self._sparse_size += record.size
+        return taken, size, freed
+
+    def release(self, held: HeldRecord, entry: int) -> None:
+        """The entry is pending no more."""
+        _, _, freed = self.take(((held, entry),))
+        self._on_freed(freed)
 
     def crowded(self) -> bool:
         """Whether a bound is exceeded: ``copy_out``, or let something expire."""
@@ -115,15 +123,15 @@ class HeldRecords:
         held = next(iter(self._sparse), None)
         if held is None:
             return False
-        self._forget(held)
+        self._on_freed(self._forget(held))
         held.keep_pending()
         self.size += held.record.size
         return True
 
-    def _forget(self, held: HeldRecord) -> None:
+    def _forget(self, held: HeldRecord) -> int:
         size = held.record.size
         self.size -= size
         if held in self._sparse:
             del self._sparse[held]
             self._sparse_size -= size
-        self._on_freed(size)
+        return size

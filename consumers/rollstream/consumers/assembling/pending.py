@@ -17,16 +17,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from rollstream.consumers.assembling.decisions import Settlement
-from rollstream.consumers.assembling.held import HeldRecord
+from rollstream.consumers.assembling.decisions import RowNames, Settlement
+from rollstream.consumers.assembling.held import HeldRecord, PendingRow
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.ids import prefix_hash
 from rollstream.schemas.reasons import SettleReason
 
 PendingKey = tuple[str, ...]
 """(group_uid, example_id), or ('', example_id, policy version or '', split, lineage)."""
+
+
+names_of = itemgetter("policy_version", "lineage", "replica_id", "stop_reason")
+"""``RowNames`` of a combination of ``IngestRecord.header["shared"]``."""
 
 
 class PendingEntry(NamedTuple):
@@ -44,6 +49,13 @@ class PendingEntry(NamedTuple):
     def value(self, name: str) -> Any:
         """A text or a number of it."""
         return self.held.record.values(name)[self.held.index(self.entry)]
+
+    def names(self) -> RowNames:
+        """What it adds to those of its group."""
+        record = self.held.record
+        of = record.shared_indexes[self.held.index(self.entry)]
+        names: RowNames = names_of(record.header["shared"][of])
+        return names
 
     def tokens(self, name: str) -> memoryview:
         """An array that every segment has, packed."""
@@ -116,8 +128,8 @@ class PendingGroup:
     Attributes:
         size: members, complete or failed, at which the group is full.
         first_entry, first_ts: of the entry that it began with, counted over all that were read.
-        runs: the rows of complete members: the held record, the number of the first entry, and the
-            one behind the last.
+        rows: of complete members: the held record, and the number of the entry.
+        names: of these rows, each combination once.
         members: how many members are complete.
         failed: how many members will never come.
         failed_uids: the failed members whose uid is known.
@@ -134,7 +146,8 @@ class PendingGroup:
     size: int
     first_entry: int
     first_ts: int
-    runs: list[list[Any]] = field(default_factory=list)
+    rows: list[PendingRow] = field(default_factory=list)
+    names: set[RowNames] = field(default_factory=set)
     members: int = 0
     failed: int = 0
     failed_uids: set[str] = field(default_factory=set)
@@ -146,23 +159,10 @@ class PendingGroup:
     split: str = "train"
     overdue: bool = False
 
-    def append(self, held: HeldRecord, entry: int) -> None:
-        """Adds a row of a complete member."""
-        runs = self.runs
-        if runs and runs[-1][0] is held and runs[-1][2] == entry:
-            runs[-1][2] = entry + 1
-        else:
-            runs.append([held, entry, entry + 1])
-
     def agrees(self, row: PendingEntry) -> bool:
         """Whether the segment's named arrays have the dtypes and trailing shapes that the group's
         have; from now on the group has them."""
-        index = row.held.index(row.entry)
-        found = {
-            name: run.signature
-            for name, run in row.held.record.token_arrays.items()
-            if run.present is None or run.present[index]
-        }
+        found = row.held.record.signatures(row.held.index(row.entry))
         if any(self.signatures.get(name, of) != of for name, of in found.items()):
             return False
         self.signatures |= found

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, groupby, pairwise
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.consumers.assembling import DueGroup, Plan, Settlement
-from rollstream.consumers.assembling.decisions import SourceRun, shared_of, values_of
+from rollstream.consumers.assembling.decisions import Row
 from rollstream.schemas import digest, ids
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import (
@@ -23,12 +23,13 @@ from rollstream.schemas.events import (
     TouchedOffsets,
 )
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.ingest.gather import Run, gather, signatures
+from rollstream.schemas.ingest.gather import gather
 from rollstream.store import Pieces, Provenance, encode_rows
 from rollstream.store.layout import GROUPS, INCOMPLETE, rows_path
 
-_FileKey = tuple[str, frozenset[tuple[str, ArraySignature]]]
-"""What all rows of a file have in common: their policy version and the types of named arrays."""
+_T = TypeVar("_T")
+_Sorted = dict[frozenset[tuple[str, ArraySignature]], dict[str, list[_T]]]
+"""By what all rows of a file have in common: the types of named arrays, then the policy version."""
 _TRAJECTORY = 0  # Groups hold whole trajectories; their files are named by the first segment.
 
 
@@ -50,33 +51,32 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
     """Hands each file of a flush, path and bytes, to ``put`` as soon as it is encoded, and returns
     the event that names them. One file a policy version; but rows whose named arrays have other
     dtypes, trailing shapes or names are in a file of their own."""
-    due: dict[_FileKey, list[DueGroup]] = {}
-    incomplete: dict[_FileKey, list[SourceRun]] = {}
+    due: _Sorted[DueGroup] = {}
+    incomplete: _Sorted[Row] = {}
     for decision in plan.decisions:
         group = decision.group
         if group is not None:
-            versions = {one["policy_version"] for one in shared_of(group.runs)}
+            versions = {version for version, *_ in group.names}
             version = versions.pop() if len(versions) == 1 else ids.MIXED_POLICY
-            due.setdefault((version, frozenset(group.signatures.items())), []).append(group)
-        for run in decision.incomplete:
-            for version, part in _by_version(run):
-                key = (version, frozenset(signatures([Run(*part[:3])]).items()))
-                incomplete.setdefault(key, []).append(part)
+            _sort_in(due, group.signatures, version, group)
+        for row in decision.incomplete:
+            record, index, _, _ = row
+            version = record.values("policy_version")[index]
+            _sort_in(incomplete, record.signatures(index), version, row)
     sealed, kept = _Files(GROUPS, target, put), _Files(INCOMPLETE, target, put)
     groups: list[SealedGroup] = []
-    parts: list[tuple[Columns, Provenance]] = []
-    for (version, _), of_file in due.items():
-        columns, offsets, entries = _rows(run for group in of_file for run in group.runs)
-        described = _sealed_groups(of_file, version, len(sealed.files), columns)
-        groups += described
+    parts = []
+    for of_files in due.values():
+        part = _gathered(chain(*(group.rows for group in chain(*of_files.values()))))
+        described = _sealed_groups(of_files, len(sealed.files), part.columns)
         group_ids = [group.group_id for group in described for _ in range(group.rows)]
-        provenance = Provenance(group_ids, target.address, target.epoch, offsets, entries)
-        sealed.write(version, columns, provenance)
-        parts.append((columns, provenance))
-    for (version, _), runs in incomplete.items():
-        columns, offsets, entries = _rows(runs)
-        provenance = Provenance([""] * columns.rows, target.address, target.epoch, offsets, entries)
-        kept.write(version, columns, provenance)
+        counts = [sum(len(group.rows) for group in of_file) for of_file in of_files.values()]
+        sealed.write(of_files, counts, part, group_ids)
+        groups += described
+        parts.append(part)
+    for of_rows in incomplete.values():
+        part = _gathered(chain(*of_rows.values()))
+        kept.write(of_rows, map(len, of_rows.values()), part, [""] * part.columns.rows)
     return Flushed(
         epoch=target.epoch,
         nonce=target.nonce,
@@ -94,20 +94,24 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
     )
 
 
-def _rows(runs: Iterable[SourceRun]) -> tuple[Columns, NDArray[np.int64], NDArray[np.int32]]:
-    """The rows of a file; and where each stands in the log: offsets and entries."""
-    joined: list[Run] = []
-    offsets: list[int] = []
-    entries: list[int] = []
-    for record, first, stop, offset, entry in runs:
-        number = stop - first
-        if joined and joined[-1].record is record and joined[-1].stop == first:
-            joined[-1] = Run(record, joined[-1].first, stop)
-        else:
-            joined.append(Run(record, first, stop))
-        offsets += [offset] * number
-        entries += range(entry, entry + number)
-    return gather(joined), np.array(offsets, np.int64), np.array(entries, np.int32)
+def _sort_in(
+    found: _Sorted[_T], signatures: Mapping[str, ArraySignature], version: str, one: _T
+) -> None:
+    found.setdefault(frozenset(signatures.items()), {}).setdefault(version, []).append(one)
+
+
+class _Gathered(NamedTuple):
+    """The rows of some files, and where each stands in the log."""
+
+    columns: Columns
+    offsets: NDArray[np.int64]
+    entries: NDArray[np.int32]
+
+
+def _gathered(rows: Iterable[Row]) -> _Gathered:
+    records, indexes, offsets, entries = zip(*rows, strict=True)
+    columns = gather(records, indexes)
+    return _Gathered(columns, np.array(offsets, np.int64), np.array(entries, np.int32))
 
 
 class _Files:
@@ -120,77 +124,91 @@ class _Files:
         self._kind, self._target, self._put = kind, target, put
         self._versions: Counter[str] = Counter()
 
-    def write(self, version: str, columns: Columns, provenance: Provenance) -> None:
+    def write(
+        self,
+        versions: Iterable[str],
+        counts: Iterable[int],
+        rows: _Gathered,
+        group_ids: Sequence[str],
+    ) -> None:
+        """A file a version, each with so many of the rows."""
+        target = self._target
+        bounds = pairwise(accumulate(counts, initial=0))
+        for version, (start, stop) in zip(versions, bounds, strict=True):
+            of = slice(start, stop)
+            where = (target.address, target.epoch, rows.offsets[of], rows.entries[of])
+            data = encode_rows(
+                rows.columns.part(start, stop),
+                Provenance(group_ids[of], *where),
+                compression=target.compression,
+            )
+            path = self._path(version)
+            self.files.append(
+                SealedFile(path=path, size=data.size, rows=stop - start, checksum=data.checksum())
+            )
+            self._put(path, data)
+
+    def _path(self, version: str) -> str:
         target, number = self._target, self._versions[version]
         self._versions[version] += 1
-        data = encode_rows(columns, provenance, compression=target.compression)
         name = f"{target.name}-{number}" if number else target.name
         environment = target.address.environment
-        path = rows_path(self._kind, environment, version, _TRAJECTORY, target.epoch, name)
-        self.files.append(
-            SealedFile(path=path, size=data.size, rows=columns.rows, checksum=data.checksum())
-        )
-        self._put(path, data)
+        return rows_path(self._kind, environment, version, _TRAJECTORY, target.epoch, name)
 
 
 def _sealed_groups(
-    due: Sequence[DueGroup], version: str, file: int, columns: Columns
+    due: Mapping[str, Sequence[DueGroup]], file: int, columns: Columns
 ) -> list[SealedGroup]:
+    """Those of some files, by their policy versions; ``file`` is the number of the first."""
     scalars: Mapping[str, Any] = columns.scalars
     uids, lineages = scalars["rollout_uid"], scalars["lineage"]
     steps, epochs = scalars["weight_step"].tolist(), scalars["policy_epoch"].tolist()
-    ends = accumulate((sum(run.stop - run.first for run in group.runs) for group in due), initial=0)
+    ends = accumulate((len(group.rows) for group in chain(*due.values())), initial=0)
     bounds = list(pairwise(ends))
-    digests = digest.row_digests(columns, [start for start, _ in bounds])
+    rows = zip(bounds, digest.row_digests(columns, [start for start, _ in bounds]), strict=True)
     sealed = []
-    for group, (start, stop), rows_digest in zip(due, bounds, digests, strict=True):
-        of_rows = steps[start:stop]
-        step = min(of_rows)
-        oldest = start + of_rows.index(step)
-        sealed.append(
-            SealedGroup(
-                group_id=ids.group_id(group.key, set(uids[start:stop])),
-                group_uid=group.key.group_uid,
-                example_id=group.key.example_id,
-                lineage=lineages[oldest],
-                policy_version=version,
-                policy_epoch=epochs[oldest],
-                weight_step=step,
-                segment_idx=_TRAJECTORY,
-                split=group.split,
-                seal_reason=group.reason,
-                failed_members=group.failed_members,
-                file=file,
-                row_start=start,
-                rows=stop - start,
-                digest=rows_digest,
+    for number, (version, of_file) in enumerate(due.items(), file):
+        first = -1
+        for group, ((start, stop), rows_digest) in zip(of_file, rows, strict=False):
+            first = start if first < 0 else first
+            of_rows = steps[start:stop]
+            step = min(of_rows)
+            oldest = start + of_rows.index(step)
+            sealed.append(
+                SealedGroup(
+                    group_id=ids.group_id(group.key, set(uids[start:stop])),
+                    group_uid=group.key.group_uid,
+                    example_id=group.key.example_id,
+                    lineage=lineages[oldest],
+                    policy_version=version,
+                    policy_epoch=epochs[oldest],
+                    weight_step=step,
+                    segment_idx=_TRAJECTORY,
+                    split=group.split,
+                    seal_reason=group.reason,
+                    failed_members=group.failed_members,
+                    file=number,
+                    row_start=start - first,
+                    rows=stop - start,
+                    digest=rows_digest,
+                )
             )
-        )
     return sealed
 
 
-def _by_version(run: SourceRun) -> Iterator[tuple[str, SourceRun]]:
-    """The run, cut where the policy version changes."""
-    first = run.first
-    for version, same in groupby(values_of((run,), "policy_version")):
-        stop = first + sum(1 for _ in same)
-        yield version, run._replace(first=first, stop=stop, entry=run.entry + first - run.first)
-        first = stop
-
-
-def _sealed_segments(parts: Sequence[tuple[Columns, Provenance]]) -> SealedSegments:
+def _sealed_segments(parts: Sequence[_Gathered]) -> SealedSegments:
     def numbers(name: str, dtype: type[np.generic]) -> NDArray[Any]:
-        found: list[Any] = [columns.scalars[name] for columns, _ in parts]
+        found: list[Any] = [part.columns.scalars[name] for part in parts]
         return np.concatenate([np.empty(0, dtype), *found])
 
     def texts(name: str) -> list[str]:
-        return [text for columns, _ in parts for text in columns.scalars[name]]
+        return [text for part in parts for text in part.columns.scalars[name]]
 
     replicas, replica_idxs = _coded(texts("replica_id"))
     stop_reasons, stop_reason_idxs = _coded(texts("stop_reason"))
     return SealedSegments(
-        offsets=np.concatenate([np.empty(0, np.int64), *(where.offsets for _, where in parts)]),
-        entries=np.concatenate([np.empty(0, np.int32), *(where.entries for _, where in parts)]),
+        offsets=np.concatenate([np.empty(0, np.int64), *(part.offsets for part in parts)]),
+        entries=np.concatenate([np.empty(0, np.int32), *(part.entries for part in parts)]),
         uids=tuple(texts("rollout_uid")),
         segment_idxs=numbers("segment_idx", np.int32),
         weight_steps=numbers("weight_step", np.int64),
@@ -206,11 +224,11 @@ def _sealed_segments(parts: Sequence[tuple[Columns, Provenance]]) -> SealedSegme
     )
 
 
-def _coded(values: Sequence[str]) -> tuple[tuple[str, ...], Any]:
+def _coded(values: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     """The distinct values in the order of their first use, and the index of each value in them."""
-    indexes: dict[str, int] = {}
-    idxs = [indexes.setdefault(value, len(indexes)) for value in values]
-    return tuple(indexes), np.array(idxs, np.int32)
+    distinct = tuple(dict.fromkeys(values))
+    numbers = {value: number for number, value in enumerate(distinct)}
+    return distinct, np.fromiter(map(numbers.__getitem__, values), np.int32, len(values))
 
 
 def _by_reason(settlements: Iterable[Settlement]) -> tuple[Settlements, ...]:

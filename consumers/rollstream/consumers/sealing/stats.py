@@ -85,7 +85,7 @@ class SealerCounters:
         for decision in plan.decisions:
             if decision.group is not None:
                 self.groups += 1
-                self.segments += sum(run.stop - run.first for run in decision.group.runs)
+                self.segments += len(decision.group.rows)
                 self._seal_times_ms.append(max(0, now_us - decision.group.first_ts) / 1e3)
             for settlement in decision.settled:
                 self.settled[settlement.reason] += 1

@@ -114,6 +114,24 @@ class Frame:
             found = self._listed[name] = self._values(row_fields()[name])
         return found
 
+    def raw(self, field: RowField) -> bytes:
+        """A column of texts (their sizes) or of numbers; empty where each has the default."""
+        raw: bytes = self.extra(field.name) if field.extra else self.header[field.name]
+        return raw or b""
+
+    def extra(self, name: str) -> Any:
+        """What the header has of a field of its extras; None without these."""
+        extras = self.header["extras"]
+        return extras and extras[name]
+
+    def signatures(self, index: int) -> Mapping[str, ArraySignature]:
+        """Name to dtype and trailing shape, of the named arrays that an entry has."""
+        return {
+            name: run.signature
+            for name, run in self.token_arrays.items()
+            if run.present is None or run.present[index]
+        }
+
     def bytes_of(self, run: ArrayRun, first: int, stop: int) -> memoryview:
         """The values of an array of entries ``first`` to ``stop``: a view."""
         start, width, ends, _, _ = run
@@ -125,8 +143,7 @@ class Frame:
         if field.column == "shared":
             of = [one[field.name] for one in self.header["shared"]]
             return [of[index] for index in self.shared_indexes]
-        wire = self.header["extras"] if field.extra else self.header
-        raw = wire and wire[field.name]
+        raw = self.raw(field)
         if not raw:
             return [field.default] * self.count
         listed = unpacked(field.dtype, raw)

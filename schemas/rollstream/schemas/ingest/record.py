@@ -29,7 +29,7 @@ class IngestRecord(Frame):
     """
 
     __slots__ = (
-        *("_attachments", "_ends", "broken", "environment", "partitions", "size", "worker_id"),
+        *("_attachments", "_sizes", "broken", "environment", "partitions", "size", "worker_id"),
     )
 
     def __init__(self, header: Mapping[str, Any], payload: memoryview, size: int) -> None:
@@ -40,15 +40,15 @@ class IngestRecord(Frame):
         self.partitions: int = header["partitions"]
         self.broken: Mapping[int, BrokenRule] = broken_entries(self)
         self._attachments: dict[int, dict[str, bytes]] | None = None
-        self._ends: list[int] | None = None
+        self._sizes: list[int] | None = None
 
-    def size_of(self, first: int, stop: int) -> int:
-        """Bytes of entries ``first`` to ``stop``: of their arrays, texts and attachments, and an
-        equal share of the rest, so that all entries have ``size`` together."""
-        ends = self._ends
-        if ends is None:
-            ends = self._ends = self._size_ends() if self.count > 1 else [0, self.size]
-        return ends[stop] - ends[first]
+    def sizes(self) -> list[int]:
+        """Bytes of each entry: of its arrays, texts and attachments, and an equal share of the
+        rest, so that all entries have ``size`` together."""
+        found = self._sizes
+        if found is None:
+            found = self._sizes = self._entry_sizes() if self.count > 1 else [self.size]
+        return found
 
     def entry(self, index: int) -> Entry:
         """One entry, as ``encode_entries`` takes it; a copy.
@@ -97,32 +97,32 @@ class IngestRecord(Frame):
         found = self._attachments
         if found is None:
             found = self._attachments = {}
-            extras = self.header["extras"]
-            for one in () if extras is None else extras["attachments"]:
+            for one in self.extra("attachments") or ():
                 found.setdefault(one["entry"], {})[one["name"]] = one["data"]
         return found
 
-    def _size_ends(self) -> list[int]:
-        """Bytes up to each entry, and up to the last one's end."""
-        ends = np.zeros(self.count + 1, np.int64)
+    def _entry_sizes(self) -> list[int]:
+        widths: dict[int, int] = {}  # Of all arrays with the same ends.
+        ends: dict[int, Sequence[int]] = {}
         for run in (*self.arrays.values(), *self.token_arrays.values()):
-            ends += run.width * np.array(run.ends)
-        sizes = np.zeros(self.count, np.int64)
-        extras = self.header["extras"]
+            of = id(run.ends)
+            ends[of], widths[of] = run.ends, widths.get(of, 0) + run.width
+        total = sum(widths[of] * np.array(ends[of]) for of in widths)
+        sizes = np.diff(total)
         for field in named("text"):
-            wire = extras if field.extra else self.header
-            if wire and wire[field.name]:
-                sizes += np.frombuffer(wire[field.name], COUNTS)
+            raw = self.raw(field)
+            if raw:
+                sizes += np.frombuffer(raw, COUNTS)
         for entry, attached in self.attachments().items():
             sizes[entry] += sum(map(len, attached.values()))
-        ends[1:] += sizes.cumsum()
-        rest = self.size - int(ends[-1])
-        ends += rest * np.arange(self.count + 1) // self.count
-        return ends.tolist()
+        share, rest = divmod(self.size - int(sizes.sum()), self.count)
+        sizes += share
+        sizes[-1] += rest
+        found: list[int] = sizes.tolist()
+        return found
 
     def _components(self) -> list[Mapping[str, float]]:
-        extras = self.header["extras"]
-        wire = extras and extras["rewards"]
+        wire = self.extra("rewards")
         if wire is None:
             return [{}] * self.count
         names = [wire["names"][index] for index in unpacked(COUNTS, wire["indexes"])]
