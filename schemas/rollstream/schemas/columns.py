@@ -42,6 +42,10 @@ class Ragged:
             return None
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
+    def lengths(self) -> NDArray[np.int64]:
+        """In tokens, one a row."""
+        return self.offsets[1:] - self.offsets[:-1]
+
     def part(self, start: int, stop: int) -> Ragged | None:
         """Rows ``start`` to ``stop``, their values as a view; None where none of them has it."""
         offsets, present = self.offsets[start : stop + 1], self.present

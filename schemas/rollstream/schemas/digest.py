@@ -136,7 +136,7 @@ def _texts(name: str, values: Sequence[str], default: str, bounds: NDArray[np.in
 
 
 def _array(name: str, ragged: Ragged, bounds: NDArray[np.int64]) -> _Part:
-    lengths = np.diff(ragged.offsets)
+    lengths = ragged.lengths()
     has = np.ones(len(lengths), np.bool_) if ragged.present is None else ragged.present
     values = np.ascontiguousarray(ragged.values)
     width = values.itemsize * prod(values.shape[1:])

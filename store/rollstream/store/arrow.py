@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rollstream.schemas.columns import ArraySignature, Columns, Components, Ragged
+from rollstream.schemas.columns import ArraySignature, Columns, Components, Ragged, offsets_of
 from rollstream.schemas.fields import (
     REQUIRED_ARRAYS,
     RowField,
@@ -156,7 +156,7 @@ def ragged_of_binary(
         ValueError: a row has other than its ``token_counts`` tokens.
     """
     width, present = token_bytes(signature), _present(column)
-    offsets = ends_of(token_counts if present is None else np.where(present, token_counts, 0))
+    offsets = offsets_of(token_counts if present is None else np.where(present, token_counts, 0))
     total = int(offsets[-1])
     _, starts, data = column.buffers()
     found = np.frombuffer(starts, np.int32)[column.offset :][: len(column) + 1]
@@ -198,10 +198,3 @@ def _present(column: pa.Array) -> NDArray[np.bool_] | None:
         return None
     found: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
     return found
-
-
-def ends_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
-    """int64 [rows + 1]: 0, then where each row ends."""
-    ends = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=ends[1:])
-    return ends

@@ -90,7 +90,7 @@ def _counted_arrays(columns: Columns) -> list[str]:
         name
         for name, ragged in stored.items()
         if (ragged.present is None or ragged.present.all())
-        and np.array_equal(np.diff(ragged.offsets), columns.scalars[arrow.count_of(name)])
+        and np.array_equal(ragged.lengths(), columns.scalars[arrow.count_of(name)])
     ]
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from rollstream.schemas.columns import ArraySignature, Columns, Ragged
+from rollstream.schemas.columns import ArraySignature, Columns, Ragged, offsets_of
 from rollstream.schemas.fields import REQUIRED_ARRAYS, array_fields, scalar_fields
 from rollstream.store import arrow
 from rollstream.store.arrow import TOKEN_ARRAY_PREFIX
@@ -123,7 +123,7 @@ class RowFile:
             offsets = ends[first : first + count + 1]
             return Ragged(pieces[0], offsets - offsets[0] if first else offsets)
         lengths = [np.diff(ends[first : first + count + 1]) for first, count in ranges]
-        return Ragged(_joined(pieces), arrow.ends_of(_joined(lengths)))
+        return Ragged(_joined(pieces), offsets_of(_joined(lengths)))
 
     def _row_ends(self, counts: str) -> NDArray[np.int64]:
         """int64 [rows + 1]: the values of row ``i`` are those from ``[i]`` to ``[i + 1]``."""
@@ -132,7 +132,7 @@ class RowFile:
             lengths = self._values_of(counts, size).view(np.int32)
             if (lengths < 0).any():
                 raise CorruptFile(f"{self._path}: {counts} is negative somewhere")
-            self._ends[counts] = arrow.ends_of(lengths)
+            self._ends[counts] = offsets_of(lengths)
         return self._ends[counts]
 
     def _values_of(self, column: str, size: int) -> NDArray[np.uint8]:

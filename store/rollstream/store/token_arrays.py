@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rollstream.schemas.columns import ArraySignature, Ragged
+from rollstream.schemas.columns import ArraySignature, Ragged, offsets_of
 from rollstream.store import arrow
 from rollstream.store.errors import NoTokenArray
 
@@ -52,12 +52,12 @@ def token_array(table: pa.Table, name: str) -> Ragged:
 def _joined(parts: Sequence[Ragged]) -> Ragged:
     if len(parts) == 1:
         return parts[0]
-    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    lengths = np.concatenate([part.lengths() for part in parts])
     present = None
     if any(part.present is not None for part in parts):
         present = np.concatenate([_presence(part) for part in parts])
     values = np.concatenate([part.values for part in parts])
-    return Ragged(values, arrow.ends_of(lengths), present)
+    return Ragged(values, offsets_of(lengths), present)
 
 
 def _presence(part: Ragged) -> NDArray[np.bool_]:

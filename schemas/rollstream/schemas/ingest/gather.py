@@ -77,7 +77,7 @@ class _Gathering:
 
     def _shared(self) -> dict[str, Any]:
         """What several entries have in common."""
-        combinations: list[Mapping[str, Any]] = []
+        combinations: list[dict[str, Any]] = []
         indexes: list[int] = []
         once: list[tuple[str, str]] = []
         for record in self._records:

@@ -6,8 +6,10 @@ encoding", "Run length encoding / bit-packing hybrid", "Plain encoding", "Delta-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache, lru_cache
+from itertools import repeat
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -104,12 +106,15 @@ def list_levels(
     else 1.
     """
     slots = np.maximum(lengths, 1)
-    repetition = b"".join(map(_repetition_of_row, slots.tolist()))
-    defined = np.where(lengths > 0, depth, depth - 1)
-    if present is not None:
-        defined[~present] = 0
-    definition = b"".join(map(_run, slots.tolist(), defined.tolist()))
-    return _framed(repetition) + _framed(definition), int(slots.sum())
+    counts = slots.tolist()
+    if present is None and np.array_equal(slots, lengths):
+        definition = b"".join(map(_run, counts, repeat(depth)))
+    else:
+        defined = np.where(lengths > 0, depth, depth - 1)
+        if present is not None:
+            defined[~present] = 0
+        definition = b"".join(map(_run, counts, defined.tolist()))
+    return _framed(b"".join(map(_repetition_of_row, counts))) + _framed(definition), sum(counts)
 
 
 def _framed(runs: bytes) -> bytes:
@@ -148,11 +153,20 @@ def plain(values: NDArray[Any] | Sequence[str]) -> Bytes:
     if isinstance(values, np.ndarray) and values.dtype != object:
         packed = values.dtype == np.bool_
         return raw(np.packbits(values, bitorder="little") if packed else values)
-    encoded = {}  # Many are equal.
-    for value in set(values):
-        text = value.encode() if isinstance(value, str) else value
-        encoded[value] = len(text).to_bytes(_LENGTH_BYTES, "little") + text
-    return b"".join(map(encoded.__getitem__, values))
+    listed = list(values)
+    distinct: Collection[Any] = listed[:1]
+    if listed.count(*distinct) < len(listed):
+        distinct = dict.fromkeys(listed)  # Many are equal.
+    texts = [value if isinstance(value, bytes) else value.encode() for value in distinct]
+    encoded = map(add, map(_length, map(len, texts)), texts)
+    if len(texts) == 1:
+        return next(encoded) * len(listed)
+    return b"".join(map(dict(zip(distinct, encoded, strict=True)).__getitem__, listed))
+
+
+@lru_cache(_KEPT)
+def _length(size: int) -> bytes:
+    return size.to_bytes(_LENGTH_BYTES, "little")
 
 
 def delta_lengths(lengths: NDArray[np.int64]) -> bytes:

@@ -10,6 +10,7 @@ Source: Apache Parquet format, "Data pages", "Statistics", and ``parquet.thrift`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -40,6 +41,9 @@ _TYPES = {"BOOLEAN": 0, "INT32": 1, "INT64": 2, "FLOAT": 4, "DOUBLE": 5, "BYTE_A
 _PAGE_BYTES_MAX = 2**31 - 1  # A page's size is an int32; the configuration keeps a flush smaller.
 _MAGIC = b"PAR1"
 _FOOTER_SIZE_BYTES = 4
+_JOINED_BYTES_MAX = 16_384  # Smaller buffers are copied into one.
+_KEPT = 4_096  # A file has some forty columns, and what is constant among files is their sizes.
+_METADATA_KEPT = 64
 _SHORT_TEXT_MAX = 127  # Its length is one byte.
 # FileMetaData: 1 version, 2 schema, 3 rows, 4 row groups, 5 metadata, 6 created_by, 7 orders.
 _NO_ROWS = i64(1, 0) + list_of(1, STRUCT, ())
@@ -51,7 +55,7 @@ class Leaf(NamedTuple):
 
     names: tuple[str, ...]  # The name of the table's column, then those from there down.
     physical: str  # Parquet's type.
-    text: bool  # True for UTF-8 text.
+    binary: bool  # One binary a row: the only column whose lengths do not stand between values.
     definition: int  # The definition level of a value; 0 where every row has one.
 
     @classmethod
@@ -59,12 +63,9 @@ class Leaf(NamedTuple):
         # The name of a column may have dots in it.
         inside = column.path.removeprefix(field).split(".")[1:]
         text = column.logical_type.type == "STRING"
-        return cls((field, *inside), column.physical_type, text, column.max_definition_level)
-
-    @property
-    def binary(self) -> bool:
-        """True for one binary a row, the only column whose lengths do not stand between values."""
-        return self.physical == "BYTE_ARRAY" and not self.text and len(self.names) == 1
+        physical = column.physical_type
+        binary = physical == "BYTE_ARRAY" and not text and not inside
+        return cls((field, *inside), physical, binary, column.max_definition_level)
 
     @property
     def encoding(self) -> int:
@@ -113,38 +114,54 @@ class FileShape(NamedTuple):
         """A file with a chunk for each leaf; ``metadata`` is in its footer."""
         number, name = CODECS[compression]
         codec = None if name is None else pa.Codec(name)
-        pieces: list[Bytes] = [_MAGIC]
+        pieces: list[Bytes] = []
+        small: list[Bytes] = [_MAGIC]  # What is joined into the next piece.
         columns: list[bytes] = []
         at, total = len(_MAGIC), 0
         for chunk, leaf, fixed in zip(chunks, self.leaves, self.fixed, strict=True):
-            body, size = chunk.body, sum(map(len, chunk.body))
+            body = chunk.body
+            size = stored = sum(map(len, body))
             assert size <= _PAGE_BYTES_MAX, size
             if codec is not None:
                 body = (codec.compress(b"".join(body), asbytes=True),)
-            stored = sum(map(len, body))
-            # PageHeader: 1 type (data page), 2 and 3 the size before and after compression, 5
-            # DataPageHeader (1 values, 2 encoding, 3 and 4 how levels are encoded).
-            of_page = struct(2, i32(1, chunk.slots), i32(1, leaf.encoding), i32(1, _RLE) * 2)
-            page = b"".join((i32(1, 0), i32(1, size), i32(1, stored), of_page, STOP))
-            pieces += (page, *body)
-            # ColumnMetaData: 4 codec, 5 values, 6 and 7 size before and after compression, 9 offset
-            # of the data page.
-            counts = (chunk.slots, len(page) + size, len(page) + stored)
-            of_chunk = (i32(1, number), *(i64(1, count) for count in counts), i64(2, at))
-            columns.append(b"".join((fixed, *of_chunk, chunk.statistics, STOP, STOP)))
+                stored = len(body[0])
+            page, sizes = _page(chunk.slots, leaf.encoding, size, stored)
+            *levels, values = (page, *body)
+            small += levels
+            if len(values) > _JOINED_BYTES_MAX:
+                pieces += (b"".join(small), values)
+                small = []
+            else:
+                small.append(values)
+            # ColumnMetaData: 4 codec, then what belongs to the page, 9 offset of the data page.
+            of_chunk = (i32(1, number), sizes, i64(2, at), chunk.statistics, STOP, STOP)
+            columns.append(fixed + b"".join(of_chunk))
             at += len(page) + stored
             total += len(page) + size
         # RowGroup: 1 columns, 2 total bytes, 3 rows.
         group = b"".join((list_of(1, STRUCT, columns), i64(1, total), i64(1, rows), STOP))
-        pairs = [
-            binary(1, key.encode()) + binary(1, value.encode()) + STOP
-            for key, value in metadata.items()
-        ]
-        groups = list_of(1, STRUCT, (group,)) + list_of(1, STRUCT, pairs)
+        groups = list_of(1, STRUCT, (group,)) + _pairs(tuple(metadata.items()))
         created_by = binary(1, CREATED_BY.encode())
         footer = b"".join((self.head, i64(1, rows), groups, created_by, self.tail))
-        pieces += (footer, len(footer).to_bytes(_FOOTER_SIZE_BYTES, "little"), _MAGIC)
-        return Pieces(tuple(pieces))
+        small += (footer, len(footer).to_bytes(_FOOTER_SIZE_BYTES, "little"), _MAGIC)
+        return Pieces((*pieces, b"".join(small)))
+
+
+@lru_cache(_KEPT)
+def _page(slots: int, encoding: int, size: int, stored: int) -> tuple[bytes, bytes]:
+    """The header of a page, and what ``ColumnMetaData`` says of its size."""
+    # PageHeader: 1 type (data page), 2 and 3 the size before and after compression, 5
+    # DataPageHeader (1 values, 2 encoding, 3 and 4 how levels are encoded).
+    of_page = struct(2, i32(1, slots), i32(1, encoding), i32(1, _RLE) * 2)
+    page = b"".join((i32(1, 0), i32(1, size), i32(1, stored), of_page, STOP))
+    # ColumnMetaData: 5 values, 6 and 7 size before and after compression.
+    return page, i64(1, slots) + i64(1, len(page) + size) + i64(1, len(page) + stored)
+
+
+@lru_cache(_METADATA_KEPT)
+def _pairs(metadata: tuple[tuple[str, str], ...]) -> bytes:
+    pairs = [binary(1, key.encode()) + binary(1, value.encode()) + STOP for key, value in metadata]
+    return list_of(1, STRUCT, pairs)
 
 
 def _leaves_of(kind: pa.DataType) -> int:

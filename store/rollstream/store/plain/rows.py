@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.schemas.columns import Columns, Ragged
+from rollstream.schemas.columns import Columns, Ragged, offsets_of
 from rollstream.schemas.fields import array_fields
 from rollstream.store import arrow
 from rollstream.store.blobs import Pieces
@@ -85,7 +85,7 @@ def _leaves(columns: Columns) -> Iterator[tuple[_Path, _Values]]:
         yield ("rewards", *_LIST, "value"), Ragged(given.values, given.offsets)
     if columns.attachments is not None:
         files = columns.attachments
-        offsets = arrow.ends_of(np.fromiter(map(len, files), np.int64, len(files)))
+        offsets = offsets_of(list(map(len, files)))
         names = np.array(list(chain.from_iterable(files)), object)
         data = np.array([data for row in files for data in row.values()], object)
         yield ("attachments", *_LIST, "name"), Ragged(names, offsets)
@@ -100,7 +100,7 @@ def _chunk(leaf: Leaf, values: _Values | None, rows: int) -> Chunk:
         assert len(values.offsets) == rows + 1, (leaf.names, len(values.offsets))
         if leaf.binary:
             return _binaries(values)
-        levels, slots = list_levels(np.diff(values.offsets), values.present, leaf.definition)
+        levels, slots = list_levels(values.lengths(), values.present, leaf.definition)
         return Chunk((levels, plain(values.values)), slots)
     assert len(values) == rows, (leaf.names, len(values))
     if isinstance(values, np.ndarray) and leaf.definition:
@@ -112,7 +112,7 @@ def _chunk(leaf: Leaf, values: _Values | None, rows: int) -> Chunk:
 
 def _binaries(ragged: Ragged) -> Chunk:
     """A named array as one binary a row."""
-    lengths = np.diff(ragged.offsets) * arrow.token_bytes(ragged.signature)
+    lengths = ragged.lengths() * arrow.token_bytes(ragged.signature)
     present = np.ones(len(lengths), np.bool_) if ragged.present is None else ragged.present
     body = (optional_levels(present), delta_lengths(lengths[present]), raw(ragged.values))
     return Chunk(body, len(present))
