@@ -112,7 +112,8 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Rows as columns; the names are those of ``rollstream.schemas.fields``.
+    """Rows as columns; the names are those of ``rollstream.schemas.fields``. Whole rows of a file
+    that an older version wrote also have the fields that were removed since.
 
     Attributes:
         rows: how many.

@@ -3,7 +3,8 @@
 It goes by field name. A run's digest covers the names of the fields that at least one of its rows
 has, in order; then row by row one number a field; then, field by field, what has a varying length.
 A field in which every row has the default is left out, so a field that a later version adds changes
-no digest of rows without it. Numbers are hashed as they lie in memory: big-endian machines are not
+no digest of rows without it; one that a later version removes still counts in rows that have it.
+Numbers are hashed as they lie in memory: big-endian machines are not
 supported.
 """
 
@@ -21,7 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from rollstream.schemas.columns import Columns, Ragged
-from rollstream.schemas.fields import RowField, scalar_fields
+from rollstream.schemas.fields import RowField, removed_fields, scalar_fields
 
 _ABSENT = -1
 _to_json = json.JSONEncoder(sort_keys=True).encode
@@ -90,7 +91,8 @@ class _Part(NamedTuple):
 
 
 def _parts(columns: Columns, bounds: NDArray[np.int64]) -> Iterator[_Part]:
-    for field in scalar_fields():
+    removed = (field for field in removed_fields().values() if field.name in columns.scalars)
+    for field in (*scalar_fields(), *removed):
         values = columns.scalars[field.name]
         if isinstance(values, np.ndarray):
             part = _numbers(field, values)

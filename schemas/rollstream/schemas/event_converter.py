@@ -7,24 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields as dataclass_fields
-from functools import cache
 from operator import attrgetter
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from rollstream.schemas import events, wire_schemas
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import Event
 from rollstream.schemas.wire_schemas import packed_dtype
 
 _Convert = Callable[[Any], Any]
-# Nested records of one dataclass: Avro wants another name for each definition.
-_SAME_SHAPE = {
-    "IncompleteFile": "SealedFile",
-    "ReplacingGroup": "ChosenGroup",
-    "ReplacedPosition": "LogPosition",
-}
 
 
 class EventConverter:
@@ -37,8 +28,9 @@ class EventConverter:
         self._values_of = attrgetter(*self._names)
         self._to: list[tuple[str, _Convert]] = []
         self._from: list[tuple[str, _Convert]] = []
+        hints = get_type_hints(kind)
         for field in record["fields"]:
-            found = _converters(field["type"])
+            found = _converters(field["type"], hints[field["name"]])
             if found is not None:
                 self._to.append((field["name"], found[0]))
                 self._from.append((field["name"], found[1]))
@@ -59,28 +51,9 @@ class EventConverter:
         return self._kind(**wire)
 
 
-@cache
-def converter_of(prefix: bytes) -> EventConverter:
-    """The converter of the events whose bytes begin with this prefix."""
-    schema = wire_schemas.by_prefix()[prefix]
-    return EventConverter(_event_class(schema.name), schema.source)
-
-
-@cache
-def schema_name(class_name: str) -> str:
-    """``BatchServed`` to ``batch_served``."""
-    letters = (f"_{c.lower()}" if c.isupper() else c for c in class_name)
-    return "".join(letters).removeprefix("_")
-
-
-@cache
-def _event_class(name: str) -> type[Event]:
-    kinds: tuple[type[Event], ...] = get_args(Event)
-    return next(kind for kind in kinds if schema_name(kind.__name__) == name)
-
-
-def _converters(avro_type: Any) -> tuple[_Convert, _Convert] | None:
-    """To the dict and from it; None: the value is the same in both."""
+def _converters(avro_type: Any, hint: Any) -> tuple[_Convert, _Convert] | None:
+    """To the dict and from it, of a field with this type in Avro and in Python; None: the value is
+    the same in both."""
     packed = packed_dtype(avro_type)
     if packed is not None:
         dtype = np.dtype(packed[0])
@@ -89,11 +62,12 @@ def _converters(avro_type: Any) -> tuple[_Convert, _Convert] | None:
             lambda value: None if value is None else _unpacked(value, dtype),
         )
     match avro_type:
-        case {"type": "record", "name": name}:
-            shape = EventConverter(_nested_class(name), avro_type)
-            return shape.to_wire, shape.from_wire
-        case {"type": "array", "items": {"name": name} as items}:
-            item = EventConverter(_nested_class(name), items)
+        case {"type": "record"}:
+            shape = EventConverter(hint, avro_type)
+            # Copied: it may be the schema's default, which every older event shares.
+            return shape.to_wire, lambda wire: shape.from_wire(dict(wire))
+        case {"type": "array", "items": {"type": "record"} as items}:
+            item = EventConverter(get_args(hint)[0], items)
             return (
                 lambda values: [item.to_wire(value) for value in values],
                 lambda values: tuple([item.from_wire(value) for value in values]),
@@ -101,11 +75,6 @@ def _converters(avro_type: Any) -> tuple[_Convert, _Convert] | None:
         case {"type": "array"}:
             return list, tuple
     return None
-
-
-def _nested_class(name: str) -> type:
-    found: type = getattr(events, _SAME_SHAPE.get(name, name))
-    return found
 
 
 def _packed(value: Any, dtype: np.dtype[Any]) -> bytes:

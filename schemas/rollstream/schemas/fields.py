@@ -1,7 +1,8 @@
-"""The fields of a rollout segment, from ``ingest_record.v1.avsc``, the only list of them.
+"""The fields of a rollout segment, from ``ingest_record.vN.avsc``, the only list of them.
 
 Each is a column of a record of the ingest log, of ``Columns``, of the Parquet files, and an
-attribute of ``RolloutRecord``.
+attribute of ``RolloutRecord``. A version has its own; those of the newest are meant where none is
+named.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rollstream.schemas import wire_schemas
+from rollstream.schemas.wire_schemas import WireSchema, shipped
+
+SCHEMA = "ingest_record"
 
 REQUIRED_ARRAYS = ("prompt_tokens", "output_tokens")
 """Arrays that every segment has."""
@@ -45,9 +48,25 @@ class RowField:
 
 
 @cache
+def fields_of(schema: WireSchema) -> Mapping[str, RowField]:
+    """Every field of one version by name, in its order."""
+    return {field.name: field for field in _walk(schema.fields)}
+
+
+@cache
 def row_fields() -> Mapping[str, RowField]:
     """Every field by name, in the order of the schema."""
-    return {field.name: field for field in _walk(wire_schemas.newest("ingest_record").fields)}
+    return fields_of(shipped().newest(SCHEMA))
+
+
+@cache
+def removed_fields() -> Mapping[str, RowField]:
+    """Fields that only older versions have, by name: rows that were sealed with them have them
+    still, and their digests cover them."""
+    found: dict[str, RowField] = {}
+    for schema in shipped().versions(SCHEMA):
+        found |= fields_of(schema)
+    return {name: field for name, field in found.items() if name not in row_fields()}
 
 
 @cache

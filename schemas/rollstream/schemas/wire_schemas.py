@@ -1,15 +1,16 @@
 """The schemas under ``avsc/``, parsed once, found by name or by fingerprint.
 
 The ``.avsc`` files are the only list of fields. The newest version of a name is the one that is
-written.
+written; what older ones wrote is resolved to it, by field name and with defaults.
 
-Source: Avro 1.12 specification, "Single-object encoding" and "Parsing Canonical Form".
+Source: Avro 1.12 specification, "Single-object encoding", "Parsing Canonical Form" and "Schema
+Resolution".
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -59,54 +60,91 @@ def _without_logical_types(node: Any) -> Any:
     return node
 
 
+class SchemaRegistry:
+    """Every version of some schemas. A value: what is shipped is ``shipped()``.
+
+    Attributes:
+        schemas: by name, then version.
+
+    Args:
+        files: text of each file, by the file's name, ``NAME.vN.avsc``.
+    """
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        loaded = [_load(name, text) for name, text in files.items()]
+        self.schemas = tuple(sorted(loaded, key=lambda schema: (schema.name, schema.version)))
+        self._newest = {schema.name: schema for schema in self.schemas}
+        self._by_prefix = {schema.prefix: schema for schema in self.schemas}
+
+    def newest(self, name: str) -> WireSchema:
+        """The version of ``name`` that is written today."""
+        return self._newest[name]
+
+    def versions(self, name: str) -> Sequence[WireSchema]:
+        """All versions of ``name``, the newest last."""
+        return [schema for schema in self.schemas if schema.name == name]
+
+    def schema_of(self, value: bytes) -> WireSchema:
+        """The schema under which the bytes were written, by their prefix.
+
+        Raises:
+            UnreadableEvent: no marker, or an unknown fingerprint.
+        """
+        found = self._by_prefix.get(value[:PREFIX_BYTES])
+        if found is not None:
+            return found
+        if value[:2] != MARKER:
+            raise UnreadableEvent("not_an_event", f"begins with {value[:PREFIX_BYTES].hex()!r}")
+        raise UnreadableEvent("unknown_schema", f"fingerprint {value[2:PREFIX_BYTES].hex()!r}")
+
+
+@cache
+def shipped() -> SchemaRegistry:
+    """The schemas that this version of Rollstream reads and writes."""
+    folder = resources.files("rollstream.schemas") / "avsc"
+    files = [entry for entry in folder.iterdir() if entry.name.endswith(".avsc")]
+    return SchemaRegistry({file.name: file.read_text(encoding="utf-8") for file in files})
+
+
 def _load(file_name: str, text: str) -> WireSchema:
     name, version, _ = file_name.split(".")
     source = json.loads(text)
     canonical = to_parsing_canonical_form(_without_logical_types(source))
     prefix = MARKER + bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
+    return WireSchema(name, int(version.removeprefix("v")), source, parse(source), prefix)
+
+
+def parse(source: Mapping[str, Any]) -> Any:
+    """A record's schema for fastavro, without logical types."""
     parsed = fastavro.parse_schema(_without_logical_types(source))
-    return WireSchema(name, int(version.removeprefix("v")), source, parsed, prefix)
+    _encode_defaults(parsed)
+    return parsed
 
 
-@cache
-def all_schemas() -> tuple[WireSchema, ...]:
-    """Every shipped schema, by name, then version."""
-    folder = resources.files("rollstream.schemas") / "avsc"
-    files = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".avsc"))
-    loaded = [_load(name, (folder / name).read_text(encoding="utf-8")) for name in files]
-    return tuple(sorted(loaded, key=lambda schema: (schema.name, schema.version)))
+def _encode_defaults(avro_type: Any) -> None:
+    """The default of a field of bytes is a text in JSON; fastavro gives it to readers as it is."""
+    match avro_type:
+        case list():
+            for branch in avro_type:
+                _encode_defaults(branch)
+        case {"type": "record", "fields": fields}:
+            for field in fields:
+                _encode_defaults(field["type"])
+                if field["type"] == "bytes" and "default" in field:
+                    field["default"] = field["default"].encode("latin-1")
+        case {"items": inner} | {"values": inner}:
+            _encode_defaults(inner)
 
 
-@cache
-def newest(name: str) -> WireSchema:
-    """The version of ``name`` that is written today."""
-    return max((s for s in all_schemas() if s.name == name), key=lambda schema: schema.version)
-
-
-@cache
-def by_prefix() -> dict[bytes, WireSchema]:
-    """Marker and fingerprint to schema."""
-    return {schema.prefix: schema for schema in all_schemas()}
-
-
-def schema_of(value: bytes) -> WireSchema:
-    """The schema under which the bytes were written, by their prefix.
-
-    Raises:
-        UnreadableEvent: no marker, or an unknown fingerprint.
-    """
-    found = by_prefix().get(value[:PREFIX_BYTES])
-    if found is not None:
-        return found
-    if value[:2] != MARKER:
-        raise UnreadableEvent("not_an_event", f"begins with {value[:PREFIX_BYTES].hex()!r}")
-    raise UnreadableEvent("unknown_schema", f"fingerprint {value[2:PREFIX_BYTES].hex()!r}")
-
-
-def read_avro(schema: WireSchema, parsed: Any, value: bytes) -> tuple[dict[str, Any], int]:
+def read_avro(
+    schema: WireSchema, parsed: Any, value: bytes, resolved_to: Any = None
+) -> tuple[dict[str, Any], int]:
     """The record behind the prefix, as ``parsed`` has it (of ``schema``), and where it ends.
 
     What is made is bounded by the bytes that there are, whatever counts they name.
+
+    Args:
+        resolved_to: parsed; the record has its fields instead of those that were written.
 
     Raises:
         UnreadableEvent: the bytes end too early.
@@ -114,7 +152,7 @@ def read_avro(schema: WireSchema, parsed: Any, value: bytes) -> tuple[dict[str, 
     stream = BytesIO(value)
     stream.seek(PREFIX_BYTES)
     try:
-        fields: Any = fastavro.schemaless_reader(stream, parsed, None)
+        fields: Any = fastavro.schemaless_reader(stream, parsed, resolved_to)
     except (EOFError, IndexError, KeyError, ValueError, OverflowError, MemoryError) as error:
         raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {error!r}") from error
     return fields, stream.tell()

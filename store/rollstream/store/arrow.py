@@ -14,13 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rollstream.schemas.columns import ArraySignature, Columns, Components, Ragged, offsets_of
-from rollstream.schemas.fields import (
-    REQUIRED_ARRAYS,
-    RowField,
-    array_fields,
-    named,
-    scalar_fields,
-)
+from rollstream.schemas.fields import REQUIRED_ARRAYS, SCHEMA, RowField, fields_of
+from rollstream.schemas.wire_schemas import WireSchema, shipped
 
 # A file's path names its environment and its groups' policy version, as hive partitions. A column
 # of either name in the file would clash with the one that readers derive from the path, so the
@@ -28,6 +23,7 @@ from rollstream.schemas.fields import (
 ENVIRONMENT = "environment"
 RENAMED = {"policy_version": "rollout_policy_version"}
 TOKEN_ARRAY_PREFIX = "token_array_"
+SCALARS = ("once", "shared", "text", "number")  # Fields with one text or number a row.
 
 _PRIMITIVES = {
     "string": pa.string(),
@@ -74,17 +70,21 @@ def is_list(signature: ArraySignature) -> bool:
 
 
 @lru_cache(SCHEMAS_KEPT)
-def rows_schema(token_arrays: Signatures = ()) -> pa.Schema:
-    """Columns of a file under ``groups/`` or ``incomplete/``.
+def rows_schema(token_arrays: Signatures = (), rows: WireSchema | None = None) -> pa.Schema:
+    """Columns of a file under ``groups/`` or ``incomplete/``, whose rows have the fields of this
+    version of ``ingest_record``; None: the newest.
 
     A named array's field has its dtype and trailing shape as metadata.
     """
-    stored = (*scalar_fields(), *named("components", "attachments"))
+    of_rows = fields_of(rows or shipped().newest(SCHEMA)).values()
+    stored = [field for field in of_rows if field.column in SCALARS]
+    stored += [field for field in of_rows if field.column in ("components", "attachments")]
     fields = [
         *(_field(field) for field in stored if field.name != ENVIRONMENT),
         *(
-            pa.field(name, list_type(dtype), nullable=name not in REQUIRED_ARRAYS)
-            for name, dtype in array_fields().items()
+            pa.field(field.name, list_type(field.dtype), nullable=field.name not in REQUIRED_ARRAYS)
+            for field in of_rows
+            if field.column == "array"
         ),
         *(token_array_field(name, signature) for name, signature in token_arrays),
         *(pa.field(name, kind, nullable=False) for name, kind in _PROVENANCE.items()),

@@ -11,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+import rollstream
 from rollstream.schemas import digest
 from rollstream.schemas.columns import ArraySignature, Columns
-from rollstream.schemas.fields import array_fields, row_fields
+from rollstream.schemas.fields import SCHEMA, array_fields, row_fields
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.rules import BrokenRule
+from rollstream.schemas.wire_schemas import shipped
 from rollstream.store import arrow
 from rollstream.store.blobs import Blobs, Pieces
 from rollstream.store.errors import CorruptFile
@@ -68,7 +70,14 @@ def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = 
     in_place = _counted_arrays(columns) if compression == "none" else []
     absent = [name for name in array_fields() if name not in columns.arrays]
     absent += [name for name in ("rewards", "attachments") if getattr(columns, name) is None]
-    stated = Stated(environment, arrow.signatures_of(columns), in_place, absent)
+    stated = Stated(
+        environment,
+        shipped().newest(SCHEMA).version,
+        rollstream.__version__,
+        arrow.signatures_of(columns),
+        in_place,
+        absent,
+    )
     sources = {
         "group_id": provenance.group_ids,
         "log_generation": np.full(columns.rows, provenance.address.generation, np.int32),
@@ -110,6 +119,9 @@ def read_rows(
     meanwhile. A damaged file is refused where ``checksum`` is given; without it damage may go
     unnoticed and change values.
 
+    Where an older version of Rollstream wrote the file, fields that it did not have are their
+    defaults, and those that were removed since are read with all fields.
+
     Args:
         blobs: the store.
         path: of the file.
@@ -122,6 +134,7 @@ def read_rows(
     Raises:
         BlobMissing: there is no such file.
         CorruptFile: another checksum, not a file that a sealer wrote, or a range beyond its rows.
+        NewerFile: a newer version of Rollstream wrote it.
     """
     data = _mapped(blobs, path)
     if checksum is not None:  # Over all bytes: cheap beside a training step.
@@ -131,28 +144,39 @@ def read_rows(
                 f"{path} has checksum {found}, but its event names {checksum}; "
                 "restore the file from a copy"
             )
-    every = [name for name in row_fields() if name != "token_arrays"]
-    names = every if fields is None else list(fields)
-    assert {*names} <= {*every}, names
+    names = list(row_fields() if fields is None else fields)
+    assert {*names} <= {*row_fields()}, names
     with _as_corrupt(path):
         file = RowFile(path, data)
         wanted = [(0, file.rows)] if ranges is None else list(ranges) or [(0, 0)]
         for first, count in wanted:
             if first < 0 or count < 0 or first + count > file.rows:
                 raise CorruptFile(f"{path} has {file.rows} rows, not {count} from {first} on")
+        if fields is None:
+            names += file.removed_fields
         if token_arrays is None:
             token_arrays = list(file.token_arrays) if fields is None else ()
         return file.read(names, token_arrays, wanted)
+
+
+def open_rows(blobs: Blobs, path: str) -> RowFile:
+    """A file with its footer: its named arrays, and the version of its rows.
+
+    Raises:
+        BlobMissing: there is no such file. CorruptFile: not a file that a sealer wrote. NewerFile:
+            a newer version of Rollstream wrote it.
+    """
+    with _as_corrupt(path):
+        return RowFile(path, _mapped(blobs, path))
 
 
 def token_array_signatures(blobs: Blobs, path: str) -> Mapping[str, ArraySignature]:
     """The named arrays that at least one row of a file has, from its footer alone.
 
     Raises:
-        BlobMissing: there is no such file. CorruptFile: not a file that a sealer wrote.
+        BlobMissing, CorruptFile, NewerFile: as ``open_rows``.
     """
-    with _as_corrupt(path):
-        return RowFile(path, _mapped(blobs, path)).token_arrays
+    return open_rows(blobs, path).token_arrays
 
 
 @contextmanager

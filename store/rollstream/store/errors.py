@@ -25,5 +25,10 @@ class CorruptFile(StoreError):
     """A file or manifest is damaged, or is not the one that its event names."""
 
 
+class NewerFile(StoreError):
+    """A newer version of Rollstream wrote a file or manifest, as the message says; it is not
+    damaged."""
+
+
 class NoTokenArray(StoreError, LookupError):
     """A table has no named array of this name, or does not say its dtype and shape."""

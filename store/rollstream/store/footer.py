@@ -14,6 +14,8 @@ from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.rules import check_token_rows
 from rollstream.store import arrow
 
+_VERSION_KEY = "rollstream.version"  # Of Rollstream, for people.
+_ROWS_KEY = "rollstream.rows"  # Whose fields the rows have: a version of the schema.
 _ENVIRONMENT_KEY = "rollstream.environment"
 # The others are JSON.
 _TOKEN_ARRAYS_KEY = "rollstream.token_arrays"
@@ -27,12 +29,16 @@ class Stated(NamedTuple):
 
     Attributes:
         environment: of all rows; empty: a sealer did not write the file.
+        rows: which version of ``ingest_record`` has the fields of the rows.
+        version: of Rollstream, that wrote the file.
         token_arrays: the named arrays that a row has.
         in_place: columns of arrays that end with their values, as many tokens a row as its count.
         absent: columns that are null or empty in each row.
     """
 
     environment: str
+    rows: int
+    version: str
     token_arrays: arrow.Signatures
     in_place: Collection[str]
     absent: Collection[str]
@@ -50,12 +56,16 @@ class Stated(NamedTuple):
         in_place, absent = (
             frozenset(json.loads(texts.get(key, "[]"))) for key in (_IN_PLACE_KEY, _ABSENT_KEY)
         )
-        return cls(texts.get(_ENVIRONMENT_KEY, ""), token_arrays, in_place, absent)
+        rows, version = int(texts.get(_ROWS_KEY, 1)), texts.get(_VERSION_KEY, "")
+        environment = texts.get(_ENVIRONMENT_KEY, "")
+        return cls(environment, rows, version, token_arrays, in_place, absent)
 
     def metadata(self) -> dict[str, str]:
         """The metadata of a footer that says so."""
         return {
             _ENVIRONMENT_KEY: self.environment,
+            _ROWS_KEY: str(self.rows),
+            _VERSION_KEY: self.version,
             _IN_PLACE_KEY: json.dumps(list(self.in_place)),
             _ABSENT_KEY: json.dumps(list(self.absent)),
             **_of_token_arrays(self.token_arrays),

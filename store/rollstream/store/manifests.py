@@ -2,27 +2,29 @@
 
 A manifest is named by its event's generation, partition and offset, so a second write of it gives
 the same bytes. The event's ``now_ts`` is the time at which its groups were sealed. NaN, the reward
-of a rollout that has none yet, is null.
+of a rollout that has none yet, is null. A manifest names the version of its schema; one of an older
+version is read as the newest, by field name and with defaults.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from rollstream.schemas import events, wire_schemas
+import rollstream
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.wire_schemas import packed_dtype
+from rollstream.schemas.wire_schemas import packed_dtype, shipped
 from rollstream.store.blobs import Blobs, create_or_compare
-from rollstream.store.errors import CorruptFile
+from rollstream.store.errors import CorruptFile, NewerFile
 from rollstream.store.layout import MANIFESTS, manifest_path
 
-_SCHEMA = "flushed.v1"
+_SCHEMA = "flushed"
 
 
 class Manifest(NamedTuple):
@@ -34,21 +36,38 @@ class Manifest(NamedTuple):
 
 
 def project(blobs: Blobs, address: PartitionAddress, offset: int, event: Flushed) -> str:
-    """Writes the manifest of a confirmed event and returns its path. Repeating it changes nothing.
+    """Writes the manifest of a confirmed event and returns its path. Repeating it changes nothing,
+    by whichever version of Rollstream.
 
     Raises:
-        CorruptFile: the path has a manifest with other bytes.
+        CorruptFile: the path has a manifest of another event.
         StoreFull, StoreError: it could not be written.
     """
     path = manifest_path(address, offset)
-    create_or_compare(blobs, path, encode_manifest(Manifest(address, offset, event)))
+    manifest = Manifest(address, offset, event)
+    try:
+        create_or_compare(blobs, path, encode_manifest(manifest))
+    except CorruptFile:
+        if not is_manifest_of(blobs.read(path), manifest):
+            raise
     return path
+
+
+def is_manifest_of(data: bytes, manifest: Manifest) -> bool:
+    """Whether the bytes are this manifest, whichever version of Rollstream wrote them."""
+    expected = encode_manifest(manifest)
+    if data == expected:
+        return True
+    try:
+        return encode_manifest(read_manifest(data)) == expected
+    except CorruptFile:
+        return False
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The manifest as JSON, fields in the order of the schema. Equal ones give equal bytes."""
     content = {
-        "schema": _SCHEMA,
+        "schema": _label(shipped().newest(_SCHEMA).version),
         **manifest.address._asdict(),
         "offset": manifest.offset,
         "event": manifest.event,
@@ -61,15 +80,17 @@ def read_manifest(data: bytes) -> Manifest:
     """Decodes a manifest, exactly as it was projected.
 
     Raises:
-        CorruptFile: the bytes are no manifest, or one of a schema that this version cannot read.
+        CorruptFile: the bytes are no manifest. NewerFile: one of a newer version of Rollstream.
     """
     try:
         content = orjson.loads(data)
-        if content["schema"] != _SCHEMA:
-            raise CorruptFile(
-                f"a manifest of schema {content['schema']!r}; this version reads {_SCHEMA}"
+        known = [_label(schema.version) for schema in shipped().versions(_SCHEMA)]
+        if content["schema"] not in known:
+            raise NewerFile(
+                f"a manifest of schema {content['schema']!r}; rollstream {rollstream.__version__} "
+                f"reads {', '.join(known)}: upgrade this process to the version of the sealers"
             )
-        event = _record(Flushed, content["event"], wire_schemas.newest("flushed").source)
+        event = _record(Flushed, content["event"], shipped().newest(_SCHEMA).source)
         address = PartitionAddress(
             content["environment"], content["generation"], content["partition"]
         )
@@ -82,14 +103,14 @@ def list_manifests(blobs: Blobs, under: str = f"{MANIFESTS}/") -> Iterator[Manif
     """Yields every manifest whose path begins with ``under``, in the order of paths.
 
     Raises:
-        CorruptFile: a manifest that cannot be read.
+        CorruptFile, NewerFile: a manifest that cannot be read.
     """
     for blob in blobs.list(under):
         if blob.path.endswith(".json"):
             try:
                 yield read_manifest(blobs.read(blob.path))
-            except CorruptFile as error:
-                raise CorruptFile(f"{blob.path}: {error}") from error
+            except (CorruptFile, NewerFile) as error:
+                raise type(error)(f"{blob.path}: {error}") from error
 
 
 def visible_files(blobs: Blobs) -> list[str]:
@@ -97,28 +118,51 @@ def visible_files(blobs: Blobs) -> list[str]:
     return [file.path for manifest in list_manifests(blobs) for file in manifest.event.files]
 
 
-def _record(kind: Any, content: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
-    return kind(**{f["name"]: _value(content[f["name"]], f["type"]) for f in record["fields"]})
+def _label(version: int) -> str:
+    return f"{_SCHEMA}.v{version}"
 
 
-def _value(content: Any, avro_type: Any) -> Any:
+def _record(kind: type[Any], content: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
+    hints = _hints(kind)
+    values = {}
+    for field in record["fields"]:
+        name, avro_type = field["name"], field["type"]
+        if name in content or "default" not in field:
+            values[name] = _value(content[name], avro_type, hints[name])
+        else:
+            values[name] = _default(field["default"], avro_type, hints[name])
+    return kind(**values)
+
+
+@cache
+def _hints(kind: type[Any]) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _value(content: Any, avro_type: Any, hint: Any) -> Any:
     packed = packed_dtype(avro_type)
     if packed is not None:
         return _array(content, packed[0])
     match avro_type:
         case "bytes":
             return bytes.fromhex(content)
-        case {"type": "record", "name": name}:
-            return _record(getattr(events, name), content, avro_type)
-        case {"type": "array", "items": {"name": name} as items}:
-            kind = _CLASSES.get(name) or getattr(events, name)
+        case {"type": "record"}:
+            return _record(hint, content, avro_type)
+        case {"type": "array", "items": {"type": "record"} as items}:
+            kind = get_args(hint)[0]
             return tuple(_record(kind, item, items) for item in content)
         case {"type": "array"}:
             return tuple(content)
     return content
 
 
-_CLASSES = {"IncompleteFile": events.SealedFile}
+def _default(default: Any, avro_type: Any, hint: Any) -> Any:
+    """What Avro has as a text is bytes; the rest is as in a manifest."""
+    packed = packed_dtype(avro_type)
+    if isinstance(default, str) and (packed is not None or avro_type == "bytes"):
+        raw = default.encode("latin-1")
+        return raw if packed is None else np.frombuffer(raw, packed[0])
+    return default if default is None else _value(default, avro_type, hint)
 
 
 def _array(content: list[Any], dtype: str) -> NDArray[Any]:

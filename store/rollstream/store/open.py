@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,9 +11,11 @@ from pyarrow.fs import LocalFileSystem
 
 from rollstream.runtime.addresses import local_folder
 from rollstream.schemas.columns import ArraySignature
+from rollstream.schemas.fields import SCHEMA
+from rollstream.schemas.wire_schemas import WireSchema, shipped
 from rollstream.store.arrow import rows_schema, token_array_field
 from rollstream.store.blobs import Blobs
-from rollstream.store.dataset import token_array_signatures
+from rollstream.store.dataset import open_rows
 from rollstream.store.errors import BlobMissing, StoreError
 from rollstream.store.layout import GROUPS
 from rollstream.store.local import LocalBlobs
@@ -47,10 +49,13 @@ def open_dataset(root: str | Path) -> pads.Dataset:
         from their paths. It has no rows where nothing was sealed yet. A named array that some files
         do not have is null in their rows. Where files differ in its dtype or trailing shape,
         ``token_array`` refuses it; where they differ so much that one holds lists and another
-        bytes, it has no column here: read such files by their paths.
+        bytes, it has no column here: read such files by their paths. A field that an older version
+        of Rollstream did not have is null in the rows of its files, which stands for the field's
+        default; one that was removed since has a column where a file has it.
 
     Raises:
-        BlobMissing: there is no such folder, or no such file. UnsupportedRoot, CorruptFile.
+        BlobMissing: there is no such folder, or no such file. UnsupportedRoot, CorruptFile,
+        NewerFile.
     """
     folder = _local_folder(root) if "://" in str(root) else Path(root).absolute()
     if not folder.is_dir():
@@ -63,8 +68,10 @@ def open_dataset(root: str | Path) -> pads.Dataset:
     )
     blobs = LocalBlobs(folder)
     files = visible_files(blobs)
-    carried = {pair for path in files for pair in token_array_signatures(blobs, path).items()}
-    schema = pa.unify_schemas([rows_schema(), pa.schema(_fields(carried)), partitions])
+    opened = [open_rows(blobs, path) for path in files]
+    carried = {pair for file in opened for pair in file.token_arrays.items()}
+    rows = _rows_schema({file.version for file in opened})
+    schema = pa.unify_schemas([rows, pa.schema(_fields(carried)), partitions])
     if not files:
         return pads.dataset(schema.empty_table())
     return pads.dataset(
@@ -74,6 +81,20 @@ def open_dataset(root: str | Path) -> pads.Dataset:
         filesystem=LocalFileSystem(),
         partitioning=pads.partitioning(partitions, flavor="hive"),
         partition_base_dir=str(folder / GROUPS),
+    )
+
+
+def _rows_schema(versions: Collection[WireSchema]) -> pa.Schema:
+    """The columns of rows of these versions and of the newest; those that one of them lacks may be
+    null."""
+    used = {*versions, shipped().newest(SCHEMA)}
+    schemas = [rows_schema((), v) for v in sorted(used, key=lambda v: v.version, reverse=True)]
+    fields = {field.name: field for schema in reversed(schemas) for field in schema}
+    return pa.schema(
+        [
+            field if all(name in schema.names for schema in schemas) else field.with_nullable(True)
+            for name, field in fields.items()
+        ]
     )
 
 

@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+import rollstream
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged, offsets_of
-from rollstream.schemas.fields import REQUIRED_ARRAYS, array_fields, scalar_fields
+from rollstream.schemas.fields import REQUIRED_ARRAYS, SCHEMA, RowField, fields_of, row_fields
+from rollstream.schemas.wire_schemas import WireSchema, shipped
 from rollstream.store import arrow
 from rollstream.store.arrow import TOKEN_ARRAY_PREFIX
-from rollstream.store.errors import CorruptFile
+from rollstream.store.errors import CorruptFile, NewerFile
 from rollstream.store.footer import Stated
 from rollstream.store.plain.file import CREATED_BY
 from rollstream.store.plain.rows import chunk_indexes
@@ -30,6 +32,8 @@ class RowFile:
     Attributes:
         rows: how many.
         token_arrays: the named arrays that at least one row has.
+        version: of ``ingest_record``, whose fields the rows have.
+        removed_fields: names of those that the newest version has no more.
     """
 
     def __init__(self, path: str, data: pa.Buffer) -> None:
@@ -39,31 +43,40 @@ class RowFile:
         stated = Stated.of(footer.metadata or {})
         if not stated.environment or footer.num_row_groups != 1:
             raise CorruptFile(f"{path} does not name its environment: a sealer did not write it")
+        self.version = _version(path, stated)
+        self._fields = fields_of(self.version)
+        self.removed_fields = [name for name in self._fields if name not in row_fields()]
         self.rows: int = footer.num_rows
         self._group = footer.row_group(0)
         self.token_arrays = dict(stated.token_arrays)
         self._environment = stated.environment
-        self._schema = arrow.rows_schema(stated.token_arrays)
+        self._schema = arrow.rows_schema(stated.token_arrays, self.version)
         # Another tool that wrote the file anew kept the metadata, but not the layout of pages.
         self._in_place = stated.in_place if footer.created_by == CREATED_BY else ()
         self._absent = stated.absent if footer.created_by == CREATED_BY else ()
-        self._chunks = chunk_indexes(stated.token_arrays)
+        self._chunks = chunk_indexes(stated.token_arrays, self.version)
         self._ends: dict[str, NDArray[np.int64]] = {}
 
     def read(self, names: Sequence[str], token_arrays: Sequence[str], ranges: Ranges) -> Columns:
         """The fields of these names, and these named arrays, of the rows of the ranges."""
-        names = [name for name in names if name not in self._absent]
-        arrays = {n: ArraySignature(dtype, ()) for n, dtype in array_fields().items() if n in names}
+        added = [row_fields()[name] for name in names if name not in self._fields]
+        fields = [self._fields[name] for name in names if name in self._fields]
+        fields = [field for field in fields if field.name not in self._absent]
+        names = [field.name for field in fields if field.column != "token_arrays"]
+        arrays = {f.name: ArraySignature(f.dtype, ()) for f in fields if f.column == "array"}
         named = {n: self.token_arrays[n] for n in self.token_arrays if n in token_arrays}
         columns = [*map(arrow.stored_name, names), *map(TOKEN_ARRAY_PREFIX.__add__, named)]
         decoded = self._decoded(columns, ranges)
         rows = sum(count for _, count in ranges)
         scalars: dict[str, Any] = {}
-        for field in scalar_fields():
-            if field.name == arrow.ENVIRONMENT and field.name in names:
+        for field in fields:
+            if field.name == arrow.ENVIRONMENT:
                 scalars[field.name] = [self._environment] * rows
-            elif field.name in names:
+            elif field.column in arrow.SCALARS:
                 scalars[field.name] = arrow.scalars_of(decoded[arrow.stored_name(field.name)])
+        for field in added:
+            if field.column in arrow.SCALARS:
+                scalars[field.name] = _defaults(field, rows)
         found = {name: self._array(name, arrays[name], decoded, ranges) for name in arrays}
         extra = {
             name: self._array(TOKEN_ARRAY_PREFIX + name, named[name], decoded, ranges)
@@ -111,7 +124,7 @@ class RowFile:
         ends = self._row_ends(arrow.count_of(column))
         spans = [(int(ends[first]), int(ends[first + count])) for first, count in ranges]
         total = int(ends[-1])
-        if signature.dtype == "|b1" and column in array_fields():
+        if signature.dtype == "|b1" and column in self._fields:
             packed = self._values_of(column, -(-total // 8))
             pieces = [_unpacked_bits(packed, *span) for span in spans]
         else:
@@ -147,6 +160,24 @@ class RowFile:
                 f"{chunk.path_in_schema} from byte {start} to {end} of {self._data.size}"
             )
         return np.frombuffer(self._data.slice(end - size, size), np.uint8)
+
+
+def _version(path: str, stated: Stated) -> WireSchema:
+    for schema in shipped().versions(SCHEMA):
+        if schema.version == stated.rows:
+            return schema
+    raise NewerFile(
+        f"{path}: rollstream {stated.version} wrote it, with rows of {SCHEMA}.v{stated.rows}; "
+        f"rollstream {rollstream.__version__} cannot read these: upgrade this process to "
+        f"{stated.version} or later"
+    )
+
+
+def _defaults(field: RowField, rows: int) -> list[str] | NDArray[Any]:
+    """A scalar column of rows that were written before there was the field."""
+    if not field.dtype:
+        return [field.default] * rows
+    return np.full(rows, np.nan if field.default is None else field.default, field.dtype)
 
 
 def _some_row(ragged: Ragged) -> bool:

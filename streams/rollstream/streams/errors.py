@@ -73,5 +73,10 @@ class ClaimFailed(BrokerError):
     """The claim was not proven within the deadline; nothing is owned."""
 
 
+class NewerEvent(RollstreamError):
+    """A log holds an event that a newer version of Rollstream wrote, as the message says. Readers
+    stop there and fold nothing more."""
+
+
 class CorruptLog(RollstreamError):
     """A log holds what no owner may write: a defect. Readers stop there and fold nothing more."""

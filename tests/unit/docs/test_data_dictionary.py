@@ -61,7 +61,7 @@ def test_a_batch_has_a_row_for_each_public_field() -> None:
 
 
 def test_a_manifest_has_a_row_for_each_field() -> None:
-    event = list(paths("event", wire_schemas.newest("flushed").source))
+    event = list(paths("event", wire_schemas.shipped().newest("flushed").source))
     place = ["schema", "environment", "generation", "partition", "offset"]
     assert rows(PAGE, "Manifest") == place + event
 

@@ -36,7 +36,7 @@ from rollstream.schemas.ingest.gather import gather
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.schemas.wire_schemas import PREFIX_BYTES
 
-SCHEMA = wire_schemas.newest("ingest_record")
+SCHEMA = wire_schemas.shipped().newest("ingest_record")
 # An int and a long have the same bytes; so numbers may be written that fastavro calls no int.
 WIDE = fastavro.parse_schema(json.loads(json.dumps(SCHEMA.source).replace('"int"', '"long"')))
 

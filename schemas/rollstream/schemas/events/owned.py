@@ -12,6 +12,7 @@ class Claimed:
 
     owner: str
     nonce: str
+    software: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

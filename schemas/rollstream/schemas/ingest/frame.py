@@ -17,9 +17,9 @@ import numpy as np
 
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.fields import REQUIRED_ARRAYS, RowField, columns, row_fields
+from rollstream.schemas.fields import REQUIRED_ARRAYS, RowField, row_fields
 from rollstream.schemas.ingest.entry import ENTRIES_MAX, Failure
-from rollstream.schemas.ingest.wire import ALL, COUNTS, SOME, unpacked
+from rollstream.schemas.ingest.wire import ALL, COUNTS, SOME, PayloadFields, unpacked
 from rollstream.schemas.rules import BrokenRule, check_name, check_token_arrays, check_token_rows
 
 _SIGNATURES_KEPT = 256
@@ -67,7 +67,9 @@ class Frame:
         *("arrays", "token_arrays", "_listed", "_at"),
     )
 
-    def __init__(self, header: Mapping[str, Any], payload: memoryview) -> None:
+    def __init__(
+        self, header: Mapping[str, Any], payload: memoryview, fields: PayloadFields
+    ) -> None:
         """Reads the record with this header.
 
         Raises:
@@ -95,12 +97,15 @@ class Frame:
         self._listed: dict[str, list[Any]] = {"prompt_count": counts[0], "token_count": counts[1]}
         prompt_ends, ends = ([0, *accumulate(of)] for of in counts)
         self._at = 0
-        self._lay_out(columns(extra=False), header, {"prompt_tokens": prompt_ends}, ends)
+        self._lay_out(fields.plain, header, {"prompt_tokens": prompt_ends}, ends)
         extras = header["extras"]
         if extras is not None:
-            self._lay_out(columns(extra=True), extras, {}, ends)
+            self._lay_out(fields.extras, extras, {}, ends)
             self._lay_out_named(extras["token_arrays"], ends)
             self._check_extras(extras)
+        for name in fields.removed:
+            self.texts.pop(name, None)
+            self.arrays.pop(name, None)
         named = any(self.kinds) or any(self.texts.get("rollout_uid", ()))
         if self.count > 1 and not named:  # Any number of them may take no bytes at all.
             raise _inconsistent(f"{self.count} segments, none with a rollout_uid: give each one")

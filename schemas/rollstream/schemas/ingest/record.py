@@ -14,7 +14,7 @@ from rollstream.schemas.ingest.checks import broken_entries
 from rollstream.schemas.ingest.encode import encode_entries
 from rollstream.schemas.ingest.entry import Entry, NamedArray
 from rollstream.schemas.ingest.frame import ArrayRun, Frame
-from rollstream.schemas.ingest.wire import COUNTS, read_record, unpacked
+from rollstream.schemas.ingest.wire import COUNTS, PayloadFields, read_record, unpacked
 from rollstream.schemas.rules import BrokenRule
 
 
@@ -32,8 +32,10 @@ class IngestRecord(Frame):
         *("_attachments", "_sizes", "broken", "environment", "partitions", "size", "worker_id"),
     )
 
-    def __init__(self, header: Mapping[str, Any], payload: memoryview, size: int) -> None:
-        super().__init__(header, payload)
+    def __init__(
+        self, header: Mapping[str, Any], payload: memoryview, fields: PayloadFields, size: int
+    ) -> None:
+        super().__init__(header, payload, fields)
         self.size = size
         self.environment: str = header["environment"]
         self.worker_id: str = header["worker_id"]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rollstream.schemas.columns import Columns, Ragged, offsets_of
 from rollstream.schemas.fields import array_fields
+from rollstream.schemas.wire_schemas import WireSchema
 from rollstream.store import arrow
 from rollstream.store.blobs import Pieces
 from rollstream.store.plain.encoding import (
@@ -57,15 +58,15 @@ def plain_file(
 
 
 @lru_cache(arrow.SCHEMAS_KEPT)
-def _shape(token_arrays: arrow.Signatures) -> FileShape:
-    return FileShape.of(arrow.rows_schema(token_arrays))
+def _shape(token_arrays: arrow.Signatures, rows: WireSchema | None = None) -> FileShape:
+    return FileShape.of(arrow.rows_schema(token_arrays, rows))
 
 
 @lru_cache(arrow.SCHEMAS_KEPT)
-def chunk_indexes(token_arrays: arrow.Signatures) -> Mapping[str, int]:
-    """Where the chunk of a column stands among those of a file with these named arrays; of a list,
-    that of its last leaf."""
-    return {leaf.names[0]: index for index, leaf in enumerate(_shape(token_arrays).leaves)}
+def chunk_indexes(token_arrays: arrow.Signatures, rows: WireSchema) -> Mapping[str, int]:
+    """Where the chunk of a column stands among those of a file with these named arrays and rows of
+    this version; of a list, that of its last leaf."""
+    return {leaf.names[0]: index for index, leaf in enumerate(_shape(token_arrays, rows).leaves)}
 
 
 def _leaves(columns: Columns) -> Iterator[tuple[_Path, _Values]]:

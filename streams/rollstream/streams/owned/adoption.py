@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import cache
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas import wire_schemas
 from rollstream.schemas.events import Adopted, Claimed
+from rollstream.schemas.wire_schemas import PREFIX_BYTES, shipped
 from rollstream.streams.broker import LogReader, TopicPartition
 from rollstream.streams.errors import OffsetLost
 from rollstream.streams.owned.fence import Fence
@@ -62,7 +62,7 @@ def _newest_adopted(
     fence = Fence()
     fold_from = None
     for record in read_between(reader, where, start, stop, deadline):
-        if record.value[: wire_schemas.PREFIX_BYTES] not in _prefixes():
+        if record.value[:PREFIX_BYTES] not in _prefixes():
             continue  # Most records are other events; they need not be decoded.
         event = event_in(record)
         assert isinstance(event, Claimed | Adopted)
@@ -74,4 +74,4 @@ def _newest_adopted(
 @cache
 def _prefixes() -> frozenset[bytes]:
     names = ("claimed", "adopted")
-    return frozenset(s.prefix for s in wire_schemas.all_schemas() if s.name in names)
+    return frozenset(s.prefix for s in shipped().schemas if s.name in names)

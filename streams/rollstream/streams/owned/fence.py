@@ -20,14 +20,20 @@ class Fence:
     Claims always count. A fenced owner may go on writing; none of it counts. A fence must be fed
     from a claim on, since only a claim names the epoch in effect; events before the first claim do
     not count.
+
+    Attributes:
+        current_claim: the claim in effect; None before the first.
+        owner: the event that made it.
     """
 
     def __init__(self) -> None:
         self.current_claim: CurrentClaim | None = None
+        self.owner: Claimed | None = None
 
     def admits(self, offset: int, event: Event) -> bool:
         """Takes in the next event of the partition; returns whether it counts."""
         if isinstance(event, Claimed):
             self.current_claim = CurrentClaim(offset, event.nonce)
+            self.owner = event
             return True
         return isinstance(event, OwnedEvent) and (event.epoch, event.nonce) == self.current_claim

@@ -70,10 +70,18 @@ class FoldedLog(Generic[F]):
 
     def apply_record(self, record: Record) -> Event:
         """Folds the next record if it counts; returns its event, whether it counts or not.
-        ``CorruptLog`` where it holds none."""
-        event = event_in(record)
+
+        Raises:
+            NewerEvent, CorruptLog: as ``event_in``.
+        """
+        event = event_in(record, self._fence.owner)
         self.apply(record.offset, record.timestamp_us, event)
         return event
+
+    @property
+    def owner(self) -> Claimed | None:
+        """The newest claim that was folded."""
+        return self._fence.owner
 
     def adoption(self) -> Adopted:
         """The event that the claim in effect is followed by."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Claimed, Event
 from rollstream.streams.broker import Broker, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, CorruptLog
+from rollstream.streams.errors import BrokerUnavailable, CorruptLog, NewerEvent
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.reading import event_in
 
@@ -47,8 +47,8 @@ class Follower:
         """Returns the next events that count; passes over those that do not.
 
         Raises:
-            CorruptLog: a record is no event, or a start is not the offset of a claim; raised again
-                by each call.
+            NewerEvent: a newer version of Rollstream wrote a record. CorruptLog: a record is no
+                event, or a start is not the offset of a claim. Either is raised again by each call.
         """
         if not self._records:
             self._records.extend(self._reader.poll(records_max, timeout_s))
@@ -58,7 +58,7 @@ class Follower:
             where = TopicPartition(record.topic, record.partition)
             try:
                 event = self._decode(where, record)
-            except CorruptLog:
+            except (NewerEvent, CorruptLog):
                 if confirmed:
                     return confirmed  # First the events before the defect; the next call raises.
                 raise
@@ -124,7 +124,7 @@ class Follower:
         return ends
 
     def _decode(self, where: TopicPartition, record: Record) -> Event:
-        event = event_in(record)
+        event = event_in(record, self._fences[where].owner)
         if where in self._at_claim and not isinstance(event, Claimed):
             raise CorruptLog(
                 f"{where}: {type(event).__name__} at {record.offset}; start at a claim or at 0"

@@ -8,6 +8,7 @@ from contextlib import closing
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
+import rollstream
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.schemas.events import Claimed, Event, OwnedEvent
@@ -119,6 +120,7 @@ class OwnedLog(Generic[F]):
                 attempt; a claim that crosses with another's takes over all the same.
 
         Raises:
+            NewerEvent: a newer version of Rollstream owned the log; nothing is appended.
             ClaimFailed: not proven by the deadline. Fenced: another owner claimed before this claim
             was adopted. BrokerError: a permanent refusal. CorruptLog: a record holds no event.
         """
@@ -257,8 +259,13 @@ class OwnedLog(Generic[F]):
         given = self.epoch >= 0 and not self._fold_anew
         if self._fold_anew:
             self._start_fold(reader, hint, deadline)
+            # What a newer version of Rollstream wrote is found before its owner is fenced.
+            start, (_, end) = self._folded.next_offset, reader.bounds(self.where, deadline.left_s())
+            for record in read_between(reader, self.where, start, end, deadline):
+                self._folded.apply_record(record)
         self._nonces.append(self._entropy.token())
-        claim = self._sending.add_claim(Claimed(owner=self._owner, nonce=self._nonces[-1]))
+        named = Claimed(owner=self._owner, nonce=self._nonces[-1], software=rollstream.__version__)
+        claim = self._sending.add_claim(named)
         silence = Deadline(attempt_s, deadline.clock)
         if not self._fold_until(reader, claim, silence, deadline, stop_at_foreign=given):
             self._start_fold(reader, self.epoch, deadline)
@@ -320,7 +327,7 @@ class OwnedLog(Generic[F]):
         start = self._folded.next_offset
         _, end = reader.bounds(self.where, deadline.left_s())
         for record in read_between(reader, self.where, start, end, deadline):
-            event = event_in(record)
+            event = event_in(record, self._folded.owner)
             if isinstance(event, Claimed) and event.nonce not in self._nonces:
                 raise self._fenced_by(record.offset, event)
 

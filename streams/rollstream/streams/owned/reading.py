@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import rollstream
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import Event
+from rollstream.schemas.events import Claimed, Event
 from rollstream.streams.broker import Record, TopicPartition
-from rollstream.streams.errors import CorruptLog
+from rollstream.streams.errors import CorruptLog, NewerEvent
 
 _FOREIGN = (
     "no sealer or sampler of this version wrote it, and nothing behind it is read; take the right "
     "to write to this topic from whoever did, and begin a new kafka.generation (for a decision "
     "log, another sampler's name is enough)"
 )
-_UNKNOWN_SCHEMA = "a version of Rollstream with schemas that this one lacks wrote it; upgrade"
 
 
-def event_in(record: Record) -> Event:
+def event_in(record: Record, owner: Claimed | None = None) -> Event:
     """The event that a record of an owned log holds.
 
+    Args:
+        owner: the claim in effect there, which names the version that is needed.
+
     Raises:
-        CorruptLog: it holds none; the message names topic, partition, offset and remedy.
+        NewerEvent: a newer version of Rollstream wrote it. CorruptLog: it holds none. The message
+            names topic, partition, offset and remedy.
     """
     try:
         return codec.decode(record.value)
     except UnreadableEvent as error:
-        remedy = _UNKNOWN_SCHEMA if error.reason == "unknown_schema" else _FOREIGN
         where = TopicPartition(record.topic, record.partition)
-        raise CorruptLog(f"{where}, offset {record.offset}: {error}: {remedy}") from error
+        found = f"{where}, offset {record.offset}: {error}"
+        if error.reason == "unknown_schema":
+            raise NewerEvent(f"{found}: {_upgrade(owner)}") from error
+        raise CorruptLog(f"{found}: {_FOREIGN}") from error
+
+
+def _upgrade(owner: Claimed | None) -> str:
+    here = rollstream.__version__
+    newer, name = "a newer version", "a newer owner"
+    if owner is not None and owner.software not in ("", here):
+        newer, name = owner.software, f"its owner {owner.owner!r}"
+    return (
+        f"rollstream {here} cannot read it; {name} runs {newer}: upgrade this process to that "
+        "version or a later one, and start it again (docs/upgrading.md)"
+    )
