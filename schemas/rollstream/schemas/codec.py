@@ -3,7 +3,8 @@
 The first ten bytes name the writer's schema (marker C3 01, CRC-64-AVRO fingerprint), so a reader
 needs nothing besides the bytes. ``decode(encode(event)) == event`` for every event, arrays bit for
 bit. An event of an older version is read as its newest: by field name, with defaults for what was
-added and without what was removed. Records of the ingest log are no events: ``rollstream.schemas.ingest`` has them.
+added and without what was removed. Records of the ingest log are no events:
+``rollstream.schemas.ingest`` has them.
 
 Source: Avro 1.12 specification, "Single-object encoding".
 """

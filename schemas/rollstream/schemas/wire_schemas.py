@@ -122,7 +122,7 @@ def parse(source: Mapping[str, Any]) -> Any:
 
 
 def _encode_defaults(avro_type: Any) -> None:
-    """The default of a field of bytes is a text in JSON; fastavro gives it to readers as it is."""
+    """Default bytes are a text in JSON; fastavro gives a default to readers as it is."""
     match avro_type:
         case list():
             for branch in avro_type:
@@ -130,10 +130,23 @@ def _encode_defaults(avro_type: Any) -> None:
         case {"type": "record", "fields": fields}:
             for field in fields:
                 _encode_defaults(field["type"])
-                if field["type"] == "bytes" and "default" in field:
-                    field["default"] = field["default"].encode("latin-1")
+                if "default" in field:
+                    field["default"] = _encoded(field["default"], field["type"])
         case {"items": inner} | {"values": inner}:
             _encode_defaults(inner)
+
+
+def _encoded(default: Any, avro_type: Any) -> Any:
+    match avro_type:
+        case "bytes":
+            return default.encode("latin-1")
+        case [first, *_]:  # The default of a union is of its first branch.
+            return _encoded(default, first)
+        case {"type": "record", "fields": fields}:
+            return {f["name"]: _encoded(default[f["name"]], f["type"]) for f in fields}
+        case {"type": "array", "items": items}:
+            return [_encoded(item, items) for item in default]
+    return default
 
 
 def read_avro(

@@ -122,7 +122,7 @@ def _label(version: int) -> str:
     return f"{_SCHEMA}.v{version}"
 
 
-def _record(kind: type[Any], content: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
+def _record(kind: Any, content: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
     hints = _hints(kind)
     values = {}
     for field in record["fields"]:
@@ -135,7 +135,7 @@ def _record(kind: type[Any], content: Mapping[str, Any], record: Mapping[str, An
 
 
 @cache
-def _hints(kind: type[Any]) -> Mapping[str, Any]:
+def _hints(kind: Any) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 

@@ -193,7 +193,7 @@ def test_a_record_of_a_producer_that_saw_other_partitions_names_both_numbers() -
 
 def test_more_entries_than_there_are_bytes_of_are_one_letter() -> None:
     world = SealWorld(partitions=1)
-    header, _ = read_record(encode_record(members(1)))
+    header, *_ = read_record(encode_record(members(1)))
     nothing = {name: b"" for name, value in header.items() if isinstance(value, bytes)}
     value = write_record({**header, **nothing, "count": ENTRIES_MAX}, [])
     assert len(value) < 100
