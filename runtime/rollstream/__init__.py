@@ -17,4 +17,6 @@ def __getattr__(name: str) -> str:
     """Reads ``__version__`` at its first use, so that importing the package stays fast."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return str(import_module("importlib.metadata").version(__name__))
+    found: str = import_module("importlib.metadata").version(__name__)
+    globals()[name] = found  # Looked up once: files and claims name it.
+    return found
