@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -193,7 +194,10 @@ def _mapped(blobs: Blobs, path: str) -> pa.Buffer:
     if local is None:
         return pa.py_buffer(blobs.read(path))
     try:
-        with local.open("rb") as file:
-            return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        handle = os.open(local, os.O_RDONLY)
+        try:
+            return pa.py_buffer(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
+        finally:
+            os.close(handle)
     except (OSError, ValueError):  # Missing, a folder, or empty: the store raises its own error.
         return pa.py_buffer(blobs.read(path))

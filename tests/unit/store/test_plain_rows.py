@@ -20,7 +20,7 @@ from harness.rollouts import make_columns, make_entry, members
 from harness.sealed_files import provenance
 from rollstream.schemas.columns import Columns
 from rollstream.store import encode_rows
-from rollstream.store.plain.file import CREATED_BY
+from rollstream.store.plain.file import CREATED_BY, Layout
 from rollstream.store.plain.rows import FILTERED, plain_file
 
 METADATA = {"rollstream.environment": "math", "empty": ""}
@@ -37,9 +37,8 @@ def sources(rows: int) -> dict[str, Any]:
     }
 
 
-def both(columns: Columns, given: Mapping[str, Any], compression: str) -> tuple[Any, Any]:
+def both(columns: Columns, given: Mapping[str, Any], ours: bytes, compression: str) -> list[Any]:
     """Our file of the rows, and pyarrow's."""
-    ours = bytes(plain_file(columns, given, METADATA, compression))
     sink = pa.BufferOutputStream()
     table = to_table(columns, given)
     binaries = [f.name for f in table.schema if pa.types.is_binary(f.type)]
@@ -52,8 +51,7 @@ def both(columns: Columns, given: Mapping[str, Any], compression: str) -> tuple[
         compression=compression,
         store_schema=False,
     )
-    opened = [pq.ParquetFile(pa.BufferReader(data)) for data in (ours, sink.getvalue())]
-    return opened[0], opened[1]
+    return [pq.ParquetFile(pa.BufferReader(data)) for data in (ours, sink.getvalue())]
 
 
 def stated(statistics: Any) -> Any:
@@ -64,12 +62,18 @@ def stated(statistics: Any) -> Any:
 def assert_same_file(
     columns: Columns, given: Mapping[str, Any] | None = None, compression: str = "none"
 ) -> None:
-    ours, theirs = both(columns, given or sources(columns.rows), compression)
+    given = given or sources(columns.rows)
+    data = bytes(plain_file(columns, given, METADATA, compression))
+    ours, theirs = both(columns, given, data, compression)
     assert ours.schema.equals(theirs.schema)
     assert ours.read().equals(theirs.read())
-    assert ours.metadata.metadata == {k.encode(): v.encode() for k, v in METADATA.items()}
+    layout = Layout.of(memoryview(data))
+    assert layout is not None
+    assert layout.metadata == ours.metadata.metadata
+    assert {k.encode(): v.encode() for k, v in METADATA.items()}.items() <= layout.metadata.items()
+    assert layout.rows == columns.rows
     assert ours.metadata.created_by == CREATED_BY
-    at, plain = 4, 0
+    at, plain, ends = 4, 0, []
     for index in range(len(ours.schema)):
         mine, other = (f.metadata.row_group(0).column(index) for f in (ours, theirs))
         for fact in ("num_values", "is_stats_set", "physical_type"):
@@ -83,8 +87,10 @@ def assert_same_file(
             assert mine.total_compressed_size == mine.total_uncompressed_size
         assert mine.data_page_offset == at
         at += mine.total_compressed_size
+        ends.append(at)
         plain += mine.total_uncompressed_size
     assert ours.metadata.row_group(0).total_byte_size == plain
+    assert layout.ends == ends
 
 
 @pytest.mark.proves("F10")

@@ -81,6 +81,17 @@ def sized(value: bytes) -> bytes:
     return varint(len(value)) + value
 
 
+def read_sized(data: bytes, at: int) -> tuple[bytes, int]:
+    """What ``sized`` wrote at ``at``, and where it ends; ``IndexError`` where it is cut off."""
+    size = shift = 0
+    while (byte := data[at]) > 127:
+        size |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+    start = at + 1
+    stop = start + (size | byte << shift)
+    return data[start:stop], stop
+
+
 # --- Parquet repetition and definition levels, as RLE runs: an array costs a few bytes whatever its
 # length, where pyarrow encodes a level for each value, which is most of the time that it takes.
 

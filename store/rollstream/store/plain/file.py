@@ -1,7 +1,8 @@
 """A Parquet file: column chunks, and the footer that names their offsets.
 
 There is one row group, and a chunk is one data page. The schema's bytes in the footer are
-pyarrow's, from an empty file that it wrote.
+pyarrow's, from an empty file that it wrote. The first pair of its metadata names the end of each
+chunk, so that a reader of ours need not decode the rest.
 
 Source: Apache Parquet format, "Data pages", "Statistics", and ``parquet.thrift``: ``PageHeader``,
 ``Statistics``, ``FileMetaData``, ``RowGroup``, ``ColumnChunk``, ``ColumnMetaData``.
@@ -9,6 +10,7 @@ Source: Apache Parquet format, "Data pages", "Statistics", and ``parquet.thrift`
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -28,6 +30,7 @@ from rollstream.store.plain.encoding import (
     i32,
     i64,
     list_of,
+    read_sized,
     sized,
     struct,
     varint,
@@ -36,18 +39,21 @@ from rollstream.store.plain.encoding import (
 CODECS = {"none": (0, None), "lz4": (7, "lz4_raw"), "zstd": (6, "zstd")}
 """Compressions: Parquet's number and pyarrow's name of each."""
 CREATED_BY = "rollstream version 1 (build plain)"
+LAYOUT_KEY = "rollstream.layout"  # The number of rows, then the end of each chunk; JSON.
 _PLAIN, _RLE, _DELTA_LENGTH = 0, 3, 6  # Parquet's encodings.
 _TYPES = {"BOOLEAN": 0, "INT32": 1, "INT64": 2, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6}
 _PAGE_BYTES_MAX = 2**31 - 1  # A page's size is an int32; the configuration keeps a flush smaller.
-_MAGIC = b"PAR1"
+MAGIC = b"PAR1"
 _FOOTER_SIZE_BYTES = 4
 _JOINED_BYTES_MAX = 16_384  # Smaller buffers are copied into one.
 _KEPT = 4_096  # A file has some forty columns, and what is constant among files is their sizes.
-_METADATA_KEPT = 64
+_PAIRS_KEPT = 256
 _SHORT_TEXT_MAX = 127  # Its length is one byte.
 # FileMetaData: 1 version, 2 schema, 3 rows, 4 row groups, 5 metadata, 6 created_by, 7 orders.
 _NO_ROWS = i64(1, 0) + list_of(1, STRUCT, ())
 _CREATED_BY_AFTER_GROUPS = field(2, BINARY)
+_CREATED_BY = binary(1, CREATED_BY.encode())
+_LAYOUT = binary(1, LAYOUT_KEY.encode())
 
 
 class Leaf(NamedTuple):
@@ -115,9 +121,10 @@ class FileShape(NamedTuple):
         number, name = CODECS[compression]
         codec = None if name is None else pa.Codec(name)
         pieces: list[Bytes] = []
-        small: list[Bytes] = [_MAGIC]  # What is joined into the next piece.
+        small: list[Bytes] = [MAGIC]  # What is joined into the next piece.
         columns: list[bytes] = []
-        at, total = len(_MAGIC), 0
+        layout = [rows]
+        at, total = len(MAGIC), 0
         for chunk, leaf, fixed in zip(chunks, self.leaves, self.fixed, strict=True):
             body = chunk.body
             size = stored = sum(map(len, body))
@@ -137,13 +144,14 @@ class FileShape(NamedTuple):
             of_chunk = (i32(1, number), sizes, i64(2, at), chunk.statistics, STOP, STOP)
             columns.append(fixed + b"".join(of_chunk))
             at += len(page) + stored
+            layout.append(at)
             total += len(page) + size
         # RowGroup: 1 columns, 2 total bytes, 3 rows.
         group = b"".join((list_of(1, STRUCT, columns), i64(1, total), i64(1, rows), STOP))
-        groups = list_of(1, STRUCT, (group,)) + _pairs(tuple(metadata.items()))
-        created_by = binary(1, CREATED_BY.encode())
-        footer = b"".join((self.head, i64(1, rows), groups, created_by, self.tail))
-        small += (footer, len(footer).to_bytes(_FOOTER_SIZE_BYTES, "little"), _MAGIC)
+        pairs = (_pair(LAYOUT_KEY, json.dumps(layout)), *map(_pair, metadata, metadata.values()))
+        groups = list_of(1, STRUCT, (group,)) + list_of(1, STRUCT, pairs)
+        footer = b"".join((self.head, i64(1, rows), groups, _CREATED_BY, self.tail))
+        small += (footer, len(footer).to_bytes(_FOOTER_SIZE_BYTES, "little"), MAGIC)
         return Pieces((*pieces, b"".join(small)))
 
 
@@ -158,10 +166,45 @@ def _page(slots: int, encoding: int, size: int, stored: int) -> tuple[bytes, byt
     return page, i64(1, slots) + i64(1, len(page) + size) + i64(1, len(page) + stored)
 
 
-@lru_cache(_METADATA_KEPT)
-def _pairs(metadata: tuple[tuple[str, str], ...]) -> bytes:
-    pairs = [binary(1, key.encode()) + binary(1, value.encode()) + STOP for key, value in metadata]
-    return list_of(1, STRUCT, pairs)
+@lru_cache(_PAIRS_KEPT)
+def _pair(key: str, value: str) -> bytes:
+    return binary(1, key.encode()) + binary(1, value.encode()) + STOP
+
+
+class Layout(NamedTuple):
+    """What the end of a file says.
+
+    Attributes:
+        rows: how many.
+        ends: of each chunk, in bytes from the file's beginning; empty: another tool wrote the file.
+        metadata: of the footer.
+    """
+
+    rows: int
+    ends: Sequence[int]
+    metadata: Mapping[bytes, bytes]
+
+    @classmethod
+    def of(cls, data: memoryview) -> Layout | None:
+        """The layout of a file that ``file_pieces`` wrote; None: another tool did.
+
+        Raises:
+            ValueError, LookupError, TypeError: it is damaged.
+        """
+        end = len(data) - len(MAGIC) - _FOOTER_SIZE_BYTES
+        size = int.from_bytes(data[end : end + _FOOTER_SIZE_BYTES], "little")
+        footer = bytes(data[max(end - size, 0) : end])
+        at = footer.rfind(_LAYOUT)  # The last: a column's name may have these bytes too.
+        stop = footer.rfind(_CREATED_BY)
+        if not 0 <= at < stop:
+            return None
+        pairs: dict[bytes, bytes] = {}
+        while at < stop:
+            key, at = read_sized(footer, at + 1)
+            pairs[key], at = read_sized(footer, at + 1)
+            at += len(STOP)
+        rows, *ends = json.loads(pairs[LAYOUT_KEY.encode()])
+        return cls(rows, ends, pairs)
 
 
 def _leaves_of(kind: pa.DataType) -> int:
@@ -180,7 +223,7 @@ def _fixed(leaf: Leaf) -> bytes:
 def _around_counts(empty: bytes) -> tuple[bytes, bytes]:
     """Splits the footer of a file without rows that pyarrow wrote: the bytes before the number of
     rows and those after ``created_by``."""
-    end = len(empty) - len(_MAGIC) - _FOOTER_SIZE_BYTES
+    end = len(empty) - len(MAGIC) - _FOOTER_SIZE_BYTES
     size = int.from_bytes(empty[end : end + _FOOTER_SIZE_BYTES], "little")
     # The last: a column's name may have these bytes too.
     head, _, tail = empty[end - size : end].rpartition(_NO_ROWS)
