@@ -120,6 +120,10 @@ class LogReader(Protocol):
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Asks the broker for (oldest offset that is kept, next offset to be written)."""
 
+    def offset_at(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> int:
+        """Asks the broker for the first offset whose record is as new as that, by its clock; the
+        next one to be written where none is."""
+
     def seek(self, where: TopicPartition, offset: int) -> None:
         """Makes ``offset`` the next record of ``where`` that ``poll`` returns."""
 

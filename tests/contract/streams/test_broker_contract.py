@@ -369,3 +369,15 @@ def test_group_says_who_has_which_partition_until_they_leave(world: World) -> No
     assert (set(owners), len(set(owners.values())), members) == (both, 1, 1)
     member.close()
     until(lambda: admin.group(topic, TIMEOUT_S) == ({}, 0, True))
+
+
+def test_offset_of_a_time_is_the_first_record_that_is_as_new(world: World) -> None:
+    where = TopicPartition(world.topic(), 0)
+    broker = world.broker()
+    reader = broker.reader({where: 0})
+    assert reader.offset_at(where, 0, TIMEOUT_S) == 0
+    write(broker, where, [b"a", b"b"])
+    first, second = (record.timestamp_us for record in read(reader, 2))
+    assert reader.offset_at(where, first, TIMEOUT_S) == 0
+    assert reader.offset_at(where, second, TIMEOUT_S) == int(second > first)
+    assert reader.offset_at(where, second + 1, TIMEOUT_S) == 2

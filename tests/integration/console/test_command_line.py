@@ -106,7 +106,7 @@ def test_commands_take_a_group_from_publishing_to_a_visible_file(folder: Path) -
             writer.append(Layout().rollouts("math"), value, key=b"g")
         assert writer.flush(TIMEOUT_S) == 0
     waiting = json.loads(run(folder, "status", "--json").stdout)
-    assert waiting["stuck"]["stage"] == "sealers"
+    assert [verdict["stage"] for verdict in waiting["stuck"]] == ["sealers"]
 
     sealer = Program(folder, "seal", "--name", "sealer-x")
     sealer.until("reading from")

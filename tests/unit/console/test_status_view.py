@@ -11,7 +11,13 @@ from rollstream.console.commands.audit import audit_view
 from rollstream.console.commands.status import status_view
 from rollstream.consumers.audit import AuditReport, PartitionAudit
 from rollstream.runtime.config.sections import SamplerConfig
-from rollstream.streams.status import Figures, PartitionFigures, SamplerFigures, Verdict
+from rollstream.streams.status import (
+    DeadLetterFigures,
+    Figures,
+    PartitionFigures,
+    SamplerFigures,
+    Verdict,
+)
 
 PARTITION = PartitionFigures(
     environment="math",
@@ -19,6 +25,9 @@ PARTITION = PartitionFigures(
     kept_from=0,
     ingest_end=12_345_678,
     published_age_s=59.9,
+    oldest_age_s=59.9,
+    records_per_s=1_234.5,
+    held=True,
     owner="sealer-2",
     watermark=12_345_600,
     settled=12_345_600,
@@ -26,6 +35,8 @@ PARTITION = PartitionFigures(
     touched_entries=12_345_600,
     groups=771_604,
     segments=12_345_000,
+    groups_per_s=1_234.5,
+    segments_per_s=9_876.5,
     flush_age_s=3_599.0,
 )
 SAMPLER = SamplerFigures(
@@ -35,9 +46,12 @@ SAMPLER = SamplerFigures(
     ready=65_536,
     waiting={"reward": 10, "eval": 6},
     older=7,
+    over=False,
     batches=12_345,
+    batches_per_minute=120,
     acked=12_300,
     open_batches=64,
+    unacked=1,
     next_step=12_345,
     policy_epoch=1,
     policy_step=12_345,
@@ -59,26 +73,25 @@ def status(owner: str = "sealer-2", actor: str = "node-7:41234") -> str:
     figures = Figures(
         partitions=(replace(PARTITION, owner=owner),), samplers=(replace(SAMPLER, owner=actor),)
     )
-    return shown(status_view(figures, Verdict("", "nothing is stuck"), SAMPLERS))
+    return shown(status_view(figures, (), SAMPLERS))
 
 
 def test_80_columns_hold_a_line_a_row_with_every_figure_whole() -> None:
     lines = status().splitlines()
-    heading, row = next((lines[n], lines[n + 1]) for n in range(9) if "partition" in lines[n])
+    heading, row = next((lines[n], lines[n + 1]) for n in range(12) if "partition" in lines[n])
     assert heading.split() == [
         "partition",
-        "records",
-        "newest",
         "backlog",
         "entries",
         "groups",
+        "groups/s",
         "flushed",
-        "owner",
+        "sealer",
     ]
     assert row.startswith("math[12]")
-    assert "12,345,678" in row
+    assert "1,234.5" in row
     assert row.rstrip().endswith("sealer-2")
-    heading, row = next((lines[n], lines[n + 1]) for n in range(9) if "batches" in lines[n])
+    heading, row = next((lines[n], lines[n + 1]) for n in range(12) if "batches" in lines[n])
     assert heading.split()[-1] == "owner"
     assert row.startswith("trainer-a")
     assert row.rstrip().endswith("node-7:41234")
@@ -98,12 +111,50 @@ def test_groups_that_are_not_ready_are_named_below_the_table() -> None:
     assert "trainer-a: 7 groups from before the dedupe horizon" in text
 
 
+def test_publishing_is_summed_by_environment_with_its_rate() -> None:
+    rows = tuple(replace(PARTITION, partition=n, touched_entries=0, touched=0) for n in (0, 1))
+    text = shown(status_view(Figures(partitions=rows, sealers={"math": 3}), (), {}))
+    heading, row = text.splitlines()[1:3]
+    assert heading.split() == ["environment", "records", "entries/s", "newest", "lost", "sealers"]
+    assert row.split() == ["math", "24,691,356", "2,469.0", "59.9", "s", "0", "3"]
+
+
+def test_many_partitions_are_summed_and_only_those_without_a_sealer_are_rows() -> None:
+    rows = [replace(PARTITION, partition=n, held=n != 40) for n in range(64)]
+    text = shown(status_view(Figures(partitions=tuple(rows)), (), {}))
+    lines = [line.strip() for line in text.splitlines()]
+    sealing = lines[lines.index("Sealing") + 2 :]
+    assert [line.split()[0] for line in sealing[:2]] == ["math[40]", "math"]
+    assert "sealer-2, gone" in sealing[0]
+    assert "4,992" in sealing[1]
+
+
+def test_dead_letters_and_the_end_of_a_run_are_told() -> None:
+    letters = DeadLetterFigures(
+        kept=24,
+        newest_age_s=3.0,
+        newest_reason="unknown_schema: fingerprint '9c49'",
+        newest_from="rollouts.tools.1[1] at 338",
+    )
+    figures = Figures(samplers=(replace(SAMPLER, over=True),), dead_letters=letters)
+    text = " ".join(shown(status_view(figures, (), SAMPLERS)).split())
+    assert "dead letters: 24, the newest 3.0 s ago: rollouts.tools.1[1] at 338: unknown_sch" in text
+    assert "trainer-a: the run was finished 2 min ago" in text
+    assert text.endswith("the run is over")
+
+
+def test_every_stuck_stage_is_a_line() -> None:
+    stuck = (Verdict("sealers", "one"), Verdict("trainer", "two"))
+    lines = shown(status_view(Figures(), stuck, {})).splitlines()
+    assert lines == ["stuck: sealers – one", "stuck: trainer – two"]
+
+
 def test_entries_of_the_backlog_say_how_well_they_are_known() -> None:
     known = replace(PARTITION, touched=PARTITION.ingest_end, touched_entries=12_345_611)
     mean = replace(PARTITION, touched_entries=3 * PARTITION.touched)
     unknown = replace(PARTITION, watermark=0, settled=0, touched=0, touched_entries=0)
     for row, entries in ((known, " 11 "), (mean, " ~24,691,434 "), (unknown, " ? ")):
-        text = shown(status_view(Figures(partitions=(row,)), Verdict("", ""), {}))
+        text = shown(status_view(Figures(partitions=(row,)), (), {}))
         assert entries in text
 
 

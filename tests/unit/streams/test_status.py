@@ -27,15 +27,18 @@ from rollstream.schemas.events import (
     Checkpointed,
     ChosenGroup,
     Claimed,
+    DeadLetter,
     Dropped,
     DroppedGroup,
     Event,
+    Finished,
     PolicyPublished,
     Replaced,
     Resumed,
 )
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.status import (
+    DeadLetterFigures,
     Figures,
     PartitionFigures,
     SamplerFigures,
@@ -151,6 +154,9 @@ def test_sealing_is_measured_from_both_logs(logs: Logs) -> None:
         kept_from=0,
         ingest_end=5,
         published_age_s=40.0,
+        oldest_age_s=40.0,
+        records_per_s=5 / 60,
+        held=False,
         owner="sealer-1",
         watermark=2,
         settled=4,
@@ -158,6 +164,8 @@ def test_sealing_is_measured_from_both_logs(logs: Logs) -> None:
         touched_entries=4,
         groups=0,
         segments=3,
+        groups_per_s=0.0,
+        segments_per_s=3 / 60,
         flush_age_s=10.0,
     )
     assert (figures.backlog, figures.waiting) == (3, 1)
@@ -379,3 +387,66 @@ def test_groups_from_before_what_is_read_are_told_apart(logs: Logs) -> None:
     logs.seal(GroupSpec(), offset=6, epoch=2)
     figures = sampler(logs, served(0, 2))
     assert (figures.ready, figures.older) == (1, 1)
+
+
+def test_rates_are_over_the_last_minute(logs: Logs) -> None:
+    sealing(logs)
+    for offset in range(0, 12, 4):
+        logs.append(LAYOUT.rollouts("math"), *[b"rollout"] * 4)
+        logs.seal(GroupSpec(), GroupSpec(), offset=offset)
+        logs.clock.advance(40)
+    sampler(logs, served(0, 2))
+    logs.clock.advance(10)
+    figures = logs.measure()
+    (partition,) = figures.partitions
+    assert (partition.records_per_s, partition.groups_per_s) == (4 / 60, 2 / 60)
+    assert partition.segments_per_s == 4 / 60
+    assert figures.samplers[0].batches_per_minute == 1
+    logs.clock.advance(60)
+    assert logs.measure().samplers[0].batches_per_minute == 0
+
+
+@pytest.mark.proves("F17")
+def test_partition_is_held_while_a_sealer_is_in_the_group(logs: Logs) -> None:
+    topic = LAYOUT.rollouts("math")
+    member = logs.broker.group_reader(
+        LAYOUT.sealer_group("math"), [topic], on_revoked=lambda _: None
+    )
+    assert logs.measure().partitions[0].held is False
+    member.poll(1, 0)
+    figures = logs.measure()
+    assert (figures.partitions[0].held, figures.sealers) == (True, {"math": 1})
+    member.evict()
+    figures = logs.measure()
+    assert (figures.partitions[0].held, figures.sealers) == (False, {"math": 0})
+
+
+def test_newest_dead_letter_is_shown_with_the_number_kept(logs: Logs) -> None:
+    assert logs.measure().dead_letters == DeadLetterFigures(kept=0)
+    letters = [
+        DeadLetter(
+            topic="r",
+            partition=1,
+            offset=offset,
+            entry=0,
+            timestamp_ts=0,
+            reason="torn",
+            detail=f"at {offset}",
+            value=None,
+        )
+        for offset in (7, 9)
+    ]
+    logs.say(LAYOUT.dead_letters(), *letters)
+    logs.clock.advance(3)
+    assert logs.measure().dead_letters == DeadLetterFigures(
+        kept=2, newest_age_s=3.0, newest_reason="torn: at 9", newest_from="r[1] at 9"
+    )
+    logs.append(LAYOUT.dead_letters(), b"of somebody else")
+    assert logs.measure().dead_letters.newest_reason.startswith("the letter cannot be read")
+
+
+def test_run_is_over_until_something_is_decided_again(logs: Logs) -> None:
+    figures = sampler(logs, served(0, 4), Finished(**DECISION), dropped(1, "capacity"))
+    assert figures.over
+    logs.say(LAYOUT.sampler("t"), acked(0))
+    assert not logs.measure().samplers[0].over

@@ -1,4 +1,4 @@
-"""The first stage that is stuck, and why."""
+"""Which stages are stuck, and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from rollstream.streams.status import (
     Figures,
     PartitionFigures,
     SamplerFigures,
-    first_stuck,
+    Verdict,
+    stuck_stages,
 )
 
 CONFIG = RollstreamConfig(
@@ -33,6 +34,9 @@ HEALTHY_PARTITION = PartitionFigures(
     kept_from=0,
     ingest_end=100,
     published_age_s=1.0,
+    oldest_age_s=1.0,
+    records_per_s=1.0,
+    held=True,
     owner="sealer-1",
     watermark=90,
     settled=90,
@@ -40,6 +44,8 @@ HEALTHY_PARTITION = PartitionFigures(
     touched_entries=90,
     groups=9,
     segments=90,
+    groups_per_s=1.0,
+    segments_per_s=10.0,
     flush_age_s=1.0,
 )
 HEALTHY_SAMPLER = SamplerFigures(
@@ -49,9 +55,12 @@ HEALTHY_SAMPLER = SamplerFigures(
     ready=5,
     waiting={},
     older=0,
+    over=False,
     batches=2,
+    batches_per_minute=1,
     acked=1,
     open_batches=1,
+    unacked=0,
     next_step=2,
     policy_epoch=2,
     policy_step=1,
@@ -65,17 +74,30 @@ HEALTHY_SAMPLER = SamplerFigures(
 @pytest.mark.parametrize(
     ("partition", "of_sampler", "stage", "reason"),
     [
-        ({}, {}, "", "nothing is stuck"),
         ({"ingest_end": 0, "watermark": 0}, {}, "env workers", "nothing was ever published"),
         ({"kept_from": 95}, {}, "sealers", "retention deleted 5 records of math[0]"),
-        ({"owner": ""}, {}, "sealers", "no sealer ever claimed"),
         (
-            {"published_age_s": 500.0, "flush_age_s": 400.0},
+            {"oldest_age_s": 400.0},
             {},
             "sealers",
-            "10 records of math[0] wait for 400 s",
+            "10 records of math[0] wait, the oldest for 400 s, longer than any group may; their "
+            "sealer (sealer-1) runs and settles nothing",
         ),
-        ({}, {"owner": ""}, "sampler", "t was never started"),
+        (
+            {"held": False, "oldest_age_s": 12.0},
+            {},
+            "sealers",
+            "10 records of math[0] wait, the oldest for 12 s, and none of the 1 sealers of math "
+            "has them",
+        ),
+        ({}, {"owner": ""}, "sampler", "5 groups are ready for t, which was never started"),
+        (
+            {"watermark": 100, "published_age_s": 80.0},
+            {"decision_age_s": 90.0, "ready": 0, "unacked": 1},
+            "trainer",
+            "a batch of t was served and is not acked, nothing was decided for 90 s and nothing "
+            "published for 80 s",
+        ),
         ({}, {"open_batches": 3}, "trainer", "call checkpointed(step)"),
         ({}, {"decision_age_s": 90.0}, "trainer", "5 groups are ready for t"),
         (
@@ -117,7 +139,6 @@ HEALTHY_SAMPLER = SamplerFigures(
             "trainer",
             "5 groups are ready for t",
         ),
-        ({}, {"ready": 0, "dropped_since": {"stale": 7}}, "", "nothing is stuck"),
         (
             {},
             {"decision_age_s": 90.0, "ready": 0, "waiting_since": {"reward": 10}},
@@ -144,32 +165,87 @@ HEALTHY_SAMPLER = SamplerFigures(
             "of 10 groups 10 are eval groups: they are never served for training; "
             "publish(split='train')",
         ),
-        # What waited before says nothing of a trainer that waits for groups in the making.
-        (
-            {},
-            {"decision_age_s": 90.0, "ready": 0, "waiting": {"eval": 10}},
-            "",
-            "nothing is stuck",
-        ),
-        # Groups that wait for members, within their time, are no stall.
-        ({"published_age_s": 90.0, "flush_age_s": 90.0}, {}, "", "nothing is stuck"),
     ],
 )
-def test_first_stuck_stage_is_named_with_its_reason(
+def test_stuck_stage_is_named_with_its_reason(
     partition: dict[str, Any], of_sampler: dict[str, Any], stage: str, reason: str
 ) -> None:
-    figures = Figures(
-        partitions=(replace(HEALTHY_PARTITION, **partition),),
-        samplers=(replace(HEALTHY_SAMPLER, **of_sampler),),
-    )
-    verdict = first_stuck(figures, CONFIG)
+    (verdict,) = stuck(partition, of_sampler)
     assert verdict.stage == stage
     assert reason in verdict.reason
 
 
-def test_stage_before_others_is_named_first() -> None:
-    figures = Figures(
-        partitions=(replace(HEALTHY_PARTITION, owner=""),),
-        samplers=(replace(HEALTHY_SAMPLER, open_batches=3),),
-    )
-    assert first_stuck(figures, CONFIG).stage == "sealers"
+@pytest.mark.parametrize(
+    ("partition", "of_sampler"),
+    [
+        ({}, {}),
+        # A stage that waits for the one before it.
+        ({}, {"ready": 0, "owner": ""}),
+        ({}, {"ready": 0, "dropped_since": {"stale": 7}}),
+        # What waited before says nothing of a trainer that waits for groups in the making.
+        ({}, {"decision_age_s": 90.0, "ready": 0, "waiting": {"eval": 10}}),
+        # Groups that wait for members, within their time.
+        ({"published_age_s": 90.0, "flush_age_s": 90.0, "oldest_age_s": 100.0}, {}),
+        # Partitions change hands; and without work nobody needs to have one.
+        ({"held": None}, {}),
+        ({"held": False, "watermark": 100, "oldest_age_s": None}, {}),
+        # A run that is over.
+        ({"published_age_s": 900.0}, {"over": True, "decision_age_s": 900.0}),
+        ({"held": False}, {"over": True, "decision_age_s": 900.0, "open_batches": 3}),
+    ],
+)
+def test_deployment_that_makes_progress_or_is_over_is_not_stuck(
+    partition: dict[str, Any], of_sampler: dict[str, Any]
+) -> None:
+    assert stuck(partition, of_sampler) == ()
+
+
+def test_run_that_is_over_still_names_what_was_lost() -> None:
+    (verdict,) = stuck({"kept_from": 95}, {"over": True})
+    assert "retention deleted 5 records" in verdict.reason
+
+
+@pytest.mark.proves("F17")
+@pytest.mark.parametrize(
+    ("sealers", "owner", "reason"),
+    [
+        ({"math": 0}, "", "no sealer ever claimed them; run `rollstream seal`"),
+        ({"math": 0}, "s2", "no sealer runs: s2 ended or died; run `rollstream seal`"),
+        ({"math": 0, "code": 2}, "s2", "the sealers that run seal code only; restart one with a"),
+        ({"math": 3}, "s2", "none of the 3 sealers of math has them"),
+    ],
+)
+def test_partitions_without_a_sealer_say_why(
+    sealers: dict[str, int], owner: str, reason: str
+) -> None:
+    (verdict,) = stuck({"held": False, "owner": owner}, {}, sealers=sealers)
+    assert reason in verdict.reason
+
+
+def test_every_stuck_stage_is_named_in_the_order_of_the_data() -> None:
+    verdicts = stuck({"held": False}, {"open_batches": 3})
+    assert [verdict.stage for verdict in verdicts] == ["sealers", "trainer"]
+
+
+def test_partitions_of_one_environment_share_a_sentence_that_stays_short() -> None:
+    rows = [replace(HEALTHY_PARTITION, partition=n, held=False) for n in range(64)]
+    (verdict,) = stuck_stages(Figures(partitions=tuple(rows), sealers={"math": 0}), CONFIG)
+    assert "640 records of math[0], math[1]" in verdict.reason
+    assert "math[7] and 56 more wait" in verdict.reason
+
+
+def test_missing_topics_are_named_alone() -> None:
+    (verdict,) = stuck_stages(Figures(missing_topics=("a", "b")), CONFIG)
+    assert verdict == ("topics", "a, b missing; run `rollstream topics create`")
+
+
+def stuck(
+    partition: dict[str, Any], of_sampler: dict[str, Any], **figures: Any
+) -> tuple[Verdict, ...]:
+    found = {
+        "partitions": (replace(HEALTHY_PARTITION, **partition),),
+        "samplers": (replace(HEALTHY_SAMPLER, **of_sampler),),
+        "sealers": {"math": 1},
+        **figures,
+    }
+    return stuck_stages(Figures(**found), CONFIG)

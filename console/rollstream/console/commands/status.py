@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOption, TimeoutOption
-from rollstream.console.services import services_of
+from rollstream.console.services import Services, services_of
 from rollstream.console.showing import show, table_of
 from rollstream.runtime.config.load import load_config
-from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
 from rollstream.runtime.deadline import Deadline
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.folds.sampler.remedies import describe_waiting
 from rollstream.streams.status import (
     Figures,
     PartitionFigures,
     SamplerFigures,
     Verdict,
-    first_stuck,
     measure,
+    stuck_stages,
 )
+
+WATCH_EVERY_S = 2.0
+EXIT_STUCK = 2  # Of ``--check``; 1 is the exit code of errors.
+PARTITIONS_MAX = 16  # Beyond it a screen shows environments, and of partitions those in trouble.
 
 
 def status(
@@ -33,70 +41,192 @@ def status(
     config: ConfigOption = CONFIG_FILE,
     timeout_s: TimeoutOption = TIMEOUT_S,
     as_json: AsJson = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again every 2 s, until Ctrl-C.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="End with exit code 2 once a stage is stuck.")
+    ] = False,
 ) -> None:
-    """Shows how far each stage is, and the first one that is stuck with the likely reason."""
+    """Shows how far each stage is, and every one that is stuck with the likely reason."""
     services, settings = services_of(context), load_config(config)
+    stopping = services.stopping() if watch else threading.Event()
+    with _Screen(as_json=as_json, watch=watch) as screen:
+        while True:
+            try:
+                figures = _look(services, settings, timeout_s)
+            except BrokerUnavailable as error:
+                if not watch:
+                    raise
+                screen.show_error(str(error))
+            else:
+                stuck = stuck_stages(figures, settings)
+                screen.show(figures, stuck, settings)
+                if check and stuck:
+                    raise typer.Exit(EXIT_STUCK)
+            if not watch or services.clock.wait(stopping, WATCH_EVERY_S):
+                return
+
+
+def _look(services: Services, settings: RollstreamConfig, timeout_s: float) -> Figures:
     with services.connected(settings, timeout_s) as broker:
-        figures = measure(broker, settings, Deadline(timeout_s, services.clock))
-    verdict = first_stuck(figures, settings)
-    if as_json:
-        typer.echo(json.dumps({**asdict(figures), "stuck": verdict._asdict()}, indent=2))
-    else:
-        show(status_view(figures, verdict, settings.samplers))
+        return measure(broker, settings, Deadline(timeout_s, services.clock))
+
+
+class _Screen:
+    """Where looks go: a terminal is drawn anew at each, everything else gets one after another."""
+
+    def __init__(self, *, as_json: bool, watch: bool) -> None:
+        self._as_json = as_json
+        self._indent = None if watch else 2  # A look is a line for programs that read many.
+        self._live: Live | None = None
+        console = Console()
+        if watch and not as_json and console.is_terminal:
+            self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+
+    def __enter__(self) -> _Screen:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, figures: Figures, stuck: Sequence[Verdict], settings: RollstreamConfig) -> None:
+        if self._as_json:
+            verdicts = [verdict._asdict() for verdict in stuck]
+            found = {**asdict(figures), "over": figures.over, "stuck": verdicts}
+            typer.echo(json.dumps(found, indent=self._indent))
+        else:
+            self._draw(status_view(figures, stuck, settings.samplers))
+
+    def show_error(self, message: str) -> None:
+        if self._as_json:
+            typer.echo(json.dumps({"error": message}))
+        else:
+            self._draw(Text(message, style="bold red"))
+
+    def _draw(self, view: RenderableType) -> None:
+        if self._live is None:
+            show(view)
+        else:
+            self._live.update(view, refresh=True)
 
 
 def status_view(
-    figures: Figures, verdict: Verdict, samplers: Mapping[str, SamplerConfig]
+    figures: Figures, stuck: Sequence[Verdict], samplers: Mapping[str, SamplerConfig]
 ) -> RenderableType:
-    """A table of partitions, one of samplers (configured by ``samplers``), and the verdict."""
+    """Tables of publishing, sealing and sampling (by samplers as they are configured), what else
+    is to be known, and the stages that are stuck, a line each."""
     parts: list[RenderableType] = []
     if figures.partitions:
-        parts.append(_partitions(figures))
+        parts += [_publishing(figures), _sealing(figures)]
     if figures.samplers:
-        parts.append(_samplers(figures))
+        parts.append(_sampling(figures))
         parts += [
-            Text(line) for row in figures.samplers for line in _not_ready(row, samplers[row.name])
+            Text(line) for row in figures.samplers for line in _notes(row, samplers[row.name])
         ]
-    if verdict.stage:
-        parts.append(Text.assemble((f"stuck: {verdict.stage}", "bold red"), f" – {verdict.reason}"))
-    else:
-        parts.append(Text(verdict.reason, style="green"))
+    letters = figures.dead_letters
+    if letters.kept:
+        line = (
+            f"dead letters: {letters.kept:,}, the newest {age(letters.newest_age_s)} ago: "
+            f"{letters.newest_from}: {letters.newest_reason}"
+        )
+        parts.append(Text(line, style="yellow"))
+    parts += [
+        Text.assemble((f"stuck: {verdict.stage}", "bold red"), f" – {verdict.reason}")
+        for verdict in stuck
+    ]
+    if not stuck:
+        over = "the run is over" if figures.over else "nothing is stuck"
+        parts.append(Text(over, style="green"))
     return Group(*parts)
 
 
-def _partitions(figures: Figures) -> Table:
-    numbers = ("records", "newest", "backlog", "entries", "groups", "flushed")
-    table = table_of("Sealing", "partition", *numbers, last="owner")
+def _by_environment(figures: Figures) -> dict[str, list[PartitionFigures]]:
+    rows: dict[str, list[PartitionFigures]] = {}
     for row in figures.partitions:
+        rows.setdefault(row.environment, []).append(row)
+    return rows
+
+
+def _publishing(figures: Figures) -> Table:
+    numbers = ("records", "entries/s", "newest", "lost")
+    table = table_of("Publishing", "environment", *numbers, last="sealers")
+    for name, rows in _by_environment(figures).items():
+        rate = sum(row.records_per_s * row.entries_per_record for row in rows)
+        # Where records have more than one entry each, that is the mean of those that were read.
+        exact = all(row.entries_per_record == 1.0 for row in rows)
         table.add_row(
-            f"{row.environment}[{row.partition}]",
-            f"{row.ingest_end:,}",
-            age(row.published_age_s),
-            Text(f"{row.backlog:,}", style="yellow" if row.backlog else ""),
-            _waiting(row),
-            f"{row.groups:,}",
-            age(row.flush_age_s),
-            Text(row.owner or "none"),
+            name,
+            f"{sum(row.ingest_end for row in rows):,}",
+            f"{'' if exact else '~'}{rate:,.1f}",
+            age(_newest([row.published_age_s for row in rows])),
+            f"{sum(row.lost for row in rows):,}",
+            f"{figures.sealers.get(name, 0):,}",
         )
     return table
 
 
-def _waiting(row: PartitionFigures) -> str:
+def _sealing(figures: Figures) -> Table:
+    numbers = ("backlog", "entries", "groups", "groups/s", "flushed")
+    table = table_of("Sealing", "partition", *numbers, last="sealer")
+    every = len(figures.partitions) <= PARTITIONS_MAX
+    for name, rows in _by_environment(figures).items():
+        for row in rows:
+            if every or (row.backlog and row.held is False):
+                _add(table, f"{name}[{row.partition}]", [row], _sealer(row))
+        if len(rows) > 1:
+            _add(table, name, rows, Text(""), "bold")
+    return table
+
+
+def _add(
+    table: Table, name: str, rows: Sequence[PartitionFigures], sealer: Text, style: str = ""
+) -> None:
+    backlog = sum(row.backlog for row in rows)
+    table.add_row(
+        name,
+        Text(f"{backlog:,}", style="yellow" if backlog else ""),
+        _waiting(rows),
+        f"{sum(row.groups for row in rows):,}",
+        f"{sum(row.groups_per_s for row in rows):,.1f}",
+        age(_newest([row.flush_age_s for row in rows])),
+        sealer,
+        style=style,
+    )
+
+
+def _sealer(row: PartitionFigures) -> Text:
+    if row.held is None:
+        return Text(f"{row.owner or 'none'}, changing", style="yellow")
+    if row.held or not row.owner:
+        return Text(row.owner or ("claiming" if row.held else "none"))
+    return Text(f"{row.owner}, gone", style="red")
+
+
+def _waiting(rows: Sequence[PartitionFigures]) -> str:
     """Entries of the backlog; ~ where only the mean of other records is known, ? without any."""
-    if row.waiting is None:
+    known = [row.waiting for row in rows if row.waiting is not None]
+    if len(known) < len(rows):
         return "?"
-    return f"~{row.waiting:,}" if row.unread else f"{row.waiting:,}"
+    return f"{'~' if any(row.unread for row in rows) else ''}{sum(known):,}"
 
 
-def _samplers(figures: Figures) -> Table:
-    numbers = ("ready", "batches", "acked", "open", "next", "policy", "decided")
+def _newest(ages_s: Sequence[float | None]) -> float | None:
+    return min((age_s for age_s in ages_s if age_s is not None), default=None)
+
+
+def _sampling(figures: Figures) -> Table:
+    numbers = ("ready", "batches", "/min", "open", "next", "policy", "decided")
     table = table_of("Sampling", "sampler", *numbers, last="owner")
     for row in figures.samplers:
         table.add_row(
             Text(row.name),
             f"{row.ready:,}",
             f"{row.batches:,}",
-            f"{row.acked:,}",
+            f"{row.batches_per_minute:,}",
             f"{row.open_batches:,}",
             f"{row.next_step:,}",
             "none" if row.policy_step < 0 else f"{row.policy_step:,}",
@@ -106,7 +236,7 @@ def _samplers(figures: Figures) -> Table:
     return table
 
 
-def _not_ready(row: SamplerFigures, config: SamplerConfig) -> list[str]:
+def _notes(row: SamplerFigures, config: SamplerConfig) -> list[str]:
     lines = [
         f"{row.name}: {sentence}" for sentence in describe_waiting(row.waiting, row.name, config)
     ]
@@ -115,6 +245,8 @@ def _not_ready(row: SamplerFigures, config: SamplerConfig) -> list[str]:
             f"{row.name}: {row.older:,} groups from before the dedupe horizon were neither served "
             "nor dropped; whether they are ready is not looked up here"
         )
+    if row.over:
+        lines.append(f"{row.name}: the run was finished {age(row.decision_age_s)} ago")
     return lines
 
 

@@ -22,6 +22,7 @@ from rollstream.schemas.events.sampler import (
     ChosenGroup,
     Dropped,
     DroppedGroup,
+    Finished,
     LogPosition,
     PolicyPublished,
     Replaced,
@@ -39,6 +40,7 @@ SamplerEvent = (
     | PolicyPublished
     | Replaced
     | Dropped
+    | Finished
 )
 Event = GroupsEvent | SamplerEvent | DeadLetter
 
@@ -53,6 +55,7 @@ __all__ = [
     "Dropped",
     "DroppedGroup",
     "Event",
+    "Finished",
     "Flushed",
     "GroupsEvent",
     "LogPosition",

@@ -131,3 +131,10 @@ class Dropped(Decision):
 
     reason: str
     groups: tuple[DroppedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished(Decision):
+    """The run is over: nothing more is asked for. Any later decision begins it again."""
+
+    trainer_epoch: int

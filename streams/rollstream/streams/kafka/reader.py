@@ -80,6 +80,17 @@ class KafkaReader:
             raise _as_read_error(error.args[0], f"bounds of {where}") from error
         return low, high
 
+    def offset_at(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> int:
+        what = f"offset of {where} by time"
+        try:
+            asked = [at_offset(where, -(-timestamp_us // 1000))]
+            (found,) = self._client().offsets_for_times(asked, timeout_s)
+        except KafkaException as error:
+            raise _as_read_error(error.args[0], what) from error
+        if found.error is not None:
+            raise _as_read_error(found.error, what)
+        return found.offset if found.offset >= 0 else self.bounds(where, timeout_s)[1]
+
     def seek(self, where: TopicPartition, offset: int) -> None:
         assert where in self._starts, where
         self._starts[where] = offset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -102,6 +103,12 @@ class MemoryLogs:
         with self.lock:
             partition = self._partition(where)
             return partition.first, partition.end
+
+    def offset_at(self, where: TopicPartition, timestamp_us: int) -> int:
+        with self.lock:
+            partition = self._partition(where)
+            older = bisect_left(partition.records, timestamp_us, key=lambda r: r.timestamp_us)
+            return partition.first + older
 
     def resolve(self, where: TopicPartition, offset: int) -> int:
         """Returns a start position as an offset."""

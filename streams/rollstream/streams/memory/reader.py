@@ -34,6 +34,9 @@ class MemoryReader:
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
         return self._logs.bounds(where)
 
+    def offset_at(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> int:
+        return self._logs.offset_at(where, timestamp_us)
+
     def seek(self, where: TopicPartition, offset: int) -> None:
         assert where in self._positions, where
         self._positions[where] = offset

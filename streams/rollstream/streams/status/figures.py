@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.eligible import Waits
@@ -17,12 +17,17 @@ class PartitionFigures:
         kept_from: oldest offset that the ingest log still has.
         ingest_end: next offset to be written to the ingest log.
         published_age_s: of the newest record there; None: there is none.
+        oldest_age_s: of the record at the watermark, which waits longest; None: none waits.
+        records_per_s: published, over the last minute.
+        held: whether a running sealer has it, by the consumer group; None: it changes hands just
+            now. A sealer that died is in the group until its session has timed out (10 s).
         owner: who claimed the seal log last; empty: it was never claimed.
         watermark: every entry of every ingest offset below it is settled.
         settled: entries, so far, whatever became of them.
         touched: ingest offsets of which any entry is settled.
         touched_entries: that the records there have.
         segments: in sealed groups.
+        groups_per_s: sealed, over the last minute, and so ``segments_per_s``.
         flush_age_s: of the newest flush; None: there is none.
     """
 
@@ -31,6 +36,9 @@ class PartitionFigures:
     kept_from: int
     ingest_end: int
     published_age_s: float | None
+    oldest_age_s: float | None
+    records_per_s: float
+    held: bool | None
     owner: str
     watermark: int
     settled: int
@@ -38,6 +46,8 @@ class PartitionFigures:
     touched_entries: int
     groups: int
     segments: int
+    groups_per_s: float
+    segments_per_s: float
     flush_age_s: float | None
 
     @property
@@ -59,7 +69,12 @@ class PartitionFigures:
             return pending
         if not self.touched:
             return None
-        return pending + round(self.unread * self.touched_entries / self.touched)
+        return pending + round(self.unread * self.entries_per_record)
+
+    @property
+    def entries_per_record(self) -> float:
+        """The mean of the records of which any entry is settled; 1 where none is."""
+        return self.touched_entries / self.touched if self.touched else 1.0
 
     @property
     def lost(self) -> int:
@@ -77,8 +92,10 @@ class SamplerFigures:
         waiting: groups that cannot, yet or ever, by what they wait for.
         older: groups sealed before what was read of the seal logs, and neither served nor dropped:
             ready or waiting.
+        over: whether the run was finished, and nothing was decided since.
         batches: served so far, of which ``acked`` are acked; released ones count.
-        open_batches: served and not final yet.
+        batches_per_minute: served in the last minute.
+        open_batches: served and not final yet, of which ``unacked`` are not acked.
         policy_epoch: of the policies that are published now.
         policy_step: of the newest policy of that epoch; -1: none was published.
         decision_age_s: of the newest decision that is no drop (before there is one, of the oldest
@@ -93,9 +110,12 @@ class SamplerFigures:
     ready: int
     waiting: Mapping[Waits, int]
     older: int
+    over: bool
     batches: int
+    batches_per_minute: int
     acked: int
     open_batches: int
+    unacked: int
     next_step: int
     policy_epoch: int
     policy_step: int
@@ -105,13 +125,38 @@ class SamplerFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterFigures:
+    """Entries that no sealer could read, while their topic keeps them.
+
+    Attributes:
+        kept: how many.
+        newest_age_s: of the newest; None: there is none, and so for what follows.
+        newest_reason: why it could not be read, with the details.
+        newest_from: topic, partition and offset where it stood.
+    """
+
+    kept: int
+    newest_age_s: float | None = None
+    newest_reason: str = ""
+    newest_from: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """All figures of a deployment.
 
     Attributes:
         missing_topics: topics that are configured and do not exist; with any, the rest is empty.
+        sealers: how many run, by environment; one may seal several.
     """
 
     missing_topics: tuple[str, ...] = ()
     partitions: tuple[PartitionFigures, ...] = ()
     samplers: tuple[SamplerFigures, ...] = ()
+    sealers: Mapping[str, int] = field(default_factory=dict)
+    dead_letters: DeadLetterFigures = DeadLetterFigures(kept=0)
+
+    @property
+    def over(self) -> bool:
+        """Whether every sampler's run is over; there is at least one."""
+        return bool(self.samplers) and all(sampler.over for sampler in self.samplers)

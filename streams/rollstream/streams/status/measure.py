@@ -1,7 +1,7 @@
 """Reads the figures of every stage.
 
 It costs the dedupe horizon of each partition's seal log (as adopting it does) and the decision
-logs; payloads are never read, but for one record a partition. What a group sealed before that
+logs; payloads are never read, but for two records a partition. What a group sealed before that
 horizon waits for is therefore not known, only that it exists.
 """
 
@@ -9,18 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from typing import NamedTuple
 
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Claimed, Flushed
+from rollstream.schemas.codec import decode
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import Claimed, DeadLetter, Flushed
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.broker import (
+    EARLIEST,
+    Broker,
+    GroupMembers,
+    LogReader,
+    Record,
+    TopicPartition,
+)
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.reading import read_between
-from rollstream.streams.status.figures import Figures, PartitionFigures
-from rollstream.streams.status.sampling import SamplerReading, age_s
+from rollstream.streams.status.figures import DeadLetterFigures, Figures, PartitionFigures
+from rollstream.streams.status.sampling import RECENT_US, SamplerReading, age_s, recent
 from rollstream.streams.topics.layout import Layout
 
 
@@ -39,7 +49,7 @@ def measure(broker: Broker, config: RollstreamConfig, deadline: Deadline) -> Fig
     wanted = [
         name(e) for e in sorted(config.environments) for name in (layout.rollouts, layout.groups)
     ]
-    wanted += [layout.sampler(name) for name in sorted(config.samplers)]
+    wanted += [*map(layout.sampler, sorted(config.samplers)), layout.dead_letters()]
     present = broker.admin().describe(wanted, deadline.left_s())
     missing = tuple(topic for topic in wanted if topic not in present)
     if missing:
@@ -56,50 +66,87 @@ def measure(broker: Broker, config: RollstreamConfig, deadline: Deadline) -> Fig
         with closing(Follower(broker, {layout.sampler_log(name): 0})) as follower:
             for confirmed in follower.read_to_end(deadline):
                 samplers[-1].apply_decision(confirmed)
+    sealers = {
+        name: broker.admin().group(layout.sealer_group(name), deadline.left_s())
+        for name in sorted(config.environments)
+    }
     partitions = [
-        _partition(broker, layout, address, start, samplers, now_us, deadline)
+        _partition(
+            _Read(broker, layout, address, deadline, now_us),
+            start,
+            sealers[address.environment],
+            samplers,
+        )
         for address, start in starts.items()
     ]
     return Figures(
         partitions=tuple(partitions),
         samplers=tuple(sampler.figures(now_us) for sampler in samplers),
+        sealers={name: group.members for name, group in sealers.items()},
+        dead_letters=_dead_letters(broker, layout.dead_letters(), now_us, deadline),
     )
+
+
+class _Read(NamedTuple):
+    """What the figures of one partition are read with."""
+
+    broker: Broker
+    layout: Layout
+    address: PartitionAddress
+    deadline: Deadline
+    now_us: int
+
+
+class _Ingest(NamedTuple):
+    """One ingest log: what it holds, when its newest record and the one at the watermark came."""
+
+    first: int
+    end: int
+    newest_ts: int | None
+    oldest_ts: int | None
+    recent: int
 
 
 def _partition(
-    broker: Broker,
-    layout: Layout,
-    address: PartitionAddress,
-    start: int,
-    samplers: Sequence[SamplerReading],
-    now_us: int,
-    deadline: Deadline,
+    read: _Read, start: int, sealers: GroupMembers, samplers: Sequence[SamplerReading]
 ) -> PartitionFigures:
     """Figures of one partition; feeds its seal log to ``samplers`` on the way."""
-    published_from, published_end, published_ts = _ends(
-        broker, layout.rollouts_log(address), deadline
-    )
+    address, now_us = read.address, read.now_us
     fold = SealFold(dedupe_horizon=0)
-    owner, flushed_ts = "", None
-    with closing(Follower(broker, {layout.groups_log(address): start})) as follower:
-        for confirmed in follower.read_to_end(deadline):
+    owner, flushes = "", list[tuple[int, int, int]]()
+    begun_ts = 0
+    with closing(Follower(read.broker, {read.layout.groups_log(address): start})) as follower:
+        for confirmed in follower.read_to_end(read.deadline):
             fold.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
             for sampler in samplers:
                 sampler.apply_groups(address, confirmed)
+            if start and not begun_ts:
+                begun_ts = confirmed.timestamp_us
             if isinstance(confirmed.event, Claimed):
                 owner = confirmed.event.owner
             elif isinstance(confirmed.event, Flushed):
-                flushed_ts = confirmed.timestamp_us
+                event = confirmed.event
+                flushes.append(
+                    (confirmed.timestamp_us, len(event.groups), len(event.segments.offsets))
+                )
     groups = fold.counts.get("groups", 0)
     touched, touched_entries = fold.touched
     for sampler in samplers:
         sampler.end_log(address, groups)
+    newest = flushes[len(flushes) - recent([at for at, _, _ in flushes], now_us) :]
+    # A log that is read from within the last minute shows less than that.
+    seconds = max(1.0, min(RECENT_US, now_us - begun_ts) / 1e6)
+    ingest = _ingest(read, fold.watermark)
+    where = read.layout.rollouts_log(address)
     return PartitionFigures(
         environment=address.environment,
         partition=address.partition,
-        kept_from=published_from,
-        ingest_end=published_end,
-        published_age_s=age_s(now_us, published_ts),
+        kept_from=ingest.first,
+        ingest_end=ingest.end,
+        published_age_s=age_s(now_us, ingest.newest_ts),
+        oldest_age_s=age_s(now_us, ingest.oldest_ts),
+        records_per_s=ingest.recent * 1e6 / RECENT_US,
+        held=where in sealers.owners if sealers.settled or where in sealers.owners else None,
         owner=owner,
         watermark=fold.watermark,
         settled=fold.settled_count,
@@ -107,13 +154,56 @@ def _partition(
         touched_entries=touched_entries,
         groups=groups,
         segments=fold.counts.get("segments", 0),
-        flush_age_s=age_s(now_us, flushed_ts),
+        groups_per_s=sum(flush[1] for flush in newest) / seconds,
+        segments_per_s=sum(flush[2] for flush in newest) / seconds,
+        flush_age_s=age_s(now_us, flushes[-1][0] if flushes else None),
     )
 
 
-def _ends(broker: Broker, where: TopicPartition, deadline: Deadline) -> tuple[int, int, int | None]:
-    """The oldest offset that is kept, the next one to be written, and the newest record's time."""
+def _ingest(read: _Read, watermark: int) -> _Ingest:
+    """The ingest log; a few records of it are read."""
+    where, deadline = read.layout.rollouts_log(read.address), read.deadline
+    with closing(read.broker.reader({where: EARLIEST})) as reader:
+        first, end = reader.bounds(where, deadline.left_s())
+        oldest = max(first, watermark)
+        newest_ts = _time_of(reader, where, max(first, end - 1), end, deadline)
+        oldest_ts = _time_of(reader, where, oldest, end, deadline)
+        minute = reader.offset_at(where, read.now_us - RECENT_US, deadline.left_s())
+    return _Ingest(first, end, newest_ts, oldest_ts, max(0, end - minute))
+
+
+def _time_of(
+    reader: LogReader, where: TopicPartition, offset: int, end: int, deadline: Deadline
+) -> int | None:
+    """The log time of the record at ``offset``, or of the next one there is below ``end``."""
+    records = read_between(reader, where, offset, end, deadline)
+    return next((record.timestamp_us for record in records), None)
+
+
+def _dead_letters(broker: Broker, topic: str, now_us: int, deadline: Deadline) -> DeadLetterFigures:
+    """All that the topic keeps; only the newest is read."""
+    where = TopicPartition(topic, 0)
     with closing(broker.reader({where: EARLIEST})) as reader:
         first, end = reader.bounds(where, deadline.left_s())
-        newest = list(read_between(reader, where, max(first, end - 1), end, deadline))
-    return first, end, newest[-1].timestamp_us if newest else None
+        for record in read_between(reader, where, max(first, end - 1), end, deadline):
+            reason, source = _letter(record)
+            return DeadLetterFigures(
+                kept=end - first,
+                newest_age_s=age_s(now_us, record.timestamp_us),
+                newest_reason=reason,
+                newest_from=source,
+            )
+    return DeadLetterFigures(kept=0)
+
+
+def _letter(record: Record) -> tuple[str, str]:
+    """Why the entry could not be read, and where it stood; a letter that cannot be read itself is
+    no reason to show nothing."""
+    try:
+        letter = decode(record.value)
+    except UnreadableEvent as error:
+        return f"the letter cannot be read: {error}", ""
+    if not isinstance(letter, DeadLetter):
+        return f"the letter is a {type(letter).__name__}", ""
+    where = TopicPartition(letter.topic, letter.partition)
+    return f"{letter.reason}: {letter.detail}", f"{where} at {letter.offset}"

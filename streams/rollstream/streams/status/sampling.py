@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.schemas.events import Acked, Adopted, BatchServed, Claimed, Dropped, Flushed
@@ -13,6 +14,8 @@ from rollstream.streams.folds.sampler.eligible import Waits
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.status.figures import SamplerFigures
+
+RECENT_US = 60_000_000  # What rates are over.
 
 
 class SamplerReading:
@@ -36,6 +39,7 @@ class SamplerReading:
             self._state.start_at(log, start)
         self._owner = ""
         self._batches = 0
+        self._served_ts: list[int] = []
         self._acked: set[str] = set()  # By id: a batch that is replayed is acked again.
         self._decided_ts: int | None = None
         self._dropped_since: Counter[DropReason] = Counter()
@@ -59,7 +63,9 @@ class SamplerReading:
                 # No trainer gets further by a drop: where every group is dropped, it waits.
                 self._dropped_since[DropReason(event.reason)] += len(event.groups)
             case _:
-                self._batches += isinstance(event, BatchServed)
+                if isinstance(event, BatchServed):
+                    self._batches += 1
+                    self._served_ts.append(confirmed.timestamp_us)
                 if isinstance(event, Acked):
                     self._acked.add(event.batch_id)
                 self._decided_ts = confirmed.timestamp_us
@@ -98,12 +104,15 @@ class SamplerReading:
             name=state.name,
             environments=state.config.environments,
             owner=self._owner,
+            over=state.over,
             ready=len(state.ready),
             waiting=_counts(state.waiting.values(), state.eval_groups),
             older=self._older,
             batches=self._batches,
+            batches_per_minute=recent(self._served_ts, now_us),
             acked=len(self._acked),
             open_batches=len(state.open_batches()),
+            unacked=sum(batch.status is None for batch in state.open_batches()),
             next_step=state.next_step,
             policy_epoch=state.policy_epoch,
             policy_step=NOTHING if newest is None else newest.step,
@@ -111,6 +120,11 @@ class SamplerReading:
             dropped_since=dict(self._dropped_since),
             waiting_since=_counts(since, self._eval_since),
         )
+
+
+def recent(timestamps_us: Sequence[int], now_us: int) -> int:
+    """How many of these rising times lie within the last minute."""
+    return len(timestamps_us) - bisect_right(timestamps_us, now_us - RECENT_US)
 
 
 def age_s(now_us: int, then_us: int | None) -> float | None:

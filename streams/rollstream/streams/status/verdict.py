@@ -1,74 +1,111 @@
-"""Which stage is stuck first, in the order in which data flows. Pure."""
+"""Which stages are stuck, in the order in which data flows, and why. Pure."""
 
 from __future__ import annotations
 
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from rollstream.runtime.config.sections import EnvironmentConfig, RollstreamConfig, SamplerConfig
+from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.remedies import describe_waiting, why_dropped, why_waiting
 from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
 
 QUIET_S = 60.0  # A stage that has work and did nothing for this long counts as stuck.
+NAMED_MAX = 8  # Partitions that one sentence names.
 
 
 class Verdict(NamedTuple):
-    """The stage that is stuck, empty where none is; the likely reason, with what to do."""
+    """A stage that is stuck; the likely reason, with what to do."""
 
     stage: str
     reason: str
 
 
-def first_stuck(figures: Figures, config: RollstreamConfig) -> Verdict:
-    """The first stage that is stuck, in the order topics, env workers, sealers, sampler, trainer.
+def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, ...]:
+    """Every stage that is stuck, in the order topics, env workers, sealers, sampler, trainer.
 
-    Stages after a stuck one wait for it, so only the first is named.
+    A stage that only waits for one before it is not stuck. Of a run that is over only what was
+    lost is named.
     """
     if figures.missing_topics:
         missing = ", ".join(figures.missing_topics)
-        return Verdict("topics", f"{missing} missing; run `rollstream topics create`")
-    for partition in figures.partitions:
-        if partition.lost:
-            return Verdict(
-                "sealers",
-                f"retention deleted {partition.lost} records of {_name(partition)} before they "
-                "were settled; run `rollstream audit`, and raise kafka.retention_hours",
-            )
+        return (Verdict("topics", f"{missing} missing; run `rollstream topics create`"),)
+    verdicts: list[Verdict] = []
     if not any(partition.ingest_end for partition in figures.partitions):
-        return Verdict("env workers", "nothing was ever published; start the env workers")
-    verdicts = chain(
-        (_sealing(p, config.environments[p.environment]) for p in figures.partitions),
-        (_sampling(s, figures, config.samplers[s.name]) for s in figures.samplers),
-    )
-    return next(filter(None, verdicts), Verdict("", "nothing is stuck"))
+        verdicts.append(Verdict("env workers", "nothing was ever published; start the env workers"))
+    for name in sorted(config.environments):
+        partitions = [p for p in figures.partitions if p.environment == name]
+        verdicts += _sealing(name, partitions, figures, config)
+    samplers = (_sampling(s, figures, config.samplers[s.name]) for s in figures.samplers)
+    return (*verdicts, *filter(None, samplers))
 
 
-def _sealing(partition: PartitionFigures, config: EnvironmentConfig) -> Verdict | None:
-    if not partition.backlog:
-        return None
-    if not partition.owner:
-        return Verdict(
+def _sealing(
+    name: str, partitions: Sequence[PartitionFigures], figures: Figures, config: RollstreamConfig
+) -> Iterator[Verdict]:
+    """What is wrong with the sealing of one environment, a sentence for each reason."""
+    lost = [p for p in partitions if p.lost]
+    if lost:
+        yield Verdict(
             "sealers",
-            f"{partition.backlog} records of {_name(partition)} wait and no sealer ever claimed "
-            "it; run `rollstream seal`",
+            f"retention deleted {sum(p.lost for p in lost)} records of {_names(lost)} before they "
+            "were settled; run `rollstream audit`, and raise kafka.retention_hours",
         )
-    allowed_s = config.expire_after_s + QUIET_S
-    newest_s = partition.published_age_s or 0.0
-    idle_s = newest_s if partition.flush_age_s is None else min(newest_s, partition.flush_age_s)
-    if idle_s > allowed_s:
-        return Verdict(
+    waiting = [p for p in partitions if p.backlog]
+    if figures.over:
+        return
+    left = [p for p in waiting if p.held is False]
+    if left:
+        yield Verdict("sealers", f"{_wait(left)}, and {_why_left(name, left, figures)}")
+    allowed_s = config.environments[name].expire_after_s + QUIET_S
+    late = [p for p in waiting if p.held is not False and (p.oldest_age_s or 0.0) > allowed_s]
+    if late:
+        owners = ", ".join(sorted({p.owner or "none" for p in late}))
+        yield Verdict(
             "sealers",
-            f"{partition.backlog} records of {_name(partition)} wait for {idle_s:.0f} s, longer "
-            f"than any group may; is its sealer ({partition.owner}) still running?",
+            f"{_wait(late)}, longer than any group may; their sealer ({owners}) runs and settles "
+            "nothing: its log says why",
         )
-    return None
+
+
+def _why_left(name: str, left: Sequence[PartitionFigures], figures: Figures) -> str:
+    """Why no running sealer has these partitions, and what to do."""
+    count = figures.sealers.get(name, 0)
+    if count:
+        return (
+            f"none of the {count} sealers of {name} has them; do all name as many partitions in "
+            "their configuration? Restart them"
+        )
+    others = sorted(other for other, sealers in figures.sealers.items() if sealers)
+    if others:
+        return (
+            f"the sealers that run seal {', '.join(others)} only; restart one with a configuration "
+            f"that has [environments.{name}]"
+        )
+    owners = sorted({p.owner for p in left if p.owner})
+    if owners:
+        return f"no sealer runs: {', '.join(owners)} ended or died; run `rollstream seal`"
+    return "no sealer ever claimed them; run `rollstream seal`"
+
+
+def _wait(partitions: Sequence[PartitionFigures]) -> str:
+    records = sum(p.backlog for p in partitions)
+    oldest_s = max((p.oldest_age_s or 0.0) for p in partitions)
+    return f"{records} records of {_names(partitions)} wait, the oldest for {oldest_s:.0f} s"
 
 
 def _sampling(sampler: SamplerFigures, figures: Figures, config: SamplerConfig) -> Verdict | None:
     name = sampler.name
+    if sampler.over:
+        return None
     if not sampler.owner:
-        return Verdict("sampler", f"sampler {name} was never started; attach a trainer to it")
+        if not sampler.ready:
+            return None  # It waits for groups.
+        return Verdict(
+            "sampler",
+            f"{sampler.ready} groups are ready for {name}, which was never started; attach a "
+            "trainer to it, or let it ask for no more than that",
+        )
     if sampler.open_batches >= config.max_open_batches:
         return Verdict(
             "trainer",
@@ -93,6 +130,13 @@ def _sampling(sampler: SamplerFigures, figures: Figures, config: SamplerConfig) 
         for partition in figures.partitions
         if partition.environment in sampler.environments and partition.published_age_s is not None
     ]
+    if ages and min(ages) > QUIET_S and sampler.unacked:
+        return Verdict(
+            "trainer",
+            f"a batch of {name} was served and is not acked, nothing was decided for "
+            f"{sampler.decision_age_s:.0f} s and nothing published for {min(ages):.0f} s; is the "
+            "trainer still running?",
+        )
     if ages and min(ages) > QUIET_S:
         return Verdict(
             "env workers",
@@ -136,5 +180,7 @@ def _waiting(sampler: SamplerFigures, config: SamplerConfig) -> str:
     return f" ({'; '.join(waiting)})" if waiting else ""
 
 
-def _name(partition: PartitionFigures) -> str:
-    return f"{partition.environment}[{partition.partition}]"
+def _names(partitions: Iterable[PartitionFigures]) -> str:
+    names = [f"{p.environment}[{p.partition}]" for p in partitions]
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,40 @@ def test_status_follows_rollouts_down_the_stages(line: CommandLine) -> None:
     assert "run `rollstream seal`" in done.stdout
     found = json.loads(line.run("status", "--json").stdout)
     assert sum(row["ingest_end"] for row in found["partitions"]) == 2
-    assert found["stuck"]["stage"] == "sealers"
+    assert [verdict["stage"] for verdict in found["stuck"]] == ["sealers"]
+
+
+@pytest.mark.proves("F17")
+def test_status_check_exits_2_when_a_stage_is_stuck(line: CommandLine) -> None:
+    assert line.run("status", "--check").exit_code == 2
+    sealed(line)
+    line.clock.advance(1)
+    done = line.run("status", "--check")
+    assert done.exit_code == 2
+    assert "stuck: sealers" in done.stdout
+
+
+class _StopsAfter(threading.Event):
+    """Is set once it was waited for so often."""
+
+    def __init__(self, waits: int) -> None:
+        super().__init__()
+        self._waits = waits
+
+    def is_set(self) -> bool:
+        self._waits -= 1
+        return self._waits < 0
+
+
+def test_status_watch_looks_again_until_it_is_stopped(line: CommandLine) -> None:
+    line.create_topics()
+    line.stopping = _StopsAfter(2)
+    done = line.run("status", "--watch")
+    assert done.exit_code == 0
+    assert done.stdout.count("stuck: env workers") == 2
+    line.stopping = _StopsAfter(2)
+    looks = line.run("status", "--watch", "--json").stdout.splitlines()
+    assert [json.loads(look)["stuck"][0]["stage"] for look in looks] == ["env workers"] * 2
 
 
 def test_sentences_of_status_and_audit_are_one_line_each_in_a_pipe(line: CommandLine) -> None:

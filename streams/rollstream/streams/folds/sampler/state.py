@@ -15,12 +15,14 @@ import xxhash
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.schemas.events import (
     Acked,
+    Adopted,
     BatchServed,
     Checkpointed,
     ChosenGroup,
     Claimed,
     Dropped,
     Event,
+    Finished,
     Flushed,
     LogPosition,
     PolicyPublished,
@@ -47,6 +49,7 @@ class SamplerState:
     Attributes:
         owner: who claimed the decision log last; empty: nobody did.
         claimed_at: offset of that claim; -1: there is none.
+        over: whether the run was finished, and nothing was decided since.
         trainer_epoch: of the newest resume; 0 before the first.
         policy_epoch: of the policies that are published now.
         epoch_used: whether policies of that epoch may exist.
@@ -63,6 +66,7 @@ class SamplerState:
         self.config = config
         self.owner = ""
         self.claimed_at = NOTHING
+        self.over = False
         self.trainer_epoch = 0
         self.policy_epoch = 0
         self.branches: dict[int, Branch] = {}
@@ -164,6 +168,8 @@ class SamplerState:
 
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
         """Applies the next event of the decision log that counts, by rising offset."""
+        if not isinstance(event, Claimed | Adopted | Dropped):
+            self.over = isinstance(event, Finished)
         match event:
             case BatchServed():
                 self._serve(offset, event)
@@ -200,7 +206,7 @@ class SamplerState:
         """Equal for equal states, whatever the interleaving of the logs."""
         state = xxhash.xxh3_128()
         for part in (
-            (self.trainer_epoch, self.policy_epoch, self.epoch_used, self._turn),
+            (self.over, self.trainer_epoch, self.policy_epoch, self.epoch_used, self._turn),
             (self.next_step, self.final_step, self.eval_groups),
             sorted(self.branches.values()),
             [
