@@ -7,7 +7,7 @@ from typing import Any
 from harness.groups import GroupSpec, flush_of
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.deciding.batches import BatchCommand, NextBatch
-from rollstream.sampler.deciding.command import Command, Now, R, ResultContext
+from rollstream.sampler.deciding.command import Command, Now, R, ResultContext, read
 from rollstream.sampler.deciding.dropping import evict_over_capacity
 from rollstream.sampler.deciding.queries import AskProgress, Progress
 from rollstream.sampler.errors import NotEnoughGroups
@@ -52,7 +52,7 @@ class Decider:
     def do(self, command: Command[R]) -> R:
         """Decides and returns the result; for batches see ``choose``."""
         self.decide(command)
-        return command.result(self.state, ResultContext(0, Payloads(MemoryBlobs(), 0)))
+        return read(command.result(self.state, ResultContext(0, Payloads(MemoryBlobs(), 0), 0)))
 
     def choose(self, command: BatchCommand) -> ServedBatch | NotEnoughGroups:
         """Decides about a batch; where groups are missing, returns what a sampler would raise."""

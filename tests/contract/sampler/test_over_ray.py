@@ -6,7 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import psutil
 import pytest
 import ray
 
+from harness.brokers import until
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
 from harness.ray_world import RayWorld
 from rollstream.sampler import AsyncSamplerClient, Fenced, NotEnoughGroups, UnknownSampler
@@ -96,6 +99,49 @@ def test_the_same_with_await(world: RayWorld) -> None:
             return policy.step, sum(progress.trained["math"].values())
 
     assert asyncio.run(train()) == (1, 2)
+
+
+def test_awaited_calls_wait_by_the_hundreds_and_leave_nothing_behind(world: RayWorld) -> None:
+    writer = world.writer()
+    writer.flush(*long_specs(2))
+
+    async def wait_until_waiting(sampler: AsyncSamplerClient, count: int) -> None:
+        while (await sampler.stats()).calls_waiting != count:
+            await asyncio.sleep(0)
+
+    async def train() -> None:
+        client = await AsyncSamplerClient.attach(world.name, config=world.config)
+        threads = threading.active_count()
+        async with client as sampler:
+            step = await sampler.resume(None)
+            batch = await sampler.next_batch(step, 2, timeout_s=WAIT_S)
+            waiting = [
+                asyncio.ensure_future(sampler.next_batch(step + 1, 2, timeout_s=WAIT_S))
+                for _ in range(500)
+            ]
+            await wait_until_waiting(sampler, 500)
+            assert threading.active_count() <= threads + 2
+            await sampler.ack(batch)  # The groups to come may wait for just this.
+            for one in waiting[2:]:
+                one.cancel()
+            await wait_until_waiting(sampler, 2)
+            writer.flush(*long_specs(2))
+            two = await asyncio.gather(*waiting[:2])
+            assert len({got.digest for got in two}) == 1
+
+    asyncio.run(train())
+
+
+def test_calls_that_wait_survive_the_death_of_the_actor(world: RayWorld) -> None:
+    sampler = world.open()
+    sampler.resume(None)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(sampler.next_batch, 0, 2, timeout_s=WAIT_S)
+        until(lambda: sampler.stats().calls_waiting == 1)
+        world.restart()
+        until(lambda: sampler.stats().calls_waiting == 1)
+        world.writer().flush(*long_specs(2))
+        assert waiting.result(WAIT_S).num_groups == 2
 
 
 def test_a_fenced_actor_exits_for_good(world: RayWorld) -> None:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from rollstream.sampler.deciding.choose import quotas, sample_groups
-from rollstream.sampler.deciding.command import Command, Now, ResultContext
+from rollstream.sampler.deciding.command import (
+    Command,
+    Now,
+    PayloadReader,
+    ResultContext,
+    Unread,
+)
 from rollstream.sampler.deciding.dropping import drop_events, useless_groups
 from rollstream.sampler.deciding.held_batches import batch_of, group_of, unchanged_batch
 from rollstream.sampler.deciding.shortages import Shortage
@@ -53,25 +60,34 @@ class BatchCommand(Command[AssembledBatch]):
     dp_size: int = 1
     columns: tuple[str, ...] = ()
 
-    def result(self, state: SamplerState, context: ResultContext) -> AssembledBatch:
-        """This rank's share of the recorded batch, with its rows; raises as ``group_of``, and as
-        ``agreed_signatures`` the same for every rank."""
+    def result(self, state: SamplerState, context: ResultContext) -> Unread[AssembledBatch]:
+        """This rank's share of the recorded batch, with its rows; raises as ``group_of``, and when
+        it is read as ``agreed_signatures``, the same for every rank."""
         served = state.batches[self.step]
         groups = [group_of(served, slot, state) for slot in range(len(served.groups))]
+        return Unread(partial(self._read, served, groups, len(state.ready), context.payloads))
+
+    def _read(
+        self,
+        served: ServedBatch,
+        groups: Sequence[KnownGroup],
+        groups_ready: int,
+        payloads: PayloadReader,
+    ) -> AssembledBatch:
         token_arrays = {}
         if names := token_array_names(self.columns):
             paths = sorted({group.file.path for group in groups})
-            token_arrays = agreed_signatures(names, map(context.payloads.token_arrays, paths))
+            token_arrays = agreed_signatures(names, map(payloads.token_arrays, paths))
         slots = share(len(served.groups), self.dp_rank, self.dp_size)
         slotted = [(slot, groups[slot]) for slot in slots]
         return assemble(
             served,
-            context.payloads.parts(self.step, slotted, self.columns),
+            payloads.parts(self.step, slotted, self.columns),
             columns=self.columns,
             token_arrays=token_arrays,
             dp_rank=self.dp_rank,
             dp_size=self.dp_size,
-            groups_ready=len(state.ready),
+            groups_ready=groups_ready,
         )
 
 
@@ -99,6 +115,9 @@ class NextBatch(BatchCommand):
             raise InvalidRequest(
                 f"mix {dict(self.mix or {})} gives no shares; use numbers of 0 or more, not all 0"
             )
+
+    def decision_key(self) -> Hashable:
+        return type(self), self.trainer_epoch, self.step, self.request()
 
     def request(self) -> str:
         """What was asked, as canonical JSON: equal requests are equal texts."""
@@ -196,6 +215,9 @@ class Replace(BatchCommand):
     digest: bytes
     slots: tuple[int, ...]
     reason: str
+
+    def decision_key(self) -> Hashable:
+        return type(self), self.trainer_epoch, self.step, self.digest, self.slots, self.reason
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         batch = batch_of(self.step, state)

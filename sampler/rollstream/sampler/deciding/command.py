@@ -7,7 +7,7 @@ A command is one class: its fields are what was asked, ``decide`` the events tha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
@@ -53,10 +53,20 @@ class ResultContext(NamedTuple):
 
     Attributes:
         pid: of the process that executes commands.
+        calls_waiting: calls that wait for groups there.
     """
 
     pid: int
     payloads: PayloadReader
+    calls_waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unread(Generic[R]):
+    """A result whose rows are still to be read from the store. ``read`` needs the state no more, so
+    the next command may be decided meanwhile."""
+
+    read: Callable[[], R]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +106,24 @@ class Command(ABC, Generic[R]):
         """The groups that the command still waits for; None: its result can be made."""
         return None
 
+    def decision_key(self) -> Hashable:
+        """Equal for commands that call for one decision, such as those of a batch's ranks: where
+        one of them waits, all do."""
+        return self
+
     @abstractmethod
-    def result(self, state: SamplerState, context: ResultContext) -> R:
+    def result(self, state: SamplerState, context: ResultContext) -> R | Unread[R]:
         """What the caller gets, once all events are confirmed and there is no shortage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[R]):
-    """The result of a command, and the trainer epoch in effect when it was made."""
+    """The result of a command, and the trainer epoch in effect when it was decided."""
 
     trainer_epoch: int
     value: R
+
+
+def read(result: R | Unread[R]) -> R:
+    """The result, with its rows."""
+    return result.read() if isinstance(result, Unread) else result

@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from rollstream.sampler.deciding.batches import BatchCommand
-from rollstream.sampler.deciding.command import Command, Now, ResultContext
+from rollstream.sampler.deciding.command import (
+    Command,
+    Now,
+    PayloadReader,
+    ResultContext,
+    Unread,
+)
 from rollstream.sampler.deciding.held_batches import batch_of, group_of, unchanged_batch
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.events import SamplerEvent
 from rollstream.schemas.order import Policy
 from rollstream.schemas.records import RolloutGroup, records_from
+from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import DROPPED, ServedBatch
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 
@@ -77,6 +85,7 @@ class SamplerStats:
         open_batches: served and not final.
         next_step: the step that was not served yet.
         newest_policy_step: -1: none was published.
+        calls_waiting: calls that wait for groups in the process that answered.
         files_read: by the process that answered; further reads were answered by its cache.
         cached_bytes: held by that cache.
     """
@@ -92,6 +101,7 @@ class SamplerStats:
     open_batches: int
     next_step: int
     newest_policy_step: int
+    calls_waiting: int
     files_read: int
     cached_bytes: int
 
@@ -167,6 +177,7 @@ class AskStats(Command[SamplerStats]):
             open_batches=len(state.open_batches()),
             next_step=state.next_step,
             newest_policy_step=NOTHING if newest is None else newest.step,
+            calls_waiting=context.calls_waiting,
             files_read=context.payloads.files_read,
             cached_bytes=context.payloads.cached_bytes,
         )
@@ -188,10 +199,14 @@ class ReadGroup(Command[RolloutGroup]):
             raise InvalidRequest(f"slot {self.slot} is not one of the batch's {len(served.groups)}")
         return []
 
-    def result(self, state: SamplerState, context: ResultContext) -> RolloutGroup:
+    def result(self, state: SamplerState, context: ResultContext) -> Unread[RolloutGroup]:
         group = group_of(state.batches[self.step], self.slot, state)
-        records = records_from(context.payloads.all_fields(group))
-        return RolloutGroup.of(group.group.group_id, records, group.sealed_ts)
+        return Unread(partial(_group_with_rows, group, context.payloads))
+
+
+def _group_with_rows(group: KnownGroup, payloads: PayloadReader) -> RolloutGroup:
+    records = records_from(payloads.all_fields(group))
+    return RolloutGroup.of(group.group.group_id, records, group.sealed_ts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

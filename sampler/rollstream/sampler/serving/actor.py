@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import pickle
 import threading
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import ray
 
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.entropy import SystemEntropy
-from rollstream.sampler.deciding.command import Command, R, Reply
+from rollstream.sampler.deciding.command import Command, R, Reply, Unread
 from rollstream.sampler.errors import SamplerError
+from rollstream.sampler.serving.calls import WAITING_MAX, Call
 from rollstream.sampler.serving.owner import Owner
 from rollstream.schemas.errors import RollstreamError
 from rollstream.store.blobs import Blobs
 from rollstream.store.warm_memory import keep_memory_warm
 from rollstream.streams.broker import Broker
-from rollstream.streams.errors import BrokerError, Fenced
+from rollstream.streams.errors import Fenced
 
-IDLE_EVERY_S = 0.05  # How often what was sealed is folded while no command is executed.
+CALLS_MAX = WAITING_MAX + 1_024  # At once: those that do not wait find room beside all that do.
+FOLLOW_SLICE_S = 0.2  # How often the thread that reads the seal logs looks whether it should end.
+FOLLOW_AGAIN_S = 0.5  # After an error: a broker that refuses at once must not keep a core busy.
+_log = logging.getLogger("rollstream.sampler")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,9 @@ class Refused:
 
 class SamplerActor:
     """One sampler, decided in one process.
+
+    An asyncio actor: a call that waits is an awaitable and holds no thread. One thread decides, one
+    reads rows, and one reads the seal logs and ends the waits whose groups came.
 
     Started anew by Ray when its process was killed; it then folds the logs and goes on. Where
     another owner took over it answers ``Fenced``, and exits for good at ``leave``.
@@ -56,30 +66,66 @@ class SamplerActor:
             entropy=SystemEntropy(),
         )
         self._started = False
-        self._idler = threading.Thread(target=self._idle, name="rollstream-idle", daemon=True)
+        self._leaving = threading.Event()
+        self._decider = ThreadPoolExecutor(1, thread_name_prefix="rollstream-decider")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="rollstream-reader")
+        self._follower = threading.Thread(
+            target=self._follow, name="rollstream-follower", daemon=True
+        )
 
-    def execute(self, command: Command[R], wait_s: float) -> Reply[R] | Refused:
+    async def execute(self, command: Command[R], wait_s: float) -> Reply[R] | Refused:
         """As ``Owner.execute``; errors that Rollstream raises on purpose are returned."""
+        loop = asyncio.get_running_loop()
+        call = self._owner.begin(command)
+        decided = self._decider.submit(self._decide, call, wait_s, loop)
+        decided.add_done_callback(partial(_pass_error_on, call))
         try:
-            if not self._started:
-                self._owner.check_topics()
-                self._started = True
-                self._idler.start()
-            return self._owner.execute(command, wait_s)
+            # A call that is cancelled cancels this future, and so is forgotten.
+            reply = await asyncio.wrap_future(call.answered)
+            if not isinstance(reply.value, Unread):
+                return Reply(reply.trainer_epoch, reply.value)
+            value = await loop.run_in_executor(self._reader, reply.value.read)
+            return Reply(reply.trainer_epoch, value)
         except RollstreamError as error:
             return Refused(_portable(error), isinstance(error, Fenced) and self._owner.fenced)
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """Exits for good, so that Ray does not start it anew."""
-        self._owner.close()
+        self._leaving.set()
+        await asyncio.get_running_loop().run_in_executor(self._decider, self._owner.close)
         ray.actor.exit_actor()  # type: ignore[no-untyped-call]
 
-    def _idle(self) -> None:
-        clock, never = SystemClock(), threading.Event()
-        while not clock.wait(never, IDLE_EVERY_S):
-            # An error is met by the next command too, which returns it to its caller.
-            with suppress(BrokerError, Fenced):
-                self._owner.fold_sealed()
+    def _decide(self, call: Call[R], wait_s: float, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._started:
+            self._owner.check_topics()
+            self._started = True
+            self._follower.start()
+        self._owner.decide(call)
+        if not call.ended:
+            loop.call_soon_threadsafe(self._limit, call, wait_s, loop)
+
+    def _limit(self, call: Call[R], wait_s: float, loop: asyncio.AbstractEventLoop) -> None:
+        """Gives the call up after its own time."""
+        timer = loop.call_later(wait_s, self._decider.submit, self._owner.give_up, call)
+        call.answered.add_done_callback(lambda _: loop.call_soon_threadsafe(timer.cancel))
+
+    def _follow(self) -> None:
+        clock = SystemClock()
+        while not self._leaving.is_set():
+            try:
+                self._owner.follow(FOLLOW_SLICE_S)
+            except Exception as error:  # noqa: BLE001, whatever it is, nobody waits in vain
+                # Those that wait get it, and so does the next command, which reads here itself.
+                self._owner.fail_waiting(error)
+                if not isinstance(error, RollstreamError):
+                    _log.exception("the seal logs cannot be read")
+                clock.wait(self._leaving, FOLLOW_AGAIN_S)
+
+
+def _pass_error_on(call: Call[R], decided: Future[None]) -> None:
+    error = decided.exception()
+    if error is not None:
+        call.fail(error)
 
 
 def _portable(error: RollstreamError) -> RollstreamError:

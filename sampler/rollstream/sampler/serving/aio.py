@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
+from rollstream.sampler.deciding.batches import BatchCommand
+from rollstream.sampler.deciding.command import Command, R
 from rollstream.sampler.serving.client import SamplerClient
+from rollstream.sampler.shaping.batch import Batch
 
-CALLS_MAX = 4  # At once; further ones wait for a thread.
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class _AwaitedClient(SamplerClient):
+    """A client whose calls return awaitables of their results."""
+
+    async def _ask(  # type: ignore[override]
+        self, command: Command[R], timeout_s: float = 0.0
+    ) -> R:
+        reply = await self._calls.execute_async(self._stamped(command), timeout_s)
+        return self._value_of(reply, command)
+
+    async def _ask_for_batch(  # type: ignore[override]
+        self, command: BatchCommand, timeout_s: float | None
+    ) -> Batch:
+        begun_s = self._clock.monotonic_s()
+        assembled = await self._ask(command, self._timeout_s if timeout_s is None else timeout_s)
+        waited_s = self._clock.monotonic_s() - begun_s
+        return assembled.batch(waited_s=waited_s, read_group=self._read_group)
 
 
 def _awaited(
@@ -22,8 +41,8 @@ def _awaited(
 
     @wraps(method)
     async def call(self: AsyncSamplerClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        work = partial(method, self._client, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        awaitable = cast(Coroutine[Any, Any, T], method(self._client, *args, **kwargs))
+        return await awaitable
 
     return call
 
@@ -33,6 +52,7 @@ def _attached(
 ) -> Callable[P, Coroutine[Any, Any, AsyncSamplerClient]]:
     @wraps(attach)
     async def call(*args: P.args, **kwargs: P.kwargs) -> AsyncSamplerClient:
+        # Ray starts in a thread, once; no call after it takes one.
         return AsyncSamplerClient(await asyncio.to_thread(attach, *args, **kwargs))
 
     return call
@@ -45,14 +65,15 @@ class AsyncSamplerClient:
     ``publish_policy``, ``progress`` and ``stats`` are those of ``SamplerClient``; ``attach`` is
     awaited too: ``async with await AsyncSamplerClient.attach(…) as sampler``.
 
-    A call that is cancelled is executed all the same: every call may be repeated.
+    Thousands of calls may be awaited at once: none holds a thread, here or in the actor. A call
+    that is cancelled while it waits for groups is forgotten by the actor; one that is decided
+    already is executed all the same, and may be repeated.
     """
 
     def __init__(self, client: SamplerClient) -> None:
         self._client = client
-        self._threads = ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="rollstream-sampler")
 
-    attach = staticmethod(_attached(SamplerClient.attach))
+    attach = staticmethod(_attached(_AwaitedClient.attach))
     resume = _awaited(SamplerClient.resume)
     next_batch = _awaited(SamplerClient.next_batch)
     replace = _awaited(SamplerClient.replace)
@@ -63,9 +84,8 @@ class AsyncSamplerClient:
     stats = _awaited(SamplerClient.stats)
 
     async def close(self) -> None:
-        """Detaches; the actor stays for others."""
+        """Detaches, and ends the calls that are awaited; the actor stays for others."""
         self._client.close()
-        self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         return self

@@ -5,11 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Self, SupportsIndex
 
 from rollstream.runtime.clock import Clock
-from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.batches import BatchCommand, NextBatch, Replace
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.deciding.queries import (
@@ -27,16 +25,11 @@ from rollstream.sampler.deciding.trainer import (
     PublishPolicy,
     Resume,
 )
-from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.requested import column_names
 from rollstream.schemas.order import Policy
 from rollstream.schemas.records import RolloutGroup
 from rollstream.streams.folds.sampler.eligible import Accept
-
-# The longest that one call which waits for groups holds the sampler, which executes one command at
-# a time: others are executed between two slices, after at most this long for each call that waits.
-WAIT_SLICE_S = 0.05
 
 
 class SamplerApi(ABC):
@@ -65,7 +58,8 @@ class SamplerApi(ABC):
 
     @abstractmethod
     def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
-        """Has the command executed; raises what the sampler raised."""
+        """Has the command executed, which waits up to ``wait_s`` for groups; raises what the
+        sampler raised."""
 
     @abstractmethod
     def close(self) -> None:
@@ -193,11 +187,11 @@ class SamplerApi(ABC):
 
         It becomes final with ``checkpointed``, or with a successor's ``resume``.
         """
-        self._ask(Ack(step=batch.step, batch_id=batch.batch_id, status=status))
+        return self._ask(Ack(step=batch.step, batch_id=batch.batch_id, status=status))
 
     def checkpointed(self, step: int) -> None:
         """Makes batches up to ``step`` final: the weights after it are saved. May come late."""
-        self._ask(MarkCheckpointed(step=step))
+        return self._ask(MarkCheckpointed(step=step))
 
     def publish_policy(self, step: int, *, policy_version: str) -> Policy:
         """Records that weights ``step`` have this version; lag is measured against the newest.
@@ -220,6 +214,11 @@ class SamplerApi(ABC):
         """Figures of the sampler: what is ready, what waits, what was served. Claims nothing."""
         return self._ask(AskStats())
 
+    # Every public call ends in one of these two: `AsyncSamplerClient` awaits there.
+
+    def _ask(self, command: Command[R], timeout_s: float = 0.0) -> R:
+        return self._value_of(self._execute(self._stamped(command), timeout_s), command)
+
     def _ask_for_batch(self, command: BatchCommand, timeout_s: float | None) -> Batch:
         begun_s = self._clock.monotonic_s()
         assembled = self._ask(command, self._timeout_s if timeout_s is None else timeout_s)
@@ -227,20 +226,15 @@ class SamplerApi(ABC):
         return assembled.batch(waited_s=waited_s, read_group=self._read_group)
 
     def _read_group(self, step: int, digest: bytes, slot: int) -> RolloutGroup:
-        return self._ask(ReadGroup(step=step, digest=digest, slot=slot))
+        command = ReadGroup(step=step, digest=digest, slot=slot)
+        return self._value_of(self._execute(self._stamped(command), 0.0), command)
 
-    def _ask(self, command: Command[R], timeout_s: float = 0.0) -> R:
-        deadline = Deadline(timeout_s, self._clock)
-        stamped = replace(command, trainer_epoch=self._trainer_epoch)
-        while True:
-            try:
-                reply = self._execute(stamped, deadline.slice_s(WAIT_SLICE_S))
-            except NotEnoughGroups as error:
-                if deadline.passed():
-                    raise
-                deadline.log_waiting(partial(str, error))
-                continue
-            if command.claims:
-                # Epochs only grow: another thread may have resumed since this reply was made.
-                self._trainer_epoch = max(self._trainer_epoch or 0, reply.trainer_epoch)
-            return reply.value
+    def _stamped(self, command: Command[R]) -> Command[R]:
+        """The command as this trainer's."""
+        return replace(command, trainer_epoch=self._trainer_epoch)
+
+    def _value_of(self, reply: Reply[R], command: Command[R]) -> R:
+        if command.claims:
+            # Epochs only grow: another thread may have resumed since this reply was made.
+            self._trainer_epoch = max(self._trainer_epoch or 0, reply.trainer_epoch)
+        return reply.value

@@ -11,28 +11,25 @@ from typing import Any, Self
 
 import ray
 from ray._private import ray_constants
-from ray.exceptions import ActorDiedError, AuthenticationError, GetTimeoutError, RayActorError
+from ray.exceptions import AuthenticationError
 
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.deciding.queries import AskStats
 from rollstream.sampler.errors import SamplerUnavailable
-from rollstream.sampler.serving.actor import Refused, SamplerActor
+from rollstream.sampler.serving.actor import CALLS_MAX, SamplerActor
+from rollstream.sampler.serving.actor_calls import ActorCalls
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
-from rollstream.streams.errors import Fenced
 
 RAY_NAMESPACE = "rollstream"
 OBJECT_STORE_BYTES = 256 * 1024 * 1024  # Of a Ray that we start: batches on their way, no more.
-START_TIMEOUT_S = 120.0  # A new worker process, and the logs read to their ends.
 LOOPBACK = "127.0.0.1"
 _CLUSTERS_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-_LEFT_FOR_GOOD = "exit_actor"  # How Ray words the death of an actor that left by itself.
 
 
 class SamplerClient(SamplerApi):
@@ -89,6 +86,7 @@ class SamplerClient(SamplerApi):
                 get_if_exists=True,
                 max_restarts=-1,
                 max_task_retries=0,
+                max_concurrency=CALLS_MAX,
                 num_cpus=0,
             )
             .remote(name, loaded, broker, store)
@@ -99,51 +97,14 @@ class SamplerClient(SamplerApi):
 
     def __init__(self, name: str, actor: Any, clock: Clock, timeout_s: float) -> None:
         super().__init__(clock, timeout_s)
-        self._name = name
-        self._actor = actor
-        self._closed = False
+        self._calls = ActorCalls(name, actor, clock)
 
     def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
-        if self._closed:
-            raise SamplerUnavailable(f"this client of {self._name!r} is closed; attach again")
-        deadline = Deadline(START_TIMEOUT_S + wait_s, self._clock)
-        while True:
-            try:
-                answer: Reply[R] | Refused = ray.get(
-                    self._actor.execute.remote(command, wait_s), timeout=deadline.left_s()
-                )
-            except GetTimeoutError as error:
-                raise SamplerUnavailable(
-                    f"the actor of sampler {self._name!r} did not answer within "
-                    f"{deadline.timeout_s:.0f} s; look at its log under /tmp/ray, then attach again"
-                ) from error
-            except ActorDiedError as error:
-                raise self._actor_died(error) from error
-            except RayActorError:
-                # Killed while it worked on this: Ray starts it anew, and the call is repeated.
-                deadline.log_waiting(lambda: f"the actor of sampler {self._name!r} to start again")
-                if deadline.passed():
-                    raise
-                continue
-            if isinstance(answer, Refused):
-                if answer.sampler_fenced:
-                    self._actor.leave.remote()
-                raise answer.error
-            return answer
-
-    def _actor_died(self, error: ActorDiedError) -> Fenced | SamplerUnavailable:
-        if _LEFT_FOR_GOOD in str(error):
-            return Fenced(
-                f"sampler {self._name!r} was taken over by another owner and its actor has left; "
-                "attach again to take it back"
-            )
-        return SamplerUnavailable(
-            f"the actor of sampler {self._name!r} died and will not be started again: {error}"
-        )
+        return self._calls.execute(command, wait_s)
 
     def close(self) -> None:
-        """Detaches; the actor stays for others."""
-        self._closed = True
+        """Detaches, and ends the calls that are under way; the actor stays for others."""
+        self._calls.close()
 
 
 def _connect(address: str | None) -> None:

@@ -5,34 +5,37 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from itertools import count
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.runtime.entropy import Entropy
-from rollstream.sampler.deciding.command import Command, Now, R, Reply, ResultContext
+from rollstream.sampler.deciding.command import Command, Now, R, Reply, ResultContext, Unread, read
 from rollstream.sampler.deciding.dropping import evict_over_capacity
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import SamplerError, SamplerUnavailable
+from rollstream.sampler.serving.calls import Call, WaitingCalls
 from rollstream.sampler.serving.configuration import partitions_of, sampler_config, seal_logs_of
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.serving.projecting import Projector
+from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.store.blobs import Blobs
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker
-from rollstream.streams.errors import DeliveryUnknown, Fenced
+from rollstream.streams.errors import BrokerError, DeliveryUnknown, Fenced
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.kafka import KafkaBroker
-from rollstream.streams.owned.follow import Follower
+from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.check import require_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
 
-FOLLOW_RECORDS_MAX = 256  # Flushes that are folded between two commands.
-FOLLOW_SLICE_S = 0.05  # A wait for groups looks at its deadline this often.
+FOLLOW_RECORDS_MAX = 256  # Flushes that are folded at a time.
+FOLLOW_SLICE_S = 0.05  # The longest that a thread reads the seal logs before it looks up.
 START_TIMEOUT_FACTOR = 4.0  # A start asks the broker several times, and reads whole logs.
 
 
@@ -41,8 +44,11 @@ class Owner:
 
     The first command that claims takes the log over; before it, queries read the logs as they are,
     whoever owns them. A batch is returned only after its event was confirmed. Once fenced it raises
-    ``Fenced`` at every call. May be shared between threads: one command is executed after the
-    other.
+    ``Fenced`` at every call.
+
+    May be shared between threads. One command is decided after the other; a call that waits for
+    groups and one whose rows are read keep nobody from deciding. When groups come, calls that wait
+    are looked at in the order of their arrival.
 
     Args:
         broker: None: one to the configured address, closed with the owner.
@@ -85,7 +91,13 @@ class Owner:
         self._claimed = False  # Also where it is not known what was written: claim first.
         self._closed = False
         self._successor = ""  # Who took over, for people; kept when it is closed.
-        self._lock = threading.Lock()
+        # Guards all that is decided with; notified of a claim, and when `_reading` becomes None.
+        self._lock = threading.Condition(threading.Lock())
+        self._reading: Follower | None = None  # That a thread polls now, without the lock.
+        self._waiting = WaitingCalls()
+        self._changed = False  # Whether those that wait may have something to gain.
+        self._numbers = count()
+        self._owned_at = -1  # Nobody had taken over when this number was drawn.
 
     @property
     def fenced(self) -> bool:
@@ -122,52 +134,152 @@ class Owner:
                 the command's trainer has. ClaimFailed, BrokerUnavailable: the broker did not answer
                 in time. Others as the command's ``decide`` and ``result``.
         """
+        deadline = Deadline(wait_s, self._clock)
+        call = self.begin(command)
+        try:
+            self.decide(call)
+            while True:
+                call.woken.clear()  # Before the look: whatever comes after it ends the wait below.
+                if not call.ended and deadline.passed():
+                    self.give_up(call)
+                if call.ended:
+                    break
+                deadline.log_waiting(lambda: self._describe(call))
+                if not self.follow(deadline.slice_s(FOLLOW_SLICE_S)):
+                    # Another call's thread reads the seal logs for all; leaving, it wakes one.
+                    self._clock.wait(call.woken, deadline.slice_s(LOG_WAITING_EVERY_S))
+        finally:
+            call.answered.cancel()
+            self._waiting.wake_first()
+        reply = call.answered.result()
+        return Reply(reply.trainer_epoch, read(reply.value))
+
+    def begin(self, command: Command[R]) -> Call[R]:
+        """A call for ``decide``."""
+        return Call(command, next(self._numbers))
+
+    def decide(self, call: Call[R]) -> None:
+        """Answers the call once what it calls for is confirmed; where groups are missing, it waits
+        from now on, until it is answered, given up, or cancelled. Raises as ``execute``."""
         with self._lock:
             self._check_usable()
-            if command.claims:
-                self._execute(command, Deadline(wait_s, self._clock))
-            else:
-                self._look()
-                assert not command.decide(self._state, self._now()), command
-            context = ResultContext(os.getpid(), self._payloads)
-            return Reply(self._state.trainer_epoch, command.result(self._state, context))
+            if not call.command.claims:
+                self._look(call.number)
+                assert not call.command.decide(self._state, self._now()), call.command
+                call.answer(self._reply(call.command))
+                return
+            if not self._claimed:
+                self._claim()
+            self._fold_arrived()
+            try:
+                shortage = self._decide(call)
+                if shortage is None:
+                    call.answer(self._reply(call.command))
+                elif not call.ended:
+                    self._waiting.add(call, shortage)
+            finally:
+                self._serve_waiting()
 
-    def fold_sealed(self) -> None:
-        """Folds what was sealed meanwhile; for a thread that has nothing else to do."""
+    def follow(self, timeout_s: float) -> bool:
+        """Folds what is sealed next, waiting up to ``timeout_s`` for it, and answers the calls that
+        waited for it. Others decide while it waits.
+
+        Returns:
+            Whether it read; False at once where another thread is reading, and after ``timeout_s``
+            where the log was not claimed and nobody waits.
+
+        Raises:
+            RollstreamError: as ``execute``; calls that wait go on waiting.
+        """
         with self._lock:
-            if self._claimed:
-                self._follow(0.0)
+            if self._reading is not None:
+                return False
+            if not (self._claimed or self._waiting):
+                self._lock.wait(timeout_s)
+                return False
+            self._check_usable()
+            if not self._claimed:
+                self._claim()
+                self._serve_waiting()
+            follower = self._reading = self._follower
+        assert follower is not None
+        try:
+            sealed = follower.poll(FOLLOW_RECORDS_MAX, timeout_s)
+        except BaseException:
+            with self._lock:
+                self._end_reading(follower)
+            raise
+        with self._lock:
+            if self._end_reading(follower) and sealed:
+                self._fold(sealed)
+                self._serve_waiting()
+        return True
+
+    def give_up(self, call: Call[R]) -> None:
+        """Ends a call whose time is up with ``NotEnoughGroups``, unless it has ended."""
+        with self._lock:
+            if not call.ended and call.shortage is not None:
+                call.fail(call.shortage.error(self._state))
+
+    def fail_waiting(self, error: BaseException) -> None:
+        """Ends all calls that wait with this error."""
+        self._waiting.fail_all(error)
 
     def close(self) -> None:
         """Releases everything; nothing is written to the logs. Idempotent."""
         with self._lock:
             self._claimed, self._closed = False, True
+            self._waiting.fail_all(self._unusable())
+            self._stop_following()
+            # For the end of one poll, after which nobody uses the broker any more.
+            self._lock.wait_for(lambda: self._reading is None, self._config.kafka.timeout_s)
             self._log.release()
             self._projector.close()
-            self._stop_following()
             if self._own_broker is not None:
                 self._own_broker.close()
                 self._own_broker = None
 
     def _check_usable(self) -> None:
-        if self._closed:
-            raise SamplerUnavailable(f"sampler {self.name!r} is closed; make a new one")
+        if self.fenced or self._closed:
+            raise self._unusable()
+
+    def _unusable(self) -> Fenced | SamplerUnavailable:
         if self.fenced:
-            raise Fenced(self._successor)
+            return Fenced(self._successor)
+        return SamplerUnavailable(f"sampler {self.name!r} is closed; make a new one")
 
-    def _execute(self, command: Command[R], deadline: Deadline) -> None:
-        if not self._claimed:
-            self._claim()
-        self._follow(0.0)
-        while shortage := self._decide(command):
-            while not self._follow(deadline.slice_s(FOLLOW_SLICE_S)):
-                if deadline.passed():
-                    raise shortage.error(self._state)
+    def _describe(self, call: Call[R]) -> str:
+        with self._lock:
+            return "" if call.shortage is None else str(call.shortage.error(self._state))
 
-    def _look(self) -> None:
+    def _reply(self, command: Command[R]) -> Reply[R | Unread[R]]:
+        context = ResultContext(os.getpid(), self._payloads, len(self._waiting))
+        return Reply(self._state.trainer_epoch, command.result(self._state, context))
+
+    def _serve_waiting(self) -> None:
+        """Looks at the calls that wait, as long as there is something new for them: in the order of
+        their arrival, and once for all that ask for the same."""
+        while self._changed and self._claimed:
+            self._changed = False
+            short: set[Hashable] = set()
+            for call in self._waiting:
+                if call.ended or call.decision_key in short:
+                    continue
+                try:
+                    call.shortage = self._decide(call)
+                    if call.shortage is None:
+                        call.answer(self._reply(call.command))
+                    else:
+                        short.add(call.decision_key)
+                except RollstreamError as error:
+                    call.fail(error)
+                    if self.fenced or isinstance(error, BrokerError):
+                        self._waiting.fail_all(error)  # Each would wait for the broker in vain.
+
+    def _look(self, number: int) -> None:
         """Folds all logs up to their ends, and claims nothing."""
-        if self._claimed and self._confirm([]):
-            self._follow(0.0)
+        if self._claimed and self._is_owner(number):
+            self._fold_arrived()
             return
         deadline = Deadline(self._config.kafka.timeout_s * START_TIMEOUT_FACTOR, self._clock)
         try:
@@ -176,39 +288,48 @@ class Owner:
             raise self._stop_for_good(error) from error
         self._fold_to_ends(deadline)
 
-    def _decide(self, command: Command[R]) -> Shortage | None:
+    def _decide(self, call: Call[R]) -> Shortage | None:
         """Decides, and confirms the events; returns the shortage where groups are missing."""
+        command = call.command
         while True:
             try:
                 events = command.decide(self._state, self._now())
             except SamplerError:
-                if self._confirm([]):  # A fenced owner's state is stale: it is checked first.
+                if self._is_owner(call.number):  # A fenced owner's state is stale.
                     raise
             else:
                 shortage = None if events else command.shortage(self._state)
                 if shortage:
                     return shortage
-                if self._confirm(events):
+                if self._confirm(events) if events else self._is_owner(call.number):
                     self._project(events)
                     return command.shortage(self._state)
             self._claim()
+
+    def _is_owner(self, number: int) -> bool:
+        """Returns whether nobody had taken over at some time after ``number`` was drawn; False and
+        ``Fenced`` as ``_confirm``. So calls that come together cost one question to the broker."""
+        return self._owned_at > number or self._confirm([])
 
     def _confirm(self, events: Sequence[SamplerEvent]) -> bool:
         """Appends the events and waits until they are confirmed; where there are none, checks that
         nobody took over (``Fenced``). Returns False where the outcome is unknown: after the next
         claim the fold holds what was written."""
         deadline = Deadline(self._config.kafka.timeout_s, self._clock)
+        number = next(self._numbers)
         try:
-            if not events:
+            if events:
+                tickets = [self._log.append(event) for event in events]
+                self._log.wait_confirmed(tickets[-1], deadline)
+                self._changed = True
+            else:
                 self._log.check_still_owner(deadline)
-                return True
-            tickets = [self._log.append(event) for event in events]
-            self._log.wait_confirmed(tickets[-1], deadline)
         except DeliveryUnknown:
             self._claimed = False
             return False
         except Fenced as error:
             raise self._stop_for_good(error) from error
+        self._owned_at = number
         return True
 
     def _claim(self) -> None:
@@ -223,7 +344,8 @@ class Owner:
         if self._follower is None or self._log.fold is not self._state:
             self._fold_to_ends(deadline)
         self._projector.project_missing(self._state)  # Among them what turned out to be written.
-        self._claimed = True
+        self._claimed = self._changed = True
+        self._lock.notify_all()
 
     def _stop_for_good(self, error: Fenced) -> Fenced:
         """Ends this owner, and returns what every call raises from now on."""
@@ -237,8 +359,10 @@ class Owner:
         """Reads the seal logs to their ends within the deadline, and folds what the state has not
         applied yet: from where it stands, or from the beginning where the state is new."""
         if self._log.fold is not self._state:
-            self._stop_following()
             self._state = self._log.fold
+            self._stop_following()
+        elif self._follower is self._reading:
+            self._stop_following()  # Another thread is at it: this one reads anew.
         follower, self._follower = self._follower, None
         follower = follower or Follower(self._broker, dict.fromkeys(self._addresses, 0))
         try:
@@ -251,22 +375,35 @@ class Owner:
             raise
         self._follower = follower
 
-    def _follow(self, timeout_s: float) -> bool:
-        """Folds what was sealed next, waiting up to ``timeout_s`` for the first, and evicts what
-        is beyond the capacity; returns whether anything was sealed."""
-        assert self._follower is not None, "claim first"
-        sealed = self._follower.poll(FOLLOW_RECORDS_MAX, timeout_s)
+    def _fold_arrived(self) -> None:
+        """Folds what was sealed, unless a thread is reading that, and answers those it lets go."""
+        if self._reading is None:
+            assert self._follower is not None, "claim first"
+            self._fold(self._follower.poll(FOLLOW_RECORDS_MAX, 0.0))
+            self._serve_waiting()
+
+    def _end_reading(self, follower: Follower) -> bool:
+        """Returns whether what the thread read is to be folded; False: others read anew."""
+        self._reading = None
+        self._lock.notify_all()
+        if follower is not self._follower:
+            follower.close()
+        return follower is self._follower
+
+    def _fold(self, sealed: Sequence[ConfirmedEvent]) -> None:
+        """Folds what was sealed, and evicts what is beyond the capacity."""
         for where, offset, _, event in sealed:
             self._state.apply_groups(self._addresses[where], offset, event)
+        self._changed = self._changed or bool(sealed)
         evictions = evict_over_capacity(self._state, self._now())
         if evictions and not self._confirm(evictions):
             self._claim()
-        return bool(sealed)
 
     def _stop_following(self) -> None:
-        if self._follower is not None:
-            self._follower.close()
-            self._follower = None
+        """Drops the follower; one that a thread polls now is closed by that thread."""
+        follower, self._follower = self._follower, None
+        if follower is not None and follower is not self._reading:
+            follower.close()
 
     def _project(self, events: Sequence[SamplerEvent]) -> None:
         for event in events:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class Payloads:
 
     Of a file those columns are read that a batch asks for; who asks for others reads it again. A
     file whose groups were all served leaves the cache when another step is asked for: until then
-    several ranks may ask for the same one.
+    several ranks may ask for the same one. May be shared between threads, which read in turn.
 
     Attributes:
         files_read: number of reads since the start; further requests were answered by the cache.
@@ -47,6 +48,7 @@ class Payloads:
         # Files that left the cache during this step; the step's last batch may still hold them.
         self._left: set[str] = set()
         self._step = -1
+        self._reading = threading.Lock()  # Nobody who decides waits for it.
         self.files_read = 0
         self.cached_bytes = 0
 
@@ -58,19 +60,20 @@ class Payloads:
         Raises:
             BlobMissing, CorruptFile: a file is not what its event names.
         """
-        if step != self._step:
-            self._step = step
-            self._drop_served()
         asked = frozenset(columns)
         held: dict[str, _File] = {}  # A batch's files stay until it is made, whatever the bound.
         parts = []
-        for slot, group in groups:
-            path = group.file.path
-            if path not in held:
-                held[path] = self._file(group.file, asked)
-            part = GroupRows(slot, group, held[path].columns)
-            held[path].unserved.difference_update(range(*part.span))
-            parts.append(part)
+        with self._reading:
+            if step != self._step:
+                self._step = step
+                self._drop_served()
+            for slot, group in groups:
+                path = group.file.path
+                if path not in held:
+                    held[path] = self._file(group.file, asked)
+                part = GroupRows(slot, group, held[path].columns)
+                held[path].unserved.difference_update(range(*part.span))
+                parts.append(part)
         return parts
 
     def token_arrays(self, path: str) -> Mapping[str, ArraySignature]:

@@ -1,0 +1,153 @@
+"""Calls to the actor of a sampler, from a thread that waits or from a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import ray
+from ray.exceptions import (
+    ActorDiedError,
+    GetTimeoutError,
+    RayActorError,
+    TaskCancelledError,
+)
+
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
+from rollstream.sampler.deciding.command import Command, R, Reply
+from rollstream.sampler.errors import SamplerUnavailable
+from rollstream.sampler.serving.actor import Refused
+from rollstream.streams.errors import Fenced
+
+START_TIMEOUT_S = 120.0  # A new worker process, and the logs read to their ends.
+REPEAT_AFTER_S = 0.1  # Ray may say at once, again and again, that the actor cannot be reached.
+_LEFT_FOR_GOOD = "INTENDED_USER_EXIT"  # How Ray words the death of an actor that left by itself.
+
+
+class ActorCalls:
+    """Has commands executed by the actor, for one client.
+
+    An actor whose process was killed is started anew by Ray, and the call is repeated. A call that
+    nobody waits for any more, since it was cancelled or the client is closed, is cancelled in the
+    actor, too. May be shared between threads.
+    """
+
+    def __init__(self, name: str, actor: Any, clock: Clock) -> None:
+        self._name = name
+        self._actor = actor
+        self._clock = clock
+        self._closed = False
+        self._pending: set[Any] = set()  # As many as there are callers that wait.
+
+    def execute(self, command: Command[R], wait_s: float) -> Reply[R]:
+        """As ``Owner.execute``; ``SamplerUnavailable`` where the actor does not answer."""
+        wait, deadline = self._deadlines(wait_s)
+        while True:
+            ref = self._send(command, wait)
+            try:
+                while not ray.wait([ref], timeout=deadline.slice_s(LOG_WAITING_EVERY_S))[0]:
+                    self._check_waiting(command, deadline)
+                return self._opened(ray.get(ref, timeout=deadline.left_s()))
+            except (GetTimeoutError, RayActorError, TaskCancelledError) as error:
+                self._check_repeatable(error, deadline)
+            finally:
+                self._end(ref)
+            deadline.wait(REPEAT_AFTER_S)
+
+    async def execute_async(self, command: Command[R], wait_s: float) -> Reply[R]:
+        """The same; while it waits it holds no thread."""
+        wait, deadline = self._deadlines(wait_s)
+        while True:
+            ref = self._send(command, wait)
+            answer = asyncio.wrap_future(ref.future())
+            try:
+                while not (
+                    await asyncio.wait([answer], timeout=deadline.slice_s(LOG_WAITING_EVERY_S))
+                )[0]:
+                    self._check_waiting(command, deadline)
+                return self._opened(answer.result())
+            except (GetTimeoutError, RayActorError, TaskCancelledError) as error:
+                self._check_repeatable(error, deadline)
+            finally:
+                answer.cancel()
+                self._end(ref)
+            await asyncio.sleep(deadline.slice_s(REPEAT_AFTER_S))
+
+    def close(self) -> None:
+        """Ends the calls that are under way. Idempotent."""
+        self._closed = True
+        for ref in list(self._pending):
+            ray.cancel(ref)
+
+    def _deadlines(self, wait_s: float) -> tuple[Deadline, Deadline]:
+        """For groups, and for the answer."""
+        return Deadline(wait_s, self._clock), Deadline(START_TIMEOUT_S + wait_s, self._clock)
+
+    def _send(self, command: Command[Any], wait: Deadline) -> Any:
+        if self._closed:
+            raise self._closed_error()
+        ref = self._actor.execute.remote(command, wait.left_s())
+        self._pending.add(ref)
+        self._cancel_if_closed(ref)  # Closed meanwhile, `close` may not have seen it.
+        return ref
+
+    def _cancel_if_closed(self, ref: Any) -> None:
+        if self._closed:
+            ray.cancel(ref)
+
+    def _end(self, ref: Any) -> None:
+        """Cancels the call where nobody waits for it any more."""
+        self._pending.discard(ref)
+        if not ray.wait([ref], timeout=0)[0]:
+            ray.cancel(ref)
+
+    def _opened(self, answer: Reply[R] | Refused) -> Reply[R]:
+        if isinstance(answer, Refused):
+            if answer.sampler_fenced:
+                self._actor.leave.remote()
+            raise answer.error
+        return answer
+
+    def _check_waiting(self, command: Command[Any], deadline: Deadline) -> None:
+        if deadline.passed():
+            raise SamplerUnavailable(
+                f"the actor of sampler {self._name!r} did not answer within "
+                f"{deadline.timeout_s:.0f} s; look at its log under /tmp/ray, then attach again"
+            )
+        deadline.log_waiting(
+            lambda: (
+                f"sampler {self._name!r} to answer {command}; `rollstream status` shows what "
+                "is ready and what is stuck"
+            )
+        )
+
+    def _check_repeatable(self, error: Exception, deadline: Deadline) -> None:
+        """Returns where the call is to be repeated: Ray starts the actor anew."""
+        if self._closed:
+            raise self._closed_error() from error
+        if isinstance(error, ActorDiedError):
+            raise self._actor_died(error) from error
+        if isinstance(error, TaskCancelledError):
+            raise SamplerUnavailable(
+                f"somebody else cancelled this call of sampler {self._name!r}; repeat it"
+            ) from error
+        deadline.log_waiting(lambda: f"the actor of sampler {self._name!r} to start again")
+        if deadline.passed():
+            raise SamplerUnavailable(
+                f"the actor of sampler {self._name!r} did not come back within "
+                f"{deadline.timeout_s:.0f} s; look at its log under /tmp/ray, then attach again"
+            ) from error
+
+    def _actor_died(self, error: ActorDiedError) -> Fenced | SamplerUnavailable:
+        if _LEFT_FOR_GOOD in str(error):
+            return Fenced(
+                f"sampler {self._name!r} was taken over by another owner and its actor has left; "
+                "attach again to take it back"
+            )
+        return SamplerUnavailable(
+            f"the actor of sampler {self._name!r} died and will not be started again: {error}"
+        )
+
+    def _closed_error(self) -> SamplerUnavailable:
+        return SamplerUnavailable(f"this client of {self._name!r} is closed; attach again")
