@@ -41,5 +41,5 @@ def encoded(rollout: Rollout, group_size: int) -> bytes:
             for name, array in rollout.token_arrays.items()
         }
     return encode_entries(
-        [Entry(fields)], environment=ENVIRONMENT, worker_id="worker-0", partitions=PARTITIONS
+        [Entry.of(fields)], environment=ENVIRONMENT, worker_id="worker-0", partitions=PARTITIONS
     )

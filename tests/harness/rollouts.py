@@ -75,17 +75,17 @@ def named_array(values: Any) -> NamedArray:
 
 def make_entry(**overrides: Any) -> Entry:
     """A segment as a producer holds it (see ``make_fields``)."""
-    return Entry(make_fields(**overrides))
+    return Entry.of(make_fields(**overrides))
 
 
 def make_dispatched(**overrides: Any) -> Entry:
     """The entry that a group was dispatched."""
-    return Entry(_control_fields({"rollout_uid": "", **overrides}), EntryKind.DISPATCHED)
+    return Entry.of(_control_fields({"rollout_uid": "", **overrides}), EntryKind.DISPATCHED)
 
 
 def make_failed(*, count: int = 1, reason: str = "crashed", **overrides: Any) -> Entry:
     """The entry that members of a group failed."""
-    return Entry(_control_fields(overrides), EntryKind.FAILED, Failure(count, reason))
+    return Entry.of(_control_fields(overrides), EntryKind.FAILED, Failure(count, reason))
 
 
 def _control_fields(overrides: Mapping[str, Any]) -> dict[str, Any]:

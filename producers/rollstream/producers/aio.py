@@ -68,7 +68,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         rollout is not, or perhaps not, in the log; and ``BufferFull``: it was not sent within
         ``timeout_s``.
         """
-        outgoing = self._outbox.rollout(self._outbox.fields(rollout))
+        outgoing = self._outbox.rollout(self._outbox.segment(rollout))
         await self._deliver(outgoing)
         return outgoing.rollout_uid
 

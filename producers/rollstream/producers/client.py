@@ -129,7 +129,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
             DeliveryFailed: rollouts of earlier calls failed; this call queued nothing (its
                 ``nothing_queued``), so repeat it too.
         """
-        outgoing = self._outbox.rollout(self._outbox.fields(rollout))
+        outgoing = self._outbox.rollout(self._outbox.segment(rollout))
         self._send(outgoing, of_a_block=False)
         return outgoing.rollout_uid
 

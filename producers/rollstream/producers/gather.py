@@ -47,7 +47,7 @@ class _Buffer:
         for outgoing in self.waiting:
             entry = outgoing.entry
             assert entry is not None, "it was sent before"
-            named = entry.fields.get("token_arrays", {})
+            named = entry.extras.get("token_arrays", {})
             size += outgoing.size
             if record and (
                 size > size_max

@@ -39,8 +39,7 @@ class Membership:
         for name in GroupAddress._fields:
             if name in given:
                 raise TypeError(f"{name!r} is the group's; it was given to dispatch()")
-        fields = self.outbox.fields(given, self._stamped)
-        outgoing = self.outbox.rollout(fields)
+        outgoing = self.outbox.rollout(self.outbox.segment(given, self._stamped))
         uid = outgoing.rollout_uid
         self.admit(uid)
         try:
@@ -49,7 +48,7 @@ class Membership:
             if uid not in self._ended:  # It may be tried again.
                 self._admitted.discard(uid)
             raise
-        if fields["is_last_segment"]:
+        if given.get("is_last_segment", True):
             self._ended.add(uid)
         return uid
 

@@ -11,22 +11,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollstream.producers.errors import DeliveryFailed, RolloutTooLarge
-from rollstream.producers.validate import GroupAddress, segment_fields
+from rollstream.producers.validate import UNSTAMPED, GroupAddress, Segment, segment
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
-from rollstream.schemas.fields import row_fields
+from rollstream.schemas.fields import REQUIRED_ARRAYS, row_fields
 from rollstream.schemas.ingest.encode import encode_entries
-from rollstream.schemas.ingest.entry import Entry, EntryKind, Failure
+from rollstream.schemas.ingest.entry import PLAIN, Entry, EntryKind, Failure
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX, BadName, Layout
 
 # Kafka counts the batch around a record too: 61 bytes of batch, at most 21 of record.
 ROLLOUT_BYTES_MAX = RECORD_BYTES_MAX - 1024
 REASON_CHARS_MAX = 500
-# A rollout of more is encoded only to learn its size: what ``_size`` leaves out takes less than the
+# A rollout of more is encoded only to learn its size: what its size leaves out takes less than the
 # difference.
 _MEASURED_BYTES = ROLLOUT_BYTES_MAX - 256 * 1024
-_NAMES_BYTES = 128  # Of an entry's names and numbers, about.
-_COMPONENT_BYTES = 32  # Of a named number, about.
+_CONTROL_BYTES = 128  # Of a control event, about.
+_UID = PLAIN.index("rollout_uid")
 
 
 Address = tuple[str, int]
@@ -53,8 +53,9 @@ class Outgoing:
         self.entry: Entry | None = entry
         self.size = size
         self.rollout_uid = rollout_uid
-        self.group_uid: str = entry.fields["group_uid"]
-        self.key: bytes = entry.key.encode()
+        example_id: str
+        example_id, self.group_uid = entry.plain[:2]
+        self.key = self.group_uid or example_id
         self.address: Address = topic, -1
         self.answer: Future[RollstreamError | None] | None = None
 
@@ -97,39 +98,36 @@ class Outbox:
         self._uids = itertools.count(1)  # Threads may share it: ``next`` is atomic.
         self._clock = clock
         self._topics: dict[str, str] = {}
+        self._environments: dict[str, str] = {}  # Of these topics.
         self.undelivered: list[tuple[Outgoing, RollstreamError]] = []
         given = {"environment": environment, "lineage": lineage, "replica_id": replica_id}
-        self._stamped: Mapping[str, Any] = {**_defaults(), **given, "rollout_uid": ""}
+        self._stamped: Mapping[str, Any] = {**UNSTAMPED, **given}
 
     def new_uid(self) -> str:
         """A uid that no other producer makes."""
         return f"{self._uid_prefix}-{next(self._uids):x}"
 
     def stamped(self, address: GroupAddress) -> Mapping[str, Any]:
-        """The fields of a rollout of this group for which nothing is given, for ``fields``."""
+        """What a rollout of this group has where nothing is given, for ``segment``."""
         return {**self._stamped, **address._asdict()}
 
-    def fields(
+    def segment(
         self, given: Mapping[str, Any], stamped: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """One segment's fields from ``RolloutArguments``: checked, stamped and copied."""
-        fields = segment_fields(given, stamped or self._stamped)
-        if not fields["rollout_uid"]:
-            fields["rollout_uid"] = self.new_uid()
-        fields["created_ts"] = self._clock.now_us()
-        return fields
+    ) -> Segment:
+        """One segment from ``RolloutArguments``: checked, stamped and copied."""
+        return segment(given, stamped or self._stamped, self._clock.now_us(), self.new_uid)
 
-    def rollout(self, fields: Mapping[str, Any]) -> Outgoing:
-        """The entry of one segment, from checked fields."""
-        uid: str = fields["rollout_uid"]
-        environment: str = fields["environment"]
+    def rollout(self, of: Segment) -> Outgoing:
+        """The segment on its way; ``RolloutTooLarge`` where no record can hold it."""
+        environment, entry, size = of
         topic = self._topics.get(environment) or self.topic(environment)
-        outgoing = Outgoing(topic, Entry(fields), _size(fields), uid)
-        if outgoing.size > _MEASURED_BYTES:
+        outgoing = Outgoing(topic, entry, size, entry.plain[_UID])
+        if size > _MEASURED_BYTES:
             outgoing.size = size = len(self.encode([outgoing], partitions=1))
             if size > ROLLOUT_BYTES_MAX:
+                what = f"rollout {outgoing.rollout_uid}"
                 remedy = "publish it as several segments, or leave out token_arrays and attachments"
-                raise RolloutTooLarge(f"rollout {uid}", size, ROLLOUT_BYTES_MAX, remedy)
+                raise RolloutTooLarge(what, size, ROLLOUT_BYTES_MAX, remedy)
         return outgoing
 
     def dispatched(self, address: GroupAddress) -> Outgoing:
@@ -150,10 +148,9 @@ class Outbox:
 
     def encode(self, outgoing: Sequence[Outgoing], partitions: int) -> bytes:
         """The record of these entries, all of one partition of a topic of ``partitions``."""
-        entries = [one.entry for one in outgoing if one.entry is not None]
         return encode_entries(
-            entries,
-            environment=entries[0].fields["environment"],
+            [one.entry for one in outgoing if one.entry is not None],
+            environment=self._environments[outgoing[0].topic],
             worker_id=self._worker_id,
             partitions=partitions,
         )
@@ -161,9 +158,11 @@ class Outbox:
     def topic(self, environment: str) -> str:
         """The ingest log of an environment; ``InvalidRollout`` where none can have that name."""
         try:
-            return self._topics.setdefault(environment, self._layout.rollouts(environment))
+            topic = self._topics[environment] = self._layout.rollouts(environment)
         except BadName as wrong:
             raise InvalidRollout(f"environment {wrong}") from None
+        self._environments[topic] = environment
+        return topic
 
     def raise_failures(self, outstanding: int = 0, *, nothing_queued: bool = False) -> None:
         """Raises the failed deliveries since the last call as one ``failure``, if any."""
@@ -199,53 +198,10 @@ class Outbox:
         about_rollout: str,
     ) -> Outgoing:
         fields = {
-            **self.stamped(address),
-            "rollout_uid": uid,
-            "policy_version": "",
-            "created_ts": self._clock.now_us(),
+            **{name: field.default for name, field in row_fields().items() if not field.extra},
+            **{name: self._stamped[name] for name in ("lineage", "replica_id")},
+            **{**address._asdict(), "rollout_uid": uid, "created_ts": self._clock.now_us()},
+            **dict.fromkeys(REQUIRED_ARRAYS, b""),
         }
         topic = self.topic(address.environment)
-        return Outgoing(topic, Entry(fields, kind, failure), _size(fields), about_rollout)
-
-
-def _size(fields: Mapping[str, Any]) -> int:
-    """About how many bytes of a record they take; fewer only where a name is long, and each such
-    name has a bound."""
-    size = _NAMES_BYTES + len(fields["prompt_tokens"]) + len(fields["output_tokens"])
-    size += len(fields["logprobs"] or b"") + len(fields["loss_mask"] or b"")
-    size += _text_size(fields["metadata"])
-    if len(fields) > _PLAIN_FIELDS:
-        for name in fields.keys() & _EXTRAS:
-            value = fields[name]
-            if name == "token_arrays":
-                size += sum(_text_size(key) + len(array.data) for key, array in value.items())
-            elif name == "attachments":
-                size += sum(_text_size(key) + len(data) for key, data in value.items())
-            elif name == "rewards":
-                size += sum(_text_size(key) + _COMPONENT_BYTES for key in value)
-            elif isinstance(value, str):
-                size += _text_size(value)
-            elif isinstance(value, bytes):
-                size += len(value)
-    return size
-
-
-def _text_size(text: str) -> int:
-    return len(text) if text.isascii() else 4 * len(text)
-
-
-def _defaults() -> dict[str, Any]:
-    """What a segment has where nothing is given: every field but the extras.
-
-    None for a field that must be given; arrays packed.
-    """
-    plain = {
-        field.name: None if field.required else field.default
-        for field in row_fields().values()
-        if not field.extra
-    }
-    return {**plain, "prompt_tokens": b"", "output_tokens": b""}
-
-
-_PLAIN_FIELDS = len(_defaults())
-_EXTRAS = frozenset(field.name for field in row_fields().values() if field.extra)
+        return Outgoing(topic, Entry.of(fields, kind, failure), _CONTROL_BYTES, about_rollout)

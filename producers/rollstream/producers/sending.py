@@ -75,7 +75,7 @@ class Sender:
     def send_group(self, topic: str, group_uid: str) -> None:
         """Sends what is gathered where the group belongs."""
         if topic in self.partitions and topic not in self._mismatches:
-            for address in self.gatherer.end_linger(self._address(topic, group_uid.encode())):
+            for address in self.gatherer.end_linger(self._address(topic, group_uid)):
                 self._send(address)
 
     def poll(self, timeout_s: float) -> None:
@@ -124,10 +124,10 @@ class Sender:
         dropped = self.gatherer.drop()
         self._settle(dropped, BrokerUnavailable("it was never sent: the broker took no more"))
 
-    def _address(self, topic: str, key: bytes) -> Address:
+    def _address(self, topic: str, key: str) -> Address:
         if topic in self._mismatches:
             raise TopicMismatch(self._mismatches[topic])
-        return topic, partition_of(key, self.partitions[topic])
+        return topic, partition_of(key.encode(), self.partitions[topic])
 
     def _send(self, address: Address) -> None:
         """Sends the next record of a partition, if one is to be sent now."""
@@ -160,9 +160,7 @@ class Sender:
             if len(record) > 1:
                 refused = decode_record(value)
                 for index, one in enumerate(record):
-                    entry = refused.entry(index)
-                    fields = {**entry.fields, "environment": refused.environment}
-                    one.entry = entry._replace(fields=fields)
+                    one.entry = refused.entry(index)
                 self.gatherer.put_back(record, too_large=True)
                 return
             about = record[0].rollout_uid

@@ -16,9 +16,10 @@ from rollstream.producers.arguments import TurnArguments, takes
 from rollstream.producers.membership import Membership, reason_of
 from rollstream.producers.outbox import Outbox
 from rollstream.producers.steps import Deliver, Send, Steps, deliver_all, send_all
-from rollstream.producers.validate import GroupAddress
+from rollstream.producers.validate import GroupAddress, Segment
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import prefix_hash
+from rollstream.schemas.ingest.entry import Entry
 
 NO_TURN = "ended without a turn"
 _OF_THE_TRAJECTORY = (
@@ -44,7 +45,8 @@ class Turns:
         self._outbox = outbox
         self._address = address
         self._membership = membership
-        self._held: dict[str, Any] | None = None  # The newest turn.
+        self._stamped = outbox.stamped(address)
+        self._held: Segment | None = None  # The newest turn.
         self._ended = False
         if membership is not None:
             membership.admit(self.rollout_uid)
@@ -67,14 +69,10 @@ class Turns:
             if name in given:
                 raise TypeError(f"{name!r} is the trajectory's; a turn does not take it")
         before = self._held
-        stamped = {
-            **self._outbox.stamped(self._address),
-            **_chain(self.rollout_uid, before),
-            "is_last_segment": False,
-        }
-        fields = self._outbox.fields({**given, "rollout_uid": self.rollout_uid}, stamped)
-        self._outbox.rollout(fields)  # Refuses one that is too large.
-        self._held = fields
+        own = {"rollout_uid": self.rollout_uid, "is_last_segment": False, **self._chain(before)}
+        held = self._outbox.segment({**given, **own}, self._stamped)
+        self._outbox.rollout(held)  # Refuses one that is too large.
+        self._held = held
         if before is not None:
             try:
                 yield self._outbox.rollout(before)
@@ -90,7 +88,8 @@ class Turns:
         self._ended = True
         held = self._held
         if held is not None and error is None:
-            yield self._outbox.rollout({**held, "is_last_segment": True})
+            last = Entry.of({**held.entry.fields, "is_last_segment": True})
+            yield self._outbox.rollout(held._replace(entry=last))
             if self._membership is not None:
                 self._membership.end(self.rollout_uid)
             return
@@ -102,19 +101,19 @@ class Turns:
         else:
             yield self._outbox.failed(self._address, reason, 1, self.rollout_uid)
 
-
-def _chain(rollout_uid: str, before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The fields that tie a segment to the one before it."""
-    if before is None:
-        return {"segment_idx": 0}
-    hashed = prefix_hash(
-        before.get("prefix_hash", ""), before["prompt_tokens"], before["output_tokens"]
-    )
-    return {
-        "segment_idx": before["segment_idx"] + 1,
-        "continuation_of": rollout_uid,
-        "prefix_hash": hashed,
-    }
+    def _chain(self, before: Segment | None) -> Mapping[str, Any]:
+        """The fields that tie a segment to the one before it."""
+        if before is None:
+            return {"segment_idx": 0}
+        fields = before.entry.fields
+        hashed = prefix_hash(
+            fields.get("prefix_hash", ""), fields["prompt_tokens"], fields["output_tokens"]
+        )
+        return {
+            "segment_idx": fields["segment_idx"] + 1,
+            "continuation_of": self.rollout_uid,
+            "prefix_hash": hashed,
+        }
 
 
 class Trajectory:

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from rollstream.producers import arrays
 from rollstream.producers.arguments import DEFAULTS, RolloutArguments
@@ -15,8 +19,12 @@ from rollstream.producers.errors import RolloutTooLarge
 from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import REQUIRED_ARRAYS, named
+from rollstream.schemas.ingest.entry import PLAIN, SHARED, Entry, NamedArray
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_COMBINATIONS_KEPT = 1_024
+_NAMES_BYTES = 128  # Of an entry's names and numbers, about.
+_NUMBER_BYTES = 32  # Of a named number, about.
 
 
 class GroupAddress(NamedTuple):
@@ -64,44 +72,142 @@ def failed_members(reason: str, count: int) -> tuple[str, int]:
         raise _invalid(broken) from None
 
 
-def segment_fields(given: Mapping[str, Any], stamped: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an ``Entry``, checked, packed and copied: extras only where they are given.
+class Segment(NamedTuple):
+    """One segment, checked and copied.
+
+    Attributes:
+        size: about how many bytes of a record it takes; fewer only where a name is long, and each
+            such name has a bound.
+    """
+
+    environment: str
+    entry: Entry
+    size: int
+
+
+def segment(
+    given: Mapping[str, Any],
+    stamped: Mapping[str, Any],
+    created_ts: int,
+    new_uid: Callable[[], str],
+) -> Segment:
+    """The segment of a caller's arguments; what they usually are costs few calls.
 
     Args:
         given: the caller's arguments (``RolloutArguments``).
-        stamped: the fields of a rollout for which nothing is given, with the producer's names.
+        stamped: ``UNSTAMPED`` with the names of producer and group, for what is not given.
+        created_ts: microseconds since 1970.
+        new_uid: makes one where none is given.
 
     Raises:
         InvalidRollout: names the field, the value and the remedy.
         TypeError: an unknown argument, or a missing one that has no default.
     """
-    fields = dict(stamped)
-    rare: dict[str, Any] = {}
+    whole = {**stamped, **given}
     try:
-        for name, value in given.items():
-            check = _CHECKS.get(name)
-            if check is not None:
-                fields[name] = check(name, value)
-            elif name == "weight_step" and value.__class__ is int and value in rules.STEPS:
-                fields[name] = value
-            elif name not in _RARE:
-                raise TypeError(f"publish() got an unexpected keyword argument {name!r}")
-            elif value is not DEFAULTS[name]:
-                rare[name] = value
-        for name in ("example_id", "policy_version"):
-            if fields[name] is None:
-                raise TypeError(f"publish() missing required keyword argument: {name!r}")
-        if not fields["environment"]:
-            raise InvalidRollout("environment is empty; name it at the producer or at the call")
-        count = len(fields["output_tokens"]) >> 2
-        fields["prompt_count"] = len(fields["prompt_tokens"]) >> 2
-        fields["token_count"] = count
-        for name, value in rare.items():
-            _add_extra(fields, name, value, count)
-        rules.check_lengths(fields, _TOKEN_BYTES, count)
+        names, combination = _names_of(whole), _combination_of(whole)
+    except KeyError as missing:
+        raise TypeError(f"publish() missing required keyword argument: {missing}") from None
+    if len(whole) > len(_ARGUMENTS):
+        unknown = next(name for name in given if name not in _ARGUMENTS)
+        raise TypeError(f"publish() got an unexpected keyword argument {unknown!r}")
+    extras: dict[str, Any] = {}
+    try:
+        if not _all_sound(names):
+            names = tuple(map(_checked, _NAMES, names))
+        if combination[_STEP].__class__ is not int:
+            combination = _one_step(combination, extras)
+        try:
+            combination = _known_combination(*combination)
+        except TypeError:
+            combination = tuple(map(_checked, SHARED, combination))
+        reward = whole["reward"]
+        if reward is not None:
+            reward = _finite("reward", reward)
+        prompt = arrays.packed_tokens("prompt_tokens", whole["prompt_tokens"])
+        output = arrays.packed_tokens("output_tokens", whole["output_tokens"])
+        logprobs = arrays.packed_floats("logprobs", whole["logprobs"])
+        size, count = _NAMES_BYTES + len(prompt) + len(output), len(output) >> 2
+        if logprobs is not None:
+            size += len(logprobs)
+            if len(logprobs) != len(output):
+                rules.check_lengths({"logprobs": logprobs}, _TOKEN_BYTES, count)
+        if extras or not _RARE.isdisjoint(given):
+            size += _add_rare(given, whole, extras, count)
     except rules.BrokenRule as broken:
         raise _invalid(broken) from None
-    return fields
+    if not whole["environment"]:
+        raise InvalidRollout("environment is empty; name it at the producer or at the call")
+    example_id, group_uid, uid = names
+    plain = (
+        *(example_id, group_uid, uid or new_uid(), whole["metadata"]),
+        *(whole["segment_idx"], whole["is_last_segment"], created_ts),
+        *(len(prompt) >> 2, count, reward, prompt, output, logprobs, whole["loss_mask"]),
+    )
+    return Segment(whole["environment"], Entry(combination, plain, extras), size)
+
+
+def _all_sound(names: Sequence[Any]) -> bool:
+    """Whether they are, looked at together; where they are not, or perhaps not, ``_CHECKS`` say
+    what is wrong with each."""
+    try:
+        together = "".join(names)
+    except TypeError:
+        return False
+    return together.isascii() and len(together) <= rules.NAME_CHARS_MAX and names[0] != ""
+
+
+@lru_cache(_COMBINATIONS_KEPT, typed=True)
+def _known_combination(*values: Any) -> tuple[Any, ...]:
+    """The values of ``SHARED``, checked once: many rollouts have the same.
+
+    Raises:
+        TypeError: one is of another type than its field's, so that it may change.
+    """
+    checked = tuple(map(_checked, SHARED, values))
+    if any(one is not value for one, value in zip(checked, values, strict=True)):
+        raise TypeError(values)
+    return checked
+
+
+def _one_step(combination: tuple[Any, ...], extras: dict[str, Any]) -> tuple[Any, ...]:
+    """The combination with one number as its step; steps of each token become an extra."""
+    step = combination[_STEP]
+    if arrays.as_array("weight_step", step).ndim == 0:
+        step = _number("weight_step", step)
+    else:
+        extras["weight_steps"], step = arrays.packed_steps("weight_step", step)
+    return (*combination[:_STEP], step, *combination[_STEP + 1 :])
+
+
+def _checked(name: str, value: Any) -> Any:
+    return _CHECKS[name](name, value)
+
+
+def _add_rare(
+    given: Mapping[str, Any], whole: dict[str, Any], extras: dict[str, Any], count: int
+) -> int:
+    """Checks what few rollouts give; about how many bytes it takes."""
+    for name, value in given.items():
+        if name in _RARE:
+            if name in _CHECKS:
+                whole[name] = _checked(name, value)
+            elif value is not DEFAULTS[name]:
+                _add_extra(extras, name, value, count)
+    mask = whole["loss_mask"]
+    rules.check_lengths({**extras, "loss_mask": mask}, _TOKEN_BYTES, count)
+    return _size(extras) + _size(whole["metadata"]) + len(mask or b"")
+
+
+def _size(value: Any) -> int:
+    """About how many bytes of a record an extra takes."""
+    if isinstance(value, str):
+        return len(value) if value.isascii() else 4 * len(value)
+    if isinstance(value, Mapping):
+        return sum(_size(name) + _size(one) for name, one in value.items())
+    if isinstance(value, NamedArray):
+        return len(value.data)
+    return len(value) if isinstance(value, bytes) else _NUMBER_BYTES
 
 
 def _invalid(broken: rules.BrokenRule) -> InvalidRollout:
@@ -181,10 +287,6 @@ def _float(value: Any) -> float:
     return float(value)
 
 
-def _finite_or_none(name: str, value: Any) -> float | None:
-    return None if value is None else _finite(name, value)
-
-
 def _rewards(name: str, value: Any) -> dict[str, float]:
     if not isinstance(value, Mapping):
         raise InvalidRollout(f"{name} is {value!r}; give a mapping of names to numbers")
@@ -241,7 +343,7 @@ def _attachments(name: str, value: Any) -> dict[str, bytes]:
     return attached
 
 
-def _add_extra(fields: dict[str, Any], name: str, value: Any, count: int) -> None:
+def _add_extra(extras: dict[str, Any], name: str, value: Any, count: int) -> None:
     """Adds what few rollouts give, unless it is empty."""
     if name == "token_arrays":
         if not isinstance(value, Mapping):
@@ -251,22 +353,12 @@ def _add_extra(fields: dict[str, Any], name: str, value: Any, count: int) -> Non
             for key, rows in value.items()
         }
         rules.check_token_arrays(checked)
-    elif name == "weight_step":
-        name, checked = "weight_steps", _weight_steps(value, fields)
     elif name == "actor_logprobs" and arrays.as_array(name, value).ndim == 0:
         name, checked = "actor_logprob_sum", _finite(name, value)
     else:
         checked = _EXTRA_CHECKS[name](name, value)
     if checked is not None and (checked or name in _TOKEN_BYTES):
-        fields[name] = checked
-
-
-def _weight_steps(value: Any, fields: dict[str, Any]) -> bytes | None:
-    if arrays.as_array("weight_step", value).ndim == 0:
-        fields["weight_step"] = _number("weight_step", value)
-        return None
-    packed, fields["weight_step"] = arrays.packed_steps("weight_step", value)
-    return packed
+        extras[name] = checked
 
 
 _TOKEN_BYTES = {one.name: one.width for one in named("array") if one.name not in REQUIRED_ARRAYS}
@@ -281,13 +373,10 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "lineage": _name,
     "policy_version": _version,
     "policy_epoch": _number,
+    "weight_step": _number,
     "replica_id": _filled_name,
-    "reward": _finite_or_none,
     "split": _split,
     "stop_reason": _filled_name,
-    "prompt_tokens": arrays.packed_tokens,
-    "output_tokens": arrays.packed_tokens,
-    "logprobs": arrays.packed_floats,
     "loss_mask": arrays.packed_mask,
     "metadata": _json_object,
     "actor_policy_version": _name,
@@ -302,4 +391,15 @@ _EXTRA_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "attachments": _attachments,
     "messages": _messages,
 }
-_RARE = RolloutArguments.__annotations__.keys() - _CHECKS.keys()
+_ARGUMENTS = RolloutArguments.__annotations__.keys()
+_NAMES = ("example_id", "group_uid", "rollout_uid")
+_STEP = SHARED.index("weight_step")
+_names_of, _combination_of = itemgetter(*_NAMES), itemgetter(*SHARED)
+_ARRAYS = {**dict.fromkeys(REQUIRED_ARRAYS, np.empty(0, np.int32)), "metadata": "{}"}
+UNSTAMPED: Mapping[str, Any] = {**DEFAULTS, **_ARRAYS}
+_USUAL = {*SHARED, *_NAMES, *REQUIRED_ARRAYS, "logprobs", "reward"}
+_RARE = _ARGUMENTS - _USUAL
+assert PLAIN == (
+    *(*_NAMES, "metadata", "segment_idx", "is_last_segment", "created_ts", "prompt_count"),
+    *("token_count", "reward", "prompt_tokens", "output_tokens", "logprobs", "loss_mask"),
+), "as segment() builds them"

@@ -34,7 +34,7 @@ SIGNATURES = [None, ("experts", np.uint8), ("experts", np.float32), ("other", np
 def entry(size: int = 100, signature: Any = None, partition: int = 0) -> Outgoing:
     """An entry that says it has this size."""
     arrays = {} if signature is None else {signature[0]: np.zeros(3, signature[1])}
-    fields = OUTBOX.fields({"example_id": "ex", **sampled(token_arrays=arrays)})
+    fields = OUTBOX.segment({"example_id": "ex", **sampled(token_arrays=arrays)})
     outgoing = OUTBOX.rollout(fields)
     outgoing.size = size
     outgoing.address = TOPIC, partition
@@ -77,7 +77,7 @@ def test_any_entries_come_out_once_in_order_within_the_bounds(steps: list[Any]) 
         signatures: dict[str, set[Any]] = defaultdict(set)
         for outgoing in record:
             assert outgoing.entry is not None
-            for name, array in outgoing.entry.fields.get("token_arrays", {}).items():
+            for name, array in outgoing.entry.extras.get("token_arrays", {}).items():
                 signatures[name].add((array.dtype, array.shape))
         assert all(len(found) == 1 for found in signatures.values())
     assert came == given

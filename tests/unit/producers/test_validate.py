@@ -23,7 +23,7 @@ from rollstream.schemas.rules import ATTACHED_BYTES_MAX
 
 def publish(**overrides: Any) -> Mapping[str, Any]:
     """The fields of the rollout as its reader has them."""
-    outgoing = OUTBOX.rollout(OUTBOX.fields({"example_id": "ex", **sampled(**overrides)}))
+    outgoing = OUTBOX.rollout(OUTBOX.segment({"example_id": "ex", **sampled(**overrides)}))
     record = decode_record(OUTBOX.encode([outgoing], partitions=1))
     assert record.broken == {}
     return record.entry(0).fields
@@ -126,7 +126,7 @@ def test_a_missing_argument_is_a_type_error(missing: str) -> None:
     given = {"example_id": "ex", **sampled()}
     del given[missing]
     with pytest.raises(TypeError, match=f"missing required keyword argument: '{missing}'"):
-        OUTBOX.fields(given)
+        OUTBOX.segment(given)
 
 
 def test_control_events_that_utf8_does_not_have_are_refused() -> None:
@@ -231,7 +231,7 @@ def test_what_is_not_given_takes_no_extras() -> None:
         "actor_policy_version": "",
         "weight_step": 3,
     }
-    outgoing = OUTBOX.rollout(OUTBOX.fields({"example_id": "ex", **sampled(**nothing)}))
+    outgoing = OUTBOX.rollout(OUTBOX.segment({"example_id": "ex", **sampled(**nothing)}))
     assert decode_record(OUTBOX.encode([outgoing], partitions=1)).header["extras"] is None
 
 

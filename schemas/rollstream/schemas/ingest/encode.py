@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from itertools import chain
 from math import nan
-from operator import itemgetter
 from typing import Any
 
-from rollstream.schemas.fields import RowField, columns, named, row_fields
-from rollstream.schemas.ingest.entry import ENTRIES_MAX, Entry, NamedArray
+from rollstream.schemas.fields import RowField, columns
+from rollstream.schemas.ingest.entry import ENTRIES_MAX, SHARED, Entry, Failure, NamedArray
 from rollstream.schemas.ingest.wire import ALL, COUNTS, NONE, SOME, packed, write_record
 
-# Named, as fastavro would take none that a broken entry's numbers do not fit.
+# Named, as fastavro takes a union's branch: it would take none that a broken entry's numbers do not fit.
 _EXTRAS = "rollstream.rollouts.v1.Extras"
 
 _Rows = Sequence[Mapping[str, Any]]
@@ -35,33 +33,29 @@ def encode_entries(
     """
     count = len(entries)
     assert 0 < count <= ENTRIES_MAX, count
-    rows = [entry.fields for entry in entries]
-    kinds = bytes([entry.kind for entry in entries])
+    shared, plain, extras, kinds, failures = zip(*entries, strict=True)
     payload: list[bytes] = []
     header = {
         "environment": environment,
         "worker_id": worker_id,
         "partitions": partitions,
         "count": count,
-        "kinds": kinds if any(kinds) else b"",
-        **_shared(rows),
+        "kinds": bytes(kinds) if any(kinds) else b"",
+        **_shared(shared),
     }
-    plain = columns(extra=False)
-    of_row = itemgetter(*[field.name for field in plain])
-    for field, values in zip(plain, zip(*map(of_row, rows), strict=True), strict=True):
+    for field, values in zip(columns(extra=False), zip(*plain, strict=True), strict=True):
         header[field.name] = _column(field, values, payload)
-    header["extras"] = _extras(entries, rows, payload)
+    some = any(extras) or any(failures)
+    header["extras"] = (_EXTRAS, _extras(extras, failures, payload)) if some else None
     return write_record(header, payload)
 
 
-def _shared(rows: _Rows) -> Mapping[str, Any]:
+def _shared(rows: Sequence[tuple[Any, ...]]) -> Mapping[str, Any]:
     """The distinct combinations in the order of their first use, and the index of each row's."""
-    names = [field.name for field in named("shared")]
-    found: dict[tuple[Any, ...], int] = {}
-    indexes = [found.setdefault(values, len(found)) for values in map(itemgetter(*names), rows)]
+    found = {values: index for index, values in enumerate(dict.fromkeys(rows))}
     return {
-        "shared": [dict(zip(names, values, strict=True)) for values in found],
-        "shared_indexes": packed(COUNTS, indexes) if len(found) > 1 else b"",
+        "shared": [dict(zip(SHARED, values, strict=True)) for values in found],
+        "shared_indexes": packed(COUNTS, map(found.__getitem__, rows)) if len(found) > 1 else b"",
     }
 
 
@@ -103,26 +97,15 @@ def _array(values: Sequence[Any], payload: list[bytes]) -> int:
     return SOME
 
 
-@cache
-def _extra_names() -> frozenset[str]:
-    return frozenset(field.name for field in row_fields().values() if field.extra)
-
-
 def _extras(
-    entries: Sequence[Entry], rows: _Rows, payload: list[bytes]
-) -> tuple[str, Mapping[str, Any]] | None:
-    """As fastavro takes a union's branch; None where no entry has any."""
-    least = len(named("shared")) + len(columns(extra=False))
-    larger = [row for row in rows if len(row) > least]
-    used = _extra_names().intersection(chain.from_iterable(larger)) if larger else ()
-    failures = [
-        {"entry": index, "count": entry.failure.count, "reason": entry.failure.reason}
-        for index, entry in enumerate(entries)
-        if entry.failure is not None
-    ]
-    if not used and not failures:
-        return None
-    extras: dict[str, Any] = {"failures": failures}
+    rows: _Rows, failures: Sequence[Failure | None], payload: list[bytes]
+) -> Mapping[str, Any]:
+    """What few entries have."""
+    failed = [(index, one) for index, one in enumerate(failures) if one is not None]
+    extras: dict[str, Any] = {
+        "failures": [{"entry": i, "count": one.count, "reason": one.reason} for i, one in failed]
+    }
+    used = set(chain.from_iterable(rows))
     for field in columns(extra=True):
         extras[field.name] = NONE if field.column == "array" else b""
         if field.name in used:
@@ -135,7 +118,7 @@ def _extras(
         for name, data in sorted(row.get("attachments", {}).items())
     ]
     extras["token_arrays"] = _token_arrays([row.get("token_arrays", {}) for row in rows], payload)
-    return _EXTRAS, extras
+    return extras
 
 
 def _components(rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any] | None:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple, Self
+
+from rollstream.schemas.fields import columns, named, row_fields
 
 ENTRIES_MAX = 65_536  # Of one record: an entry's number has 16 bits wherever it is packed.
+SHARED = tuple(field.name for field in named("shared"))
+PLAIN = tuple(field.name for field in columns(extra=False))
+EXTRAS = frozenset(field.name for field in row_fields().values() if field.extra)
+_shared_of, _plain_of = itemgetter(*SHARED), itemgetter(*PLAIN)
 
 
 class EntryKind(IntEnum):
@@ -46,22 +53,46 @@ class Failure:
 class Entry(NamedTuple):
     """One entry, checked, as ``encode_entries`` takes it.
 
+    Texts are str, numbers int, bool or float (None: none), arrays bytes, packed little-endian
+    (None: absent), ``rewards`` a mapping to float, ``attachments`` a mapping to bytes,
+    ``token_arrays`` a mapping to ``NamedArray``. A text that came from a record and is no UTF-8 is
+    bytes.
+
     Attributes:
-        fields: by name, those of ``rollstream.schemas.fields``: all that are not extras, and the
-            extras that it has. Texts are str, numbers int, bool or float (None: none), arrays
-            bytes, packed little-endian (None: absent), ``rewards`` a mapping to float,
-            ``attachments`` a mapping to bytes, ``token_arrays`` a mapping to ``NamedArray``. A
-            text that came from a record and is no UTF-8 is bytes.
+        shared: of the fields ``SHARED``, in their order.
+        plain: of the fields ``PLAIN``, in their order.
+        extras: by name, those that it has.
         kind: of ``EntryKind``, or the number that a record had in its place.
         failure: of a ``FAILED`` one.
     """
 
-    fields: Mapping[str, Any]
+    shared: tuple[Any, ...]
+    plain: tuple[Any, ...]
+    extras: Mapping[str, Any]
     kind: int = EntryKind.SEGMENT
     failure: Failure | None = None
+
+    @classmethod
+    def of(
+        cls,
+        fields: Mapping[str, Any],
+        kind: int = EntryKind.SEGMENT,
+        failure: Failure | None = None,
+    ) -> Self:
+        """The entry of these ``fields``."""
+        extras = {name: fields[name] for name in fields.keys() & EXTRAS}
+        return cls(_shared_of(fields), _plain_of(fields), extras, kind, failure)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """By name, those of ``rollstream.schemas.fields``: all that are not extras, and the extras
+        that it has."""
+        named = (*zip(SHARED, self.shared, strict=True), *zip(PLAIN, self.plain, strict=True))
+        return {**dict(named), **self.extras}
 
     @property
     def key(self) -> str:
         """What decides on its partition, by murmur2 of its UTF-8."""
-        key: str = self.fields["group_uid"] or self.fields["example_id"]
+        fields = self.fields
+        key: str = fields["group_uid"] or fields["example_id"]
         return key

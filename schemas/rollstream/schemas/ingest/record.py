@@ -57,26 +57,23 @@ class IngestRecord(Frame):
 
         What breaks a rule is as it is in the record: a dead letter holds it.
         """
-        fields = {
-            field.name: self._value(field, index)
-            for field in (*named("shared"), *columns(extra=False))
-        }
+        found: dict[str, Any] = {}
         if self.header["extras"] is not None:
-            arrays = {
+            found = {field.name: self._value(field, index) for field in columns(extra=True)}
+            found["rewards"] = self.components()[index]
+            found["attachments"] = self.attachments().get(index)
+            found["token_arrays"] = {
                 name: NamedArray(*run.signature, data)
                 for name, run in self.token_arrays.items()
                 if (data := self._bytes_of_one(run, index)) is not None
             }
-            extras = {
-                "rewards": self.components()[index] or None,
-                "attachments": self.attachments().get(index),
-                "token_arrays": arrays or None,
-            }
-            for field in columns(extra=True):
-                value = self._value(field, index)
-                extras[field.name] = None if value == field.default else value
-            fields |= {name: value for name, value in extras.items() if value is not None}
-        return Entry(fields, self.kinds[index], self.failures.get(index))
+        return Entry(
+            tuple(self._value(field, index) for field in named("shared")),
+            tuple(self._value(field, index) for field in columns(extra=False)),
+            {name: value for name, value in found.items() if value not in (None, "", {})},
+            self.kinds[index],
+            self.failures.get(index),
+        )
 
     def part(self, indexes: Sequence[int]) -> bytes:
         """The bytes of a record that has these entries alone."""
