@@ -198,7 +198,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         self, outgoing: Outgoing, *, raise_earlier: bool = True, of_a_block: bool = True
     ) -> None:
         sender = self._sender
-        deadline = Deadline(self._timeout_s, self._clock)
+        deadline = None
         while True:
             with self._lock:
                 self._refuse()
@@ -211,6 +211,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
                         self._idle = False
                         self._thread.wake()
                     return
+                deadline = deadline or Deadline(self._timeout_s, self._clock)
                 if deadline.passed():
                     raise self._full()
                 sender.send_all()

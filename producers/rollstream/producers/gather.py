@@ -6,8 +6,8 @@ again in parts; what comes meanwhile is gathered behind it.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from rollstream.producers.outbox import Address, Outgoing
 from rollstream.schemas.rules import TOKEN_ARRAYS_MAX
@@ -19,20 +19,22 @@ RECORD_BYTES = 1_000_000
 # Of all that is gathered or on its way, in one producer; beyond it callers wait for room.
 HELD_BYTES_MAX = 32 * 1024 * 1024
 _ENTRY_BYTES = 1_024  # What Python's objects take for an entry besides its arrays, about.
+_size = attrgetter("size")
 
 
 class _Buffer:
     """One partition."""
 
-    __slots__ = ("due", "in_parts", "on_its_way", "part_bytes", "size", "waiting")
+    __slots__ = ("due", "in_parts", "named", "on_its_way", "part_bytes", "size", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[Outgoing] = deque()
+        self.waiting: list[Outgoing] = []
         self.size = 0  # Of what is waiting.
         self.due = 0  # How many of these wait for no others.
         self.on_its_way = False
         self.in_parts = 0  # How many of these, the first ones, the broker refused in one record.
         self.part_bytes = 0  # Of a record with any of them.
+        self.named = False  # Whether an entry ever had extras: named arrays may be among them.
 
     @property
     def full(self) -> bool:
@@ -40,26 +42,34 @@ class _Buffer:
 
     def next_record(self) -> list[Outgoing]:
         """As many as one record can hold, in size and by the dtypes of named arrays."""
-        record: list[Outgoing] = []
+        waiting = self.waiting
+        count = len(waiting)
+        if self.named or self.in_parts or self.size > RECORD_BYTES or count > RECORD_ENTRIES_MAX:
+            count = self._fitting()
+        record, self.waiting = waiting[:count], waiting[count:]
+        self.size -= _size_of(record)
+        self.due = max(0, self.due - count)
+        self.in_parts = max(0, self.in_parts - count)
+        return record
+
+    def _fitting(self) -> int:
         size = 0
         size_max = self.part_bytes if self.in_parts else RECORD_BYTES
         signatures: dict[str, tuple[str, tuple[int, ...]]] = {}
-        for outgoing in self.waiting:
-            entry = outgoing.entry
-            assert entry is not None, "it was sent before"
-            named = entry.extras.get("token_arrays", {})
+        for count, outgoing in enumerate(self.waiting):
+            assert outgoing.entry is not None, "it was sent before"
+            named = outgoing.entry.extras.get("token_arrays", {})
             size += outgoing.size
-            if record and (
+            if count and (
                 size > size_max
-                or len(record) == RECORD_ENTRIES_MAX
+                or count == RECORD_ENTRIES_MAX
                 or len(signatures.keys() | named.keys()) > TOKEN_ARRAYS_MAX
                 or any(signatures.get(name, a[:2]) != a[:2] for name, a in named.items())
             ):
-                break
+                return count
             for name, array in named.items():
                 signatures[name] = array[:2]
-            record.append(outgoing)
-        return record
+        return len(self.waiting)
 
 
 class Gatherer:
@@ -96,9 +106,12 @@ class Gatherer:
         if buffer is None:
             buffer = self._buffers[outgoing.address] = _Buffer()
         buffer.waiting.append(outgoing)
-        buffer.size += outgoing.size
+        size = outgoing.size
+        buffer.size += size
         self.entries += 1
-        self.held_bytes += outgoing.size + _ENTRY_BYTES
+        self.held_bytes += size + _ENTRY_BYTES
+        if outgoing.entry is not None and outgoing.entry.extras:
+            buffer.named = True
         return buffer.full
 
     def end_linger(self, address: Address | None = None) -> list[Address]:
@@ -119,11 +132,6 @@ class Gatherer:
         if buffer.on_its_way or not (buffer.due or buffer.full):
             return []
         record = buffer.next_record()
-        for outgoing in record:
-            buffer.waiting.popleft()
-            buffer.size -= outgoing.size
-        buffer.due = max(0, buffer.due - len(record))
-        buffer.in_parts = max(0, buffer.in_parts - len(record))
         buffer.on_its_way = bool(record)
         return record
 
@@ -139,11 +147,11 @@ class Gatherer:
         """
         buffer = self._buffers[record[0].address]
         buffer.on_its_way = False
-        size = sum(one.size for one in record)
+        size = _size_of(record)
         if too_large:
             buffer.in_parts += len(record)
             buffer.part_bytes = size // 2
-        buffer.waiting.extendleft(reversed(record))
+        buffer.waiting[:0] = record
         buffer.size += size
         buffer.due += len(record)
 
@@ -172,4 +180,8 @@ class Gatherer:
 
     def _release(self, outgoing: Sequence[Outgoing]) -> None:
         self.entries -= len(outgoing)
-        self.held_bytes -= sum(one.size for one in outgoing) + _ENTRY_BYTES * len(outgoing)
+        self.held_bytes -= _size_of(outgoing) + _ENTRY_BYTES * len(outgoing)
+
+
+def _size_of(outgoing: Iterable[Outgoing]) -> int:
+    return sum(map(_size, outgoing))

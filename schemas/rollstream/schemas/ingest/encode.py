@@ -8,11 +8,12 @@ from math import nan
 from typing import Any
 
 from rollstream.schemas.fields import RowField, columns
-from rollstream.schemas.ingest.entry import ENTRIES_MAX, SHARED, Entry, Failure, NamedArray
+from rollstream.schemas.ingest.entry import ENTRIES_MAX, Entry, Failure, NamedArray
 from rollstream.schemas.ingest.wire import ALL, COUNTS, NONE, SOME, packed, write_record
 
 # Named, as fastavro takes a union's branch: it would take none that a broken entry's numbers do not fit.
 _EXTRAS = "rollstream.rollouts.v1.Extras"
+_NOT_ASCII = "…"
 
 _Rows = Sequence[Mapping[str, Any]]
 
@@ -54,7 +55,7 @@ def _shared(rows: Sequence[tuple[Any, ...]]) -> Mapping[str, Any]:
     """The distinct combinations in the order of their first use, and the index of each row's."""
     found = {values: index for index, values in enumerate(dict.fromkeys(rows))}
     return {
-        "shared": [dict(zip(SHARED, values, strict=True)) for values in found],
+        "shared": found,
         "shared_indexes": packed(COUNTS, map(found.__getitem__, rows)) if len(found) > 1 else b"",
     }
 
@@ -74,12 +75,13 @@ def _column(field: RowField, values: Sequence[Any], payload: list[bytes]) -> byt
 
 def _texts(values: Sequence[Any], payload: list[bytes]) -> Iterable[int]:
     """Adds the UTF-8 of the texts to ``payload``; how many bytes each has."""
-    if bytes not in map(type, values):
+    try:
         joined = "".join(values)
-        if joined.isascii():  # As many bytes as characters.
-            payload.append(joined.encode())
-            return map(len, values)
-    # Bytes came from a record and are no UTF-8.
+    except TypeError:  # Bytes came from a record and are no UTF-8.
+        joined = _NOT_ASCII
+    if joined.isascii():  # As many bytes as characters.
+        payload.append(joined.encode())
+        return map(len, values)
     raws = [value if isinstance(value, bytes) else value.encode() for value in values]
     payload += raws
     return map(len, raws)
