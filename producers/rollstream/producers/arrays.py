@@ -22,15 +22,18 @@ _I8 = np.dtype("<i8")
 _F4 = np.dtype("<f4")
 _B1 = np.dtype("|b1")
 _INTEGERS = "iu"
+_vdot = np.vdot
 _NUMBERS = "fiu"
 
 
 def packed_tokens(name: str, values: Any) -> bytes:
     """int32 [n], none negative."""
-    array = _one_dimensional(name, values)
+    array = values
+    if array.__class__ is not np.ndarray or array.ndim != 1:
+        array = _one_dimensional(name, values)
     if array.dtype is not _I4:
         array = _narrowed(name, array)
-    packed = array.tobytes()
+    packed: bytes = array.tobytes()
     # The fourth byte of each has the sign, as the one bit that ASCII leaves out.
     if not packed[3::4].isascii():
         _refuse_negative(name, array)
@@ -56,24 +59,22 @@ def packed_floats(name: str, values: Any) -> bytes | None:
     """float32 [n], all finite; None for None."""
     if values is None:
         return None
-    given = array = _one_dimensional(name, values)
+    given = array = values
+    if array.__class__ is not np.ndarray or array.ndim != 1:
+        given = array = _one_dimensional(name, values)
     if array.dtype is not _F4:
         if array.dtype.kind not in _NUMBERS and array.dtype.name != "bfloat16" and array.size:
             _require_kind(name, array, _NUMBERS, "numbers")
         with np.errstate(over="ignore"):  # What overflows is refused below, with its value.
             array = array.astype(_F4)
-    if not isfinite(_sum_of_squares(array)):
+    # One pass in BLAS: a NaN or an infinity anywhere makes it NaN or infinite. Unlike ``dot``,
+    # ``vdot`` does not warn of it, so that no state of NumPy has to be set and reset.
+    if not isfinite(_vdot(array, array)):
         bad = ~np.isfinite(array)
         if bad.any():
             _refuse(name, given, bad, "every value must be finite in float32")
-    return array.tobytes()
-
-
-def _sum_of_squares(array: NDArray[Any]) -> float:
-    """One pass in BLAS; a NaN or an infinity anywhere makes it NaN or infinite. Unlike ``dot``,
-    ``vdot`` does not warn of it, so that no state of NumPy has to be set and reset."""
-    squares: float = np.vdot(array, array)
-    return squares
+    packed: bytes = array.tobytes()
+    return packed
 
 
 def packed_mask(name: str, values: Any) -> bytes | None:
@@ -134,7 +135,7 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
 
 
 def _one_dimensional(name: str, values: Any) -> NDArray[Any]:
-    array = values if values.__class__ is np.ndarray else as_array(name, values)
+    array = as_array(name, values)
     if array.ndim == 0:
         raise InvalidRollout(f"{name} is {values!r:.60}; give a sequence, one value a token")
     if array.ndim != 1:

@@ -4,7 +4,7 @@ time."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from rollstream.producers.errors import RolloutTooLarge
 from rollstream.producers.gather import Gatherer
@@ -21,6 +21,8 @@ from rollstream.streams.errors import (
     UnknownTopic,
 )
 from rollstream.streams.partitioning import partition_of
+
+_KEYS_KEPT = 4_096
 
 Settle = Callable[[Sequence[Outgoing], RollstreamError | None], None]
 
@@ -44,6 +46,7 @@ class Sender:
         self.gatherer = Gatherer()
         self._ready: set[Address] = set()  # Partitions that a record may be sent to now.
         self._mismatches: dict[str, str] = {}
+        self._places: dict[str, Callable[[str], Address]] = {}  # Of each key, by topic.
         self.partitions: dict[str, int] = {}
         self.full_cause: BufferFull | None = None
 
@@ -93,12 +96,17 @@ class Sender:
             UnknownTopic, NotAuthorised, BrokerUnavailable: the broker's answer, or none in time.
         """
         try:
-            self.partitions[topic] = self._writer.partitions(topic, timeout_s)
+            count = self._writer.partitions(topic, timeout_s)
         except UnknownTopic as error:
             raise UnknownTopic(
                 f"topic {topic} does not exist on {self._outbox.broker}; "
                 "`rollstream topics create` makes the topics of the configured environments"
             ) from error
+        self.partitions[topic] = count
+        # A group's entries come close together.
+        self._places[topic] = lru_cache(_KEYS_KEPT)(
+            lambda key: (topic, partition_of(key.encode(), count))
+        )
 
     def changed_partitions(self, topic: str, timeout_s: float) -> int | None:
         """Asks again, on any thread: the number of partitions where it is another, else None."""
@@ -127,7 +135,7 @@ class Sender:
     def _address(self, topic: str, key: str) -> Address:
         if topic in self._mismatches:
             raise TopicMismatch(self._mismatches[topic])
-        return topic, partition_of(key.encode(), self.partitions[topic])
+        return self._places[topic](key)
 
     def _send(self, address: Address) -> None:
         """Sends the next record of a partition, if one is to be sent now."""

@@ -88,8 +88,9 @@ class Turns:
         self._ended = True
         held = self._held
         if held is not None and error is None:
-            last = Entry.of({**held.entry.fields, "is_last_segment": True})
-            yield self._outbox.rollout(held._replace(entry=last))
+            environment, entry, size = held
+            last = Entry.of({**entry.fields, "is_last_segment": True})
+            yield self._outbox.rollout((environment, last, size))
             if self._membership is not None:
                 self._membership.end(self.rollout_uid)
             return
@@ -105,7 +106,7 @@ class Turns:
         """The fields that tie a segment to the one before it."""
         if before is None:
             return {"segment_idx": 0}
-        fields = before.entry.fields
+        fields = before[1].fields
         hashed = prefix_hash(
             fields.get("prefix_hash", ""), fields["prompt_tokens"], fields["output_tokens"]
         )

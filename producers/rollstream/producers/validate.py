@@ -26,6 +26,8 @@ _COMBINATIONS_KEPT = 1_024
 _NAMES_BYTES = 128  # Of an entry's names and numbers, about.
 _NUMBER_BYTES = 32  # Of a named number, about.
 
+Segment = tuple[str, Entry, int]
+
 
 class GroupAddress(NamedTuple):
     """Which group a rollout belongs to."""
@@ -72,26 +74,15 @@ def failed_members(reason: str, count: int) -> tuple[str, int]:
         raise _invalid(broken) from None
 
 
-class Segment(NamedTuple):
-    """One segment, checked and copied.
-
-    Attributes:
-        size: about how many bytes of a record it takes; fewer only where a name is long, and each
-            such name has a bound.
-    """
-
-    environment: str
-    entry: Entry
-    size: int
-
-
 def segment(
     given: Mapping[str, Any],
     stamped: Mapping[str, Any],
     created_ts: int,
     new_uid: Callable[[], str],
 ) -> Segment:
-    """The segment of a caller's arguments; what they usually are costs few calls.
+    """The segment of a caller's arguments, checked and copied: its environment, the entry, and
+    about how many bytes of a record it takes (fewer only where a name is long, and each such name
+    has a bound). What arguments usually are costs few calls.
 
     Args:
         given: the caller's arguments (``RolloutArguments``).
@@ -144,7 +135,7 @@ def segment(
         *(whole["segment_idx"], whole["is_last_segment"], created_ts),
         *(len(prompt) >> 2, count, reward, prompt, output, logprobs, whole["loss_mask"]),
     )
-    return Segment(whole["environment"], Entry(combination, plain, extras), size)
+    return whole["environment"], Entry(combination, plain, extras), size
 
 
 def _all_sound(names: Sequence[Any]) -> bool:
@@ -399,7 +390,7 @@ _ARRAYS = {**dict.fromkeys(REQUIRED_ARRAYS, np.empty(0, np.int32)), "metadata": 
 UNSTAMPED: Mapping[str, Any] = {**DEFAULTS, **_ARRAYS}
 _USUAL = {*SHARED, *_NAMES, *REQUIRED_ARRAYS, "logprobs", "reward"}
 _RARE = _ARGUMENTS - _USUAL
-assert PLAIN == (
+assert (
     *(*_NAMES, "metadata", "segment_idx", "is_last_segment", "created_ts", "prompt_count"),
     *("token_count", "reward", "prompt_tokens", "output_tokens", "logprobs", "loss_mask"),
-), "as segment() builds them"
+) == PLAIN, "as segment() builds them"

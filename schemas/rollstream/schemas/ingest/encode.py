@@ -11,7 +11,7 @@ from rollstream.schemas.fields import RowField, columns
 from rollstream.schemas.ingest.entry import ENTRIES_MAX, Entry, Failure, NamedArray
 from rollstream.schemas.ingest.wire import ALL, COUNTS, NONE, SOME, packed, write_record
 
-# Named, as fastavro takes a union's branch: it would take none that a broken entry's numbers do not fit.
+# A union's branch is named: fastavro would take none that a broken entry's numbers do not fit.
 _EXTRAS = "rollstream.rollouts.v1.Extras"
 _NOT_ASCII = "…"
 
