@@ -139,23 +139,21 @@ def _with_removed(
 def _writers(schema: WireSchema) -> Sequence[tuple[str, Callable[[Any], bytes]]]:
     """How each field but the last is written. What all records have is written here: fastavro looks
     at the type of each value, which takes as long as a publish."""
-    others: Mapping[str, Callable[[Any], bytes]] = {
-        "shared": _combinations,
-        "extras": partial(_written, fastavro.parse_schema(_type_of(schema, "extras"))),
-    }
-    fields = [(field["name"], field["type"]) for field in schema.parsed["fields"][:-1]]
-    return [(name, others.get(name) or _PLAIN[avro_type]) for name, avro_type in fields]
+    *fields, extras, _ = schema.fields
+    namespace = schema.source["namespace"]
+    alone = parse({"type": "record", "name": "Rare", "namespace": namespace, "fields": [extras]})
+    writers = [
+        (field["name"], _combinations if field["name"] == "shared" else _PLAIN[field["type"]])
+        for field in fields
+    ]
+    return [*writers, (extras["name"], partial(_written, alone, extras["name"]))]
 
 
-def _type_of(schema: WireSchema, name: str) -> Any:
-    return next(field["type"] for field in schema.parsed["fields"] if field["name"] == name)
-
-
-def _written(parsed: Any, value: Any) -> bytes:
+def _written(parsed: Any, name: str, value: Any) -> bytes:
     if value is None:
         return b"\0"  # The first branch of its union.
     stream = BytesIO()
-    fastavro.schemaless_writer(stream, parsed, value)
+    fastavro.schemaless_writer(stream, parsed, {name: value})
     return stream.getvalue()
 
 
