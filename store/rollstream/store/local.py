@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
 
@@ -42,58 +42,61 @@ class LocalBlobs:
         self.root = Path(os.path.abspath(root))
         self._entropy = entropy or SystemEntropy()
         self._lock = threading.Lock()
-        self._durable_folders: set[Path] = set()
-        with _as_store_errors(str(self.root)):
-            self._root_identity = _identity(self.root)
+        self._root = str(self.root)  # Paths are text: joining ``Path``s costs more than a write.
+        self._durable_folders: set[str] = set()
+        with _as_store_errors(self._root):
+            self._root_identity = _identity(self._root)
 
     def create(self, path: str, data: Bytes | Pieces) -> None:
         target = self._target(path)
-        with self._writing(path, target.parent), self._staged(data) as staged:
-            self._ensure_folder(target.parent)
+        folder = os.path.dirname(target)
+        with self._writing(path, folder), self._staged(data) as staged:
+            self._ensure_folder(folder)
             try:
                 os.link(staged, target)
             except FileExistsError:
                 # The process that linked it may have been killed before it synced the name.
-                _sync_folder(target.parent)
+                _sync_folder(folder)
                 raise BlobExists(f"{path} exists below {self.root}; it was left as it is") from None
-            _sync_folder(target.parent)
+            _sync_folder(folder)
 
     def replace(self, path: str, data: Bytes | Pieces) -> None:
         target = self._target(path)
-        with self._writing(path, target.parent), self._staged(data) as staged:
-            self._ensure_folder(target.parent)
-            staged.rename(target)
-            _sync_folder(target.parent)
+        folder = os.path.dirname(target)
+        with self._writing(path, folder), self._staged(data) as staged:
+            self._ensure_folder(folder)
+            os.rename(staged, target)
+            _sync_folder(folder)
 
     def read(self, path: str) -> bytes:
-        with _as_store_errors(path):
-            return self._target(path).read_bytes()
+        with _as_store_errors(path), open(self._target(path), "rb") as file:
+            return file.read()
 
     def info(self, path: str) -> BlobInfo | None:
         target = self._target(path)
         with _as_store_errors(path):
-            return BlobInfo(path, target.stat().st_size) if target.is_file() else None
+            return BlobInfo(path, os.stat(target).st_size) if os.path.isfile(target) else None
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         """A blob that is deleted meanwhile may be left out."""
         folder, _, beginning = prefix.rpartition("/")
-        start = self._target(folder) if folder else self.root
+        start = self._target(folder) if folder else self._root
         with _as_store_errors(prefix):
             found = list(_walk(start, f"{folder}/" if folder else "", beginning))
         return iter(sorted(found))
 
     def delete(self, path: str) -> None:
         with _as_store_errors(path):
-            self._target(path).unlink(missing_ok=True)
+            _unlink(self._target(path))
 
     def local_path(self, path: str) -> Path | None:
-        return self._target(path)
+        return Path(self._target(path))
 
-    def _target(self, path: str) -> Path:
-        return self.root.joinpath(*names_of(path))
+    def _target(self, path: str) -> str:
+        return os.path.join(self._root, *names_of(path))
 
     @contextmanager
-    def _writing(self, path: str, folder: Path) -> Iterator[None]:
+    def _writing(self, path: str, folder: str) -> Iterator[None]:
         """Turns FileNotFoundError during a write into StoreError and forgets that the folders are
         durable, so that the next attempt makes them again."""
         with _as_store_errors(path):
@@ -110,9 +113,9 @@ class LocalBlobs:
                 ) from error
 
     @contextmanager
-    def _staged(self, data: Bytes | Pieces) -> Iterator[Path]:
+    def _staged(self, data: Bytes | Pieces) -> Iterator[str]:
         """Yields a synced file under ``.staging`` with these bytes, which is removed in the end."""
-        staged = self.root / STAGING / self._entropy.token()
+        staged = os.path.join(self._root, STAGING, self._entropy.token())
         try:
             with self._opened(staged) as file:
                 self._compare_root()
@@ -121,15 +124,15 @@ class LocalBlobs:
                 os.fsync(file.fileno())
             yield staged
         finally:
-            staged.unlink(missing_ok=True)
+            _unlink(staged)
 
-    def _opened(self, staged: Path) -> BufferedWriter:
+    def _opened(self, staged: str) -> BufferedWriter:
         try:
-            return staged.open("xb")
+            return open(staged, "xb")
         except FileNotFoundError:
             self._compare_root()
-            staged.parent.mkdir(exist_ok=True)
-            return staged.open("xb")
+            Path(staged).parent.mkdir(exist_ok=True)
+            return open(staged, "xb")
 
     def _make_first_root(self) -> None:
         """Makes the root of a new store; never one that existed when this object was made."""
@@ -138,21 +141,24 @@ class LocalBlobs:
         with self._lock:
             if self._root_identity is None:
                 self.root.mkdir(parents=True, exist_ok=True)
-                self._root_identity = _identity(self.root)
+                self._root_identity = _identity(self._root)
 
     def _compare_root(self) -> None:
-        if _identity(self.root) != self._root_identity:
+        if _identity(self._root) != self._root_identity:
             raise StoreError(
                 f"{self.root} is not the folder that it was (was a mount lost?); nothing is "
                 "written until it is back. If it is meant to be another one, restart this process"
             )
 
-    def _up_to_root(self, folder: Path) -> tuple[Path, ...]:
+    def _up_to_root(self, folder: str) -> list[str]:
         """The folder and its parents below the root."""
-        names = folder.relative_to(self.root).parts
-        return tuple(self.root.joinpath(*names[:depth]) for depth in range(len(names), 0, -1))
+        found = []
+        while folder != self._root:
+            found.append(folder)
+            folder = os.path.dirname(folder)
+        return found
 
-    def _ensure_folder(self, folder: Path) -> None:
+    def _ensure_folder(self, folder: str) -> None:
         """Makes the folder and syncs its name and those of its parents, up to the root's own.
 
         Parents that exist are synced too, once: the process that made them may have been killed
@@ -164,39 +170,45 @@ class LocalBlobs:
         self._compare_root()
         self._make_folders(folder)
         synced = []
-        for made in (*self._up_to_root(folder), self.root):
-            _sync_folder(made.parent)
+        for made in (*self._up_to_root(folder), self._root):
+            parent = os.path.dirname(made)
+            _sync_folder(parent)
             synced.append(made)
             with self._lock:
-                if made.parent in self._durable_folders:
+                if parent in self._durable_folders:
                     break
         with self._lock:
             if len(self._durable_folders) >= DURABLE_FOLDERS_MAX:
                 self._durable_folders.clear()
             self._durable_folders.update(synced)
 
-    def _make_folders(self, folder: Path) -> None:
+    def _make_folders(self, folder: str) -> None:
         # Not with parents=True, which would make a lost root again. The name of a folder that is
         # made here is not synced yet, whatever this object remembers of an earlier one.
         with self._lock:
             for missing in reversed(self._up_to_root(folder)):
                 try:
-                    missing.mkdir()
+                    os.mkdir(missing)
                 except FileExistsError:
                     continue
                 self._durable_folders.discard(missing)
 
 
-def _identity(folder: Path) -> tuple[int, int] | None:
+def _identity(folder: str) -> tuple[int, int] | None:
     """The folder's device and inode; None where there is none."""
     try:
-        found = folder.stat()
+        found = os.stat(folder)
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
 
 
-def _walk(folder: Path, at: str, beginning: str) -> Iterator[BlobInfo]:
+def _unlink(file: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(file)
+
+
+def _walk(folder: str, at: str, beginning: str) -> Iterator[BlobInfo]:
     try:
         entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -205,7 +217,7 @@ def _walk(folder: Path, at: str, beginning: str) -> Iterator[BlobInfo]:
         if entry.name.startswith(".") or not entry.name.startswith(beginning):
             continue
         if entry.is_dir():
-            yield from _walk(Path(entry.path), f"{at}{entry.name}/", "")
+            yield from _walk(entry.path, f"{at}{entry.name}/", "")
             continue
         try:
             yield BlobInfo(f"{at}{entry.name}", entry.stat().st_size)
@@ -213,7 +225,7 @@ def _walk(folder: Path, at: str, beginning: str) -> Iterator[BlobInfo]:
             continue
 
 
-def _sync_folder(folder: Path) -> None:
+def _sync_folder(folder: str) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
