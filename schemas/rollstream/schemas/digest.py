@@ -21,10 +21,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from rollstream.schemas.columns import Columns, Ragged
+from rollstream.schemas.columns import Columns, Ragged, offsets_of
 from rollstream.schemas.fields import RowField, removed_fields, scalar_fields
 
 _ABSENT = -1
+_Pieces = Sequence[bytes | memoryview]
 _to_json = json.JSONEncoder(sort_keys=True).encode
 
 
@@ -42,12 +43,12 @@ def row_digests(columns: Columns, row_starts: Sequence[int]) -> list[bytes]:
     in_run = np.logical_or.reduceat(has, bounds[:-1], axis=1).T
 
     @cache  # Most runs have the same fields.
-    def with_fields(which: bytes) -> tuple[bytes, memoryview, Sequence[_Part]]:
+    def with_fields(which: bytes) -> tuple[bytes, memoryview, Sequence[_Pieces]]:
         used = np.frombuffer(which, np.bool_)
         some = list(compress(parts, used.tolist()))
         names = b"".join([part.name for part in some])
         by_row = np.ascontiguousarray(numbers[used].T).reshape(-1).view(np.uint8).data
-        return names, by_row, [part for part in some if part.ends]
+        return names, by_row, [part.pieces for part in some if part.pieces]
 
     digests = []
     for run, (start, stop) in enumerate(pairwise(bounds.tolist())):
@@ -55,8 +56,8 @@ def row_digests(columns: Columns, row_starts: Sequence[int]) -> list[bytes]:
         width = len(by_row) // columns.rows
         state = xxhash.xxh3_128(names + (stop - start).to_bytes(8, "little"))
         state.update(by_row[width * start : width * stop])
-        for part in flows:
-            state.update(part.raw[part.ends[run] : part.ends[run + 1]])
+        for pieces in flows:
+            state.update(pieces[run])
         digests.append(state.digest())
     return digests
 
@@ -79,15 +80,13 @@ class _Part(NamedTuple):
         has: bool [rows], whether the row has another value than the default.
         numbers: int64 [rows]: the value of a number, else the length of the row's bytes or array,
             or -1 where the row has no such array.
-        raw: of what has a varying length, its bytes, row after row.
-        ends: 0, then where those of each run end; empty for a number.
+        pieces: of what has a varying length, the bytes of each run; empty for a number.
     """
 
     name: bytes
     has: NDArray[np.bool_]
     numbers: NDArray[np.int64]
-    raw: bytes | memoryview = b""
-    ends: Sequence[int] = ()
+    pieces: _Pieces = ()
 
 
 def _parts(columns: Columns, bounds: NDArray[np.int64]) -> Iterator[_Part]:
@@ -133,8 +132,7 @@ def _texts(name: str, values: Sequence[str], default: str, bounds: NDArray[np.in
     measured = values if joined.isascii() else [text.encode() for text in values]
     sizes = np.fromiter(map(len, measured), np.int64, len(values))
     has = np.array([value != default for value in values]) if default else sizes > 0
-    ends = np.concatenate(((0,), np.cumsum(sizes)))[bounds]
-    return _Part(_framed(name), has, sizes, joined.encode(), ends.tolist())
+    return _Part(_framed(name), has, sizes, _cut(joined.encode(), offsets_of(sizes)[bounds]))
 
 
 def _array(name: str, ragged: Ragged, bounds: NDArray[np.int64]) -> _Part:
@@ -143,5 +141,9 @@ def _array(name: str, ragged: Ragged, bounds: NDArray[np.int64]) -> _Part:
     values = np.ascontiguousarray(ragged.values)
     width = values.itemsize * prod(values.shape[1:])
     raw = values.reshape(-1).view(np.uint8).data
-    ends = (ragged.offsets[bounds] * width).tolist()
-    return _Part(_framed(name), has, np.where(has, lengths, _ABSENT), raw, ends)
+    pieces = _cut(raw, ragged.offsets[bounds] * width)
+    return _Part(_framed(name), has, np.where(has, lengths, _ABSENT), pieces)
+
+
+def _cut(raw: bytes | memoryview, ends: NDArray[np.int64]) -> _Pieces:
+    return [raw[start:stop] for start, stop in pairwise(ends.tolist())]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 MIXED_POLICY = "mixed"
+_LENGTHS_KEPT = 1_024
 
 
 SegmentId = str | tuple[str, int]
@@ -46,9 +49,14 @@ class GroupKey(NamedTuple):
 
 def group_id(key: GroupKey, uids: Iterable[str]) -> str:
     """Deterministic: a function of the key and the sorted member uids; 32 hexadecimal digits."""
-    parts = [part.encode() for part in (*map(str, key), *sorted(uids))]
-    framed = [len(part).to_bytes(4, "little") + part for part in parts]
-    return hashlib.blake2b(b"".join(framed), digest_size=16).hexdigest()
+    parts = list(map(str.encode, (*map(str, key), *sorted(uids))))
+    framed = b"".join(chain.from_iterable(zip(map(_length, map(len, parts)), parts, strict=True)))
+    return hashlib.blake2b(framed, digest_size=16).hexdigest()
+
+
+@lru_cache(_LENGTHS_KEPT)
+def _length(size: int) -> bytes:
+    return size.to_bytes(4, "little")
 
 
 def prefix_hash(

@@ -28,17 +28,19 @@ class HeldRecord:
         offset: in the log.
         left: how many entries are pending, or still to be looked at.
         left_size: their bytes.
+        sizes: bytes of each entry of the record.
         indexes: where each entry stands in the record; None where that is its number.
         released: by index in the record, 1 where the entry is not left.
     """
 
-    __slots__ = ("indexes", "left", "left_size", "offset", "record", "released")
+    __slots__ = ("indexes", "left", "left_size", "offset", "record", "released", "sizes")
 
     def __init__(self, record: IngestRecord, offset: int) -> None:
         self.record = record
         self.offset = offset
         self.left = record.count
         self.left_size = record.size
+        self.sizes = record.sizes()
         self.released = bytearray(record.count)
         self.indexes: dict[int, int] | None = None
 
@@ -53,6 +55,7 @@ class HeldRecord:
         assert len(kept) == self.left > 0, (len(kept), self.left)
         self.record = decode_record(self.record.part(kept))
         self.left_size = self.record.size
+        self.sizes = self.record.sizes()
         self.indexes = {entries[index]: number for number, index in enumerate(kept)}
         self.released = bytearray(self.left)
 
@@ -96,7 +99,7 @@ class HeldRecords:
             index = entry if held.indexes is None else held.indexes[entry]
             assert not held.released[index], f"{entry} of offset {held.offset} is released twice"
             held.released[index] = 1
-            of_row = record.sizes()[index]
+            of_row = held.sizes[index]
             taken.append((record, index, held.offset, entry))
             size += of_row
             held.left -= 1

@@ -28,7 +28,7 @@ _SHARED_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(_SHARED_NAMES, rules.check_name),
     "policy_version": rules.check_version,
 }
-_INFINITE = (pack("<d", float("inf")), pack("<d", float("-inf")))
+_INFINITY, _MINUS_INFINITY = pack("<d", float("inf")), pack("<d", float("-inf"))
 
 
 def broken_entries(record: Frame) -> Mapping[int, BrokenRule]:
@@ -37,9 +37,9 @@ def broken_entries(record: Frame) -> Mapping[int, BrokenRule]:
     Each column is looked at as a whole, and by entries only where something is wrong with it.
     """
     found: dict[int, BrokenRule] = {}
-    checks = (_kinds, _texts, _shared, _numbers, _loss_mask)
-    for index, broken in chain.from_iterable(check(record) for check in checks):
-        found.setdefault(index, broken)
+    for check in (_kinds, _texts, _shared, _numbers, _loss_mask):
+        for index, broken in check(record):
+            found.setdefault(index, broken)
     return found
 
 
@@ -70,8 +70,8 @@ def _texts(record: Frame) -> _Found:
     for name, index in record.no_utf8:
         yield index, BrokenRule(name, "is no UTF-8", "encode it so")
     for name in _OWN_NAMES:
-        values = record.values(name)
-        if max(map(len, values)) > rules.NAME_CHARS_MAX:
+        values = record.texts.get(name, ())
+        if values and max(map(len, values)) > rules.NAME_CHARS_MAX:
             yield from _each(values, rules.check_name, name)
     uids = record.values("rollout_uid")
     if not all(uids):
@@ -106,10 +106,12 @@ def _numbers(record: Frame) -> _Found:
             values, bounds = record.values(name), rules.BOUNDS[name]
             if min(values) not in bounds or max(values) not in bounds:
                 yield from _each(values, rules.check_number, name)
-    for name, wire in (("reward", record.header), ("actor_logprob_sum", record.header["extras"])):
-        if wire and any(infinite in wire[name] for infinite in _INFINITE):
-            finite = (0.0 if value is None else value for value in record.values(name))
-            yield from _each(finite, rules.check_finite, name)
+    for field in named("number"):
+        if field.default is None:
+            raw = record.raw(field)
+            if raw and (_INFINITY in raw or _MINUS_INFINITY in raw):
+                finite = (0.0 if value is None else value for value in record.values(field.name))
+                yield from _each(finite, rules.check_finite, field.name)
 
 
 def _loss_mask(record: Frame) -> _Found:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import accumulate, pairwise
 from math import isnan, prod
 from operator import mul, sub
@@ -95,7 +95,7 @@ class Frame:
         self.token_arrays: dict[str, ArrayRun] = {}
         counts = [self._counts(header, name) for name in ("prompt_count", "token_count")]
         self._listed: dict[str, list[Any]] = {"prompt_count": counts[0], "token_count": counts[1]}
-        prompt_ends, ends = ([0, *accumulate(of)] for of in counts)
+        prompt_ends, ends = [0, *accumulate(counts[0])], [0, *accumulate(counts[1])]
         self._at = 0
         self._lay_out(fields.plain, header, {"prompt_tokens": prompt_ends}, ends)
         extras = header["extras"]
@@ -166,14 +166,16 @@ class Frame:
     def _counts(self, wire: Mapping[str, Any], name: str) -> list[int]:
         """Lengths or indexes, one an entry."""
         raw = wire[name]
+        if not raw:
+            return [0] * self.count
         self._check_size(name, raw, 4)
-        return unpacked(COUNTS, raw) if raw else [0] * self.count
+        return unpacked(COUNTS, raw)
 
     def _take(self, name: str, size: int) -> int:
         """Where the next bytes of the payload begin."""
         start = self._at
-        self._at += size
-        if self._at > len(self.payload):
+        self._at = stop = start + size
+        if stop > len(self.payload):
             left = len(self.payload) - start
             raise _inconsistent(f"{name} has {size} bytes in the payload, and {left} are left")
         return start
@@ -189,11 +191,11 @@ class Frame:
             name = field.name
             found = wire[name]
             if field.column == "array":
-                if name in REQUIRED_ARRAYS and found != ALL:
+                if found != ALL and name in REQUIRED_ARRAYS:
                     raise _inconsistent(f"{name} is {found}; every entry has it, give {ALL}")
                 if found:
                     of = own_ends.get(name, ends)
-                    signature = ArraySignature(field.dtype, ())
+                    signature = _one_value(field.dtype)
                     self.arrays[name] = self._array(name, found, signature, field.width, of)
             elif found:
                 self._check_size(name, found, field.width)
@@ -203,8 +205,11 @@ class Frame:
     def _text(self, name: str, sizes: list[int]) -> list[str]:
         start = self._take(name, sum(sizes))
         raw = bytes(self.payload[start : self._at])
+        ascii_only = raw.isascii()
+        if ascii_only and len(sizes) == 1:
+            return [raw.decode()]
         bounds = pairwise(accumulate(sizes, initial=0))
-        if raw.isascii():
+        if ascii_only:
             whole = raw.decode()
             return [whole[start:stop] for start, stop in bounds]
         texts = []
@@ -265,6 +270,11 @@ class Frame:
                 raise _inconsistent("rewards: counts, indexes and values disagree")
             if total and max(unpacked(COUNTS, indexes)) >= names:
                 raise _inconsistent(f"rewards: indexes names others than the {names} names")
+
+
+@cache
+def _one_value(dtype: str) -> ArraySignature:
+    return ArraySignature(dtype, ())
 
 
 @lru_cache(_SIGNATURES_KEPT)

@@ -48,6 +48,8 @@ class _Gathering:
         self._at = self._starts + np.array(indexes, np.intp)
         self._places = self._at.tolist()
         self._payloads = [record.payload for record in records]
+        self._headers = [record.header for record in self._records]
+        self._extras = [header["extras"] for header in self._headers]
 
     def columns(self) -> Columns:
         """The rows."""
@@ -77,36 +79,40 @@ class _Gathering:
 
     def _shared(self) -> dict[str, Any]:
         """What several entries have in common."""
-        combinations: list[dict[str, Any]] = []
-        indexes: list[int] = []
-        once: list[tuple[str, str]] = []
-        for record in self._records:
-            first, shared = len(combinations), record.header["shared"]
-            combinations += shared
-            once += [(record.environment, record.worker_id)] * len(shared)
-            of = record.shared_indexes
-            indexes += [first + index for index in of] if first else of
+        shared: list[list[dict[str, Any]]] = [header["shared"] for header in self._headers]
+        counted = zip(accumulate(map(len, shared), initial=0), self._records, strict=False)
+        indexes = [first + index for first, record in counted for index in record.shared_indexes]
         used = self._of_rows(indexes)
-        columns = (*zip(*once, strict=True), *zip(*map(dict.values, combinations), strict=True))
+        columns: list[Sequence[Any]] = [
+            [header[field.name] for header in self._headers for _ in header["shared"]]
+            for field in named("once")
+        ]
+        columns += zip(*map(dict.values, chain.from_iterable(shared)), strict=True)
         found: dict[str, Any] = {}
         for field, values in zip(named("once", "shared"), columns, strict=True):
+            if values.count(values[0]) == len(values):
+                of_rows = [values[0]] * self._rows
+            else:
+                of_rows = list(map(values.__getitem__, used))
             # Of these rows alone: a number of a broken entry may be beyond its column's.
-            of_rows = list(map(values.__getitem__, used))
             found[field.name] = np.array(of_rows, field.dtype) if field.dtype else of_rows
         return found
 
+    def _lacks(self, field: RowField) -> bool:
+        """Whether it is among the extras, which no record has."""
+        return field.extra and not any(self._extras)
+
     def _texts(self, field: RowField) -> list[str]:
-        name = field.name
-        if not any(name in record.texts for record in self._records):
+        of = [] if self._lacks(field) else [r.texts.get(field.name) for r in self._records]
+        if not any(of):
             return [field.default] * self._rows
-        found: list[str] = []
-        for record in self._records:
-            found += record.texts.get(name) or [field.default] * record.count
-        return self._of_rows(found)
+        counted = zip(of, self._records, strict=True)
+        found = (texts or [field.default] * record.count for texts, record in counted)
+        return self._of_rows(list(chain.from_iterable(found)))
 
     def _numbers(self, field: RowField) -> NDArray[Any]:
         """Of all entries of these records."""
-        pieces = [record.raw(field) for record in self._records]
+        pieces = [] if self._lacks(field) else [record.raw(field) for record in self._records]
         default = nan if field.default is None else field.default
         if not any(pieces):
             return np.full(self._entries, default, field.dtype)
@@ -164,7 +170,7 @@ class _Gathering:
         return Ragged(values.reshape(int(offsets[-1]), *some.signature.shape), offsets, present)
 
     def _components(self) -> Components | None:
-        if not any(record.extra("rewards") for record in self._records):
+        if not any(extras and extras["rewards"] for extras in self._extras):
             return None
         every: Iterable[Any] = chain.from_iterable(map(IngestRecord.components, self._records))
         found = self._of_rows(list(every))
@@ -179,7 +185,7 @@ class _Gathering:
         )
 
     def _attachments(self) -> Sequence[Mapping[str, bytes]] | None:
-        if not any(record.extra("attachments") for record in self._records):
+        if not any(extras and extras["attachments"] for extras in self._extras):
             return None
         found: list[Mapping[str, bytes]] = []
         for record in self._records:

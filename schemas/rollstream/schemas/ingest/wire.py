@@ -39,7 +39,7 @@ def packed(dtype: str, values: Iterable[Any]) -> bytes:
 
 def unpacked(dtype: str, raw: bytes) -> list[Any]:
     """Numbers, of as many bytes as they have."""
-    return array(_CODES[dtype], raw).tolist()
+    return memoryview(raw).cast(_CODES[dtype]).tolist()
 
 
 def write_record(header: Mapping[str, Any], payload: Sequence[bytes]) -> bytes:
