@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
@@ -150,7 +150,7 @@ class LocalBlobs:
                 "written until it is back. If it is meant to be another one, restart this process"
             )
 
-    def _up_to_root(self, folder: str) -> list[str]:
+    def _up_to_root(self, folder: str) -> Sequence[str]:
         """The folder and its parents below the root."""
         found = []
         while folder != self._root:

@@ -165,13 +165,12 @@ def plain(values: NDArray[Any] | Sequence[str]) -> Bytes:
         packed = values.dtype == np.bool_
         return raw(np.packbits(values, bitorder="little") if packed else values)
     listed = list(values)
-    distinct: Collection[Any] = listed[:1]
-    if listed.count(*distinct) < len(listed):
-        distinct = dict.fromkeys(listed)  # Many are equal.
+    equal = not listed or listed.count(listed[0]) == len(listed)
+    distinct: Collection[Any] = listed[:1] if equal else dict.fromkeys(listed)  # Many are equal.
     texts = [value if isinstance(value, bytes) else value.encode() for value in distinct]
-    encoded = map(add, map(_length, map(len, texts)), texts)
-    if len(texts) == 1:
-        return next(encoded) * len(listed)
+    encoded: list[bytes] = list(map(add, map(_length, map(len, texts)), texts))
+    if equal:
+        return b"".join(encoded) * len(listed)
     return b"".join(map(dict(zip(distinct, encoded, strict=True)).__getitem__, listed))
 
 
