@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,21 @@ from rollstream.console.broker import EmbeddedKafka
 # No test asserts a time, and a busy machine is no failure.
 settings.register_profile("rollstream", deadline=None)
 settings.load_profile("rollstream")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_folder_for_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Processes of one run share a Ray, and no others: they find each other in this folder. Its
+    name is short, since Ray makes sockets in it."""
+    tmp_path_factory.getbasetemp()  # This stays where it is.
+    with tempfile.TemporaryDirectory(prefix="rs-", ignore_cleanup_errors=True) as folder:
+        before = os.environ.get("TMPDIR")
+        os.environ["TMPDIR"], tempfile.tempdir = folder, None
+        yield
+        tempfile.tempdir = None
+        del os.environ["TMPDIR"]
+        if before is not None:
+            os.environ["TMPDIR"] = before
 
 
 @pytest.fixture(scope="session")

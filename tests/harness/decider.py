@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.groups import GroupSpec, flush_of
+from harness.sampler_worlds import config_of
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.deciding.batches import BatchCommand, NextBatch
 from rollstream.sampler.deciding.command import Command, Now, R, ResultContext, read
@@ -24,6 +25,9 @@ LOGS = [
     PartitionAddress("math", 1, 0),
     PartitionAddress("math", 1, 1),
 ]
+
+
+CONFIG = config_of("file:///unused", "trainer-a")
 
 
 class Decider:
@@ -52,7 +56,9 @@ class Decider:
     def do(self, command: Command[R]) -> R:
         """Decides and returns the result; for batches see ``choose``."""
         self.decide(command)
-        return read(command.result(self.state, ResultContext(0, Payloads(MemoryBlobs(), 0), 0)))
+        return read(
+            command.result(self.state, ResultContext(0, CONFIG, Payloads(MemoryBlobs(), 0), 0))
+        )
 
     def choose(self, command: BatchCommand) -> ServedBatch | NotEnoughGroups:
         """Decides about a batch; where groups are missing, returns what a sampler would raise."""

@@ -19,8 +19,10 @@ import ray
 from numpy.typing import NDArray
 
 from rollstream.producers import RolloutProducer
+from rollstream.runtime.config.load import load_config
 from rollstream.sampler import Batch, SamplerClient
-from rollstream.sampler.serving.client import RAY_NAMESPACE
+from rollstream.sampler.serving.client import actor_name
+from rollstream.sampler.serving.loopback_ray import RAY_NAMESPACE
 
 TIMEOUT_S = 90.0
 GROUPS = 6
@@ -100,7 +102,8 @@ class Deployment:
     def close(self) -> None:
         """Ends the sampler's actor, which would outlive every client."""
         with contextlib.suppress(ValueError):  # It never was.
-            ray.kill(ray.get_actor(self.sampler, namespace=RAY_NAMESPACE))
+            actor = actor_name(self.sampler, load_config(self.config))
+            ray.kill(ray.get_actor(actor, namespace=RAY_NAMESPACE))
 
     def _command(self, *arguments: str) -> list[str]:
         entry = [sys.executable, "-m", "rollstream.console.entry"]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from rollstream.runtime.extras import how_to_install
 from rollstream.sampler.deciding.queries import BatchSummary, Progress, SamplerStats
 from rollstream.sampler.errors import (
+    ConfigurationDiffers,
     InvalidRequest,
     MissingExtra,
     NotEnoughGroups,
@@ -47,6 +48,7 @@ __all__ = [
     "AsyncSamplerClient",
     "Batch",
     "BatchSummary",
+    "ConfigurationDiffers",
     "Fenced",
     "InvalidRequest",
     "MissingExtra",

@@ -74,5 +74,25 @@ class RowsOutOfReach(SamplerError):
     """The batch has left the process that could read its rows."""
 
 
+class ConfigurationDiffers(SamplerError, ValueError):
+    """The sampler's actor runs with another configuration.
+
+    Attributes:
+        key: the first key that differs, as ``samplers.trainer-a.seed``.
+        running: its value there.
+        given: its value here.
+    """
+
+    def __init__(self, message: str, *, key: str, running: object, given: object) -> None:
+        super().__init__(message)
+        self.key = key
+        self.running = running
+        self.given = given
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """It crosses from the actor to the trainer, and pickle by itself passes no keywords."""
+        return partial(type(self), **vars(self)), (str(self),)
+
+
 class UnknownSampler(SamplerError, LookupError):
     """The configuration has no section for that sampler."""

@@ -170,19 +170,11 @@ except SamplerUnavailable as error:
 """
 
 
-def attached_elsewhere(world: RayWorld, folder: Path, **environment: str) -> str:
+def attached_elsewhere(world: RayWorld, **environment: str) -> str:
     """What a process of its own prints that attaches by the address of this one's Ray."""
-    file = folder / "rollstream.toml"
-    kafka, store = world.config.kafka, world.config.store
-    file.write_text(
-        f'[kafka]\nbootstrap = "{kafka.bootstrap}"\nnamespace = "{kafka.namespace}"\n'
-        f'[store]\nroot = "{store.root}"\n'
-        "[environments.math]\n[environments.code]\n"
-        f'[samplers.{world.name}]\nenvironments = ["math"]\n'
-    )
     address = ray.get_runtime_context().gcs_address
     done = subprocess.run(
-        [sys.executable, "-c", ATTACH, world.name, str(file), address],
+        [sys.executable, "-c", ATTACH, world.name, str(world.config_file()), address],
         env={**os.environ, **environment},
         capture_output=True,
         check=True,
@@ -192,13 +184,11 @@ def attached_elsewhere(world: RayWorld, folder: Path, **environment: str) -> str
     return done.stdout.replace(address, "ADDRESS").strip()
 
 
-def test_a_process_joins_by_address_with_the_token_and_is_told_without(
-    world: RayWorld, tmp_path: Path
-) -> None:
+def test_a_process_joins_by_address_with_the_token_and_is_told_without(world: RayWorld) -> None:
     pid = world.open().stats().pid
-    assert attached_elsewhere(world, tmp_path, RAY_AUTH_MODE="token") == str(pid)
+    assert attached_elsewhere(world, RAY_AUTH_MODE="token") == str(pid)
     once = {"RAY_gcs_server_port_wait_time_s": "1"}  # Ray tries once, not for 20 s.
-    told = attached_elsewhere(world, tmp_path, RAY_AUTH_MODE="disabled", **once)
+    told = attached_elsewhere(world, RAY_AUTH_MODE="disabled", **once)
     assert told.startswith("no connection to Ray at ADDRESS")
     assert "set RAY_AUTH_MODE=token" in told
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
+from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.shaping.packing import GroupRows
 from rollstream.schemas.columns import ArraySignature, Columns
@@ -53,10 +54,12 @@ class ResultContext(NamedTuple):
 
     Attributes:
         pid: of the process that executes commands.
+        config: that it runs with.
         calls_waiting: calls that wait for groups there.
     """
 
     pid: int
+    config: RollstreamConfig
     payloads: PayloadReader
     calls_waiting: int
 

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
 import ray
-from ray._private import ray_constants
-from ray.exceptions import AuthenticationError
 
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.command import Command, R, Reply
-from rollstream.sampler.deciding.queries import AskStats
-from rollstream.sampler.errors import SamplerUnavailable
 from rollstream.sampler.serving.actor import CALLS_MAX, SamplerActor
-from rollstream.sampler.serving.actor_calls import ActorCalls
+from rollstream.sampler.serving.actor_calls import START_TIMEOUT_S, ActorCalls
+from rollstream.sampler.serving.agreement import Agree
 from rollstream.sampler.serving.api import SamplerApi
+from rollstream.sampler.serving.attaching import connect, folder_of_user, one_at_a_time, record
 from rollstream.sampler.serving.configuration import sampler_config
+from rollstream.sampler.serving.loopback_ray import RAY_NAMESPACE
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
-
-RAY_NAMESPACE = "rollstream"
-OBJECT_STORE_BYTES = 256 * 1024 * 1024  # Of a Ray that we start: batches on their way, no more.
-LOOPBACK = "127.0.0.1"
-_CLUSTERS_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class SamplerClient(SamplerApi):
@@ -51,11 +42,14 @@ class SamplerClient(SamplerApi):
         clock: Clock | None = None,
         address: str | None = None,
     ) -> Self:
-        """Finds the sampler's actor, or starts it.
+        """Finds the sampler's actor, or starts it. Claims nothing: an actor that is started takes
+        the sampler's name over with the first call that decides, as ``Sampler`` does.
 
-        Clients of one actor share it and fence nobody. An actor that is started takes the sampler's
-        name over, as ``Sampler`` does: where another owner (a ``Sampler``, or an actor in another
-        Ray cluster) has it, that owner is fenced. Whoever trained before is fenced by ``resume``.
+        Clients of one actor share it and fence nobody, in whatever process of this machine or its
+        Ray cluster they are, also where two attach at the same moment. Where this process is not
+        connected to a Ray and none is named, it joins the one that a process of this machine and
+        user last found the actor in. Where there is none, it joins the one that they share, which
+        listens on 127.0.0.1 only; the first starts it, and it ends when the last of them ends.
 
         Args:
             name: which ``[samplers.<name>]``.
@@ -63,36 +57,38 @@ class SamplerClient(SamplerApi):
             broker: for the actor, instead of the configured one, and so ``store``; they travel
                 there, so they must be picklable.
             clock: for waits on this side.
-            address: of a running Ray, where this process is not connected to one; None: one is
-                started on this machine, listening on 127.0.0.1 only. To join a Ray that asks for a
-                token, this process needs the same token and ``RAY_AUTH_MODE=token``.
+            address: of a running Ray, where this process is not connected to one; None:
+                ``RAY_ADDRESS``, else as above. To join by address a Ray that asks for a token, this
+                process needs the same token and ``RAY_AUTH_MODE=token``.
 
         Raises:
             ConfigError: the configuration is wrong.
             UnknownSampler: it has no sampler of this name.
+            ConfigurationDiffers: the actor runs with another one.
             SamplerUnavailable: the actor did not start in time, or there is no Ray at the address
                 that lets this process in.
             TopicMismatch: topics are missing or not as configured.
         """
         loaded = configured(config)
         timeout_s = sampler_config(name, loaded).timeout_s
-        _connect(address)
-        actor: Any = (
-            ray.remote(SamplerActor)
-            .options(
-                name=name,
-                namespace=RAY_NAMESPACE,
-                lifetime="detached",
-                get_if_exists=True,
-                max_restarts=-1,
-                max_task_retries=0,
-                max_concurrency=CALLS_MAX,
-                num_cpus=0,
-            )
-            .remote(name, loaded, broker, store)
+        clock = clock or SystemClock()
+        actor: Any = ray.remote(SamplerActor).options(
+            name=actor_name(name, loaded),
+            namespace=RAY_NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            max_restarts=-1,
+            max_task_retries=0,
+            max_concurrency=CALLS_MAX,
+            num_cpus=0,
         )
-        client = cls(name, actor, clock or SystemClock(), timeout_s)
-        client._execute(AskStats(), 0.0)  # Its reply shows that the sampler runs.
+        folder, deadline = folder_of_user(), Deadline(START_TIMEOUT_S, clock)
+        with one_at_a_time(folder, deadline):
+            connect(folder, actor_name(name, loaded), address, deadline)
+            actor = actor.remote(name, loaded, broker, store)
+            record(folder, actor_name(name, loaded))
+        client = cls(name, actor, clock, timeout_s)
+        client._execute(Agree(config=loaded), 0.0)
         return client
 
     def __init__(self, name: str, actor: Any, clock: Clock, timeout_s: float) -> None:
@@ -107,56 +103,6 @@ class SamplerClient(SamplerApi):
         self._calls.close()
 
 
-def _connect(address: str | None) -> None:
-    if ray.is_initialized():
-        return
-    if address is not None:
-        _join(address)
-        return
-    with _loopback_only():
-        ray.init(
-            address="local",
-            namespace=RAY_NAMESPACE,
-            num_cpus=1,
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            # Ray's workers would give way to every other process, and trainers wait for this one.
-            _system_config={"worker_niceness": 0},
-            _node_ip_address=LOOPBACK,
-        )
-
-
-def _join(address: str) -> None:
-    with _loopback_only() if address.startswith(LOOPBACK) else nullcontext():
-        try:
-            ray.init(address=address, namespace=RAY_NAMESPACE, log_to_driver=False)
-        except (ConnectionError, AuthenticationError) as error:
-            raise SamplerUnavailable(
-                f"no connection to Ray at {address}: check that it runs and can be reached there; "
-                "where it asks for a token, as Ray does by default, give this process the "
-                "cluster's (the same ~/.ray/auth_token, or RAY_AUTH_TOKEN) and set "
-                "RAY_AUTH_MODE=token in its environment before it starts"
-            ) from error
-
-
-@contextmanager
-def _loopback_only() -> Iterator[None]:
-    """A Ray started within listens on 127.0.0.1 only; one that does can be joined.
-
-    Ray replaces a loopback address by the machine's own, and listens on every interface, unless it
-    takes the machine for one that cannot form clusters. It reads that from this variable: here at
-    import, in the processes that it starts later.
-    """
-    before = os.environ.get(_CLUSTERS_VARIABLE), ray_constants.ENABLE_RAY_CLUSTER
-    os.environ[_CLUSTERS_VARIABLE] = "0"
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before[1]
-        if before[0] is None:
-            del os.environ[_CLUSTERS_VARIABLE]
-        else:
-            os.environ[_CLUSTERS_VARIABLE] = before[0]
+def actor_name(name: str, config: RollstreamConfig) -> str:
+    """Of a sampler's actor, in the Ray namespace ``rollstream``."""
+    return f"{config.kafka.namespace}.{name}"

@@ -253,7 +253,7 @@ class Owner:
             return "" if call.shortage is None else str(call.shortage.error(self._state))
 
     def _reply(self, command: Command[R]) -> Reply[R | Unread[R]]:
-        context = ResultContext(os.getpid(), self._payloads, len(self._waiting))
+        context = ResultContext(os.getpid(), self._config, self._payloads, len(self._waiting))
         return Reply(self._state.trainer_epoch, command.result(self._state, context))
 
     def _serve_waiting(self) -> None:
