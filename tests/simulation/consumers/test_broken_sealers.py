@@ -174,7 +174,7 @@ def test_a_successor_that_forgets_which_entries_are_settled_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH)
-    monkeypatch.setattr(SealFold, "settled_entries", lambda fold, offset: ())
+    monkeypatch.setattr(SealFold, "known", lambda fold, offset: (0, ()))
     with pytest.raises(CorruptLog, match="entry 0 of source offset 0 is settled a second time"):
         world.run(world.sealer(), seconds=5)
 

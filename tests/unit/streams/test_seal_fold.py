@@ -39,7 +39,7 @@ def test_offsets_below_the_watermark_and_settled_ones_above_it_are_settled() -> 
     fold = folded(CLAIM, flushed(0, "n", [0, 1, 5], 2), flushed(0, "n", [9], 2))
     assert fold.watermark == 2
     assert [offset for offset in range(12) if fold.settled(offset, 0)] == [0, 1, 5, 9]
-    assert [offset for offset in range(12) if fold.settled_whole(offset)] == [0, 1, 5, 9]
+    assert [offset for offset in range(2, 12) if fold.known(offset) == (1, {0})] == [5, 9]
     assert fold.replay_until == 10
 
 
@@ -49,16 +49,12 @@ def test_entries_of_one_offset_are_settled_each_by_itself() -> None:
     fold = folded(CLAIM, first, second)
     assert [entry for entry in range(5) if fold.settled(3, entry)] == [0, 2, 3]
     assert [offset for offset in range(6) if fold.settled(offset, 0)] == [3, 4]
-    assert set(fold.settled_entries(3)) == {0, 2, 3}
-    assert set(fold.settled_entries(4)) == {0}
-    assert set(fold.settled_entries(5)) == set()
-    assert [fold.entry_count(offset) for offset in (2, 3, 4, 5)] == [0, 4, 2, 0]
-    assert not fold.settled_whole(3)
+    known = [fold.known(offset) for offset in (2, 3, 4, 5)]
+    assert known == [(0, set()), (4, {0, 2, 3}), (2, {0}), (0, set())]
     assert fold.replay_until == 5
 
     fold.apply(3, 0, flushed(0, "n", [(3, 1)], 0, counts={3: 4}))
-    assert fold.settled_whole(3)
-    assert not fold.settled_whole(4)
+    assert [fold.known(offset) for offset in (3, 4)] == [(4, {0, 1, 2, 3}), (2, {0})]
 
 
 def test_nothing_is_replayed_where_nothing_was_settled_above_the_watermark() -> None:
@@ -70,8 +66,7 @@ def test_nothing_is_replayed_where_nothing_was_settled_above_the_watermark() -> 
 def test_offsets_next_to_each_other_keep_their_entries_apart(last: int) -> None:
     event = flushed(0, "n", [(6, last), (7, 0)], 0, counts={6: ENTRIES_MAX, 7: ENTRIES_MAX})
     fold = folded(CLAIM, event)
-    assert (set(fold.settled_entries(6)), set(fold.settled_entries(7))) == ({last}, {0})
-    assert fold.entry_count(6) == fold.entry_count(7) == ENTRIES_MAX
+    assert [fold.known(offset) for offset in (6, 7)] == [(ENTRIES_MAX, {last}), (ENTRIES_MAX, {0})]
 
 
 def test_a_flush_folded_in_the_middle_of_a_question_makes_no_answer_wrong(
@@ -171,7 +166,7 @@ def test_an_event_whose_entries_are_not_of_what_it_touches_is_a_corrupt_log(
 ) -> None:
     sound = flushed(0, "n", [(2, 0), (2, 1), (3, 0)], 0, counts={2: 2})
     touched = TouchedOffsets(offsets=np.array(offsets, np.int64), counts=np.array(counts, np.int32))
-    assert folded(CLAIM, sound).settled_whole(2)
+    assert folded(CLAIM, sound).known(2) == (2, {0, 1})
     with pytest.raises(CorruptLog, match=message):
         folded(CLAIM, replace(sound, touched=touched))
 
@@ -361,8 +356,7 @@ def test_a_fold_from_any_checkpoint_equals_the_whole_fold(seed: int) -> None:
         assert piece.flushes == whole.flushes
         assert piece.replay_until == whole.replay_until
         for above in range(whole.watermark, whole.replay_until):
-            assert piece.settled_entries(above) == whole.settled_entries(above)
-            assert piece.entry_count(above) == whole.entry_count(above)
+            assert piece.known(above) == whole.known(above)
         for uid in range(31):
             assert piece.seen(f"u{uid}") == whole.seen(f"u{uid}")
             assert piece.seen(segment_id(f"u{uid}", 1)) == whole.seen(segment_id(f"u{uid}", 1))

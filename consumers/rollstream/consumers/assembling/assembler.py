@@ -137,12 +137,13 @@ class Assembler:
     def lost(self, end: int, known: Callable[[int], tuple[int, Collection[int]]]) -> None:
         """Retention deleted every offset from the position up to ``end``, unread.
 
-        ``known`` returns how many entries an offset has, 1 where nobody knows, and which of them
-        were settled by an earlier owner.
+        ``known`` returns how many entries an offset has, 0 where nobody knows (it counts as one),
+        and which of them were settled by an earlier owner.
         """
         unread: list[Settlement] = []
         for offset in range(self.position, end):
             count, settled = known(offset)
+            count = count or 1
             self.decided.begin(offset, count, len(settled))
             self.entries += count
             unread += [

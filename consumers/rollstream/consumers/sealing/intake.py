@@ -60,15 +60,14 @@ class Intake:
                     "somebody writes here with Kafka transactions, whose marks take offsets too, "
                     "or the topic is compacted. Have them write without, and begin a new generation"
                 )
-            replayed = position < self._replay_until
-            if replayed and self._fold.settled_whole(position):
-                entries = self._fold.entry_count(position)
-                self.assembler.skip(position, record.timestamp_us, entries)
-            else:
-                settled = self._fold.settled_entries(position) if replayed else ()
-                entries = self._take(record, settled)
-                if not entries:
-                    break
+            known, settled = self._known(position)
+            if known and len(settled) == known:
+                self.assembler.skip(position, record.timestamp_us, known)
+                count += known
+                continue
+            entries = self._take(record, known, settled)
+            if not entries:
+                break
             count += entries
         self._context.counters.read += count
 
@@ -122,22 +121,22 @@ class Intake:
         elif self._paused and backlog <= BACKLOG_FLUSHES_MAX / 2:
             self._read_from_position()
 
-    def _take(self, record: Record, settled: Collection[int]) -> int:
-        """Assembles one record, of which these entries were settled before; how many it has. 0
-        where too many dead letters wait; it is then read again."""
+    def _take(self, record: Record, known: int, settled: Collection[int]) -> int:
+        """Assembles one record, of which these entries were settled before, and said to be of
+        ``known``; how many it has. 0 where too many dead letters wait; it is then read again."""
         offset, timestamp_us = record.offset, record.timestamp_us
         try:
             ingested = decode_record(record.value)
         except UnreadableEvent as error:
             if settled:
                 found = f"entries that cannot be read ({error.reason}: {error.detail})"
-                raise self._not_the_sealed(offset, found) from error
+                raise self._not_the_sealed(offset, known, found) from error
             if not self._write_dead_letters(record, [(0, error, record.value)]):
                 return 0
             self.assembler.unreadable(offset, timestamp_us)
             return 1
-        if settled and self._fold.entry_count(offset) != ingested.count:
-            raise self._not_the_sealed(offset, f"{ingested.count} entries")
+        if settled and known != ingested.count:
+            raise self._not_the_sealed(offset, known, f"{ingested.count} entries")
         unreadable = self._unsealable(ingested)
         letters = (
             (entry, error, ingested.part([entry]))
@@ -151,11 +150,11 @@ class Intake:
         )
         return ingested.count
 
-    def _not_the_sealed(self, offset: int, found: str) -> CorruptLog:
+    def _not_the_sealed(self, offset: int, known: int, found: str) -> CorruptLog:
         return CorruptLog(
             f"{self._source}: the record at {offset} has {found}; the seal log says "
-            f"{self._fold.entry_count(offset)}: it is not the one that was sealed. Restore the "
-            "log, or begin a new generation"
+            f"{known}: it is not the one that was sealed. Restore the log, or begin a new "
+            "generation"
         )
 
     def _unsealable(self, record: IngestRecord) -> Mapping[int, UnreadableEvent]:
@@ -194,10 +193,8 @@ class Intake:
         return found
 
     def _known(self, offset: int) -> tuple[int, Collection[int]]:
-        """How many entries an offset has, 1 where nobody knows, and which of them are settled."""
-        if offset >= self._replay_until:
-            return 1, ()
-        return self._fold.entry_count(offset) or 1, self._fold.settled_entries(offset)
+        """As the fold's; 0 where nobody knows."""
+        return self._fold.known(offset) if offset < self._replay_until else (0, ())
 
     def _write_dead_letters(
         self, record: Record, letters: Iterable[tuple[int, UnreadableEvent, bytes]]

@@ -8,5 +8,5 @@ Map, a line a file:
 - ``frame``    where a record's columns lie, that their lengths agree, and what they hold
 - ``record``   ``IngestRecord``: a record that was read; its entries, and parts of it as records
 - ``checks``   which entries of a record break a rule of ``rollstream.schemas.rules``
-- ``gather``   runs of entries, from several records, to ``Columns``
+- ``gather``   entries, of several records, to ``Columns``
 """

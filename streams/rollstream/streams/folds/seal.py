@@ -101,19 +101,11 @@ class SealFold:
         above = self._above  # Once, and before the watermark: another thread may be folding.
         return offset < self.watermark or entry in above.of(offset)
 
-    def settled_whole(self, offset: int) -> bool:
-        """Whether every entry of the record at the source offset is settled."""
+    def known(self, offset: int) -> tuple[int, Collection[int]]:
+        """How many entries a source offset has that is not below the watermark, and which of them
+        are settled; 0 where none is, and so nobody said how many."""
         above = self._above
-        return offset < self.watermark or 0 < above.count(offset) == len(above.of(offset))
-
-    def settled_entries(self, offset: int) -> Collection[int]:
-        """Which entries are settled of a source offset that is not below the watermark."""
-        return frozenset(self._above.of(offset).tolist())
-
-    def entry_count(self, offset: int) -> int:
-        """How many entries a source offset that is not below the watermark has; 0 where none of
-        them is settled, and so nobody said it."""
-        return self._above.count(offset)
+        return above.count(offset), frozenset(above.of(offset).tolist())
 
     @property
     def settled_count(self) -> int:
