@@ -5,6 +5,7 @@ Token arrays are not copied: they are views of Arrow's buffers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -124,7 +125,7 @@ def _field(field: RowField) -> pa.Field:
 
 def token_bytes(signature: ArraySignature) -> int:
     """Bytes of one token's values."""
-    return np.dtype(signature.dtype).itemsize * int(np.prod(signature.shape, dtype=np.int64))
+    return np.dtype(signature.dtype).itemsize * math.prod(signature.shape)
 
 
 def scalars_of(column: pa.Array) -> list[str] | NDArray[Any]:

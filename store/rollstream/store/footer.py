@@ -50,15 +50,7 @@ class Stated(NamedTuple):
         Raises:
             BrokenRule, ValueError, TypeError, LookupError, SyntaxError: it is damaged.
         """
-        texts = {key.decode(): value.decode() for key, value in metadata.items()}
-        named = json.loads(texts.get(_TOKEN_ARRAYS_KEY, "{}"))
-        token_arrays = tuple((name, _signature(name, named[name])) for name in sorted(named))
-        in_place, absent = (
-            frozenset(json.loads(texts.get(key, "[]"))) for key in (_IN_PLACE_KEY, _ABSENT_KEY)
-        )
-        rows, version = int(texts.get(_ROWS_KEY, 1)), texts.get(_VERSION_KEY, "")
-        environment = texts.get(_ENVIRONMENT_KEY, "")
-        return cls(environment, rows, version, token_arrays, in_place, absent)
+        return _stated(tuple(metadata.items()))
 
     def metadata(self) -> dict[str, str]:
         """The metadata of a footer that says so."""
@@ -70,6 +62,19 @@ class Stated(NamedTuple):
             _ABSENT_KEY: json.dumps(list(self.absent)),
             **_of_token_arrays(self.token_arrays),
         }
+
+
+@lru_cache(arrow.SCHEMAS_KEPT)
+def _stated(metadata: tuple[tuple[bytes, bytes], ...]) -> Stated:
+    texts = {key.decode(): value.decode() for key, value in metadata}
+    named = json.loads(texts.get(_TOKEN_ARRAYS_KEY, "{}"))
+    token_arrays = tuple((name, _signature(name, named[name])) for name in sorted(named))
+    in_place, absent = (
+        frozenset(json.loads(texts.get(key, "[]"))) for key in (_IN_PLACE_KEY, _ABSENT_KEY)
+    )
+    rows, version = int(texts.get(_ROWS_KEY, 1)), texts.get(_VERSION_KEY, "")
+    environment = texts.get(_ENVIRONMENT_KEY, "")
+    return Stated(environment, rows, version, token_arrays, in_place, absent)
 
 
 @lru_cache(arrow.SCHEMAS_KEPT)

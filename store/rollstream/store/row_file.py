@@ -34,7 +34,6 @@ class RowFile:
         rows: how many.
         token_arrays: the named arrays that at least one row has.
         version: of ``ingest_record``, whose fields the rows have.
-        removed_fields: names of those that the newest version has no more.
     """
 
     def __init__(self, path: str, data: pa.Buffer) -> None:
@@ -45,7 +44,6 @@ class RowFile:
             raise CorruptFile(f"{path} does not name its environment: a sealer did not write it")
         self.version = _version(path, stated)
         self._fields = fields_of(self.version)
-        self.removed_fields = [name for name in self._fields if name not in row_fields()]
         self.rows = layout.rows
         self.token_arrays = dict(stated.token_arrays)
         self._environment = stated.environment
@@ -56,6 +54,11 @@ class RowFile:
         self._chunk_ends = (len(MAGIC), *layout.ends)
         self._chunks = chunk_indexes(stated.token_arrays, self.version)
         self._ends: dict[str, NDArray[np.int64]] = {}
+
+    @property
+    def removed_fields(self) -> list[str]:
+        """Names of the fields that the newest version has no more."""
+        return [name for name in self._fields if name not in row_fields()]
 
     @cached_property
     def _file(self) -> pq.ParquetFile:

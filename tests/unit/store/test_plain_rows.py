@@ -69,8 +69,8 @@ def assert_same_file(
     assert ours.read().equals(theirs.read())
     layout = Layout.of(memoryview(data))
     assert layout is not None
-    assert layout.metadata == ours.metadata.metadata
-    assert {k.encode(): v.encode() for k, v in METADATA.items()}.items() <= layout.metadata.items()
+    assert layout.metadata == {k.encode(): v.encode() for k, v in METADATA.items()}
+    assert layout.metadata.items() <= ours.metadata.metadata.items()
     assert layout.rows == columns.rows
     assert ours.metadata.created_by == CREATED_BY
     at, plain, ends = 4, 0, []

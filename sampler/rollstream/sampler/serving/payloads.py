@@ -26,7 +26,8 @@ _Asked = tuple[str, frozenset[str]]  # A file, and the columns of it that a batc
 class _File:
     columns: Columns
     size: int
-    unserved: set[int]  # Rows.
+    served: set[int]  # The first rows of groups.
+    rows_left: int
 
 
 class Payloads:
@@ -68,12 +69,14 @@ class Payloads:
                 self._step = step
                 self._drop_served()
             for slot, group in groups:
-                path = group.file.path
-                if path not in held:
-                    held[path] = self._file(group.file, asked)
-                part = GroupRows(slot, group, held[path].columns)
-                held[path].unserved.difference_update(range(*part.span))
-                parts.append(part)
+                path, first = group.file.path, group.group.row_start
+                file = held.get(path)
+                if file is None:
+                    file = held[path] = self._file(group.file, asked)
+                if first not in file.served:
+                    file.served.add(first)
+                    file.rows_left -= group.group.rows
+                parts.append(GroupRows(slot, group, file.columns))
         return parts
 
     def token_arrays(self, path: str) -> Mapping[str, ArraySignature]:
@@ -108,7 +111,7 @@ class Payloads:
             token_arrays=token_array_names(asked),
         )
         self.files_read += 1
-        file = self._files[key] = _File(columns, _size(columns), set(range(sealed.rows)))
+        file = self._files[key] = _File(columns, _size(columns), set(), sealed.rows)
         self.cached_bytes += file.size
         if file.size > self._cache_bytes:
             self._drop(key)
@@ -117,7 +120,7 @@ class Payloads:
         return file
 
     def _drop_served(self) -> None:
-        for key in [key for key, file in self._files.items() if not file.unserved]:
+        for key in [key for key, file in self._files.items() if not file.rows_left]:
             self._drop(key)
         while self._left:
             drop_cached_pages(self._blobs, self._left.pop())

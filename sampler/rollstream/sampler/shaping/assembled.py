@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, repeat
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from rollstream.sampler.shaping.batch import Batch, GroupReader
 from rollstream.sampler.shaping.packing import GroupRows, Packing
 from rollstream.sampler.shaping.requested import ON_REQUEST, TOKEN_ARRAY
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
+from rollstream.schemas.events import SealedSegments
 from rollstream.schemas.fields import array_fields
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.records import SampledBatch
@@ -25,6 +27,7 @@ from rollstream.streams.folds.sampler.served import ServedBatch
 
 ALIGNMENT = 64  # Of each array, in bytes: a cache line, and what Ray gives a buffer.
 _COMPONENT = "reward_components/"
+_Logged = Sequence[tuple[SealedSegments, slice]]  # Of each group: its flush, and its rows there.
 
 
 class ArrayLayout(NamedTuple):
@@ -82,17 +85,19 @@ def assemble(
     """
     event = served.event
     rows = [part.group.group.rows for part in parts]
-    uids = tuple([uid for part in parts for uid in part.group.segments.uids[part.logged]])
+    logged = [(part.group.segments, part.logged) for part in parts]
+    environments = [part.group.key.environment for part in parts]
+    uids = tuple(chain.from_iterable([of.uids[span] for of, span in logged]))
     packing = Packing.of(
-        parts, _logged(parts, "prompt_counts", np.int64), _logged(parts, "token_counts", np.int64)
+        parts, _logged(logged, "prompt_counts", np.int64), _logged(logged, "token_counts", np.int64)
     )
     per_row: dict[str, NDArray[Any]] = {
         "offsets": packing.offsets,
         "prompt_lengths": packing.prompts.astype(np.int32),
-        "rewards": _logged(parts, "rewards", np.float32),
+        "rewards": _logged(logged, "rewards", np.float32),
         "group_index": np.repeat(np.arange(len(parts), dtype=np.int32), rows),
         "trajectory_index": _trajectories(uids),
-        "weight_steps": _logged(parts, "weight_steps", np.int64),
+        "weight_steps": _logged(logged, "weight_steps", np.int64),
         **_components(parts, len(uids)),
     }
     total = int(packing.offsets[-1])
@@ -118,10 +123,8 @@ def assemble(
         "batch_id": event.batch_id,
         "digest": served.digest,
         "uids": uids,
-        "environments": tuple(
-            [part.group.key.environment for part in parts for _ in range(*part.span)]
-        ),
-        "stop_reasons": tuple(_stop_reasons(parts)),
+        "environments": tuple(chain.from_iterable(map(repeat, environments, rows))),
+        "stop_reasons": _stop_reasons(logged),
         "metadata": _metadata(parts) if "metadata" in columns else None,
         "sampled": SampledBatch(
             event.batch_id, tuple(group.group_id for group in served.groups), event.now_ts
@@ -175,25 +178,22 @@ def _array_of(name: str, columns: Columns) -> Ragged | None:
     return columns.arrays.get(ON_REQUEST.get(name, name))
 
 
-def _logged(parts: Sequence[GroupRows], name: str, dtype: DTypeLike) -> NDArray[Any]:
+def _logged(logged: _Logged, name: str, dtype: DTypeLike) -> NDArray[Any]:
     """What the seal log has of each row under this name."""
-    of_groups = [getattr(part.group.segments, name)[part.logged] for part in parts]
+    column = attrgetter(name)
+    of_groups = [column(segments)[span] for segments, span in logged]
     return np.concatenate([np.empty(0, dtype), *of_groups], dtype=dtype)
 
 
-def _stop_reasons(parts: Sequence[GroupRows]) -> list[str]:
-    found = []
-    for part in parts:
-        segments = part.group.segments
-        indexes = segments.stop_reason_idxs[part.logged].tolist()
-        found += [segments.stop_reasons[index] for index in indexes]
-    return found
+def _stop_reasons(logged: _Logged) -> tuple[str, ...]:
+    indexes = [(of.stop_reasons, of.stop_reason_idxs[span].tolist()) for of, span in logged]
+    return tuple([reasons[index] for reasons, of_group in indexes for index in of_group])
 
 
 def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:
     """The same number for the same uid, from 0 in the order of first sight."""
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(uid, len(numbers)) for uid in uids], np.int32)
+    numbers = {uid: number for number, uid in enumerate(dict.fromkeys(uids))}
+    return np.fromiter(map(numbers.__getitem__, uids), np.int32, len(uids))
 
 
 def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.float32]]:

@@ -177,7 +177,7 @@ class Layout(NamedTuple):
     Attributes:
         rows: how many.
         ends: of each chunk, in bytes from the file's beginning; empty: another tool wrote the file.
-        metadata: of the footer.
+        metadata: of the footer, besides this.
     """
 
     rows: int
@@ -203,7 +203,7 @@ class Layout(NamedTuple):
             key, at = read_sized(footer, at + 1)
             pairs[key], at = read_sized(footer, at + 1)
             at += len(STOP)
-        rows, *ends = json.loads(pairs[LAYOUT_KEY.encode()])
+        rows, *ends = json.loads(pairs.pop(LAYOUT_KEY.encode()))
         return cls(rows, ends, pairs)
 
 
