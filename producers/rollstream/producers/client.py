@@ -130,7 +130,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
                 ``nothing_queued``), so repeat it too.
         """
         outgoing = self._outbox.rollout(self._outbox.segment(rollout))
-        self._send(outgoing, of_a_block=False)
+        self._send(outgoing, raise_earlier=True, of_a_block=False)
         return outgoing.rollout_uid
 
     def flush(self, timeout_s: float = TIMEOUT_S) -> None:
@@ -189,14 +189,15 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
             error.add_note(str(failed))  # What the caller's block raised stays in front.
 
     def _group(self, membership: Membership) -> Group:
-        return Group(membership, self._send, self._send_group)
+        return Group(membership, self._queue, self._send_group)
 
     def _trajectory(self, turns: Turns) -> Trajectory:
-        return Trajectory(turns, self._send)
+        return Trajectory(turns, self._queue)
 
-    def _send(
-        self, outgoing: Outgoing, *, raise_earlier: bool = True, of_a_block: bool = True
-    ) -> None:
+    async def _queue(self, outgoing: Outgoing, *, raise_earlier: bool = True) -> None:
+        self._send(outgoing, raise_earlier=raise_earlier, of_a_block=True)
+
+    def _send(self, outgoing: Outgoing, *, raise_earlier: bool, of_a_block: bool) -> None:
         sender = self._sender
         deadline = None
         while True:

@@ -8,7 +8,7 @@ from typing import Self, Unpack
 
 from rollstream.producers.arguments import MemberArguments, takes
 from rollstream.producers.membership import Membership
-from rollstream.producers.steps import Deliver, Send, deliver_all, send_all
+from rollstream.producers.steps import Queue, Send, at_once
 from rollstream.producers.trajectory import AsyncTrajectory, Trajectory, Turns
 from rollstream.producers.validate import GroupAddress
 
@@ -21,7 +21,7 @@ class Group:
     """
 
     def __init__(
-        self, membership: Membership, send: Send, end: Callable[[GroupAddress], None]
+        self, membership: Membership, send: Queue, end: Callable[[GroupAddress], None]
     ) -> None:
         self._membership = membership
         self._send = send
@@ -40,23 +40,23 @@ class Group:
         given (``environment``, ``example_id``, ``group_uid``, ``group_size``, ``split``) and
         without ``replica_id``.
         """
-        return send_all(self._membership.publish(member), self._send)
+        return at_once(self._membership.publish(member, self._send))
 
     def fail(self, reason: str, *, count: int = 1) -> None:
         """Publishes that ``count`` members will never come; they count towards the size."""
-        send_all(self._membership.fail(reason, count), self._send)
+        at_once(self._membership.fail(self._send, reason, count))
 
     def trajectory(self, *, rollout_uid: str = "") -> Trajectory:
         """A member of several segments (see ``RolloutProducer.trajectory``)."""
         return Trajectory(Turns.of_member(self._membership, rollout_uid), self._send)
 
     def __enter__(self) -> Self:
-        send_all(self._membership.begin(), self._send)
+        at_once(self._membership.begin(self._send))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            send_all(self._membership.leave(error), partial(self._send, raise_earlier=False))
+            at_once(self._membership.leave(error, partial(self._send, raise_earlier=False)))
         finally:
             self._end(self._membership.address)
 
@@ -64,7 +64,7 @@ class Group:
 class AsyncGroup:
     """``Group`` with ``await``: each call returns once the broker has what it published."""
 
-    def __init__(self, membership: Membership, deliver: Deliver) -> None:
+    def __init__(self, membership: Membership, deliver: Send) -> None:
         self._membership = membership
         self._deliver = deliver
 
@@ -76,19 +76,19 @@ class AsyncGroup:
     @takes(MemberArguments)
     async def publish(self, **member: Unpack[MemberArguments]) -> str:
         """Publishes a member (see ``Group.publish``); returns its uid once the broker has it."""
-        return await deliver_all(self._membership.publish(member), self._deliver)
+        return await self._membership.publish(member, self._deliver)
 
     async def fail(self, reason: str, *, count: int = 1) -> None:
         """Publishes that ``count`` members will never come; they count towards the size."""
-        await deliver_all(self._membership.fail(reason, count), self._deliver)
+        await self._membership.fail(self._deliver, reason, count)
 
     def trajectory(self, *, rollout_uid: str = "") -> AsyncTrajectory:
         """A member of several segments (see ``RolloutProducer.trajectory``)."""
         return AsyncTrajectory(Turns.of_member(self._membership, rollout_uid), self._deliver)
 
     async def __aenter__(self) -> Self:
-        await deliver_all(self._membership.begin(), self._deliver)
+        await self._membership.begin(self._deliver)
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await deliver_all(self._membership.leave(error), self._deliver)
+        await self._membership.leave(error, self._deliver)

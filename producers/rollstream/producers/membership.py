@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollstream.producers.outbox import Outbox
-from rollstream.producers.steps import Steps
+from rollstream.producers.steps import Send
 from rollstream.producers.validate import GroupAddress, failed_members
 from rollstream.schemas.errors import InvalidRollout
 
@@ -30,11 +30,11 @@ class Membership:
         self._ended: set[str] = set()
         self._failed = 0
 
-    def begin(self) -> Steps[None]:
+    async def begin(self, send: Send) -> None:
         """Publishes that the group was dispatched."""
-        yield self.outbox.dispatched(self.address)
+        await send(self.outbox.dispatched(self.address))
 
-    def publish(self, given: Mapping[str, Any]) -> Steps[str]:
+    async def publish(self, given: Mapping[str, Any], send: Send) -> str:
         """Publishes one member's segment (``MemberArguments``); returns its uid."""
         for name in GroupAddress._fields:
             if name in given:
@@ -43,7 +43,7 @@ class Membership:
         uid = outgoing.rollout_uid
         self.admit(uid)
         try:
-            yield outgoing
+            await send(outgoing)
         except BaseException:
             if uid not in self._ended:  # It may be tried again.
                 self._admitted.discard(uid)
@@ -52,7 +52,7 @@ class Membership:
             self._ended.add(uid)
         return uid
 
-    def fail(self, reason: str, count: int = 1, rollout_uid: str = "") -> Steps[None]:
+    async def fail(self, send: Send, reason: str, count: int = 1, rollout_uid: str = "") -> None:
         """Publishes that members will never come; they count unless that was not queued.
 
         A failure in doubt counts and is not repeated: if both were written, its members would be
@@ -70,17 +70,17 @@ class Membership:
         self._failed += count
         self._admitted.discard(rollout_uid)
         try:
-            yield failed
+            await send(failed)
         except BaseException:
             if not failed.left:
                 self._failed -= count
             raise
 
-    def leave(self, error: BaseException | None) -> Steps[None]:
+    async def leave(self, error: BaseException | None, send: Send) -> None:
         """Publishes that whatever is missing when the block ends has failed."""
         missing = self._missing()
         if missing > 0:
-            yield from self.fail(LEFT_EARLY if error is None else reason_of(error), missing)
+            await self.fail(send, LEFT_EARLY if error is None else reason_of(error), missing)
 
     def admit(self, rollout_uid: str) -> None:
         """Counts a member in, or refuses one too many."""

@@ -1,56 +1,34 @@
 """How groups and trajectories publish several entries, whichever producer sends them.
 
-They yield each entry and learn at that place whether it got on its way; the two functions here are
-all that differs between ``with`` and ``async with``.
+They are written as coroutines that await each entry: ``async with`` awaits them, and ``with`` runs
+them at once, as queueing does not wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 from rollstream.producers.outbox import Outgoing
 
 T = TypeVar("T")
-Steps = Generator[Outgoing, None, T]
-Deliver = Callable[[Outgoing], Awaitable[None]]  # When it returns, the entry is in the log.
+Steps = Coroutine[Any, Any, T]
+Send = Callable[[Outgoing], Steps[None]]
+"""Gets an entry on its way, or raises; of an async producer, into the log."""
 
 
-class Send(Protocol):
-    """Queues an entry at once."""
+class Queue(Protocol):
+    """``Send`` of a producer that queues, which never waits for the loop."""
 
-    def __call__(self, outgoing: Outgoing, *, raise_earlier: bool = True) -> None:
+    def __call__(self, outgoing: Outgoing, *, raise_earlier: bool = True) -> Steps[None]:
         """``raise_earlier``: earlier failures are raised first, and then nothing is queued."""
 
 
-def send_all(steps: Steps[T], send: Callable[[Outgoing], None]) -> T:
-    """Sends what the steps yield and returns what they return; an error of sending is thrown into
-    the steps, and what they raise is raised."""
+def at_once(steps: Steps[T]) -> T:
+    """What the steps return, or raise; they send by a ``Queue``."""
     try:
-        outgoing = next(steps)
-        while True:
-            try:
-                send(outgoing)
-            except BaseException as error:  # noqa: BLE001  The steps decide.
-                outgoing = steps.throw(error)
-            else:
-                outgoing = next(steps)
+        steps.send(None)
     except StopIteration as done:
         result: T = done.value
         return result
-
-
-async def deliver_all(steps: Steps[T], deliver: Deliver) -> T:
-    """``send_all``, where sending is awaited."""
-    try:
-        outgoing = next(steps)
-        while True:
-            try:
-                await deliver(outgoing)
-            except BaseException as error:  # noqa: BLE001  The steps decide.
-                outgoing = steps.throw(error)
-            else:
-                outgoing = next(steps)
-    except StopIteration as done:
-        result: T = done.value
-        return result
+    raise AssertionError("they waited")

@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack
 from rollstream.producers.arguments import TurnArguments, takes
 from rollstream.producers.membership import Membership, reason_of
 from rollstream.producers.outbox import Outbox
-from rollstream.producers.steps import Deliver, Send, Steps, deliver_all, send_all
+from rollstream.producers.steps import Queue, Send, at_once
 from rollstream.producers.validate import GroupAddress, Segment
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import prefix_hash
@@ -56,7 +56,7 @@ class Turns:
         """The segments of a member of a dispatched group."""
         return cls(membership.outbox, membership.address, rollout_uid, membership)
 
-    def turn(self, given: Mapping[str, Any]) -> Steps[None]:
+    async def turn(self, given: Mapping[str, Any], send: Send) -> None:
         """Holds this turn back and publishes the one before it.
 
         A turn that raises, here or while the one before it is sent, is discarded.
@@ -75,12 +75,12 @@ class Turns:
         self._held = held
         if before is not None:
             try:
-                yield self._outbox.rollout(before)
+                await send(self._outbox.rollout(before))
             except BaseException:
                 self._held = before
                 raise
 
-    def leave(self, error: BaseException | None) -> Steps[None]:
+    async def leave(self, error: BaseException | None, send: Send) -> None:
         """Publishes the newest turn as the last; where the block raised, that the rollout failed.
 
         A rollout whose end could not be published is missing in its group.
@@ -90,17 +90,17 @@ class Turns:
         if held is not None and error is None:
             environment, entry, size = held
             last = Entry.of({**entry.fields, "is_last_segment": True})
-            yield self._outbox.rollout((environment, last, size))
+            await send(self._outbox.rollout((environment, last, size)))
             if self._membership is not None:
                 self._membership.end(self.rollout_uid)
             return
         if held is not None:
-            yield self._outbox.rollout(held)
+            await send(self._outbox.rollout(held))
         reason = NO_TURN if error is None else reason_of(error)
         if self._membership is not None:
-            yield from self._membership.fail(reason, 1, self.rollout_uid)
+            await self._membership.fail(send, reason, 1, self.rollout_uid)
         else:
-            yield self._outbox.failed(self._address, reason, 1, self.rollout_uid)
+            await send(self._outbox.failed(self._address, reason, 1, self.rollout_uid))
 
     def _chain(self, before: Segment | None) -> Mapping[str, Any]:
         """The fields that tie a segment to the one before it."""
@@ -123,7 +123,7 @@ class Trajectory:
     The rollout is complete when the block ends, and failed when it raises.
     """
 
-    def __init__(self, turns: Turns, send: Send) -> None:
+    def __init__(self, turns: Turns, send: Queue) -> None:
         self._turns = turns
         self._send = send
 
@@ -139,19 +139,19 @@ class Trajectory:
         The arguments are described at ``RolloutProducer.publish``. Each turn gives its whole
         context as ``prompt_tokens``; a trajectory's return is the sum of its turns' rewards.
         """
-        send_all(self._turns.turn(segment), self._send)
+        at_once(self._turns.turn(segment, self._send))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        send_all(self._turns.leave(error), partial(self._send, raise_earlier=False))
+        at_once(self._turns.leave(error, partial(self._send, raise_earlier=False)))
 
 
 class AsyncTrajectory:
     """``Trajectory`` with ``await``: each call returns once the broker has what it published."""
 
-    def __init__(self, turns: Turns, deliver: Deliver) -> None:
+    def __init__(self, turns: Turns, deliver: Send) -> None:
         self._turns = turns
         self._deliver = deliver
 
@@ -163,10 +163,10 @@ class AsyncTrajectory:
     @takes(TurnArguments)
     async def turn(self, **segment: Unpack[TurnArguments]) -> None:
         """Checks this turn, and publishes the one before it (see ``Trajectory.turn``)."""
-        await deliver_all(self._turns.turn(segment), self._deliver)
+        await self._turns.turn(segment, self._deliver)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await deliver_all(self._turns.leave(error), self._deliver)
+        await self._turns.leave(error, self._deliver)
