@@ -51,7 +51,7 @@ class Group:
         return Trajectory(Turns.of_member(self._membership, rollout_uid), self._send)
 
     def __enter__(self) -> Self:
-        at_once(self._membership.begin(self._send))
+        at_once(self._send(self._membership.dispatched()))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -87,7 +87,7 @@ class AsyncGroup:
         return AsyncTrajectory(Turns.of_member(self._membership, rollout_uid), self._deliver)
 
     async def __aenter__(self) -> Self:
-        await self._membership.begin(self._deliver)
+        await self._deliver(self._membership.dispatched())
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollstream.producers.outbox import Outbox
+from rollstream.producers.outbox import Outbox, Outgoing
 from rollstream.producers.steps import Send
-from rollstream.producers.validate import GroupAddress, failed_members
+from rollstream.producers.validate import GroupAddress, checked
 from rollstream.schemas.errors import InvalidRollout
 
 LEFT_EARLY = "left early"
@@ -30,9 +30,9 @@ class Membership:
         self._ended: set[str] = set()
         self._failed = 0
 
-    async def begin(self, send: Send) -> None:
-        """Publishes that the group was dispatched."""
-        await send(self.outbox.dispatched(self.address))
+    def dispatched(self) -> Outgoing:
+        """What the group's block begins with."""
+        return self.outbox.dispatched(self.address)
 
     async def publish(self, given: Mapping[str, Any], send: Send) -> str:
         """Publishes one member's segment (``MemberArguments``); returns its uid."""
@@ -59,7 +59,7 @@ class Membership:
         counted twice and the group would be complete without some that were published. At worst the
         group waits.
         """
-        reason, count = failed_members(reason, count)
+        reason, count = checked("reason", reason), checked("count", count)
         missing = self._missing()
         if count > missing:
             raise InvalidRollout(

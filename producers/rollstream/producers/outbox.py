@@ -132,7 +132,7 @@ class Outbox:
 
     def dispatched(self, address: GroupAddress) -> Outgoing:
         """The control event that a group was begun."""
-        return self._control(address, EntryKind.DISPATCHED, None, "", "")
+        return self._control(address, EntryKind.DISPATCHED)
 
     def failed(
         self, address: GroupAddress, reason: str, count: int, rollout_uid: str = ""
@@ -142,9 +142,7 @@ class Outbox:
         One that is about no trajectory has a uid of its own: sent twice, it counts once.
         """
         shown = reason[:REASON_CHARS_MAX].encode(errors="backslashreplace").decode()
-        failure = Failure(count, shown)
-        uid = rollout_uid or self.new_uid()
-        return self._control(address, EntryKind.FAILED, failure, uid, rollout_uid)
+        return self._control(address, EntryKind.FAILED, Failure(count, shown), rollout_uid)
 
     def encode(self, outgoing: Sequence[Outgoing], partitions: int) -> bytes:
         """The record of these entries, all of one partition of a topic of ``partitions``."""
@@ -190,18 +188,14 @@ class Outbox:
         )
 
     def _control(
-        self,
-        address: GroupAddress,
-        kind: EntryKind,
-        failure: Failure | None,
-        uid: str,
-        about_rollout: str,
+        self, address: GroupAddress, kind: EntryKind, failure: Failure | None = None, uid: str = ""
     ) -> Outgoing:
+        own = {"rollout_uid": uid or (self.new_uid() if failure else "")}
         fields = {
             **{name: field.default for name, field in row_fields().items() if not field.extra},
             **{name: self._stamped[name] for name in ("lineage", "replica_id")},
-            **{**address._asdict(), "rollout_uid": uid, "created_ts": self._clock.now_us()},
+            **{**address._asdict(), **own, "created_ts": self._clock.now_us()},
             **dict.fromkeys(REQUIRED_ARRAYS, b""),
         }
         topic = self.topic(address.environment)
-        return Outgoing(topic, Entry.of(fields, kind, failure), _CONTROL_BYTES, about_rollout)
+        return Outgoing(topic, Entry.of(fields, kind, failure), _CONTROL_BYTES, uid)

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from rollstream.producers.errors import InvalidSettings
-from rollstream.producers.validate import checked_origin
+from rollstream.producers.validate import checked
 from rollstream.runtime.addresses import check_bootstrap
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.streams.topics.layout import BadName, check_name_in_topic
@@ -21,7 +21,9 @@ def check_names(stamped: Mapping[str, Any], namespace: Any, generation: Any) -> 
         stamped: ``environment``, ``replica_id``, ``worker_id`` and ``lineage``.
     """
     try:
-        checked_origin(stamped)
+        for field, name in stamped.items():
+            if (field, name) != ("environment", ""):  # Calls may name it.
+                checked(field, name)
     except InvalidRollout as wrong:
         raise InvalidSettings(str(wrong)) from None
     topic_names = {"namespace": namespace, "environment": stamped["environment"]}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from rollstream.producers.arguments import TurnArguments, takes
 from rollstream.producers.membership import Membership, reason_of
@@ -21,6 +21,7 @@ from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import prefix_hash
 from rollstream.schemas.ingest.entry import Entry
 
+SendT = TypeVar("SendT", bound=Send)
 NO_TURN = "ended without a turn"
 _OF_THE_TRAJECTORY = (
     *("rollout_uid", "is_last_segment", "segment_idx", "continuation_of", "prefix_hash"),
@@ -117,13 +118,8 @@ class Turns:
         }
 
 
-class Trajectory:
-    """The turns of one rollout; ``RolloutProducer.trajectory`` makes it.
-
-    The rollout is complete when the block ends, and failed when it raises.
-    """
-
-    def __init__(self, turns: Turns, send: Queue) -> None:
+class _Block(Generic[SendT]):
+    def __init__(self, turns: Turns, send: SendT) -> None:
         self._turns = turns
         self._send = send
 
@@ -131,6 +127,13 @@ class Trajectory:
     def rollout_uid(self) -> str:
         """What the segments share."""
         return self._turns.rollout_uid
+
+
+class Trajectory(_Block[Queue]):
+    """The turns of one rollout; ``RolloutProducer.trajectory`` makes it.
+
+    The rollout is complete when the block ends, and failed when it raises.
+    """
 
     @takes(TurnArguments)
     def turn(self, **segment: Unpack[TurnArguments]) -> None:
@@ -148,25 +151,16 @@ class Trajectory:
         at_once(self._turns.leave(error, partial(self._send, raise_earlier=False)))
 
 
-class AsyncTrajectory:
+class AsyncTrajectory(_Block[Send]):
     """``Trajectory`` with ``await``: each call returns once the broker has what it published."""
-
-    def __init__(self, turns: Turns, deliver: Send) -> None:
-        self._turns = turns
-        self._deliver = deliver
-
-    @property
-    def rollout_uid(self) -> str:
-        """What the segments share."""
-        return self._turns.rollout_uid
 
     @takes(TurnArguments)
     async def turn(self, **segment: Unpack[TurnArguments]) -> None:
         """Checks this turn, and publishes the one before it (see ``Trajectory.turn``)."""
-        await self._turns.turn(segment, self._deliver)
+        await self._turns.turn(segment, self._send)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._turns.leave(error, self._deliver)
+        await self._turns.leave(error, self._send)

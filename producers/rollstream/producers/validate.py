@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from operator import itemgetter
+from operator import is_not, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from rollstream.producers.errors import RolloutTooLarge
 from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import REQUIRED_ARRAYS, named
-from rollstream.schemas.ingest.entry import PLAIN, SHARED, Entry, NamedArray
+from rollstream.schemas.ingest.entry import EXTRAS, PLAIN, SHARED, Entry, NamedArray
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _COMBINATIONS_KEPT = 1_024
@@ -43,33 +43,14 @@ def group_address(
     environment: str, example_id: str, group_uid: str, group_size: int, split: str
 ) -> GroupAddress:
     """The address, once each part was checked; ``InvalidRollout`` names part, value and remedy."""
-    given = GroupAddress(environment, example_id, group_uid, group_size, split)._asdict()
+    address = GroupAddress(environment, example_id, group_uid, group_size, split)
+    return GroupAddress(*map(checked, GroupAddress._fields, address))
+
+
+def checked(name: str, value: Any) -> Any:
+    """The value, once it was checked as this field's; ``InvalidRollout`` as for a rollout's own."""
     try:
-        return GroupAddress(*(_CHECKS[name](name, part) for name, part in given.items()))
-    except rules.BrokenRule as broken:
-        raise _invalid(broken) from None
-
-
-def checked_origin(origin: Mapping[str, Any]) -> None:
-    """The names that a producer stamps on its rollouts; ``InvalidRollout`` as for a rollout's own.
-
-    Args:
-        origin: ``environment`` (empty: each call names it), ``replica_id``, ``worker_id`` and
-            ``lineage``.
-    """
-    try:
-        _text("environment", origin["environment"])
-        _filled_name("replica_id", origin["replica_id"])
-        _name("worker_id", origin["worker_id"])
-        _name("lineage", origin["lineage"])
-    except rules.BrokenRule as broken:
-        raise _invalid(broken) from None
-
-
-def failed_members(reason: str, count: int) -> tuple[str, int]:
-    """Why how many members of a group will never come, checked as ``group_address`` checks."""
-    try:
-        return _filled_text("reason", reason), _number("count", count)
+        return _CHECKS[name](name, value)
     except rules.BrokenRule as broken:
         raise _invalid(broken) from None
 
@@ -87,12 +68,10 @@ def segment(
     Args:
         given: the caller's arguments (``RolloutArguments``).
         stamped: ``UNSTAMPED`` with the names of producer and group, for what is not given.
-        created_ts: microseconds since 1970.
-        new_uid: makes one where none is given.
 
     Raises:
-        InvalidRollout: names the field, the value and the remedy.
-        TypeError: an unknown argument, or a missing one that has no default.
+        InvalidRollout: names field, value and remedy.
+        TypeError: an unknown argument, or a missing one.
     """
     whole = {**stamped, **given}
     try:
@@ -105,13 +84,13 @@ def segment(
     extras: dict[str, Any] = {}
     try:
         if not _all_sound(names):
-            names = tuple(map(_checked, _NAMES, names))
+            names = tuple(map(checked, _NAMES, names))
         if combination[_STEP].__class__ is not int:
             combination = _one_step(combination, extras)
         try:
             combination = _known_combination(*combination)
         except TypeError:
-            combination = tuple(map(_checked, SHARED, combination))
+            combination = tuple(map(checked, SHARED, combination))
         reward = whole["reward"]
         if reward is not None:
             reward = _finite("reward", reward)
@@ -150,15 +129,12 @@ def _all_sound(names: Sequence[Any]) -> bool:
 
 @lru_cache(_COMBINATIONS_KEPT, typed=True)
 def _known_combination(*values: Any) -> tuple[Any, ...]:
-    """The values of ``SHARED``, checked once: many rollouts have the same.
-
-    Raises:
-        TypeError: one is of another type than its field's, so that it may change.
-    """
-    checked = tuple(map(_checked, SHARED, values))
-    if any(one is not value for one, value in zip(checked, values, strict=True)):
+    """The values of ``SHARED``, checked once: many rollouts have the same. ``TypeError`` where one
+    is of another type than its field's, so that it may change."""
+    found = tuple(map(checked, SHARED, values))
+    if any(map(is_not, found, values)):
         raise TypeError(values)
-    return checked
+    return found
 
 
 def _one_step(combination: tuple[Any, ...], extras: dict[str, Any]) -> tuple[Any, ...]:
@@ -171,18 +147,14 @@ def _one_step(combination: tuple[Any, ...], extras: dict[str, Any]) -> tuple[Any
     return (*combination[:_STEP], step, *combination[_STEP + 1 :])
 
 
-def _checked(name: str, value: Any) -> Any:
-    return _CHECKS[name](name, value)
-
-
 def _add_rare(
     given: Mapping[str, Any], whole: dict[str, Any], extras: dict[str, Any], count: int
 ) -> int:
     """Checks what few rollouts give; about how many bytes it takes."""
     for name, value in given.items():
         if name in _RARE:
-            if name in _CHECKS:
-                whole[name] = _checked(name, value)
+            if name not in EXTRAS:
+                whole[name] = checked(name, value)
             elif value is not DEFAULTS[name]:
                 _add_extra(extras, name, value, count)
     mask = whole["loss_mask"]
@@ -209,44 +181,36 @@ def _invalid(broken: rules.BrokenRule) -> InvalidRollout:
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidRollout(f"{name} is {value!r}; give a string")
-    return value if value.isascii() else _utf8(name, value)
-
-
-def _utf8(name: str, value: str) -> str:
-    """The text, which is written long after the caller was told its uid."""
     try:
-        value.encode()
+        value.encode()  # It is written long after the caller was told its uid.
     except UnicodeEncodeError as error:
         raise InvalidRollout(f"{name} {value!r:.60} cannot be written as UTF-8: {error}") from error
-    return value
+    return str(value)
 
 
 def _filled_text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidRollout(f"{name} is {value!r}; give a string that is not empty")
-    return value if value.isascii() else _utf8(name, value)
+    return _text(name, value)
 
 
 def _name(name: str, value: Any) -> str:
-    value = _text(name, value)
-    rules.check_name(name, value)
-    return str(value)
+    text = _text(name, value)
+    rules.check_name(name, text)
+    return text
 
 
 def _filled_name(name: str, value: Any) -> str:
-    value = _filled_text(name, value)
-    rules.check_name(name, value)
-    return str(value)
+    return _name(name, _filled_text(name, value))
 
 
 def _version(name: str, value: Any) -> str:
-    rules.check_version(name, _filled_text(name, value))
-    return str(value)
+    text = _filled_text(name, value)
+    rules.check_version(name, text)
+    return text
 
 
 def _number(name: str, value: Any) -> int:
-    if value.__class__ is int and value in rules.BOUNDS[name]:
-        return int(value)
     try:
         if value.__class__ is bool:
             raise TypeError(value)
@@ -339,17 +303,17 @@ def _add_extra(extras: dict[str, Any], name: str, value: Any, count: int) -> Non
     if name == "token_arrays":
         if not isinstance(value, Mapping):
             raise InvalidRollout(f"token_arrays is {value!r}; give a mapping of names to arrays")
-        checked: Any = {
+        found: Any = {
             _filled_text("a name in token_arrays", key): arrays.token_array(key, rows, count)
             for key, rows in value.items()
         }
-        rules.check_token_arrays(checked)
+        rules.check_token_arrays(found)
     elif name == "actor_logprobs" and arrays.as_array(name, value).ndim == 0:
-        name, checked = "actor_logprob_sum", _finite(name, value)
+        name, found = "actor_logprob_sum", _finite(name, value)
     else:
-        checked = _EXTRA_CHECKS[name](name, value)
-    if checked is not None and (checked or name in _TOKEN_BYTES):
-        extras[name] = checked
+        found = checked(name, value)
+    if found is not None and (found or name in _TOKEN_BYTES):
+        extras[name] = found
 
 
 _TOKEN_BYTES = {one.name: one.width for one in named("array") if one.name not in REQUIRED_ARRAYS}
@@ -371,8 +335,9 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "loss_mask": arrays.packed_mask,
     "metadata": _json_object,
     "actor_policy_version": _name,
-}
-_EXTRA_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "worker_id": _name,
+    "reason": _filled_text,
+    "count": _number,
     "continuation_of": _text,
     "prefix_hash": _text,
     "rewards": _rewards,
@@ -386,10 +351,9 @@ _ARGUMENTS = RolloutArguments.__annotations__.keys()
 _NAMES = ("example_id", "group_uid", "rollout_uid")
 _STEP = SHARED.index("weight_step")
 _names_of, _combination_of = itemgetter(*_NAMES), itemgetter(*SHARED)
-_ARRAYS = {**dict.fromkeys(REQUIRED_ARRAYS, np.empty(0, np.int32)), "metadata": "{}"}
-UNSTAMPED: Mapping[str, Any] = {**DEFAULTS, **_ARRAYS}
-_USUAL = {*SHARED, *_NAMES, *REQUIRED_ARRAYS, "logprobs", "reward"}
-_RARE = _ARGUMENTS - _USUAL
+_NO_TOKENS = dict.fromkeys(REQUIRED_ARRAYS, np.empty(0, np.int32))
+UNSTAMPED: Mapping[str, Any] = {**DEFAULTS, **_NO_TOKENS, "metadata": "{}"}
+_RARE = _ARGUMENTS - {*SHARED, *_NAMES, *REQUIRED_ARRAYS, "logprobs", "reward"}
 assert (
     *(*_NAMES, "metadata", "segment_idx", "is_last_segment", "created_ts", "prompt_count"),
     *("token_count", "reward", "prompt_tokens", "output_tokens", "logprobs", "loss_mask"),
