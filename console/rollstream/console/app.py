@@ -9,6 +9,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from rollstream.console.commands.audit import audit
+from rollstream.console.commands.deadletters import list_letters, retry, show
 from rollstream.console.commands.files import files
 from rollstream.console.commands.seal import seal
 from rollstream.console.commands.status import status
@@ -65,6 +66,13 @@ def build() -> typer.Typer:
     app.command(epilog="Example: rollstream seal --config rollstream.toml")(seal)
     app.command(epilog="Example: rollstream status --config rollstream.toml")(status)
     app.command(epilog="Example: rollstream up --data ./kafka --port 9092")(up)
+    letters = typer.Typer(help="Entries that sealers could not read.")
+    letters.command("list", epilog="Example: rollstream deadletters list --reason unknown_schema")(
+        list_letters
+    )
+    letters.command(epilog="Example: rollstream deadletters show 7")(show)
+    letters.command(epilog="Example: rollstream deadletters retry --reason unknown_schema")(retry)
+    app.add_typer(letters, name="deadletters", no_args_is_help=True)
     topics = typer.Typer(help="The topics of the configured environments and samplers.")
     topics.command(epilog="Example: rollstream topics create --config rollstream.toml")(create)
     topics.command(epilog="Example: rollstream topics check --config rollstream.toml")(check)

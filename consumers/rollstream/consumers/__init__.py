@@ -4,6 +4,7 @@ Map:
 
 - ``assembling/``   pure: what becomes of every rollout of one partition
 - ``sealing/``      the loop around it: reads, writes files, appends events (``Sealer``)
+- ``dead_letters/``  reads dead letters, and publishes again what they hold
 - ``audit/``        checks that every offset is accounted for and every file intact (``audit``)
 """
 

@@ -5,7 +5,7 @@
 The ingest log holds no events: its records are ``rollstream.schemas.ingest``.
 """
 
-from rollstream.schemas.events.dead_letters import DeadLetter
+from rollstream.schemas.events.dead_letters import DeadLetter, Retried
 from rollstream.schemas.events.groups import (
     Flushed,
     SealedFile,
@@ -42,7 +42,7 @@ SamplerEvent = (
     | Dropped
     | Finished
 )
-Event = GroupsEvent | SamplerEvent | DeadLetter
+Event = GroupsEvent | SamplerEvent | DeadLetter | Retried
 
 __all__ = [
     "Acked",
@@ -63,6 +63,7 @@ __all__ = [
     "PolicyPublished",
     "Replaced",
     "Resumed",
+    "Retried",
     "SamplerEvent",
     "SealedFile",
     "SealedGroup",

@@ -23,3 +23,13 @@ class DeadLetter:
     reason: str
     detail: str
     value: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retried:
+    """What a dead letter holds was published again; the address is that of the letter."""
+
+    topic: str
+    partition: int
+    offset: int
+    entry: int

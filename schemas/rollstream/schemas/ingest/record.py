@@ -75,13 +75,14 @@ class IngestRecord(Frame):
             self.failures.get(index),
         )
 
-    def part(self, indexes: Sequence[int]) -> bytes:
-        """The bytes of a record that has these entries alone."""
+    def part(self, indexes: Sequence[int], *, partitions: int | None = None) -> bytes:
+        """The bytes of a record that has these entries alone; ``partitions``: of its topic, where
+        that is another one."""
         return encode_entries(
             [self.entry(index) for index in indexes],
             environment=self.environment,
             worker_id=self.worker_id,
-            partitions=self.partitions,
+            partitions=partitions or self.partitions,
         )
 
     def components(self) -> Sequence[Mapping[str, float]]:

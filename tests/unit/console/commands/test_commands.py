@@ -26,6 +26,9 @@ COMMANDS = (
     ["files"],
     ["seal"],
     ["audit"],
+    ["deadletters", "list"],
+    ["deadletters", "show", "0"],
+    ["deadletters", "retry", "--all"],
 )
 
 
@@ -38,7 +41,7 @@ def line(tmp_path: Path) -> CommandLine:
 def test_help_has_an_example(line: CommandLine, command: list[str]) -> None:
     done = line.run(*command, "--help")
     assert done.exit_code == 0
-    assert f"Example: rollstream {' '.join(command)}" in done.stdout
+    assert f"Example: rollstream {' '.join(command[:2])}" in done.stdout
 
 
 def test_help_of_up_explains_when_it_reads_a_configuration(line: CommandLine) -> None:

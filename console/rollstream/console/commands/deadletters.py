@@ -1,0 +1,163 @@
+"""``rollstream deadletters list``, ``show`` and ``retry``"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOption, TimeoutOption
+from rollstream.console.services import services_of
+from rollstream.console.showing import show as show_view
+from rollstream.console.showing import table_of
+from rollstream.consumers.dead_letters import StoredLetter, read_letters, retry_letters
+from rollstream.consumers.dead_letters.retrying import RetryState
+from rollstream.runtime.config.load import load_config
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.ingest.record import decode_record
+from rollstream.streams.topics.layout import Layout
+
+ReasonOption = Annotated[
+    str | None, typer.Option("--reason", help="Those with this reason.", metavar="REASON")
+]
+
+
+def list_letters(
+    context: typer.Context,
+    config: ConfigOption = CONFIG_FILE,
+    timeout_s: TimeoutOption = TIMEOUT_S,
+    reason: ReasonOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lists the entries that sealers could not read, oldest first, with the reason."""
+    services, settings = services_of(context), load_config(config)
+    table = table_of(
+        "Dead letters", "letter", "partition", "offset", "entry", "bytes", "retried", last="reason"
+    )
+    rows: list[dict[str, Any]] = []
+    with services.broker(settings) as broker:
+        deadline = Deadline(timeout_s, services.clock)
+        for stored in read_letters(broker, Layout.of(settings.kafka), deadline):
+            letter = stored.letter
+            if reason not in (None, letter.reason):
+                continue
+            size = 0 if letter.value is None else len(letter.value)
+            rows.append(_shown(stored))
+            table.add_row(
+                str(stored.number),
+                f"{letter.topic}[{letter.partition}]",
+                f"{letter.offset:,}",
+                str(letter.entry),
+                f"{size:,}",
+                "yes" if stored.retried else "no",
+                Text(f"{letter.reason}: {letter.detail}"),
+            )
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    elif rows:
+        show_view(table)
+    else:
+        typer.echo("no dead letters")
+
+
+def show(
+    context: typer.Context,
+    number: Annotated[int, typer.Argument(help="As in the list.", metavar="LETTER")],
+    config: ConfigOption = CONFIG_FILE,
+    timeout_s: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Shows one letter as JSON, and what this version reads of its bytes."""
+    services, settings = services_of(context), load_config(config)
+    with services.broker(settings) as broker:
+        deadline = Deadline(timeout_s, services.clock)
+        for stored in read_letters(broker, Layout.of(settings.kafka), deadline):
+            if stored.number == number:
+                found = {**_shown(stored), "entries": _entries(stored)}
+                typer.echo(json.dumps(found, indent=2))
+                return
+    typer.echo(f"there is no letter {number}; `rollstream deadletters list` names them", err=True)
+    raise typer.Exit(1)
+
+
+def retry(
+    context: typer.Context,
+    numbers: Annotated[
+        list[int] | None, typer.Argument(help="As in the list.", metavar="LETTER")
+    ] = None,
+    config: ConfigOption = CONFIG_FILE,
+    timeout_s: TimeoutOption = TIMEOUT_S,
+    reason: ReasonOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every letter.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publishes again what letters hold, as far as it can be read now; each entry counts once,
+    however often this runs. Exit code 1 where a letter was refused.
+
+    Upgrade the sealers first: what they cannot read would come back as another letter.
+    """
+    if not (numbers or reason or everything):
+        raise typer.BadParameter("name letters, or give --reason or --all")
+    services, settings = services_of(context), load_config(config)
+
+    def wanted(stored: StoredLetter) -> bool:
+        named = everything or stored.number in (numbers or ())
+        return named or (reason is not None and stored.letter.reason == reason)
+
+    outcomes = []
+    with services.broker(settings) as broker:
+        deadline = Deadline(timeout_s, services.clock)
+        for outcome in retry_letters(settings, broker, wanted, deadline):
+            outcomes.append(outcome)
+            if not as_json:
+                detail = f": {outcome.detail}" if outcome.detail else ""
+                typer.echo(f"letter {outcome.number}: {outcome.state}{detail}")
+    states = Counter(outcome.state for outcome in outcomes)
+    if as_json:
+        typer.echo(json.dumps([outcome._asdict() for outcome in outcomes], indent=2))
+    else:
+        typer.echo(
+            f"{sum(outcome.entries for outcome in outcomes)} entries published of "
+            f"{states[RetryState.PUBLISHED]} letters; {states[RetryState.BEFORE]} letters "
+            f"published before, {states[RetryState.REFUSED]} refused"
+        )
+    missing = sorted({*(numbers or ())} - {outcome.number for outcome in outcomes})
+    if missing:
+        typer.echo(f"there are no letters {', '.join(map(str, missing))}", err=True)
+    if missing or states[RetryState.REFUSED]:
+        raise typer.Exit(1)
+
+
+def _shown(stored: StoredLetter) -> dict[str, Any]:
+    letter = asdict(stored.letter)
+    value = letter.pop("value")
+    return {
+        "letter": stored.number,
+        "retried": stored.retried,
+        **letter,
+        "bytes": None if value is None else len(value),
+    }
+
+
+def _entries(stored: StoredLetter) -> Any:
+    """What is read of the letter's record, or why it cannot be."""
+    if stored.letter.value is None:
+        return "its bytes were too many for a letter"
+    try:
+        record = decode_record(stored.letter.value)
+    except UnreadableEvent as error:
+        return f"cannot be read here: {error}"
+    names = ("group_uid", "rollout_uid", "segment_idx", "example_id", "policy_version")
+    return [
+        {
+            **{name: record.values(name)[entry] for name in names},
+            "environment": record.environment,
+            "worker_id": record.worker_id,
+            "breaks": str(record.broken[entry]) if entry in record.broken else None,
+        }
+        for entry in range(record.count)
+    ]

@@ -1,0 +1,67 @@
+"""Every dead letter of a deployment, in the order in which they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.events import DeadLetter, Event, Retried
+from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.owned.reading import event_in
+from rollstream.streams.reading import read_between
+from rollstream.streams.topics.layout import Layout
+
+
+class Source(NamedTuple):
+    """Where in an ingest log an entry stood."""
+
+    topic: str
+    partition: int
+    offset: int
+    entry: int
+
+
+class StoredLetter(NamedTuple):
+    """A letter in its log.
+
+    Attributes:
+        number: its offset there.
+        retried: whether what it holds was published again.
+    """
+
+    number: int
+    letter: DeadLetter
+    retried: bool
+
+    @property
+    def source(self) -> Source:
+        """Of which entry it is; a sealer that began anew may have written a second letter of it."""
+        return source_of(self.letter)
+
+
+def source_of(event: DeadLetter | Retried) -> Source:
+    """Where the entry stood."""
+    return Source(event.topic, event.partition, event.offset, event.entry)
+
+
+def read_letters(broker: Broker, layout: Layout, deadline: Deadline) -> Iterator[StoredLetter]:
+    """Yields every letter that is kept, a few in memory at a time.
+
+    Raises:
+        BrokerUnavailable: not read in time. UnknownTopic: there is no such log. NewerEvent,
+            CorruptLog: it holds what this version cannot read.
+    """
+    where = TopicPartition(layout.dead_letters(), 0)
+    with closing(broker.reader({where: 0})) as reader:
+        first, end = reader.bounds(where, deadline.left_s())
+
+        def events() -> Iterator[tuple[int, Event]]:
+            for record in read_between(reader, where, first, end, deadline):
+                yield record.offset, event_in(record)
+
+        retried = {source_of(event) for _, event in events() if isinstance(event, Retried)}
+        for offset, event in events():
+            if isinstance(event, DeadLetter):
+                yield StoredLetter(offset, event, source_of(event) in retried)

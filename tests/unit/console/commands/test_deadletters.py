@@ -1,0 +1,213 @@
+"""``rollstream deadletters``: letters are named, shown, and published again once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.command_line import CommandLine
+from harness.rollouts import encode_record, make_entry
+from rollstream.consumers import InlineExecutor, Sealer
+from rollstream.consumers.dead_letters import retry_letters
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas import codec
+from rollstream.schemas.events import DeadLetter, Retried
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.partitioning import partition_of
+
+TIMEOUT_S = 30.0
+TURNS_MAX = 200
+PARTITIONS = 2
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> CommandLine:
+    line = CommandLine(tmp_path)
+    line.create_topics()
+    return line
+
+
+def append(line: CommandLine, topic: str, *values: bytes, partition: int = 0) -> None:
+    writer = line.broker().writer()
+    for value in values:
+        writer.append(topic, value, partition=partition)
+    assert writer.flush(TIMEOUT_S) == 0
+
+
+def letter(line: CommandLine, value: bytes | None, *, offset: int = 0, **of: Any) -> DeadLetter:
+    """A letter about entry 0 of a record of ``rollouts.math``."""
+    fields: dict[str, Any] = {
+        "topic": line.layout.rollouts("math"),
+        "partition": 0,
+        "offset": offset,
+        "entry": 0,
+        "timestamp_ts": 1_700_000_000_000_000,
+        "reason": "unknown_schema",
+        "detail": "fingerprint '0102030405060708'",
+        "value": value,
+        **of,
+    }
+    return DeadLetter(**fields)
+
+
+def write_letters(line: CommandLine, *letters: DeadLetter) -> None:
+    append(line, line.layout.dead_letters(), *map(codec.encode, letters))
+
+
+def group(name: str, **overrides: Any) -> list[Any]:
+    """The two members of a group."""
+    return [
+        make_entry(rollout_uid=f"{name}-{i}", group_uid=name, group_size=2, **overrides)
+        for i in range(2)
+    ]
+
+
+def sealed(line: CommandLine) -> tuple[int, dict[str, int]]:
+    """Seals what is in the ingest log; how many segments are sealed, and the rest by reason."""
+    with Sealer(
+        line.config,
+        broker=line.broker(),
+        store=line.blobs,
+        clock=line.clock,
+        workers=InlineExecutor(),
+    ) as sealer:
+        for _ in range(TURNS_MAX):
+            sealer.step(Deadline(1.0, line.clock))
+        sealer.flush(TIMEOUT_S)
+    rows = json.loads(line.run("audit", "--json").stdout)["partitions"]
+    settled = sum((Counter(row["settled"]) for row in rows), Counter[str]())
+    return sum(row["sealed"] for row in rows), dict(settled)
+
+
+@pytest.mark.proves("F19")
+def test_a_record_of_an_unknown_schema_is_listed_and_shown_and_refused_until_it_can_be_read(
+    line: CommandLine,
+) -> None:
+    value = encode_record(group("g"), partitions=PARTITIONS)
+    newer = value[:2] + bytes(8) + value[10:]
+    append(line, line.layout.rollouts("math"), newer)
+    assert sealed(line) == (0, {"unreadable": 1})
+    (row,) = json.loads(line.run("deadletters", "list", "--json").stdout)
+    assert (row["reason"], row["offset"], row["bytes"]) == ("unknown_schema", 0, len(newer))
+    assert (
+        "unknown_schema: fingerprint '0000000000000000'" in line.run("deadletters", "list").stdout
+    )
+    shown = json.loads(line.run("deadletters", "show", str(row["letter"])).stdout)
+    assert shown["entries"].startswith("cannot be read here: unknown_schema")
+    done = line.run("deadletters", "retry", "--reason", "unknown_schema")
+    assert done.exit_code == 1
+    assert f"letter {row['letter']}: not published: unknown_schema" in done.stdout
+    assert line.logs.bounds(TopicPartition(line.layout.rollouts("math"), 0)) == (0, 1)
+
+
+@pytest.mark.proves("F19")
+def test_what_is_retried_twice_counts_once(line: CommandLine) -> None:
+    write_letters(line, letter(line, encode_record(group("g"), partitions=PARTITIONS)))
+    shown = json.loads(line.run("deadletters", "show", "0").stdout)
+    assert [entry["rollout_uid"] for entry in shown["entries"]] == ["g-0", "g-1"]
+    number = partition_of(b"g", PARTITIONS)
+    first = line.run("deadletters", "retry", "0")
+    where = f"{line.layout.rollouts('math')}[{number}]"
+    assert first.stdout.splitlines() == [
+        f"letter 0: published: {where} at 0",
+        "2 entries published of 1 letters; 0 letters published before, 0 refused",
+    ]
+    again = line.run("deadletters", "retry", "--all")
+    assert "letter 0: published before" in again.stdout
+    assert again.exit_code == 0
+    assert sealed(line) == (2, {})
+    (row,) = json.loads(line.run("deadletters", "list", "--json").stdout)
+    assert row["retried"] is True
+
+
+def test_two_letters_of_one_entry_are_published_once(line: CommandLine) -> None:
+    one = letter(line, encode_record(group("g")[:1], partitions=PARTITIONS))
+    write_letters(line, one, one)
+    states = [row["state"] for row in retried(line, "--all")]
+    assert states == ["published", "published before"]
+
+
+def test_a_retry_that_ended_before_its_mark_is_a_duplicate(line: CommandLine) -> None:
+    """As where the process was killed between the two."""
+    write_letters(line, letter(line, encode_record(group("g"), partitions=PARTITIONS)))
+    value = encode_record(group("g"), partitions=PARTITIONS)
+    number = partition_of(b"g", PARTITIONS)
+    append(line, line.layout.rollouts("math"), value, partition=number)
+    assert [row["state"] for row in retried(line, "0")] == ["published"]
+    assert sealed(line) == (2, {"duplicate": 2})
+
+
+def test_entries_go_to_the_partitions_of_their_keys_and_those_that_break_a_rule_stay(
+    line: CommandLine,
+) -> None:
+    names = [f"group-{i}" for i in range(8)]
+    bad = make_entry(rollout_uid="bad", group_uid="bad", split="x" * 5_000)
+    entries = [entry for name in names for entry in group(name)]
+    write_letters(line, letter(line, encode_record([*entries, bad], partitions=5)))
+    (row,) = retried(line, "0")
+    assert (row["state"], row["entries"]) == ("published", 16)
+    assert "entry 16: split has 5000 characters" in row["detail"]
+    assert sealed(line) == (16, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "finding"),
+    [
+        (None, "the letter holds no bytes"),
+        (b"junk", "not_an_event"),
+        (encode_record(group("g"), environment="physics"), "no environment 'physics'"),
+        (encode_record([make_entry(rollout_uid="")]), "rollout_uid is empty"),
+    ],
+    ids=["no bytes", "junk", "environment", "broken"],
+)
+def test_what_cannot_be_sealed_is_refused_with_the_reason(
+    line: CommandLine, value: bytes | None, finding: str
+) -> None:
+    write_letters(line, letter(line, value))
+    done = line.run("deadletters", "retry", "0")
+    assert done.exit_code == 1
+    assert finding in done.stdout
+    assert "0 letters published before, 1 refused" in done.stdout
+
+
+def test_letters_are_chosen_by_number_or_reason(line: CommandLine) -> None:
+    value = encode_record(group("g")[:1], partitions=PARTITIONS)
+    write_letters(
+        line, *(letter(line, value, offset=i, reason=r) for i, r in enumerate(["torn", "x", "x"]))
+    )
+    assert [row["number"] for row in retried(line, "--reason", "x")] == [1, 2]
+    listed = json.loads(line.run("deadletters", "list", "--json", "--reason", "torn").stdout)
+    assert [(row["letter"], row["retried"]) for row in listed] == [(0, False)]
+    assert line.run("deadletters", "retry").exit_code == 2
+    missing = line.run("deadletters", "retry", "9")
+    assert (missing.exit_code, missing.stderr) == (1, "there are no letters 9\n")
+    assert line.run("deadletters", "show", "9").exit_code == 1
+
+
+def test_no_letters_are_said_to_be_none(line: CommandLine) -> None:
+    assert line.run("deadletters", "list").stdout == "no dead letters\n"
+
+
+def test_marks_name_where_the_entry_stood(line: CommandLine) -> None:
+    one = letter(line, encode_record(group("g"), partitions=PARTITIONS), offset=7)
+    write_letters(line, one)
+    with line.broker() as broker:
+        (outcome,) = retry_letters(
+            line.config, broker, lambda _: True, Deadline(TIMEOUT_S, line.clock)
+        )
+    assert outcome.entries == 2
+    where = TopicPartition(line.layout.dead_letters(), 0)
+    _, mark = line.logs.read(where, 0, 10)
+    assert codec.decode(mark.value) == Retried(topic=one.topic, partition=0, offset=7, entry=0)
+
+
+def retried(line: CommandLine, *arguments: str) -> list[dict[str, Any]]:
+    """What ``retry`` did."""
+    found: list[dict[str, Any]] = json.loads(
+        line.run("deadletters", "retry", "--json", *arguments).stdout
+    )
+    return found
