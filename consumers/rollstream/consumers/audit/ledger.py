@@ -45,6 +45,7 @@ class Ledger:
         self._unread: dict[int, int] = {}  # Of records that no event touched, how many they have.
         self._differing: list[str] = []
         self._lost: set[int] = set()
+        self._unreadable: set[int] = set()  # Offsets with entries that end so.
 
     def apply(self, offset: int, event: Event) -> None:
         """The next event that counts."""
@@ -61,7 +62,8 @@ class Ledger:
         said = self._counts.get(offset)
         if said is None:
             self._unread[offset] = count
-        elif said != count:
+        elif said != count and not (said == 1 and offset in self._unreadable):
+            # A sealer of an older version may have read nothing of it, which is one entry.
             self._differing.append(f"{offset} has {count}, not {said}")
 
     def close(self, first: int, end: int) -> tuple[int, int]:
@@ -123,6 +125,8 @@ class Ledger:
             self.settled[part.reason] += len(part.offsets)
             if part.reason == SettleReason.LOST:
                 self._lost.update(part.offsets.tolist())
+            elif part.reason == SettleReason.UNREADABLE:
+                self._unreadable.update(part.offsets.tolist())
         for file in (*event.files, *event.incomplete):
             if file.path in self.files:
                 self.problems.append(f"{where}: {file.path} was named before")

@@ -263,12 +263,14 @@ class OwnedLog(Generic[F]):
             start, (_, end) = self._folded.next_offset, reader.bounds(self.where, deadline.left_s())
             for record in read_between(reader, self.where, start, end, deadline):
                 self._folded.apply_record(record)
+            self._fold_anew = False
         self._nonces.append(self._entropy.token())
         named = Claimed(owner=self._owner, nonce=self._nonces[-1], software=rollstream.__version__)
         claim = self._sending.add_claim(named)
         silence = Deadline(attempt_s, deadline.clock)
         if not self._fold_until(reader, claim, silence, deadline, stop_at_foreign=given):
             self._start_fold(reader, self.epoch, deadline)
+            self._fold_anew = False
             self._fold_until(reader, claim, silence, deadline, stop_at_foreign=False)
         adopted = self._folded.adoption()
         within = Deadline(deadline.slice_s(attempt_s), deadline.clock)
@@ -279,7 +281,6 @@ class OwnedLog(Generic[F]):
     def _start_fold(self, reader: LogReader, hint: int | None, deadline: Deadline) -> None:
         start = find_start(reader, self.where, hint, deadline)
         self._folded = FoldedLog(self._make_fold(), self._make_fence(), start)
-        self._fold_anew = False
 
     def _fold_until(
         self,
