@@ -88,7 +88,7 @@ def publish(world: World, rollouts: list[dict[str, Any]]) -> Any:
             for name in ("token_arrays",)
             if name in overrides
         }
-        entries.append(Entry({**defaults, **make_fields(**{**overrides, **arrays})}))
+        entries.append(Entry.of({**defaults, **make_fields(**{**overrides, **arrays})}))
     value = encode_entries(entries, environment="math", worker_id="worker-0", partitions=1)
     where = TopicPartition(world.layout.rollouts("math"), 0)
     return world.logs.append(where, None, value).offset

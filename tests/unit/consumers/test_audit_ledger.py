@@ -158,6 +158,16 @@ def test_entries_of_offsets_that_the_event_does_not_touch_are_named() -> None:
 
 
 @pytest.mark.proves("F4")
+def test_a_record_of_which_a_sealer_read_nothing_is_one_entry_however_many_it_has() -> None:
+    """An older sealer could not read what a newer producer wrote; this version can."""
+    ledger = ledger_of(event("g", [(0, 0)], 2, unreadable=[(1, 0)]))
+    assert closed(ledger, {0: 1, 1: 64}, end=2) == (2, 0)
+    assert ledger.problems == []
+    other = ledger_of(event("g", [(0, 0)], 2, counts={1: 2}, unreadable=[(1, 0), (1, 1)]))
+    closed(other, {0: 1, 1: 64}, end=2)
+    assert "1 has 64, not 2" in other.problems[0]
+
+
 def test_a_record_deleted_before_it_was_settled_is_named_and_counts() -> None:
     ledger = ledger_of(event("a", [(1, 0), (1, 2)], 0, {1: 3}))
     assert closed(ledger, {2: 4}, first=2, end=3) == (1 + 3 + 4, 1 + 1 + 4)
