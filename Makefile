@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast lint types architecture docs wheel bench clean
+.PHONY: help install demo test test-fast lint schemas types architecture docs wheel bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ test-fast: install ## the tests that need no process and no socket
 lint: install ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+schemas: install ## each version of a schema that is shipped against all later ones
+	$(BIN)/rollstream schemas check
 
 types: install ## mypy, strict, over sources and tests
 	$(BIN)/mypy

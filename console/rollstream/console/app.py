@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from rollstream.console.commands.audit import audit
 from rollstream.console.commands.deadletters import list_letters, retry, show
 from rollstream.console.commands.files import files
+from rollstream.console.commands.schemas import check as check_schemas
 from rollstream.console.commands.seal import seal
 from rollstream.console.commands.status import status
 from rollstream.console.commands.topics import check, create
@@ -73,6 +74,11 @@ def build() -> typer.Typer:
     letters.command(epilog="Example: rollstream deadletters show 7")(show)
     letters.command(epilog="Example: rollstream deadletters retry --reason unknown_schema")(retry)
     app.add_typer(letters, name="deadletters", no_args_is_help=True)
+    schemas = typer.Typer(help="The schemas of what is stored.")
+    schemas.command(
+        "check", epilog="Example: rollstream schemas check flushed.v1.avsc flushed.v2.avsc"
+    )(check_schemas)
+    app.add_typer(schemas, name="schemas", no_args_is_help=True)
     topics = typer.Typer(help="The topics of the configured environments and samplers.")
     topics.command(epilog="Example: rollstream topics create --config rollstream.toml")(create)
     topics.command(epilog="Example: rollstream topics check --config rollstream.toml")(check)

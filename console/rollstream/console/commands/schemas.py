@@ -1,0 +1,79 @@
+"""``rollstream schemas check``"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from rollstream.schemas.compatibility import incompatibilities
+from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.wire_schemas import parse, shipped
+
+
+class BadSchema(RollstreamError, ValueError):
+    """A file holds no schema of a record."""
+
+
+class _Pair(NamedTuple):
+    name: str
+    old: Mapping[str, Any]
+    new: Mapping[str, Any]
+
+
+def check(
+    old: Annotated[
+        Path | None, typer.Argument(help="The older version, an .avsc file.", metavar="OLD")
+    ] = None,
+    new: Annotated[
+        Path | None, typer.Argument(help="The newer version, an .avsc file.", metavar="NEW")
+    ] = None,
+) -> None:
+    """Refuses a change with which old or new data could not be read, with the field and the reason.
+
+    Without files it compares each version that is shipped with all later ones. Exit code 1 where
+    a change is refused.
+    """
+    if (old is None) != (new is None):
+        raise typer.BadParameter("give both files, or neither")
+    pairs = list(_shipped()) if old is None or new is None else [_of_files(old, new)]
+    refused = 0
+    for name, before, after in pairs:
+        for found in incompatibilities(before, after):
+            refused += 1
+            typer.echo(f"{name}: {found}")
+    if old is None:
+        versions = len(shipped().schemas)
+        typer.echo(f"{versions} versions shipped, {len(pairs)} pairs, {refused} changes refused")
+    else:
+        typer.echo(f"{refused} changes refused" if refused else "every change is compatible")
+    if refused:
+        raise typer.Exit(1)
+
+
+def _shipped() -> Iterator[_Pair]:
+    for name in sorted({schema.name for schema in shipped().schemas}):
+        for older, newer in combinations(shipped().versions(name), 2):
+            pair = f"{name}, v{older.version} to v{newer.version}"
+            yield _Pair(pair, older.source, newer.source)
+
+
+def _of_files(old: Path, new: Path) -> _Pair:
+    return _Pair(str(new), _read(old), _read(new))
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        source = json.loads(path.read_text(encoding="utf-8"))
+        parse(source)
+    except OSError as error:
+        raise BadSchema(f"{path}: {error.strerror}: give the path of an .avsc file") from error
+    except Exception as error:  # fastavro has no error of its own for all that may be wrong.
+        raise BadSchema(f"{path} is no Avro schema: {error!r}: mend it") from error
+    if not isinstance(source, dict) or source.get("type") != "record":
+        raise BadSchema(f"{path} holds no record: give an .avsc file of one")
+    return source
