@@ -195,8 +195,7 @@ def test_more_entries_than_there_are_bytes_of_are_one_letter() -> None:
     world = SealWorld(partitions=1)
     header, *_ = read_record(encode_record(members(1)))
     nothing = {name: b"" for name, value in header.items() if isinstance(value, bytes)}
-    shared = [tuple(one.values()) for one in header["shared"]]
-    value = write_record({**header, **nothing, "shared": shared, "count": ENTRIES_MAX}, [])
+    value = write_record({**header, **nothing, "count": ENTRIES_MAX}, [])
     assert len(value) < 100
     world.put(value)
     world.run(world.sealer())

@@ -8,7 +8,7 @@ from math import nan
 from typing import Any
 
 from rollstream.schemas.fields import RowField, columns
-from rollstream.schemas.ingest.entry import ENTRIES_MAX, Entry, Failure, NamedArray
+from rollstream.schemas.ingest.entry import ENTRIES_MAX, SHARED, Entry, Failure, NamedArray
 from rollstream.schemas.ingest.wire import ALL, COUNTS, NONE, SOME, packed, write_record
 
 # A union's branch is named: fastavro would take none that a broken entry's numbers do not fit.
@@ -55,7 +55,7 @@ def _shared(rows: Sequence[tuple[Any, ...]]) -> Mapping[str, Any]:
     """The distinct combinations in the order of their first use, and the index of each row's."""
     found = {values: index for index, values in enumerate(dict.fromkeys(rows))}
     return {
-        "shared": found,
+        "shared": [dict(zip(SHARED, values, strict=True)) for values in found],
         "shared_indexes": packed(COUNTS, map(found.__getitem__, rows)) if len(found) > 1 else b"",
     }
 

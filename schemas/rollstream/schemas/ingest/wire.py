@@ -1,7 +1,7 @@
 """How Avro holds a record: a header, and the payload behind it.
 
-The content of the last field, ``payload``, is joined behind the header when a record is written,
-and a view when it is read: fastavro reads the fields before it, and its length as a number.
+fastavro writes and reads all fields but the content of the last, ``payload``, whose length it takes
+for a number: that is joined behind the header when a record is written, and a view when it is read.
 So a rollout's tokens are copied once on either side.
 
 A record of an older version is read as the newest: its header by Avro's resolution, its payload in
@@ -13,8 +13,8 @@ Source: Avro 1.12 specification, "Binary encoding" and "Schema Resolution".
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache, lru_cache, partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -27,7 +27,6 @@ from rollstream.schemas.wire_schemas import WireSchema, parse, read_avro, shippe
 _IN_PAYLOAD = ("text", "number", "array")  # A number is in the header.
 NONE, ALL, SOME = range(3)  # Which entries have an array.
 COUNTS = "<u4"  # How lengths and indexes are read: a negative one is beyond all bytes there are.
-_KEPT = 1_024
 # As ``array`` names them, on a little-endian machine.
 _CODES: Mapping[str, Any] = {"<i4": "i", "<u4": "I", "<i8": "q", "<f8": "d", "|b1": "B"}
 
@@ -42,13 +41,15 @@ def unpacked(dtype: str, raw: bytes) -> list[Any]:
     return memoryview(raw).cast(_CODES[dtype]).tolist()
 
 
-def write_record(header: Mapping[str, Any], payload: Sequence[bytes]) -> bytes:
-    """The bytes of a record: its fields but the last, with the values of each combination in
-    ``shared`` as a tuple, and the pieces of the last."""
+def write_record(header: dict[str, Any], payload: Sequence[bytes]) -> bytes:
+    """The bytes of a record: its fields but the last, to which that one's length is added, and the
+    pieces of that one."""
     schema = shipped().newest(SCHEMA)
-    pieces = [write(header[name]) for name, write in _writers(schema)]
-    length = _long(sum(map(len, payload)))
-    return b"".join((schema.prefix, *pieces, length, *payload))
+    stream = BytesIO()
+    stream.write(schema.prefix)
+    header["payload"] = sum(map(len, payload))
+    fastavro.schemaless_writer(stream, _header(schema), header)
+    return b"".join((stream.getvalue(), *payload))
 
 
 class PayloadFields(NamedTuple):
@@ -133,59 +134,3 @@ def _with_removed(
             inner = _with_removed(extras["fields"], of_extras["type"][1]["fields"], removed)
             found[index] = {**field, "type": [null, {**extras, "fields": inner}]}
     return found
-
-
-@cache
-def _writers(schema: WireSchema) -> Sequence[tuple[str, Callable[[Any], bytes]]]:
-    """How each field but the last is written. What all records have is written here: fastavro looks
-    at the type of each value, which takes as long as a publish."""
-    *fields, extras, _ = schema.fields
-    namespace = schema.source["namespace"]
-    alone = parse({"type": "record", "name": "Rare", "namespace": namespace, "fields": [extras]})
-    writers = [
-        (field["name"], _combinations if field["name"] == "shared" else _PLAIN[field["type"]])
-        for field in fields
-    ]
-    return [*writers, (extras["name"], partial(_written, alone, extras["name"]))]
-
-
-def _written(parsed: Any, name: str, value: Any) -> bytes:
-    if value is None:
-        return b"\0"  # The first branch of its union.
-    stream = BytesIO()
-    fastavro.schemaless_writer(stream, parsed, {name: value})
-    return stream.getvalue()
-
-
-def _combinations(combinations: Collection[tuple[Any, ...]]) -> bytes:
-    return b"".join((_long(len(combinations)), *map(_combination, combinations), b"\0"))
-
-
-@lru_cache(_KEPT)
-def _combination(values: tuple[Any, ...]) -> bytes:
-    return b"".join(_text(value) if isinstance(value, str) else _long(value) for value in values)
-
-
-@lru_cache(_KEPT)
-def _long(number: int) -> bytes:
-    """Also of an Avro int: zigzag, seven bits a byte, the lowest first."""
-    rest = number << 1 ^ number >> 63
-    found = bytearray()
-    while rest > 127:
-        found.append(rest & 127 | 128)
-        rest >>= 7
-    return bytes((*found, rest))
-
-
-def _bytes(raw: bytes) -> bytes:
-    return _long(len(raw)) + raw
-
-
-def _text(text: str) -> bytes:
-    return _bytes(text.encode())
-
-
-_PLAIN: Mapping[str, Callable[[Any], bytes]] = {
-    **{"int": _long, "long": _long},
-    **{"bytes": _bytes, "string": _text},
-}
