@@ -56,7 +56,7 @@ def run_round(system: System, scenario: Scenario, *, warm_up_s: float) -> Round:
             for label, pid in services.pids.items():
                 watcher.add(label, pid)
             trainer_arguments = (system, services.address, scenario, warm_up_s, progress_path)
-            with _child("trainer", run_trainer, trainer_arguments) as trainer:
+            with child("trainer", run_trainer, trainer_arguments) as trainer:
                 ready = trainer.receive(START_TIMEOUT_S)
                 assert isinstance(ready, Ready)
                 for label, pid in ready.pids.items():
@@ -85,7 +85,7 @@ def _with_replicas(
     address: str,
     scenario: Scenario,
     progress_path: Path,
-    trainer: _Child,
+    trainer: Child,
     watcher: Watcher,
 ) -> tuple[Measured, Usage]:
     with _all_replicas(system, address, scenario, progress_path) as replicas:
@@ -116,7 +116,9 @@ def _round(measured: Measured, usage: Usage) -> Round:
 
 
 @dataclass
-class _Child:
+class Child:
+    """A process, and our end of the pipe to it."""
+
     process: SpawnProcess
     pipe: Connection
 
@@ -131,7 +133,7 @@ class _Child:
             raise RoundFailed(f"{self.process.name} ended early with exit code {code}") from None
         raise RoundFailed(f"{self.process.name} sent nothing within {timeout_s} s")
 
-    def receive_while(self, others: list[_Child]) -> Any:
+    def receive_while(self, others: list[Child]) -> Any:
         """Returns the next object that it sends; raises at once where one of the others fails."""
         waited_s = 0.0
         while not self.pipe.poll(1.0):
@@ -145,14 +147,14 @@ class _Child:
 
 
 @contextmanager
-def _child(name: str, run: Any, arguments: tuple[Any, ...]) -> Iterator[_Child]:
+def child(name: str, run: Any, arguments: tuple[Any, ...]) -> Iterator[Child]:
     """Runs a process, which is killed in the end where it still runs."""
     ours, theirs = _spawn.Pipe()
     process = _spawn.Process(target=run, args=(*arguments, theirs), name=name)
     process.start()
     theirs.close()
     try:
-        yield _Child(process, ours)
+        yield Child(process, ours)
     finally:
         if process.is_alive():
             process.kill()
@@ -164,11 +166,11 @@ def _child(name: str, run: Any, arguments: tuple[Any, ...]) -> Iterator[_Child]:
 @contextmanager
 def _all_replicas(
     system: System, address: str, scenario: Scenario, progress_path: Path
-) -> Iterator[list[_Child]]:
+) -> Iterator[list[Child]]:
     with ExitStack() as stack:
         yield [
             stack.enter_context(
-                _child(
+                child(
                     f"replica-{replica}",
                     run_replica,
                     (system, address, replica, scenario, progress_path),

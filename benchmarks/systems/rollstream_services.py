@@ -23,15 +23,19 @@ PARTITIONS = 2  # One for each sealer.
 
 
 @contextmanager
-def services(folder: Path) -> Iterator[Services]:
-    """Starts them. The address is the bootstrap address, a space, and the configuration's path."""
+def services(folder: Path, *, sampler: str = "") -> Iterator[Services]:
+    """Starts them. The address is the bootstrap address, a space, and the configuration's path.
+
+    Args:
+        sampler: further lines of the sampler's section.
+    """
     with fresh_kafka(folder) as kafka:
         config = folder / "rollstream.toml"
         config.write_text(
             f'[kafka]\nbootstrap = "{kafka.bootstrap}"\n'
             f'[store]\nroot = "{(folder / "store").as_uri()}"\n'
             f"[environments.{ENVIRONMENT}]\npartitions = {PARTITIONS}\n"
-            f'[samplers.{SAMPLER}]\nenvironments = ["{ENVIRONMENT}"]\n'
+            f'[samplers.{SAMPLER}]\nenvironments = ["{ENVIRONMENT}"]\n{sampler}'
         )
         settings = load_config(config)
         with KafkaBroker(kafka.bootstrap) as broker:
