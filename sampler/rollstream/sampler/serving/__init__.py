@@ -4,6 +4,7 @@
 - ``local``          ``Sampler``: in the trainer's own process
 - ``view``           ``SamplerView``: reads a sampler, and claims nothing
 - ``owner``          the engine: decide, append, wait until it is confirmed, reply
+- ``calls``          calls under way, and those that wait for groups
 - ``configuration``  the sampler's part of the configuration, and the seal logs that it names
 - ``agreement``      ``Agree``: whether two processes mean the same sampler
 - ``payloads``       groups' rows from the store, through a byte-bounded cache
@@ -11,6 +12,7 @@
 - ``actor``          the Ray actor around an owner (imports ray)
 - ``attaching``      finds or starts the Ray that has the actor (imports ray)
 - ``loopback_ray``   a Ray on 127.0.0.1, and all that is used of Ray's private API (imports ray)
+- ``actor_calls``    calls to that actor: awaited, repeated, cancelled (imports ray)
 - ``client``         ``SamplerClient`` (imports ray)
 - ``aio``            ``AsyncSamplerClient``
 """

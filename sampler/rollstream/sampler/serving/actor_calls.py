@@ -6,12 +6,7 @@ import asyncio
 from typing import Any
 
 import ray
-from ray.exceptions import (
-    ActorDiedError,
-    GetTimeoutError,
-    RayActorError,
-    TaskCancelledError,
-)
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, TaskCancelledError
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
@@ -46,13 +41,16 @@ class ActorCalls:
         while True:
             ref = self._send(command, wait)
             try:
-                while not ray.wait([ref], timeout=deadline.slice_s(LOG_WAITING_EVERY_S))[0]:
-                    self._check_waiting(command, deadline)
-                return self._opened(ray.get(ref, timeout=deadline.left_s()))
-            except (GetTimeoutError, RayActorError, TaskCancelledError) as error:
+                answer = self._get(ref, command, deadline)
+            except (RayActorError, TaskCancelledError) as error:
                 self._check_repeatable(error, deadline)
+            except BaseException:
+                ray.cancel(ref)  # Nobody waits for it any more.
+                raise
+            else:
+                return self._opened(answer)
             finally:
-                self._end(ref)
+                self._pending.discard(ref)
             deadline.wait(REPEAT_AFTER_S)
 
     async def execute_async(self, command: Command[R], wait_s: float) -> Reply[R]:
@@ -60,18 +58,17 @@ class ActorCalls:
         wait, deadline = self._deadlines(wait_s)
         while True:
             ref = self._send(command, wait)
-            answer = asyncio.wrap_future(ref.future())
             try:
-                while not (
-                    await asyncio.wait([answer], timeout=deadline.slice_s(LOG_WAITING_EVERY_S))
-                )[0]:
-                    self._check_waiting(command, deadline)
-                return self._opened(answer.result())
-            except (GetTimeoutError, RayActorError, TaskCancelledError) as error:
+                answer = await self._get_async(ref, command, deadline)
+            except (RayActorError, TaskCancelledError) as error:
                 self._check_repeatable(error, deadline)
+            except BaseException:
+                ray.cancel(ref)
+                raise
+            else:
+                return self._opened(answer)
             finally:
-                answer.cancel()
-                self._end(ref)
+                self._pending.discard(ref)
             await asyncio.sleep(deadline.slice_s(REPEAT_AFTER_S))
 
     def close(self) -> None:
@@ -96,11 +93,29 @@ class ActorCalls:
         if self._closed:
             ray.cancel(ref)
 
-    def _end(self, ref: Any) -> None:
-        """Cancels the call where nobody waits for it any more."""
-        self._pending.discard(ref)
-        if not ray.wait([ref], timeout=0)[0]:
-            ray.cancel(ref)
+    def _get(self, ref: Any, command: Command[R], deadline: Deadline) -> Reply[R] | Refused:
+        while True:
+            try:
+                answer: Reply[R] | Refused = ray.get(
+                    ref, timeout=deadline.slice_s(LOG_WAITING_EVERY_S)
+                )
+            except GetTimeoutError:
+                self._check_waiting(command, deadline)
+            else:
+                return answer
+
+    async def _get_async(
+        self, ref: Any, command: Command[R], deadline: Deadline
+    ) -> Reply[R] | Refused:
+        answer: asyncio.Future[Reply[R] | Refused] = asyncio.wrap_future(ref.future())
+        try:
+            while not answer.done():
+                await asyncio.wait([answer], timeout=deadline.slice_s(LOG_WAITING_EVERY_S))
+                if not answer.done():
+                    self._check_waiting(command, deadline)
+            return answer.result()
+        finally:
+            answer.cancel()
 
     def _opened(self, answer: Reply[R] | Refused) -> Reply[R]:
         if isinstance(answer, Refused):
