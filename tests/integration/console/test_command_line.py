@@ -16,7 +16,9 @@ import pytest
 
 from harness.rollouts import encode_segment
 from rollstream.runtime.config.load import load_config
+from rollstream.runtime.deadline import Deadline
 from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.kafka.properties import SESSION_TIMEOUT_MS
 from rollstream.streams.topics.layout import Layout
 
 TIMEOUT_S = 120.0
@@ -121,6 +123,32 @@ def test_commands_take_a_group_from_publishing_to_a_visible_file(folder: Path) -
     assert (partition["owner"], partition["watermark"]) == ("sealer-x", 2)
     assert (partition["groups"], partition["segments"]) == (1, 2)
     assert figures["samplers"][0]["ready"] == 1
+
+
+@pytest.mark.proves("F17")
+def test_killed_sealer_is_reported_once_its_session_has_timed_out(folder: Path) -> None:
+    assert run(folder, "topics", "create").returncode == 0
+    sealer = Program(folder, "seal", "--name", "sealer-x")
+    sealer.until("reading from")
+    bootstrap = load_config(folder / "rollstream.toml").kafka.bootstrap
+    with KafkaBroker(bootstrap) as broker:
+        writer = broker.writer()
+        value = encode_segment(rollout_uid="a", group_uid="g", group_size=2)
+        writer.append(Layout().rollouts("math"), value, key=b"g")
+        assert writer.flush(TIMEOUT_S) == 0
+    healthy = run(folder, "status", "--check")
+    assert (healthy.returncode, "nothing is stuck" in healthy.stdout) == (0, True), healthy.stdout
+
+    sealer.signal(signal.SIGKILL)
+    assert sealer.ended() == -signal.SIGKILL
+    killed = Deadline(3 * SESSION_TIMEOUT_MS / 1000)
+    while (done := run(folder, "status", "--check")).returncode == 0:
+        assert not killed.passed(), done.stdout
+    assert done.returncode == 2, done.stderr
+    (stuck,) = (line for line in done.stdout.splitlines() if line.startswith("stuck: "))
+    assert stuck.startswith("stuck: sealers – 1 records of math[0] wait, the oldest for ")
+    assert "no sealer runs: sealer-x ended or died; run `rollstream seal`" in stuck
+    assert "sealer-x, gone" in done.stdout
 
 
 def test_command_without_its_file_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
