@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from rollstream.console.commands.audit import audit
 from rollstream.console.commands.deadletters import list_letters, retry, show
 from rollstream.console.commands.files import files
+from rollstream.console.commands.finish import finish
 from rollstream.console.commands.schemas import check as check_schemas
 from rollstream.console.commands.seal import seal
 from rollstream.console.commands.status import status
@@ -64,6 +65,7 @@ def build() -> typer.Typer:
     )
     app.command(epilog="Example: rollstream audit --config rollstream.toml")(audit)
     app.command(epilog="Example: rollstream files | xargs -n 1 parquet-tools inspect")(files)
+    app.command(epilog="Example: rollstream finish --sampler trainer-a")(finish)
     app.command(epilog="Example: rollstream seal --config rollstream.toml")(seal)
     app.command(epilog="Example: rollstream status --config rollstream.toml")(status)
     app.command(epilog="Example: rollstream up --data ./kafka --port 9092")(up)

@@ -10,6 +10,7 @@ import pytest
 
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra, routed_experts
 from harness.sampler_worlds import LocalWorld, SamplerWorld, log_end, memory_world
+from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import (
     Batch,
     Fenced,
@@ -20,6 +21,7 @@ from rollstream.sampler import (
     TooManyOpenBatches,
     UnknownStep,
 )
+from rollstream.streams.status import measure
 
 WAIT_S = 30.0
 
@@ -373,6 +375,43 @@ def test_open_batches_are_bounded_until_checkpointed(world: SamplerWorld) -> Non
 
 
 @pytest.mark.proves("F13")
+def is_over(world: SamplerWorld) -> bool:
+    (figures,) = measure(world.broker(), world.config, Deadline(WAIT_S)).samplers
+    return figures.over
+
+
+def save_and_fail(sampler: SamplerApi) -> None:
+    with sampler:
+        sampler.next_batch(0, 1, timeout_s=WAIT_S)
+        sampler.checkpointed(0)
+        raise KeyError
+
+
+@pytest.mark.proves("F17")
+def test_leaving_after_the_last_checkpoint_ends_the_run_until_it_goes_on(
+    world: SamplerWorld,
+) -> None:
+    world.writer().flush(*specs(4))
+    sampler = world.open()
+    with pytest.raises(KeyError):
+        save_and_fail(world.open())
+    assert not is_over(world)
+    with world.open() as client:
+        client.next_batch(1, 1, timeout_s=WAIT_S)
+        client.checkpointed(1)
+        client.next_batch(2, 1, timeout_s=WAIT_S)
+    assert not is_over(world)
+    with world.open() as client:
+        client.checkpointed(2)
+        client.publish_policy(3, policy_version="last")
+    assert is_over(world)
+    sampler.next_batch(3, 1, timeout_s=WAIT_S)
+    assert not is_over(world)
+    sampler.finish()
+    sampler.finish()
+    assert is_over(world)
+
+
 def test_replace_changes_slots_and_is_recorded(world: SamplerWorld) -> None:
     writer = world.writer()
     writer.flush(*specs(3))

@@ -131,7 +131,7 @@ def status_view(
     if letters.kept:
         line = (
             f"dead letters: {letters.kept:,}, the newest {age(letters.newest_age_s)} ago: "
-            f"{letters.newest_from}: {letters.newest_reason}"
+            f"{letters.newest_from}: {letters.newest_reason}; see `rollstream deadletters list`"
         )
         parts.append(Text(line, style="yellow"))
     parts += [

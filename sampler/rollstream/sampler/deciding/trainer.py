@@ -8,7 +8,14 @@ from typing import Literal
 from rollstream.sampler.deciding.command import Command, Now, ResultContext
 from rollstream.sampler.deciding.held_batches import batch_of
 from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
-from rollstream.schemas.events import Acked, Checkpointed, PolicyPublished, Resumed, SamplerEvent
+from rollstream.schemas.events import (
+    Acked,
+    Checkpointed,
+    Finished,
+    PolicyPublished,
+    Resumed,
+    SamplerEvent,
+)
 from rollstream.schemas.order import Policy
 from rollstream.streams.folds.sampler.state import SamplerState
 
@@ -62,6 +69,21 @@ class MarkCheckpointed(Command[None]):
         if not held:
             return []
         return [Checkpointed(**now, trainer_epoch=state.trainer_epoch, step=self.step)]
+
+    def result(self, state: SamplerState, context: ResultContext) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish(Command[None]):
+    """The run is over; with ``if_final`` only where every served batch is final."""
+
+    if_final: bool = False
+
+    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        if state.over or (self.if_final and state.open_batches()):
+            return []
+        return [Finished(**now, trainer_epoch=state.trainer_epoch)]
 
     def result(self, state: SamplerState, context: ResultContext) -> None:
         return None

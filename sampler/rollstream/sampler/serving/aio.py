@@ -11,6 +11,7 @@ from rollstream.sampler.deciding.batches import BatchCommand
 from rollstream.sampler.deciding.command import Command, R
 from rollstream.sampler.serving.client import SamplerClient
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.schemas.errors import RollstreamError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,7 +62,7 @@ def _attached(
 class AsyncSamplerClient:
     """A ``SamplerClient`` whose methods are awaited; their arguments and results are the same.
 
-    ``attach``, ``resume``, ``next_batch``, ``replace``, ``ack``, ``checkpointed``,
+    ``attach``, ``resume``, ``next_batch``, ``replace``, ``ack``, ``checkpointed``, ``finish``,
     ``publish_policy``, ``progress`` and ``stats`` are those of ``SamplerClient``; ``attach`` is
     awaited too: ``async with await AsyncSamplerClient.attach(…) as sampler``.
 
@@ -79,9 +80,11 @@ class AsyncSamplerClient:
     replace = _awaited(SamplerClient.replace)
     ack = _awaited(SamplerClient.ack)
     checkpointed = _awaited(SamplerClient.checkpointed)
+    finish = _awaited(SamplerClient.finish)
     publish_policy = _awaited(SamplerClient.publish_policy)
     progress = _awaited(SamplerClient.progress)
     stats = _awaited(SamplerClient.stats)
+    _end_run = _awaited(SamplerClient._end_run)
 
     async def close(self) -> None:
         """Detaches, and ends the calls that are awaited; the actor stays for others."""
@@ -91,4 +94,10 @@ class AsyncSamplerClient:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self.close()
+        try:
+            if self._client._has_ended(*error):
+                await self._end_run()
+        except RollstreamError as failure:
+            self._client._log_no_end(failure)
+        finally:
+            await self.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from rollstream.sampler.deciding.queries import (
 from rollstream.sampler.deciding.trainer import (
     Ack,
     AckStatus,
+    Finish,
     Later,
     MarkCheckpointed,
     PublishPolicy,
@@ -27,9 +29,12 @@ from rollstream.sampler.deciding.trainer import (
 )
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.requested import column_names
+from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.order import Policy
 from rollstream.schemas.records import RolloutGroup
 from rollstream.streams.folds.sampler.eligible import Accept
+
+_log = logging.getLogger("rollstream.sampler")
 
 
 class SamplerApi(ABC):
@@ -55,6 +60,7 @@ class SamplerApi(ABC):
         self._clock = clock
         self._timeout_s = timeout_s
         self._trainer_epoch: int | None = None
+        self._saved = False  # Whether it asked for no batch since its newest checkpoint.
 
     @abstractmethod
     def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
@@ -69,7 +75,15 @@ class SamplerApi(ABC):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        """Closes. A trainer that leaves without an error after its last checkpoint, with every
+        batch final, has finished the run."""
+        try:
+            if self._has_ended(*error):
+                self._end_run()
+        except RollstreamError as failure:
+            self._log_no_end(failure)
+        finally:
+            self.close()
 
     @property
     def trainer_epoch(self) -> int | None:
@@ -193,6 +207,11 @@ class SamplerApi(ABC):
         """Makes batches up to ``step`` final: the weights after it are saved. May come late."""
         return self._ask(MarkCheckpointed(step=step))
 
+    def finish(self) -> None:
+        """Records that the run is over, also where batches are open: ``rollstream status`` expects
+        nothing more of it. Any later decision begins it again."""
+        return self._ask(Finish())
+
     def publish_policy(self, step: int, *, policy_version: str) -> Policy:
         """Records that weights ``step`` have this version; lag is measured against the newest.
 
@@ -225,6 +244,16 @@ class SamplerApi(ABC):
         waited_s = self._clock.monotonic_s() - begun_s
         return assembled.batch(waited_s=waited_s, read_group=self._read_group)
 
+    def _has_ended(self, *error: object) -> bool:
+        return self._saved and not any(error)
+
+    def _end_run(self) -> None:
+        return self._ask(Finish(if_final=True))
+
+    def _log_no_end(self, failure: RollstreamError) -> None:
+        """What the trainer did is recorded all the same, so leaving never raises for it."""
+        _log.warning("it was not recorded that the run is over: %s", failure)
+
     def _read_group(self, step: int, digest: bytes, slot: int) -> RolloutGroup:
         command = ReadGroup(step=step, digest=digest, slot=slot)
         return self._value_of(self._execute(self._stamped(command), 0.0), command)
@@ -237,4 +266,6 @@ class SamplerApi(ABC):
         if command.claims:
             # Epochs only grow: another thread may have resumed since this reply was made.
             self._trainer_epoch = max(self._trainer_epoch or 0, reply.trainer_epoch)
+        if isinstance(command, MarkCheckpointed | Resume | BatchCommand):
+            self._saved = isinstance(command, MarkCheckpointed)
         return reply.value

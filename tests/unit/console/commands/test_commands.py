@@ -14,6 +14,7 @@ from harness.sealed_files import seal
 from rollstream.console.services import specs_of
 from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.runtime.deadline import Deadline
+from rollstream.sampler import Sampler
 from rollstream.store import visible_files
 from rollstream.streams.broker import TopicSpec
 from rollstream.streams.partitioning import partition_of
@@ -29,6 +30,7 @@ COMMANDS = (
     ["deadletters", "list"],
     ["deadletters", "show", "0"],
     ["deadletters", "retry", "--all"],
+    ["finish"],
 )
 
 
@@ -168,6 +170,36 @@ def test_status_check_exits_2_when_a_stage_is_stuck(line: CommandLine) -> None:
     done = line.run("status", "--check")
     assert done.exit_code == 2
     assert "stuck: sealers" in done.stdout
+
+
+@pytest.mark.proves("F17")
+def test_finish_says_that_a_run_is_over_once_its_trainer_rests(line: CommandLine) -> None:
+    sealed(line)
+    assert line.run("finish").stdout == "trainer-a: was never started\n"
+    trainer = Sampler(
+        "trainer-a",
+        config=line.config,
+        broker=line.broker(),
+        store=line.blobs,
+        clock=line.clock,
+    )
+    trainer.next_batch(0, num_groups=1)
+    early = line.run("finish")
+    assert early.exit_code == 1
+    assert "trainer-a decided 0 s ago, so its trainer may still run" in early.stderr
+    line.clock.advance(900)
+    assert "stuck: trainer" in line.run("status").stdout
+    assert line.run("finish").stdout == "trainer-a: the run is over\n"
+    assert line.run("finish").stdout == "trainer-a: the run was over already\n"
+    done = line.run("status", "--check")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "the run is over")
+
+
+def test_finish_of_an_unknown_sampler_names_those_there_are(line: CommandLine) -> None:
+    line.create_topics()
+    done = line.run("finish", "--sampler", "trainer-b")
+    assert done.exit_code == 1
+    assert "trainer-b" in done.stderr
 
 
 class _StopsAfter(threading.Event):

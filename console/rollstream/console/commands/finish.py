@@ -1,0 +1,65 @@
+"""``rollstream finish``"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, ConfigOption, TimeoutOption
+from rollstream.console.services import services_of
+from rollstream.runtime.config.load import load_config
+from rollstream.runtime.deadline import Deadline
+from rollstream.sampler import Sampler
+from rollstream.sampler.serving.configuration import sampler_config
+from rollstream.schemas.errors import RollstreamError
+from rollstream.streams.status import SamplerFigures, measure
+from rollstream.streams.status.verdict import QUIET_S
+
+
+class StillRunning(RollstreamError):
+    """The sampler decided just now: to finish its run would take it from its trainer."""
+
+
+def finish(
+    context: typer.Context,
+    config: ConfigOption = CONFIG_FILE,
+    timeout_s: TimeoutOption = TIMEOUT_S,
+    sampler: Annotated[
+        str | None, typer.Option(help="Only this one; else every sampler.", metavar="NAME")
+    ] = None,
+) -> None:
+    """Says that the run is over: `status` then expects nothing more of it.
+
+    It is refused while a sampler still decides. Any later decision begins the run again.
+    """
+    services, settings = services_of(context), load_config(config)
+    if sampler is not None:
+        sampler_config(sampler, settings)  # An unknown name is refused.
+    with services.connected(settings, timeout_s) as broker:
+        figures = measure(broker, settings, Deadline(timeout_s, services.clock))
+        rows = [row for row in figures.samplers if sampler in (None, row.name)]
+        for row in rows:
+            _check_resting(row)
+        for row in rows:
+            if not row.owner:
+                typer.echo(f"{row.name}: was never started")
+            elif row.over:
+                typer.echo(f"{row.name}: the run was over already")
+            else:
+                store, clock = services.store(settings), services.clock
+                with Sampler(
+                    row.name, config=settings, broker=broker, store=store, clock=clock
+                ) as owner:
+                    owner.finish()
+                typer.echo(f"{row.name}: the run is over")
+
+
+def _check_resting(row: SamplerFigures) -> None:
+    age_s = row.decision_age_s
+    if row.over or age_s is None or age_s >= QUIET_S:
+        return
+    raise StillRunning(
+        f"sampler {row.name} decided {age_s:.0f} s ago, so its trainer may still run: stop it, or "
+        f"call finish() there; or run this again once nothing was decided for {QUIET_S:.0f} s"
+    )
