@@ -19,9 +19,11 @@ import ray
 from harness.brokers import until
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
 from harness.ray_world import RayWorld
+from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import AsyncSamplerClient, Fenced, NotEnoughGroups, UnknownSampler
 from rollstream.sampler.serving.client import SamplerClient
 from rollstream.streams.errors import TopicMismatch
+from rollstream.streams.status import measure
 
 pytestmark = pytest.mark.broker
 WAIT_S = 30.0
@@ -99,6 +101,8 @@ def test_the_same_with_await(world: RayWorld) -> None:
             return policy.step, sum(progress.trained["math"].values())
 
     assert asyncio.run(train()) == (1, 2)
+    (figures,) = measure(world.broker(), world.config, Deadline(WAIT_S)).samplers
+    assert figures.over  # Its last decision was a checkpoint.
 
 
 def test_awaited_calls_wait_by_the_hundreds_and_leave_nothing_behind(world: RayWorld) -> None:
