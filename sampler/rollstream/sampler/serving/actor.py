@@ -14,11 +14,12 @@ import ray
 
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.deciding.command import Command, R, Reply, Unread
 from rollstream.sampler.errors import SamplerError
 from rollstream.sampler.serving.calls import WAITING_MAX, Call
-from rollstream.sampler.serving.owner import Owner
+from rollstream.sampler.serving.owner import AGAIN_S, UNANSWERED, Owner
 from rollstream.schemas.errors import RollstreamError
 from rollstream.store.blobs import Blobs
 from rollstream.store.warm_memory import keep_memory_warm
@@ -75,19 +76,28 @@ class SamplerActor:
 
     async def execute(self, command: Command[R], wait_s: float) -> Reply[R] | Refused:
         """As ``Owner.execute``; errors that Rollstream raises on purpose are returned."""
+        wait, deadline = Deadline(wait_s), self._owner.deadline(wait_s)
+        while True:
+            try:
+                return await self._execute(command, wait.left_s())
+            except RollstreamError as error:
+                if not isinstance(error, UNANSWERED) or deadline.passed():
+                    return Refused(
+                        _portable(error), isinstance(error, Fenced) and self._owner.fenced
+                    )
+            await asyncio.sleep(AGAIN_S)
+
+    async def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         loop = asyncio.get_running_loop()
         call = self._owner.begin(command)
         decided = self._decider.submit(self._decide, call, wait_s, loop)
         decided.add_done_callback(partial(_pass_error_on, call))
-        try:
-            # A call that is cancelled cancels this future, and so is forgotten.
-            reply = await asyncio.wrap_future(call.answered)
-            if not isinstance(reply.value, Unread):
-                return Reply(reply.trainer_epoch, reply.value)
-            value = await loop.run_in_executor(self._reader, reply.value.read)
-            return Reply(reply.trainer_epoch, value)
-        except RollstreamError as error:
-            return Refused(_portable(error), isinstance(error, Fenced) and self._owner.fenced)
+        # A call that is cancelled cancels this future, and so is forgotten.
+        reply = await asyncio.wrap_future(call.answered)
+        if not isinstance(reply.value, Unread):
+            return Reply(reply.trainer_epoch, reply.value)
+        value = await loop.run_in_executor(self._reader, reply.value.read)
+        return Reply(reply.trainer_epoch, value)
 
     async def leave(self) -> None:
         """Exits for good, so that Ray does not start it anew."""
@@ -97,7 +107,6 @@ class SamplerActor:
 
     def _decide(self, call: Call[R], wait_s: float, loop: asyncio.AbstractEventLoop) -> None:
         if not self._started:
-            self._owner.check_topics()
             self._started = True
             self._follower.start()
         self._owner.decide(call)

@@ -49,6 +49,11 @@ class SamplerApi(ABC):
     another process has it, and joins the trainer epoch in effect (``resume`` begins a new one).
     Once another process took over, or a successor has resumed, every call raises ``Fenced``.
 
+    While the broker does not answer, a call is attempted until its own time is up: its
+    ``timeout_s`` where it waits for groups, else ``kafka.timeout_s``; an attempt that is under way
+    then ends within ten seconds. It raises ``BrokerUnavailable`` or ``ClaimFailed`` then, and may
+    be repeated.
+
     Examples:
         >>> step = sampler.resume(None)                                     # doctest: +SKIP
         >>> batch = sampler.next_batch(step, num_groups=64, timeout_s=300)  # doctest: +SKIP

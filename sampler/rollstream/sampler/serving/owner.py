@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Hashable, Sequence
+from functools import partial
 from itertools import count
 
 from rollstream.runtime.clock import Clock
@@ -25,7 +26,13 @@ from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.store.blobs import Blobs
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker
-from rollstream.streams.errors import BrokerError, DeliveryUnknown, Fenced
+from rollstream.streams.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    ClaimFailed,
+    DeliveryUnknown,
+    Fenced,
+)
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
@@ -36,7 +43,10 @@ from rollstream.streams.topics.specs import specs_for
 
 FOLLOW_RECORDS_MAX = 256  # Flushes that are folded at a time.
 FOLLOW_SLICE_S = 0.05  # The longest that a thread reads the seal logs before it looks up.
-START_TIMEOUT_FACTOR = 4.0  # A start asks the broker several times, and reads whole logs.
+READ_TIMEOUT_FACTOR = 4.0  # Whole logs are read, from a broker that answers.
+ANSWER_S = 10.0  # A broker that does not answer by then lets others have their turn.
+AGAIN_S = 0.2  # After that, where the call has time left.
+UNANSWERED = (BrokerUnavailable, ClaimFailed)  # Worth another attempt.
 
 
 class Owner:
@@ -98,6 +108,9 @@ class Owner:
         self._changed = False  # Whether those that wait may have something to gain.
         self._numbers = count()
         self._owned_at = -1  # Nobody had taken over when this number was drawn.
+        self._topics_checked = False
+        self._unanswered: Exception | None = None  # The newest attempt that the broker ended so,
+        self._unanswered_at = -1  # and the number that was drawn then.
 
     @property
     def fenced(self) -> bool:
@@ -110,18 +123,22 @@ class Owner:
             return self._state.digest()
 
     def check_topics(self) -> None:
-        """Returns when the sampler's topics are as configured.
+        """Returns when the sampler's topics are as configured; else the first call asks.
 
         Raises:
             TopicMismatch: topics are missing or not as configured. BrokerUnavailable.
         """
+        self._check_topics(self._config.kafka.timeout_s)
+
+    def _check_topics(self, timeout_s: float) -> None:
         specs = specs_for(self._layout, partitions_of(self.name, self._config), [self.name])
         needed = {self._log.where.topic, *(where.topic for where in self._addresses)}
         require_topics(
             self._broker.admin(),
             [spec for spec in specs if spec.name in needed],
-            self._config.kafka.timeout_s,
+            timeout_s,
         )
+        self._topics_checked = True
 
     def execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         """Decides what the command calls for and replies once that is confirmed.
@@ -134,7 +151,23 @@ class Owner:
                 the command's trainer has. ClaimFailed, BrokerUnavailable: the broker did not answer
                 in time. Others as the command's ``decide`` and ``result``.
         """
-        deadline = Deadline(wait_s, self._clock)
+        wait = Deadline(wait_s, self._clock)
+        deadline = self.deadline(wait_s)
+        while True:
+            try:
+                return self._execute(command, wait)
+            except UNANSWERED as error:
+                if deadline.passed():
+                    raise
+                deadline.log_waiting(partial(str, error))
+                deadline.wait(AGAIN_S)
+
+    def deadline(self, wait_s: float) -> Deadline:
+        """Until when a call is attempted that the broker does not answer: as long as it waits for
+        groups; those that wait for none, ``kafka.timeout_s``."""
+        return Deadline(wait_s or self._config.kafka.timeout_s, self._clock)
+
+    def _execute(self, command: Command[R], deadline: Deadline) -> Reply[R]:
         call = self.begin(command)
         try:
             self.decide(call)
@@ -160,25 +193,44 @@ class Owner:
 
     def decide(self, call: Call[R]) -> None:
         """Answers the call once what it calls for is confirmed; where groups are missing, it waits
-        from now on, until it is answered, given up, or cancelled. Raises as ``execute``."""
+        from now on, until it is answered, given up, or cancelled.
+
+        It keeps others from deciding for about ``ANSWER_S`` where the broker does not answer, and
+        calls that were begun meanwhile for no time: they get the same error. Raises as ``execute``.
+        """
         with self._lock:
             self._check_usable()
-            if not call.command.claims:
-                self._look(call.number)
-                assert not call.command.decide(self._state, self._now()), call.command
-                call.answer(self._reply(call.command))
-                return
-            if not self._claimed:
-                self._claim()
-            self._fold_arrived()
+            if self._unanswered is not None and self._unanswered_at > call.number:
+                raise self._unanswered
             try:
-                shortage = self._decide(call)
-                if shortage is None:
-                    call.answer(self._reply(call.command))
-                elif not call.ended:
-                    self._waiting.add(call, shortage)
-            finally:
-                self._serve_waiting()
+                self._decide_or_look(call, self._attempt())
+            except UNANSWERED as error:
+                self._unanswered, self._unanswered_at = error, next(self._numbers)
+                raise
+
+    def _attempt(self) -> Deadline:
+        """For all that one attempt asks of the broker."""
+        return Deadline(min(ANSWER_S, self._config.kafka.timeout_s), self._clock)
+
+    def _decide_or_look(self, call: Call[R], deadline: Deadline) -> None:
+        if not self._topics_checked:
+            self._check_topics(deadline.left_s())
+        if not call.command.claims:
+            self._look(call.number, deadline)
+            assert not call.command.decide(self._state, self._now()), call.command
+            call.answer(self._reply(call.command))
+            return
+        if not self._claimed:
+            self._claim(deadline)
+        self._fold_arrived(deadline)
+        try:
+            shortage = self._decide(call, deadline)
+            if shortage is None:
+                call.answer(self._reply(call.command))
+            elif not call.ended:
+                self._waiting.add(call, shortage)
+        finally:
+            self._serve_waiting(deadline)
 
     def follow(self, timeout_s: float) -> bool:
         """Folds what is sealed next, waiting up to ``timeout_s`` for it, and answers the calls that
@@ -199,8 +251,9 @@ class Owner:
                 return False
             self._check_usable()
             if not self._claimed:
-                self._claim()
-                self._serve_waiting()
+                deadline = self._attempt()
+                self._claim(deadline)
+                self._serve_waiting(deadline)
             follower = self._reading = self._follower
         assert follower is not None
         try:
@@ -211,8 +264,9 @@ class Owner:
             raise
         with self._lock:
             if self._end_reading(follower) and sealed:
-                self._fold(sealed)
-                self._serve_waiting()
+                deadline = self._attempt()
+                self._fold(sealed, deadline)
+                self._serve_waiting(deadline)
         return True
 
     def give_up(self, call: Call[R]) -> None:
@@ -256,7 +310,7 @@ class Owner:
         context = ResultContext(os.getpid(), self._config, self._payloads, len(self._waiting))
         return Reply(self._state.trainer_epoch, command.result(self._state, context))
 
-    def _serve_waiting(self) -> None:
+    def _serve_waiting(self, deadline: Deadline) -> None:
         """Looks at the calls that wait, as long as there is something new for them: in the order of
         their arrival, and once for all that ask for the same."""
         while self._changed and self._claimed:
@@ -266,7 +320,7 @@ class Owner:
                 if call.ended or call.decision_key in short:
                     continue
                 try:
-                    call.shortage = self._decide(call)
+                    call.shortage = self._decide(call, deadline)
                     if call.shortage is None:
                         call.answer(self._reply(call.command))
                     else:
@@ -276,46 +330,57 @@ class Owner:
                     if self.fenced or isinstance(error, BrokerError):
                         self._waiting.fail_all(error)  # Each would wait for the broker in vain.
 
-    def _look(self, number: int) -> None:
+    def _look(self, number: int, deadline: Deadline) -> None:
         """Folds all logs up to their ends, and claims nothing."""
-        if self._claimed and self._is_owner(number):
-            self._fold_arrived()
-            return
-        deadline = Deadline(self._config.kafka.timeout_s * START_TIMEOUT_FACTOR, self._clock)
+        if self._claimed and self._is_owner(number, deadline):
+            self._fold_arrived(deadline)
+        else:
+            self._read(deadline)
+
+    def _read(self, deadline: Deadline) -> None:
+        """Folds all logs up to their ends. Only that the broker answers is within the deadline: its
+        logs may be long."""
+        reading = self._reading_deadline()
         try:
-            self._log.look(deadline)
+            self._log.look(reading, end_within_s=deadline.left_s())
         except Fenced as error:
             raise self._stop_for_good(error) from error
-        self._fold_to_ends(deadline)
+        self._fold_to_ends(reading)
 
-    def _decide(self, call: Call[R]) -> Shortage | None:
+    def _reading_deadline(self) -> Deadline:
+        return Deadline(self._config.kafka.timeout_s * READ_TIMEOUT_FACTOR, self._clock)
+
+    def _decide(self, call: Call[R], deadline: Deadline) -> Shortage | None:
         """Decides, and confirms the events; returns the shortage where groups are missing."""
         command = call.command
         while True:
             try:
                 events = command.decide(self._state, self._now())
             except SamplerError:
-                if self._is_owner(call.number):  # A fenced owner's state is stale.
+                if self._is_owner(call.number, deadline):  # A fenced owner's state is stale.
                     raise
             else:
                 shortage = None if events else command.shortage(self._state)
                 if shortage:
                     return shortage
-                if self._confirm(events) if events else self._is_owner(call.number):
+                if (
+                    self._confirm(events, deadline)
+                    if events
+                    else self._is_owner(call.number, deadline)
+                ):
                     self._project(events)
                     return command.shortage(self._state)
-            self._claim()
+            self._claim(deadline)
 
-    def _is_owner(self, number: int) -> bool:
+    def _is_owner(self, number: int, deadline: Deadline) -> bool:
         """Returns whether nobody had taken over at some time after ``number`` was drawn; False and
         ``Fenced`` as ``_confirm``. So calls that come together cost one question to the broker."""
-        return self._owned_at > number or self._confirm([])
+        return self._owned_at > number or self._confirm([], deadline)
 
-    def _confirm(self, events: Sequence[SamplerEvent]) -> bool:
+    def _confirm(self, events: Sequence[SamplerEvent], deadline: Deadline) -> bool:
         """Appends the events and waits until they are confirmed; where there are none, checks that
         nobody took over (``Fenced``). Returns False where the outcome is unknown: after the next
         claim the fold holds what was written."""
-        deadline = Deadline(self._config.kafka.timeout_s, self._clock)
         number = next(self._numbers)
         try:
             if events:
@@ -332,17 +397,20 @@ class Owner:
         self._owned_at = number
         return True
 
-    def _claim(self) -> None:
+    def _claim(self, deadline: Deadline) -> None:
         """Claims the log, and folds the seal logs where the state is new. Raises ``Fenced`` where
         somebody took over, ``ClaimFailed`` where the broker does not answer."""
-        deadline = Deadline(self._config.kafka.timeout_s * START_TIMEOUT_FACTOR, self._clock)
+        if self._follower is None:
+            # Before the claim, so that whoever is fenced has a successor that is ready.
+            self._read(deadline)
+            deadline = self._attempt()
         try:
             # Somebody may have taken over meanwhile: a sampler never takes its log back.
             self._log.claim(deadline, retake=False)
         except Fenced as error:
             raise self._stop_for_good(error) from error
         if self._follower is None or self._log.fold is not self._state:
-            self._fold_to_ends(deadline)
+            self._fold_to_ends(self._reading_deadline())
         self._projector.project_missing(self._state)  # Among them what turned out to be written.
         self._claimed = self._changed = True
         self._lock.notify_all()
@@ -366,7 +434,8 @@ class Owner:
         follower, self._follower = self._follower, None
         follower = follower or Follower(self._broker, dict.fromkeys(self._addresses, 0))
         try:
-            for where, offset, _, event in follower.read_to_end(deadline):
+            events = follower.read_to_end(deadline, ends_within_s=self._attempt().timeout_s)
+            for where, offset, _, event in events:
                 address = self._addresses[where]
                 if offset >= self._state.applied(address):  # Else an earlier attempt applied it.
                     self._state.apply_groups(address, offset, event)
@@ -375,12 +444,12 @@ class Owner:
             raise
         self._follower = follower
 
-    def _fold_arrived(self) -> None:
+    def _fold_arrived(self, deadline: Deadline) -> None:
         """Folds what was sealed, unless a thread is reading that, and answers those it lets go."""
         if self._reading is None:
             assert self._follower is not None, "claim first"
-            self._fold(self._follower.poll(FOLLOW_RECORDS_MAX, 0.0))
-            self._serve_waiting()
+            self._fold(self._follower.poll(FOLLOW_RECORDS_MAX, 0.0), deadline)
+            self._serve_waiting(deadline)
 
     def _end_reading(self, follower: Follower) -> bool:
         """Returns whether what the thread read is to be folded; False: others read anew."""
@@ -390,14 +459,14 @@ class Owner:
             follower.close()
         return follower is self._follower
 
-    def _fold(self, sealed: Sequence[ConfirmedEvent]) -> None:
+    def _fold(self, sealed: Sequence[ConfirmedEvent], deadline: Deadline) -> None:
         """Folds what was sealed, and evicts what is beyond the capacity."""
         for where, offset, _, event in sealed:
             self._state.apply_groups(self._addresses[where], offset, event)
         self._changed = self._changed or bool(sealed)
         evictions = evict_over_capacity(self._state, self._now())
-        if evictions and not self._confirm(evictions):
-            self._claim()
+        if evictions and not self._confirm(evictions, deadline):
+            self._claim(deadline)
 
     def _stop_following(self) -> None:
         """Drops the follower; one that a thread polls now is closed by that thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing
@@ -148,22 +149,27 @@ class OwnedLog(Generic[F]):
             f"{self.where}: claim not proven within {deadline.timeout_s} s; last: {failure}"
         ) from failure
 
-    def look(self, deadline: Deadline) -> F:
+    def look(self, deadline: Deadline, *, end_within_s: float = math.inf) -> F:
         """Folds what counts up to the log's present end, and returns the fold; appends nothing, so
         that no other owner is fenced. A claim goes on from there. An owner's fold holds everything
         already: it is only checked that there is no successor.
+
+        Args:
+            deadline: for all of it.
+            end_within_s: for the log's end alone, so that a long deadline does not hide for as long
+                that no broker answers.
 
         Raises:
             Fenced: after this object's own claim another owner claimed. BrokerUnavailable: not read
             by the deadline.
         """
         watch = self._watching()
+        _, end = watch.bounds(self.where, deadline.slice_s(end_within_s))
         self._check_no_successor(watch, deadline)
         if self._state is _State.OWNER:
             return self.fold
         if self._fold_anew:
             self._start_fold(watch, None, deadline)
-        _, end = watch.bounds(self.where, deadline.left_s())
         for record in read_between(watch, self.where, self._folded.next_offset, end, deadline):
             event = self._folded.apply_record(record)
             if self.epoch >= 0 and isinstance(event, Claimed) and event.nonce not in self._nonces:
