@@ -101,6 +101,9 @@ class FaultyBroker:
     def admin(self) -> Admin:
         return self.inner.admin()
 
+    def outage(self) -> str:
+        return self.inner.outage()
+
     def close(self) -> None:
         self.inner.close()
 

@@ -237,6 +237,11 @@ class Broker(Protocol):
 
     def admin(self) -> Admin: ...
 
+    def outage(self) -> str:
+        """Why no broker can be reached, as the clients of this one know; empty: as far as they
+        know, one can. Asks nobody, from any thread."""
+        return ""
+
     def close(self) -> None:
         """Closes what it made. Idempotent."""
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +19,12 @@ import ray
 
 from harness.brokers import until
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
+from harness.kafka import KafkaFactory
 from harness.ray_world import RayWorld
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import AsyncSamplerClient, Fenced, NotEnoughGroups, UnknownSampler
 from rollstream.sampler.serving.client import SamplerClient
-from rollstream.streams.errors import TopicMismatch
+from rollstream.streams.errors import BrokerError, TopicMismatch
 from rollstream.streams.status import measure
 
 pytestmark = pytest.mark.broker
@@ -103,6 +105,25 @@ def test_the_same_with_await(world: RayWorld) -> None:
     assert asyncio.run(train()) == (1, 2)
     (figures,) = measure(world.broker(), world.config, Deadline(WAIT_S)).samplers
     assert figures.over  # Its last decision was a checkpoint.
+
+
+@pytest.mark.proves("F17")
+def test_a_trainer_that_waits_while_kafka_is_away_says_so(
+    own_kafka: KafkaFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka = own_kafka()
+    lonely = RayWorld(kafka.bootstrap, tmp_path)
+    sampler = lonely.open()
+    sampler.resume(None)
+    kafka.kill()
+
+    def ask() -> None:
+        with suppress(NotEnoughGroups, BrokerError):
+            sampler.next_batch(0, 1, timeout_s=3.0)
+
+    sentence = f"sampler {lonely.name!r}: Kafka at {kafka.bootstrap} cannot be reached"
+    until(lambda: sentence in caplog.text, ask)
+    lonely.close()
 
 
 def test_awaited_calls_wait_by_the_hundreds_and_leave_nothing_behind(world: RayWorld) -> None:

@@ -99,6 +99,10 @@ class SamplerActor:
         value = await loop.run_in_executor(self._reader, reply.value.read)
         return Reply(reply.trainer_epoch, value)
 
+    async def outage(self) -> str:
+        """Why no broker can be reached; empty: as far as is known, one can."""
+        return self._owner.outage()
+
     async def leave(self) -> None:
         """Exits for good, so that Ray does not start it anew."""
         self._leaving.set()

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from contextlib import suppress
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, TaskCancelledError
+from ray.exceptions import (
+    ActorDiedError,
+    GetTimeoutError,
+    RayActorError,
+    RayError,
+    TaskCancelledError,
+)
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
@@ -17,6 +25,8 @@ from rollstream.streams.errors import Fenced
 
 START_TIMEOUT_S = 120.0  # A new worker process, and the logs read to their ends.
 REPEAT_AFTER_S = 0.1  # Ray may say at once, again and again, that the actor cannot be reached.
+FIRST_LOOK_S = 1.0  # A call that waits for so long asks whether the actor reaches Kafka.
+_log = logging.getLogger("rollstream.wait")
 _LEFT_FOR_GOOD = "INTENDED_USER_EXIT"  # How Ray words the death of an actor that left by itself.
 
 
@@ -94,13 +104,15 @@ class ActorCalls:
             ray.cancel(ref)
 
     def _get(self, ref: Any, command: Command[R], deadline: Deadline) -> Reply[R] | Refused:
+        look_s = FIRST_LOOK_S
         while True:
             try:
-                answer: Reply[R] | Refused = ray.get(
-                    ref, timeout=deadline.slice_s(LOG_WAITING_EVERY_S)
-                )
+                answer: Reply[R] | Refused = ray.get(ref, timeout=deadline.slice_s(look_s))
             except GetTimeoutError:
                 self._check_waiting(command, deadline)
+                look_s = LOG_WAITING_EVERY_S
+                with suppress(GetTimeoutError, RayError):
+                    self._log_outage(ray.get(self._actor.outage.remote(), timeout=FIRST_LOOK_S))
             else:
                 return answer
 
@@ -108,14 +120,23 @@ class ActorCalls:
         self, ref: Any, command: Command[R], deadline: Deadline
     ) -> Reply[R] | Refused:
         answer: asyncio.Future[Reply[R] | Refused] = asyncio.wrap_future(ref.future())
+        look_s = FIRST_LOOK_S
         try:
             while not answer.done():
-                await asyncio.wait([answer], timeout=deadline.slice_s(LOG_WAITING_EVERY_S))
+                await asyncio.wait([answer], timeout=deadline.slice_s(look_s))
                 if not answer.done():
                     self._check_waiting(command, deadline)
+                    look_s = LOG_WAITING_EVERY_S
+                    asked = asyncio.wrap_future(self._actor.outage.remote().future())
+                    with suppress(TimeoutError, RayError):
+                        self._log_outage(await asyncio.wait_for(asked, FIRST_LOOK_S))
             return answer.result()
         finally:
             answer.cancel()
+
+    def _log_outage(self, outage: str) -> None:
+        if outage:
+            _log.warning("sampler %r: %s", self._name, outage)
 
     def _opened(self, answer: Reply[R] | Refused) -> Reply[R]:
         if isinstance(answer, Refused):

@@ -117,6 +117,10 @@ class Owner:
         """Whether another owner took over; it stays so."""
         return self._successor != ""
 
+    def outage(self) -> str:
+        """Why no broker can be reached; empty: as far as is known, one can."""
+        return self._broker.outage()
+
     def state_digest(self) -> bytes:
         """A digest of the state as it was folded so far."""
         with self._lock:

@@ -79,6 +79,9 @@ class KafkaBroker(Broker):
     def admin(self) -> KafkaAdmin:
         return KafkaAdmin(self._make_admin, self._bootstrap)
 
+    def outage(self) -> str:
+        return self._outages.sentence()
+
     def close(self) -> None:
         for writer in list(self._writers):
             writer.abandon()

@@ -61,16 +61,18 @@ class OutageLog(Faults):
 
     def record(self, error: KafkaError) -> None:
         super().record(error)
-        cause = self.cause()
-        now_s = self._clock.monotonic_s()
-        if cause is None or now_s - self._said_s < SAY_EVERY_S:
+        sentence, now_s = self.sentence(), self._clock.monotonic_s()
+        if not sentence or now_s - self._said_s < SAY_EVERY_S:
             return
         self._said_s = now_s
-        _log.warning(
-            "Kafka at %s cannot be reached: %s; what needs it waits, and connecting is tried again",
-            self._bootstrap,
-            sentence_of(cause),
-        )
+        _log.warning("%s; what needs it waits, and connecting is tried again", sentence)
+
+    def sentence(self) -> str:
+        """The outage as a sentence; empty where there is none."""
+        cause = self.cause()
+        if cause is None:
+            return ""
+        return f"Kafka at {self._bootstrap} cannot be reached: {sentence_of(cause)}"
 
 
 def sentence_of(error: KafkaError) -> str:
