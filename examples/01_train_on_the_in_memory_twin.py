@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.consumers import InlineExecutor, Sealer
+from rollstream.consumers import InlineExecutor, Sealer, create_deployment
 from rollstream.producers import RolloutProducer
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -19,9 +19,6 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Batch, Sampler
 from rollstream.store import MemoryBlobs
 from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.topics.create import create_topics
-from rollstream.streams.topics.layout import Layout
-from rollstream.streams.topics.specs import specs_for
 
 ANSWERS = {"1+1": 2, "2+5": 7, "9-6": 3}
 PROBLEMS = list(ANSWERS)
@@ -85,7 +82,7 @@ def main() -> None:
     clock = ManualClock()
     broker = MemoryBroker(clock=clock)
     store = MemoryBlobs()
-    create_topics(broker.admin(), specs_for(Layout(), {"digits": 1}, ["trainer-a"]), 30.0)
+    create_deployment(CONFIG, broker=broker, store=store, clock=clock)
 
     logits = np.zeros((len(PROBLEMS), 10))
     rewards = []

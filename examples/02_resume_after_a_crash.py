@@ -9,7 +9,7 @@ sample from now on says so: it carries the new policy's epoch.
 
 from __future__ import annotations
 
-from rollstream.consumers import InlineExecutor, Sealer
+from rollstream.consumers import InlineExecutor, Sealer, create_deployment
 from rollstream.producers import RolloutProducer
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -17,9 +17,6 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Fenced, Policy, Sampler
 from rollstream.store import MemoryBlobs
 from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.topics.create import create_topics
-from rollstream.streams.topics.layout import Layout
-from rollstream.streams.topics.specs import specs_for
 
 GROUPS = 10
 GROUPS_A_STEP = 2
@@ -61,7 +58,7 @@ def main() -> None:
     clock = ManualClock()
     broker = MemoryBroker(clock=clock)
     store = MemoryBlobs()
-    create_topics(broker.admin(), specs_for(Layout(), {"math": 1}, ["trainer-a"]), 30.0)
+    create_deployment(CONFIG, broker=broker, store=store, clock=clock)
 
     first = Sampler("trainer-a", config=CONFIG, broker=broker, store=store, clock=clock)
     begin = first.resume(None)

@@ -13,10 +13,8 @@ from benchmarks.systems.kafka_broker import fresh_kafka
 from benchmarks.systems.rollstream_source import SAMPLER
 from benchmarks.workload import ENVIRONMENT
 from rollstream.console.broker.child import BoundChild
-from rollstream.console.services import specs_of
+from rollstream.consumers import create_deployment
 from rollstream.runtime.config.load import load_config
-from rollstream.streams.kafka import KafkaBroker
-from rollstream.streams.topics.create import create_topics
 
 SEALERS = 2
 PARTITIONS = 2  # One for each sealer.
@@ -38,8 +36,7 @@ def services(folder: Path, *, sampler: str = "") -> Iterator[Services]:
             f'[samplers.{SAMPLER}]\nenvironments = ["{ENVIRONMENT}"]\n{sampler}'
         )
         settings = load_config(config)
-        with KafkaBroker(kafka.bootstrap) as broker:
-            create_topics(broker.admin(), specs_of(settings), START_TIMEOUT_S)
+        create_deployment(settings, timeout_s=START_TIMEOUT_S)
         sealers = [_sealer(folder, config, number) for number in range(SEALERS)]
         try:
             pids = {f"sealer-{number + 1}": child.pid for number, child in enumerate(sealers)}

@@ -21,13 +21,10 @@ from examples.demo.trainer import Trainer
 from examples.demo.weights import WeightsFile
 from rollstream.console.broker.embedded import EmbeddedKafka
 from rollstream.console.fetching import Fetching
-from rollstream.console.services import specs_of
-from rollstream.consumers import audit
+from rollstream.consumers import audit, create_deployment
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.load import load_config
 from rollstream.sampler import SamplerClient
-from rollstream.streams.kafka import KafkaBroker
-from rollstream.streams.topics.create import create_topics
 
 MARK = ".rollstream-demo"  # A folder without it is somebody else's and is not emptied.
 
@@ -51,8 +48,7 @@ def run_demo(folder: Path, *, chaos: bool, console: Console | None = None) -> bo
         path = folder / "rollstream.toml"
         path.write_text(settings.config_text(kafka.bootstrap, folder / "data"))
         config = load_config(path)
-        with KafkaBroker(config.kafka.bootstrap, config.kafka.client) as broker:
-            create_topics(broker.admin(), specs_of(config), config.kafka.timeout_s)
+        create_deployment(config)
         weights = WeightsFile(folder / "weights.bin")
         weights.write(0, Policy.initial(settings.SEED))
         fleet = Fleet(

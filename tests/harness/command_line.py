@@ -8,7 +8,8 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from rollstream.console.app import build
-from rollstream.console.services import Services, specs_of
+from rollstream.console.services import Services
+from rollstream.consumers import create_deployment
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.load import load_config
 from rollstream.store import LocalBlobs
@@ -55,8 +56,8 @@ class CommandLine:
         return MemoryBroker(self.logs)
 
     def create_topics(self) -> None:
-        """Creates the configured topics."""
-        self.broker().admin().create(specs_of(self.config), TIMEOUT_S)
+        """Creates the configured topics and the root's id."""
+        create_deployment(self.config, broker=self.broker(), store=self.blobs, clock=self.clock)
 
     def run(self, *arguments: str, columns: str = "160") -> Result:
         """Runs a command to its end and returns its exit code, stdout and stderr.

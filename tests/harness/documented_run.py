@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rollstream.consumers import InlineExecutor, Sealer
+from rollstream.consumers import InlineExecutor, Sealer, create_deployment
 from rollstream.producers import RolloutProducer
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -18,9 +18,6 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Batch, Policy, Sampler
 from rollstream.store import open_store
 from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.topics.create import create_topics
-from rollstream.streams.topics.layout import Layout
-from rollstream.streams.topics.specs import specs_for
 
 NAME = "trainer-a"
 STEPS = 8
@@ -52,8 +49,7 @@ class DocumentedRun:
             }
         )
         self.store = open_store(root.as_uri())
-        specs = specs_for(Layout(), {"math": 1, "web": 1}, [NAME])
-        create_topics(self.broker.admin(), specs, 30.0)
+        create_deployment(self.config, broker=self.broker, store=self.store, clock=self.clock)
         self.served: list[Batch] = []
         with self.sampler() as sampler:
             self._train(sampler, sampler.resume(None), STEPS)

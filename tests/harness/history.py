@@ -22,6 +22,7 @@ from rollstream.schemas.ingest.record import decode_record
 from rollstream.store import BlobMissing, Blobs, list_manifests, visible_files
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.reading import read_between
+from rollstream.streams.topics.root import CREATOR
 
 
 class EntryRef(NamedTuple):
@@ -219,5 +220,6 @@ def _rows_in(data: bytes) -> list[Row]:
 
 
 def claims(confirmed: list[ConfirmedEvent]) -> int:
-    """How often a partition was claimed."""
-    return sum(isinstance(item.event, Claimed) for item in confirmed)
+    """How often a partition was claimed by whoever works on it, not by `topics create`."""
+    events = [item.event for item in confirmed]
+    return sum(isinstance(event, Claimed) and event.owner != CREATOR for event in events)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.groups import GroupWriter
+from rollstream.consumers import create_deployment
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler import Sampler, SamplerApi
 from rollstream.sampler.deciding.command import Command, R, Reply
@@ -17,9 +18,7 @@ from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
-from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import Layout
-from rollstream.streams.topics.specs import specs_for
 
 ENVIRONMENTS = {"code": 1, "math": 2}
 TIMEOUT_S = 30.0
@@ -77,8 +76,7 @@ class LocalWorld:
         self._broker = broker
         self._first: Sampler | None = None
         self._writers: list[GroupWriter] = []
-        layout = Layout.of(config.kafka)
-        create_topics(broker.admin(), specs_for(layout, ENVIRONMENTS, [self.name]), TIMEOUT_S)
+        create_deployment(config, broker=broker, store=store)
 
     def configure(self, **sampler: Any) -> None:
         self.config = config_of(

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from harness.entropy import SeededEntropy
 from harness.rollouts import encode_record, make_entry
-from rollstream.consumers import InlineExecutor, Sealer, audit
+from rollstream.consumers import InlineExecutor, Sealer, audit, create_deployment
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.runtime.config.sections import (
     EnvironmentConfig,
@@ -31,9 +31,7 @@ from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.partitioning import partition_of
-from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import Layout
-from rollstream.streams.topics.specs import specs_for
 
 TIMEOUT_S = 20.0
 SHORT_SESSIONS = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200"}
@@ -107,12 +105,13 @@ class SealWorld:
         self.published = 0
         self._seed = seed
         self._sealers = 0
-        specs = specs_for(
-            self.layout,
-            {"math": self.environment.partitions},
-            rollouts_retention_hours=self.config.kafka.retention_hours,
+        create_deployment(
+            self.config,
+            broker=self.broker,
+            store=self.blobs,
+            clock=self.clock,
+            entropy=SeededEntropy(10**9 + seed),
         )
-        create_topics(self.broker.admin(), specs, TIMEOUT_S)
 
     def source(self, partition: int = 0) -> TopicPartition:
         return TopicPartition(self.layout.rollouts("math"), partition)

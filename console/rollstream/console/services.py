@@ -12,10 +12,11 @@ import typer
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.shutdown import stop_on_signals
-from rollstream.store import Blobs, open_store
+from rollstream.store import Blobs, open_store, read_root_id
 from rollstream.streams.broker import Broker, TopicSpec
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import StoreRoot
 from rollstream.streams.topics.specs import specs_for
 
 
@@ -60,3 +61,8 @@ def specs_of(config: RollstreamConfig) -> list[TopicSpec]:
         config.samplers,
         rollouts_retention_hours=config.kafka.retention_hours,
     )
+
+
+def root_of(services: Services, config: RollstreamConfig) -> StoreRoot:
+    """The store's root as this machine has it."""
+    return StoreRoot(config.store.root, read_root_id(services.store(config)))

@@ -5,18 +5,22 @@ Map:
 - ``assembling/``   pure: what becomes of every rollout of one partition
 - ``sealing/``      the loop around it: reads, writes files, appends events (``Sealer``)
 - ``dead_letters/``  reads dead letters, and publishes again what they hold
+- ``deployment``    makes topics, and the id of the store's root (``create_deployment``)
 - ``audit/``        checks that every offset is accounted for and every file intact (``audit``)
 """
 
 from rollstream.consumers.audit import AuditReport, PartitionAudit, audit
+from rollstream.consumers.deployment import Created, create_deployment
 from rollstream.consumers.sealing import InlineExecutor, PartitionStats, Sealer, SealerStats
 
 __all__ = [
     "AuditReport",
+    "Created",
     "InlineExecutor",
     "PartitionAudit",
     "PartitionStats",
     "Sealer",
     "SealerStats",
     "audit",
+    "create_deployment",
 ]

@@ -7,6 +7,7 @@ Map, a line a file:
 - ``memory``       blobs in memory, for tests (public)
 - ``open``         opens a root as blobs, or as a pyarrow data set of the visible rows
 - ``layout``       every path below the root
+- ``root_id``      the id that sets a root apart from every other folder
 - ``dataset``      encodes rows as Parquet files and reads them back
 - ``arrow``        the schema of row files, from the ``.avsc``; Arrow's columns as ours
 - ``plain/``       writes row files and finds their arrays, without pyarrow's work a token
@@ -45,6 +46,7 @@ from rollstream.store.manifests import (
 )
 from rollstream.store.memory import MemoryBlobs
 from rollstream.store.open import UnsupportedRoot, open_dataset, open_store
+from rollstream.store.root_id import create_root_id, read_root_id
 from rollstream.store.token_arrays import token_array
 
 __all__ = [
@@ -65,12 +67,14 @@ __all__ = [
     "StoreFull",
     "UnsupportedRoot",
     "create_or_compare",
+    "create_root_id",
     "encode_rows",
     "list_manifests",
     "open_dataset",
     "open_store",
     "project",
     "read_manifest",
+    "read_root_id",
     "read_rows",
     "token_array",
     "token_array_signatures",

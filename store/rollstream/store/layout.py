@@ -10,6 +10,7 @@ GROUPS = "groups"
 INCOMPLETE = "incomplete"
 MANIFESTS = "manifests"
 BATCHES = "batches"
+ROOT_ID = "root_id.json"
 
 
 def _value(text: str) -> str:

@@ -78,22 +78,25 @@ class RowFile:
         arrays = {f.name: ArraySignature(f.dtype, ()) for f in fields if f.column == "array"}
         named = {n: self.token_arrays[n] for n in self.token_arrays if n in token_arrays}
         columns = [*map(arrow.stored_name, names), *map(TOKEN_ARRAY_PREFIX.__add__, named)]
+        if not {*columns} - {arrow.ENVIRONMENT}:
+            columns.append("token_count")  # Only what is read tells how many rows there are.
         decoded = self._decoded(columns, ranges)
         rows = sum(count for _, count in ranges)
         scalars: dict[str, Any] = {}
         for field in fields:
-            if field.name == arrow.ENVIRONMENT:
-                scalars[field.name] = [self._environment] * rows
-            elif field.column in arrow.SCALARS:
+            if field.column in arrow.SCALARS and field.name != arrow.ENVIRONMENT:
                 scalars[field.name] = arrow.scalars_of(decoded[arrow.stored_name(field.name)])
-        for field in added:
-            if field.column in arrow.SCALARS:
-                scalars[field.name] = _defaults(field, rows)
         found = {name: self._array(name, arrays[name], decoded, ranges) for name in arrays}
         extra = {
             name: self._array(TOKEN_ARRAY_PREFIX + name, named[name], decoded, ranges)
             for name in named
         }
+        # What is made for each row comes last: by now the number of rows is what the file holds.
+        if arrow.ENVIRONMENT in names:
+            scalars[arrow.ENVIRONMENT] = [self._environment] * rows
+        for field in added:
+            if field.column in arrow.SCALARS:
+                scalars[field.name] = _defaults(field, rows)
         return Columns(
             rows,
             scalars,
@@ -124,6 +127,10 @@ class RowFile:
         if not stored:
             return {}
         table = self._file.read(columns=stored, use_threads=False)
+        if table.num_rows != self.rows:
+            raise CorruptFile(
+                f"{self._path}: its footer says {self.rows} rows, and it holds {table.num_rows}"
+            )
         found = {}
         for name in stored:
             kind, expected = table.field(name).type, self._schema.field(name).type

@@ -65,6 +65,11 @@ class TopicMismatch(BrokerError):
     message names each, with a remedy."""
 
 
+class RootMismatch(BrokerError):
+    """The store's root is not the deployment's, or no root was recorded yet; the message names both
+    ids, both places, and what to do."""
+
+
 class Fenced(RollstreamError):
     """A newer owner claimed the log; every reader ignores what this one writes from now on."""
 

@@ -1,8 +1,9 @@
-"""Reads a stretch of one log."""
+"""Where one log begins and ends, and a stretch of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import LogReader, Record, TopicPartition
@@ -10,6 +11,26 @@ from rollstream.streams.errors import BrokerUnavailable
 
 POLL_RECORDS_MAX = 64  # What a poll returns beyond ``stop`` was read in vain.
 POLL_SLICE_S = 0.5
+ASK_AGAIN_S = 0.05  # After "not leader" and the like.
+
+
+def bounds_in_time(reader: LogReader, where: TopicPartition, deadline: Deadline) -> tuple[int, int]:
+    """The oldest offset that is kept, and the next one to be written.
+
+    While a broker that has just started, or whose topic is new, answers "not leader", it is asked
+    again.
+
+    Raises:
+        BrokerUnavailable: it did not answer in time.
+    """
+    while True:
+        try:
+            return reader.bounds(where, deadline.left_s())
+        except BrokerUnavailable as error:
+            if deadline.passed():
+                raise
+            deadline.log_waiting(partial(str, error))
+            deadline.wait(ASK_AGAIN_S)
 
 
 def read_between(

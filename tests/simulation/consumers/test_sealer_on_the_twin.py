@@ -19,7 +19,7 @@ from harness.rollouts import (
 from harness.sealing import SealWorld
 from rollstream.schemas import codec
 from rollstream.schemas.digest import row_digests
-from rollstream.schemas.events import DeadLetter
+from rollstream.schemas.events import Claimed, DeadLetter
 from rollstream.schemas.ingest.entry import ENTRIES_MAX
 from rollstream.schemas.ingest.wire import read_record, write_record
 from rollstream.store import list_manifests, read_rows, visible_files
@@ -428,7 +428,10 @@ def test_the_group_remembers_the_watermark_and_a_claim() -> None:
     sealer.close()
     committed = world.logs.group(world.layout.sealer_group("math")).commits[world.source()]
     assert committed.offset == 2
-    assert int(committed.metadata) == 0
+    events = {confirmed.offset: confirmed.event for confirmed in world.confirmed_events()}
+    claim = events[int(committed.metadata)]
+    assert isinstance(claim, Claimed)
+    assert claim.owner == "sealer-1"
 
 
 def test_a_sealer_does_not_start_without_its_topics() -> None:

@@ -15,6 +15,7 @@ from harness.entropy import SeededEntropy
 from harness.faults import Append, Fate, FaultyBroker
 from harness.groups import GroupSpec, GroupWriter
 from harness.sampler_worlds import ENVIRONMENTS, config_of
+from rollstream.consumers import create_deployment
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Batch, Fenced, NotEnoughGroups, Sampler
@@ -28,9 +29,7 @@ from rollstream.streams.errors import BrokerError
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
-from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import Layout
-from rollstream.streams.topics.specs import specs_for
 
 NAME = "trainer-a"
 WAIT_S = 5.0
@@ -55,7 +54,13 @@ class Simulation:
         self.store = MemoryBlobs()
         self.layout = Layout(self.config.kafka.namespace)
         self.plain = MemoryBroker(self.logs)
-        create_topics(self.plain.admin(), specs_for(self.layout, ENVIRONMENTS, [NAME]), WAIT_S)
+        create_deployment(
+            self.config,
+            broker=self.plain,
+            store=self.store,
+            clock=self.clock,
+            entropy=SeededEntropy(10**9 + seed),
+        )
         self.broker = FaultyBroker(self.plain, self._fate, clock=self.clock)
         self.writers = [self._writer("code", 0), self._writer("math", 0), self._writer("math", 1)]
         self.policy_epoch = 0

@@ -10,6 +10,7 @@ from harness.owned_logs import in_time, owner_of
 from harness.rollouts import encode_record, members
 from harness.seal_events import EntryRef, flushed
 from rollstream.consumers.audit import AuditReport, audit
+from rollstream.consumers.deployment import create_deployment
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import (
     EnvironmentConfig,
@@ -23,7 +24,6 @@ from rollstream.streams.broker import TopicPartition
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.reader import MemoryReader
 from rollstream.streams.topics.layout import Layout
-from rollstream.streams.topics.specs import specs_for
 
 LAYOUT = Layout("test")
 ADDRESS = PartitionAddress("math", 1, 0)
@@ -43,7 +43,7 @@ class Deployment:
         self.logs = MemoryLogs(self._clock)
         self._broker = MemoryBroker(self.logs)
         self._blobs = MemoryBlobs()
-        self._broker.admin().create(specs_for(LAYOUT, {"math": 1}), 10)
+        create_deployment(CONFIG, broker=self._broker, store=self._blobs, clock=self._clock)
         for record in records:
             self.logs.append(SOURCE, None, record)
         self._log = owner_of(self._broker, LAYOUT.groups_log(ADDRESS))

@@ -18,7 +18,7 @@ from rollstream.schemas.rules import NAME_CHARS_MAX
 
 FIXED_BYTES = 1_024  # Of an event that settles nothing.
 ADDRESS = PartitionAddress("e" * 200, 1, 0)
-TARGET = FlushTarget(ADDRESS, 10**12, "0" * 32, "g1-p0-1000000", "zstd")
+TARGET = FlushTarget(ADDRESS, 10**12, "0" * 32, "g1-p0-1000000", "zstd", "0" * 24)
 NAMES = ("rollout_uid", "example_id", "group_uid", "lineage", "replica_id", "stop_reason", "split")
 FACE = "\N{GRINNING FACE}"
 LETTERS = ("n", "é", "字", FACE)  # Of one to four bytes.

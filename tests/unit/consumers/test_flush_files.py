@@ -16,7 +16,7 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.entry import Entry
 from rollstream.store import MemoryBlobs, read_rows
 
-TARGET = FlushTarget(PartitionAddress("math", 1, 0), 7, "nonce", "name", "none")
+TARGET = FlushTarget(PartitionAddress("math", 1, 0), 7, "nonce", "name", "none", "root")
 U1, U2 = {"experts": np.zeros((3, 2), "u1")}, {"experts": np.zeros(3, "u2")}
 
 

@@ -81,6 +81,7 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         clock=clock,
         entropy=SeededEntropy(0),
         owner="tests",
+        root_id="root",
         timeout_s=1.0,
         steps=STEPS,
         workers=InlineExecutor(),
@@ -97,7 +98,7 @@ def test_a_failed_file_is_told_once_nobody_writes_any_more() -> None:
             drive.rollout(f"{version}-{member}", example_id=version, policy_version=version)
     plan = drive.plan(100, 1 << 30)
     assert plan is not None
-    target = FlushTarget(PartitionAddress("math", 1, 0), 1, "nonce", "name", "none")
+    target = FlushTarget(PartitionAddress("math", 1, 0), 1, "nonce", "name", "none", "root")
     with RequestedColumns() as writers:
         blobs = FirstIsFull(MemoryBlobs(), writers.asked)
         shared = context(blobs, writers)

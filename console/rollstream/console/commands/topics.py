@@ -7,10 +7,13 @@ import json
 import typer
 
 from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOption, TimeoutOption
-from rollstream.console.services import services_of, specs_of
+from rollstream.console.services import root_of, services_of, specs_of
+from rollstream.consumers import create_deployment
 from rollstream.runtime.config.load import load_config
+from rollstream.runtime.deadline import Deadline
 from rollstream.streams.topics.check import check_topics
-from rollstream.streams.topics.create import create_topics
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import root_differences
 
 
 def create(
@@ -19,17 +22,29 @@ def create(
     timeout_s: TimeoutOption = TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Creates the topics that are missing. Existing ones stay as they are."""
+    """Creates the topics that are missing, and gives the store's root its id, once.
+
+    Existing topics stay as they are. Sealers and samplers start only over that root.
+    """
     services, settings = services_of(context), load_config(config)
-    specs = specs_of(settings)
     with services.connected(settings, timeout_s) as broker:
-        created = create_topics(broker.admin(), specs, timeout_s)
+        created = create_deployment(
+            settings,
+            broker=broker,
+            store=services.store(settings),
+            clock=services.clock,
+            timeout_s=timeout_s,
+        )
     if as_json:
-        typer.echo(json.dumps(created, indent=2))
+        typer.echo(json.dumps(created.topics, indent=2))
         return
-    for name in created:
+    for name in created.topics:
         typer.echo(f"created {name}")
-    typer.echo(f"{len(created)} created, {len(specs) - len(created)} existed")
+    existed = len(specs_of(settings)) - len(created.topics)
+    typer.echo(f"{len(created.topics)} created, {existed} existed")
+    if created.recorded:
+        names = ", ".join(created.recorded)
+        typer.echo(f"recorded root {created.root_id} ({settings.store.root}) for {names}")
 
 
 def check(
@@ -40,9 +55,14 @@ def check(
 ) -> None:
     """Lists what differs from the configuration and what to do. Exit code 1 where anything does."""
     services, settings = services_of(context), load_config(config)
-    specs = specs_of(settings)
+    specs, deadline = specs_of(settings), Deadline(timeout_s, services.clock)
+    root = root_of(services, settings)
     with services.connected(settings, timeout_s) as broker:
-        found = check_topics(broker.admin(), specs, timeout_s)
+        found = check_topics(broker.admin(), specs, deadline.left_s())
+        layout = Layout.of(settings.kafka)
+        missing = {one.topic for one in found if one.what == "missing"}
+        complete = [e for e in settings.environments if layout.groups(e) not in missing]
+        found += root_differences(broker, layout, complete, root, deadline)
     if as_json:
         typer.echo(json.dumps([difference._asdict() for difference in found], indent=2))
     else:

@@ -18,7 +18,7 @@ from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Flushed, SealedGroup
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.record import decode_record
-from rollstream.store import BlobMissing, Blobs, open_store
+from rollstream.store import BlobMissing, Blobs, open_store, read_root_id
 from rollstream.store.layout import manifest_path, manifests_prefix
 from rollstream.store.manifests import Manifest, is_manifest_of
 from rollstream.streams.broker import Broker
@@ -27,6 +27,7 @@ from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.reading import read_between
 from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import StoreRoot, require_root
 
 TIMEOUT_S = 600.0  # For all of it; a long log takes a while.
 
@@ -113,13 +114,16 @@ def audit(
 
     Raises:
         BrokerUnavailable: not read within ``timeout_s``. CorruptLog: a seal log holds what no
-        sealer writes.
+        sealer writes. RootMismatch: the store's root is not the deployment's.
     """
     kafka = config.kafka
     deadline = Deadline(timeout_s, clock or SystemClock())
     blobs = store or open_store(config.store.root)
     layout = Layout.of(kafka)
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
+        root = StoreRoot(config.store.root, read_root_id(blobs))
+        at_once = Deadline(deadline.slice_s(kafka.timeout_s), deadline.clock)
+        require_root(used, layout, config.environments, root, at_once)
         auditor = _Auditor(layout, used, blobs, deadline, kafka.timeout_s, digests)
         rows: list[PartitionAudit] = []
         problems: list[str] = []

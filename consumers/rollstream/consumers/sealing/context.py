@@ -27,6 +27,7 @@ class SealerContext:
 
     Attributes:
         owner: named in claims, for people.
+        root_id: of the store's root, named in claims and flushes.
         steps: of every flush.
         workers: run claims and flushes beside the loop.
         writers: write the files of all flushes.
@@ -40,6 +41,7 @@ class SealerContext:
     clock: Clock
     entropy: Entropy
     owner: str
+    root_id: str
     timeout_s: float
     steps: tuple[Step, ...]
     workers: Executor

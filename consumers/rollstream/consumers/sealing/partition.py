@@ -85,6 +85,7 @@ class Partition:
             owner=context.owner,
             make_fold=lambda: SealFold(dedupe_horizon=context.config.dedupe_horizon),
             entropy=context.entropy,
+            root_id=context.root_id,
         )
         self._fold: SealFold | None = None  # What the intake began from.
         self._flush: Flush | None = None
@@ -285,6 +286,7 @@ class Partition:
             self._log.nonce,
             name=f"g{generation}-p{number}-{self._flushes}",
             compression=self._context.config.compression,
+            root_id=self._context.root_id,
         )
         return Flush(plan, target, self._context, self._log, self._commit_watermark)
 

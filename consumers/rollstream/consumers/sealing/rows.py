@@ -45,6 +45,7 @@ class FlushTarget(NamedTuple):
     nonce: str
     name: str
     compression: str
+    root_id: str
 
 
 def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], object]) -> Flushed:
@@ -80,6 +81,7 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
     return Flushed(
         epoch=target.epoch,
         nonce=target.nonce,
+        root_id=target.root_id,
         now_ts=plan.now_us,
         watermark=plan.watermark,
         files=tuple(sealed.files),

@@ -18,12 +18,13 @@ from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy, SystemEntropy
-from rollstream.store import Blobs, open_store
+from rollstream.store import Blobs, open_store, read_root_id
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.check import require_topics
 from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import StoreRoot, require_root
 from rollstream.streams.topics.specs import specs_for
 
 THREADS = 2  # They run flushes: one encodes while the other waits for the broker.
@@ -55,6 +56,7 @@ class Sealer:
 
     Raises:
         TopicMismatch: topics are missing or not as they must be; the message says what to do.
+        RootMismatch: the store's root is not the deployment's; a sealer never makes one.
         BrokerUnavailable: the broker did not answer in time.
     """
 
@@ -80,6 +82,9 @@ class Sealer:
         partitions = {name: env.partitions for name, env in config.environments.items()}
         specs = specs_for(layout, partitions, rollouts_retention_hours=kafka.retention_hours)
         require_topics(broker.admin(), specs, kafka.timeout_s)
+        blobs = store or open_store(config.store.root)
+        root = StoreRoot(config.store.root, read_root_id(blobs))
+        require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
         self._workers = workers or ThreadPoolExecutor(THREADS, "rollstream-flush")
         self._writers: Executor = (
             InlineExecutor() if workers else ThreadPoolExecutor(WRITERS, "rollstream-write")
@@ -87,7 +92,6 @@ class Sealer:
         self._letters = DeadLetters(broker, layout.dead_letters())
         self._counters = SealerCounters()
         self._closed = False
-        blobs = store or open_store(config.store.root)
         owner = owner or f"sealer-{entropy.token(4)}"
         self._environments = [
             EnvironmentSealer(
@@ -100,6 +104,7 @@ class Sealer:
                     clock=self._clock,
                     entropy=entropy,
                     owner=owner,
+                    root_id=root.root_id,
                     timeout_s=kafka.timeout_s,
                     steps=steps,
                     workers=self._workers,

@@ -57,7 +57,7 @@ class Sampler(SamplerApi):
             entropy=entropy or SystemEntropy(),
         )
         try:
-            self._owner.check_topics()
+            self._owner.check_deployment()
         except BaseException:
             self.close()
             raise

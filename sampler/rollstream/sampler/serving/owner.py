@@ -25,6 +25,7 @@ from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.store.blobs import Blobs
 from rollstream.store.open import open_store
+from rollstream.store.root_id import read_root_id
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import (
     BrokerError,
@@ -39,6 +40,7 @@ from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.check import require_topics
 from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import StoreRoot, require_root
 from rollstream.streams.topics.specs import specs_for
 
 FOLLOW_RECORDS_MAX = 256  # Flushes that are folded at a time.
@@ -82,6 +84,7 @@ class Owner:
         if store is None:
             store = open_store(config.store.root)
         self.name = name
+        self._store = store
         self._config = config
         self._broker = broker
         self._clock = clock
@@ -108,7 +111,7 @@ class Owner:
         self._changed = False  # Whether those that wait may have something to gain.
         self._numbers = count()
         self._owned_at = -1  # Nobody had taken over when this number was drawn.
-        self._topics_checked = False
+        self._deployment_checked = False
         self._unanswered: Exception | None = None  # The newest attempt that the broker ended so,
         self._unanswered_at = -1  # and the number that was drawn then.
 
@@ -126,23 +129,28 @@ class Owner:
         with self._lock:
             return self._state.digest()
 
-    def check_topics(self) -> None:
-        """Returns when the sampler's topics are as configured; else the first call asks.
+    def check_deployment(self) -> None:
+        """Returns when the sampler's topics are as configured, and the store's root is the one
+        that its environments' sealers write to; else the first call asks.
 
         Raises:
-            TopicMismatch: topics are missing or not as configured. BrokerUnavailable.
+            TopicMismatch: topics are missing or not as configured. RootMismatch. BrokerUnavailable.
         """
-        self._check_topics(self._config.kafka.timeout_s)
+        self._check_deployment(Deadline(self._config.kafka.timeout_s, self._clock))
 
-    def _check_topics(self, timeout_s: float) -> None:
-        specs = specs_for(self._layout, partitions_of(self.name, self._config), [self.name])
+    def _check_deployment(self, deadline: Deadline) -> None:
+        environments = partitions_of(self.name, self._config)
+        specs = specs_for(self._layout, environments, [self.name])
         needed = {self._log.where.topic, *(where.topic for where in self._addresses)}
         require_topics(
             self._broker.admin(),
             [spec for spec in specs if spec.name in needed],
-            timeout_s,
+            deadline.left_s(),
         )
-        self._topics_checked = True
+        root = StoreRoot(self._config.store.root, read_root_id(self._store))
+        require_root(self._broker, self._layout, environments, root, deadline)
+        self._log.root_id = root.root_id
+        self._deployment_checked = True
 
     def execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         """Decides what the command calls for and replies once that is confirmed.
@@ -217,8 +225,8 @@ class Owner:
         return Deadline(min(ANSWER_S, self._config.kafka.timeout_s), self._clock)
 
     def _decide_or_look(self, call: Call[R], deadline: Deadline) -> None:
-        if not self._topics_checked:
-            self._check_topics(deadline.left_s())
+        if not self._deployment_checked:
+            self._check_deployment(deadline)
         if not call.command.claims:
             self._look(call.number, deadline)
             assert not call.command.decide(self._state, self._now()), call.command

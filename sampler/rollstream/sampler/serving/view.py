@@ -75,7 +75,7 @@ class SamplerView:
             entropy=SystemEntropy(),
         )
         try:
-            self._reader.check_topics()
+            self._reader.check_deployment()
         except BaseException:
             self.close()
             raise

@@ -8,6 +8,7 @@ The ingest log holds no events: its records are ``rollstream.schemas.ingest``.
 from rollstream.schemas.events.dead_letters import DeadLetter, Retried
 from rollstream.schemas.events.groups import (
     Flushed,
+    RootRecorded,
     SealedFile,
     SealedGroup,
     SealedSegments,
@@ -29,7 +30,7 @@ from rollstream.schemas.events.sampler import (
     Resumed,
 )
 
-GroupsEvent = Claimed | Adopted | Flushed
+GroupsEvent = Claimed | Adopted | Flushed | RootRecorded
 SamplerEvent = (
     Claimed
     | Adopted
@@ -64,6 +65,7 @@ __all__ = [
     "Replaced",
     "Resumed",
     "Retried",
+    "RootRecorded",
     "SamplerEvent",
     "SealedFile",
     "SealedGroup",

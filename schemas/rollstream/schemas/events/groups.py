@@ -92,3 +92,12 @@ class Flushed(OwnedEvent):
     settled: tuple[Settlements, ...]
     touched: TouchedOffsets
     incomplete: tuple[SealedFile, ...]
+    root_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootRecorded(OwnedEvent):
+    """Which store's root the deployment has; in partition 0 of every seal log, once."""
+
+    root_id: str
+    root: str

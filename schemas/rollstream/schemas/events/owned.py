@@ -13,6 +13,7 @@ class Claimed:
     owner: str
     nonce: str
     software: str = ""
+    root_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from rollstream.schemas.events import Adopted, Event, Flushed
+from rollstream.schemas.events import Adopted, Claimed, Event, Flushed, RootRecorded
 from rollstream.schemas.ids import SegmentId, segment_id
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.errors import CorruptLog
@@ -50,6 +50,7 @@ class SealFold:
     meanwhile, and answer as before or as after.
 
     Attributes:
+        root_id: of the store's root, as an event names it; empty: none did.
         watermark: every entry of every source offset below it is settled.
         now_ts: newest log time that an event recorded, microseconds.
         counts: ``segments`` (sealed ones), ``groups``, and each ``SettleReason`` by name; entries,
@@ -59,6 +60,7 @@ class SealFold:
 
     def __init__(self, *, dedupe_horizon: int) -> None:
         assert dedupe_horizon >= 0
+        self.root_id = ""
         self.watermark = 0
         self.now_ts = 0
         self._horizon = dedupe_horizon
@@ -95,6 +97,8 @@ class SealFold:
             self._flush(offset, event)
         elif isinstance(event, Adopted):
             self._adopt(offset, event)
+        elif isinstance(event, Claimed | RootRecorded):
+            self.root_id = self.root_id or event.root_id
 
     def settled(self, offset: int, entry: int) -> bool:
         """Whether the entry of the record at the source offset is settled."""

@@ -14,10 +14,10 @@ from rollstream.streams.broker import Broker, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, CorruptLog, NewerEvent
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.reading import event_in
+from rollstream.streams.reading import bounds_in_time
 
 READ_RECORDS_MAX = 256  # A flush event may have megabytes.
 READ_SLICE_S = 0.2
-ASK_AGAIN_S = 0.05  # After "not leader" and the like.
 
 
 class ConfirmedEvent(NamedTuple):
@@ -110,17 +110,9 @@ class Follower:
         """The next offset to be written, of each log that has records to be read."""
         ends: dict[TopicPartition, int] = {}
         for where in self._positions:
-            while where not in ends:
-                try:
-                    first, end = self._reader.bounds(where, deadline.left_s())
-                except BrokerUnavailable as error:
-                    if deadline.passed():
-                        raise
-                    deadline.log_waiting(partial(str, error))
-                    deadline.wait(ASK_AGAIN_S)
-                else:
-                    # A log that holds nothing has no record that would move the position.
-                    ends[where] = end if end > first else self._positions[where]
+            first, end = bounds_in_time(self._reader, where, deadline)
+            # A log that holds nothing has no record that would move the position.
+            ends[where] = end if end > first else self._positions[where]
         return ends
 
     def _decode(self, where: TopicPartition, record: Record) -> Event:

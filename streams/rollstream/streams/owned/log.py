@@ -72,6 +72,7 @@ class OwnedLog(Generic[F]):
         epoch: offset of this owner's newest claim, -1 before the first; also the hint to leave for
             the next owner.
         nonce: the claim's nonce; every event that is appended carries both.
+        root_id: of the store's root, named in claims; empty: this owner has none.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class OwnedLog(Generic[F]):
         owner: str,
         make_fold: Callable[[], F],
         entropy: Entropy,
+        root_id: str = "",
         make_fence: Callable[[], Fence] = Fence,
     ) -> None:
         self.where = where
@@ -89,6 +91,7 @@ class OwnedLog(Generic[F]):
         self.nonce = ""
         self._broker = broker
         self._owner = owner
+        self.root_id = root_id
         self._make_fold = make_fold
         self._make_fence = make_fence
         self._entropy = entropy
@@ -271,8 +274,13 @@ class OwnedLog(Generic[F]):
                 self._folded.apply_record(record)
             self._fold_anew = False
         self._nonces.append(self._entropy.token())
-        named = Claimed(owner=self._owner, nonce=self._nonces[-1], software=rollstream.__version__)
-        claim = self._sending.add_claim(named)
+        claimed = Claimed(
+            owner=self._owner,
+            nonce=self._nonces[-1],
+            software=rollstream.__version__,
+            root_id=self.root_id,
+        )
+        claim = self._sending.add_claim(claimed)
         silence = Deadline(attempt_s, deadline.clock)
         if not self._fold_until(reader, claim, silence, deadline, stop_at_foreign=given):
             self._start_fold(reader, self.epoch, deadline)

@@ -4,4 +4,5 @@
 - ``specs``    how each must be configured
 - ``create``   makes what is missing
 - ``check``    compares topics with their specification; names each difference and its remedy
+- ``root``     which store's root a deployment has
 """

@@ -14,9 +14,9 @@ class Difference(NamedTuple):
 
     Attributes:
         topic: its name.
-        what: ``missing``, ``partitions``, or the name of a setting.
+        what: ``missing``, ``partitions``, ``root`` (of the store), or the name of a setting.
         wanted: the value that it must have.
-        found: the actual value; empty where the topic is missing.
+        found: the actual value, of a root in words; empty where the topic is missing.
         remedy: what to do, for a person.
     """
 
@@ -29,6 +29,10 @@ class Difference(NamedTuple):
     def __str__(self) -> str:
         if self.what == "missing":
             return f"{self.topic} is missing: {self.remedy}"
+        if self.what == "root":
+            if not self.wanted:
+                return f"{self.topic} names no root of a store yet; {self.found}: {self.remedy}"
+            return f"{self.topic} names root {self.wanted}, but {self.found}: {self.remedy}"
         return f"{self.topic} has {self.what} {self.found}, not {self.wanted}: {self.remedy}"
 
 

@@ -100,6 +100,7 @@ def test_topics_check_lists_differences_and_exits_1(line: CommandLine) -> None:
     assert [(row["topic"], row["what"]) for row in found] == [
         (rollouts.name, "partitions"),
         (line.layout.sampler("trainer-a"), "missing"),
+        (f"{line.layout.groups('math')}[0]", "root"),
     ]
 
 

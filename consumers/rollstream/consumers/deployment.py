@@ -1,0 +1,158 @@
+"""Makes a deployment: its topics, and the id of its store's root."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.entropy import Entropy, SystemEntropy
+from rollstream.schemas.events import RootRecorded
+from rollstream.store import Blobs, create_root_id, open_store, read_root_id
+from rollstream.store.layout import manifests_prefix
+from rollstream.streams.broker import Broker
+from rollstream.streams.errors import DeliveryUnknown, Fenced, RootMismatch
+from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.owned.log import OwnedLog
+from rollstream.streams.topics.create import create_topics
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import (
+    CREATOR,
+    StoreRoot,
+    require_root,
+    root_differences,
+    root_log,
+)
+from rollstream.streams.topics.specs import specs_for
+
+TRY_AGAIN_S = 0.05  # After a sealer took the log back between this claim and its event.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    """What was made.
+
+    Attributes:
+        topics: that were missing.
+        root_id: of the store's root.
+        recorded: environments whose seal log had not named the root.
+    """
+
+    topics: tuple[str, ...]
+    root_id: str
+    recorded: tuple[str, ...]
+
+
+def create_deployment(
+    config: RollstreamConfig,
+    *,
+    broker: Broker | None = None,
+    store: Blobs | None = None,
+    clock: Clock | None = None,
+    entropy: Entropy | None = None,
+    timeout_s: float | None = None,
+) -> Created:
+    """Creates the topics that are missing, and gives the store's root its id, once: written to the
+    root, then to every environment's seal log. Sealers and samplers start only over that root.
+    Repeating it changes nothing.
+
+    Args:
+        broker, store, clock, entropy: from ``config`` and the system unless given.
+        timeout_s: for all of it; None: ``kafka.timeout_s``.
+
+    Raises:
+        RootMismatch: the seal logs name another root, or this root or these logs belong to another
+            deployment. StoreError: the root cannot be written. BrokerUnavailable, NotAuthorised.
+    """
+    kafka = config.kafka
+    clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
+    deadline = Deadline(kafka.timeout_s if timeout_s is None else timeout_s, clock)
+    blobs = store or open_store(config.store.root)
+    layout = Layout.of(kafka)
+    partitions = {name: section.partitions for name, section in config.environments.items()}
+    specs = specs_for(
+        layout,
+        partitions,
+        config.samplers,
+        rollouts_retention_hours=kafka.retention_hours,
+    )
+    with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
+        topics = create_topics(used.admin(), specs, deadline.left_s())
+        root = StoreRoot(config.store.root, read_root_id(blobs))
+        found = root_differences(used, layout, partitions, root, deadline)
+        for other in (one for one in found if one.wanted):
+            raise RootMismatch(str(other))  # Before anything is written.
+        unnamed = {one.topic for one in found}
+        lacking = [e for e in sorted(partitions) if str(root_log(layout, e)) in unnamed]
+        recorder = _Recorder(config, layout, used, blobs, entropy, deadline)
+        for environment in lacking:
+            root = recorder.record(environment, root)
+    return Created(topics=tuple(topics), root_id=root.root_id, recorded=tuple(lacking))
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorder:
+    config: RollstreamConfig
+    layout: Layout
+    broker: Broker
+    blobs: Blobs
+    entropy: Entropy
+    deadline: Deadline
+
+    def record(self, environment: str, root: StoreRoot) -> StoreRoot:
+        """Appends the root's id to the environment's seal log, under a claim of its own, so that
+        only one of two processes which do so at a time succeeds. Gives the root its id first."""
+        section = self.config.environments[environment]
+        log = OwnedLog(
+            self.broker,
+            root_log(self.layout, environment),
+            owner=CREATOR,
+            make_fold=lambda: SealFold(dedupe_horizon=section.dedupe_horizon),
+            entropy=self.entropy,
+        )
+        try:
+            while True:
+                try:
+                    return self._record_once(environment, root, log)
+                except (Fenced, DeliveryUnknown) as error:
+                    # A sealer of a deployment that runs claims again as soon as it is fenced.
+                    if self.deadline.passed():
+                        raise
+                    self.deadline.log_waiting(partial(str, error))
+                    self.deadline.wait(TRY_AGAIN_S)
+        finally:
+            log.release()
+
+    def _record_once(self, environment: str, root: StoreRoot, log: OwnedLog[SealFold]) -> StoreRoot:
+        fold = log.claim(self.deadline)
+        if fold.root_id:  # Somebody was faster.
+            require_root(self.broker, self.layout, [environment], root, self.deadline)
+            return root
+        self._check_files(environment, root, fold)
+        root = root._replace(root_id=create_root_id(self.blobs, self.entropy))
+        event = RootRecorded(epoch=log.epoch, nonce=log.nonce, root_id=root.root_id, root=root.root)
+        log.wait_confirmed(log.append(event), self.deadline)
+        return root
+
+    def _check_files(self, environment: str, root: StoreRoot, fold: SealFold) -> None:
+        """The root holds manifests of the partition exactly where its log has settled something:
+        else one of them is not this deployment's."""
+        where = root_log(self.layout, environment)
+        (address, *_) = self.layout.addresses({environment: 1})
+        has_files = any(True for _ in self.blobs.list(manifests_prefix(address)))
+        if has_files and not fold.settled_count:
+            raise RootMismatch(
+                f"{root.root} holds manifests of {environment} (generation {address.generation}), "
+                f"but {where} settles nothing: it is another deployment's root, or the log was "
+                "lost. Name another store.root, or restore the log, or take a new kafka.generation"
+            )
+        if fold.settled_count and not has_files:
+            raise RootMismatch(
+                f"{where} settles {fold.settled_count} entries, but {root.root} holds no manifest "
+                f"of {environment} (generation {address.generation}): a typo in store.root, or a "
+                "mount that is missing. Name the root that its sealers write to"
+            )

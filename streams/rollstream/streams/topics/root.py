@@ -1,0 +1,155 @@
+"""Which store's root a deployment has: recorded in its seal logs, compared with a process's own.
+
+The id stands in partition 0 of every environment's seal log, as ``RootRecorded``; claims name it
+from then on. A log is searched from its beginning, where `topics create` writes it, then from its
+end backwards: a deployment that was there before it had an id names it only from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+from functools import cache
+from typing import NamedTuple
+
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.events import Claimed, RootRecorded
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.wire_schemas import PREFIX_BYTES, shipped
+from rollstream.streams.broker import EARLIEST, Broker, LogReader, TopicPartition
+from rollstream.streams.errors import RootMismatch
+from rollstream.streams.owned.fence import Fence
+from rollstream.streams.owned.reading import event_in
+from rollstream.streams.reading import bounds_in_time, read_between
+from rollstream.streams.topics.check import Difference
+from rollstream.streams.topics.layout import Layout
+
+CREATOR = "rollstream topics create"  # Owner of the claim under which a root is recorded.
+WHAT = "root"  # `Difference.what` of a root.
+_HEAD_RECORDS = 64
+_WINDOW_RECORDS = 256  # The first window of the search from the end backwards.
+_WINDOW_GROWTH = 4
+_CREATE = "run `rollstream topics create`"
+_REMEDY = (
+    "correct store.root, or mount what should be there and start again; a new deployment takes a "
+    f"kafka.namespace and a root of its own, then {_CREATE}"
+)
+
+
+class StoreRoot(NamedTuple):
+    """A store's root as a process has it.
+
+    Attributes:
+        root: ``store.root``.
+        root_id: that the root holds; empty: it has none.
+    """
+
+    root: str
+    root_id: str
+
+    def __str__(self) -> str:
+        return f"{self.root} has the id {self.root_id}" if self.root_id else f"{self.root} has none"
+
+
+class RecordedRoot(NamedTuple):
+    """The root that a seal log names, at this offset; ``root`` is empty where only a claim does."""
+
+    offset: int
+    root_id: str
+    root: str
+
+    def __str__(self) -> str:
+        made_for = f", recorded for {self.root}" if self.root else ""
+        return f"{self.root_id} (offset {self.offset}{made_for})"
+
+
+def root_log(layout: Layout, environment: str) -> TopicPartition:
+    """The partition of an environment's seal log that names the root."""
+    return layout.groups_log(PartitionAddress(environment, layout.generation, 0))
+
+
+def recorded_root(broker: Broker, where: TopicPartition, deadline: Deadline) -> RecordedRoot | None:
+    """The root that a seal log names; None: it names none. Claims nothing.
+
+    Raises:
+        BrokerUnavailable: not read in time. CorruptLog, NewerEvent: a record holds no event, or that
+        of a newer version.
+    """
+    with closing(broker.reader({where: EARLIEST})) as reader:
+        first, end = bounds_in_time(reader, where, deadline)
+        head = min(end, first + _HEAD_RECORDS)
+        found = _named_in(reader, where, first, head, deadline)
+        stop, window = end, _WINDOW_RECORDS
+        while found is None and stop > head:
+            begin = max(first, stop - window)
+            # Windows overlap: a record counts only behind its claim, and that may be in the next.
+            found = _named_in(reader, where, begin, min(end, stop + _HEAD_RECORDS), deadline)
+            stop, window = begin, window * _WINDOW_GROWTH
+    return found
+
+
+def root_differences(
+    broker: Broker,
+    layout: Layout,
+    environments: Iterable[str],
+    found: StoreRoot,
+    deadline: Deadline,
+) -> list[Difference]:
+    """How a process's root differs from what each environment's seal log names; empty where it does
+    not. The logs must exist.
+
+    Raises:
+        BrokerUnavailable: not read in time. CorruptLog, NewerEvent: a record holds no event, or that
+        of a newer version.
+    """
+    differences = []
+    for environment in sorted(environments):
+        where = root_log(layout, environment)
+        recorded = recorded_root(broker, where, deadline)
+        if recorded is None:
+            differences.append(Difference(str(where), WHAT, "", str(found), _CREATE))
+        elif recorded.root_id != found.root_id:
+            differences.append(Difference(str(where), WHAT, str(recorded), str(found), _REMEDY))
+    return differences
+
+
+def require_root(
+    broker: Broker,
+    layout: Layout,
+    environments: Iterable[str],
+    found: StoreRoot,
+    deadline: Deadline,
+) -> None:
+    """Returns when the root is the deployment's.
+
+    Raises:
+        RootMismatch: with the first difference and what to do about it. BrokerUnavailable,
+        CorruptLog: as ``root_differences``.
+    """
+    for difference in root_differences(broker, layout, environments, found, deadline):
+        raise RootMismatch(str(difference))
+
+
+def _named_in(
+    reader: LogReader, where: TopicPartition, start: int, stop: int, deadline: Deadline
+) -> RecordedRoot | None:
+    """What the records of [start, stop) name: the event itself where it is there, else a claim."""
+    fence = Fence()
+    by_claim = None
+    for record in read_between(reader, where, start, stop, deadline):
+        if record.value[:PREFIX_BYTES] in _prefixes_of_others():
+            continue  # Most records are other events; they need not be decoded.
+        event = event_in(record)
+        if not fence.admits(record.offset, event):
+            continue
+        if isinstance(event, RootRecorded):
+            return RecordedRoot(record.offset, event.root_id, event.root)
+        if isinstance(event, Claimed) and event.root_id:
+            by_claim = RecordedRoot(record.offset, event.root_id, "")
+    return by_claim
+
+
+@cache
+def _prefixes_of_others() -> frozenset[bytes]:
+    names = ("claimed", "root_recorded")
+    return frozenset(s.prefix for s in shipped().schemas if s.name not in names)

@@ -1,0 +1,63 @@
+"""The id of a store's root, on every implementation of ``Blobs``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Barrier, Thread
+
+import pytest
+
+from rollstream.runtime.entropy import SystemEntropy
+from rollstream.store import (
+    Blobs,
+    CorruptFile,
+    LocalBlobs,
+    MemoryBlobs,
+    create_root_id,
+    read_root_id,
+)
+from rollstream.store.layout import ROOT_ID
+
+pytestmark = pytest.mark.proves("I3")
+
+
+@pytest.fixture(params=["local", "memory"])
+def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
+    return LocalBlobs(tmp_path / "root") if request.param == "local" else MemoryBlobs()
+
+
+def test_a_fresh_root_has_none_and_reading_makes_none(blobs: Blobs) -> None:
+    assert read_root_id(blobs) == ""
+    assert list(blobs.list("")) == []
+
+
+def test_it_is_made_once(blobs: Blobs) -> None:
+    made = create_root_id(blobs, SystemEntropy())
+    assert len(made) == 24
+    assert create_root_id(blobs, SystemEntropy()) == made == read_root_id(blobs)
+    assert [blob.path for blob in blobs.list("")] == [ROOT_ID]
+
+
+def test_of_many_who_make_it_at_a_time_all_have_the_same(blobs: Blobs) -> None:
+    made, together = set[str](), Barrier(8)
+
+    def make() -> None:
+        together.wait()
+        made.add(create_root_id(blobs, SystemEntropy()))
+
+    threads = [Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == {read_root_id(blobs)}
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"root_id": ""}', b'{"root_id": 3}'])
+def test_a_file_that_holds_none_is_damaged_and_stays(blobs: Blobs, data: bytes) -> None:
+    blobs.create(ROOT_ID, data)
+    with pytest.raises(CorruptFile, match=r"root_id\.json holds no root's id"):
+        read_root_id(blobs)
+    with pytest.raises(CorruptFile, match="restore the file"):
+        create_root_id(blobs, SystemEntropy())
+    assert blobs.read(ROOT_ID) == data

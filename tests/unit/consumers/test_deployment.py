@@ -1,0 +1,267 @@
+"""One deployment, one store: whoever has another root, or none, does not start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.faults import Append, Fate, FaultyBroker
+from harness.owned_logs import in_time, owner_of
+from harness.seal_events import flushed
+from harness.sealing import SealWorld
+from rollstream.consumers import Created, InlineExecutor, Sealer, audit, create_deployment
+from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.entropy import SystemEntropy
+from rollstream.sampler import Sampler
+from rollstream.schemas.codec import decode
+from rollstream.schemas.events import Claimed, RootRecorded
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.store import (
+    Blobs,
+    CorruptFile,
+    MemoryBlobs,
+    create_root_id,
+    project,
+    read_root_id,
+)
+from rollstream.store.layout import ROOT_ID
+from rollstream.streams.errors import Fenced, RootMismatch
+from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.owned.log import OwnedLog
+from rollstream.streams.topics.create import create_topics
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import CREATOR, root_log
+from rollstream.streams.topics.specs import specs_for
+
+ADDRESS = PartitionAddress("math", 1, 0)
+
+
+def config_of(root: str, *environments: str) -> RollstreamConfig:
+    names = environments or ("math",)
+    return RollstreamConfig.model_validate(
+        {
+            "kafka": {"bootstrap": "memory:0"},
+            "store": {"root": root},
+            "environments": {name: {"partitions": 2} for name in names},
+            "samplers": {"trainer-a": {"environments": list(names)}},
+        }
+    )
+
+
+class Machines:
+    """Machines with the same Kafka, each with a store of its own."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.logs = MemoryLogs(self.clock)
+
+    def shared(self, store: Blobs) -> dict[str, Any]:
+        return {"broker": MemoryBroker(self.logs), "store": store, "clock": self.clock}
+
+    def create(self, store: Blobs, config: RollstreamConfig) -> Created:
+        return create_deployment(config, **self.shared(store))
+
+    def create_topics(self, config: RollstreamConfig) -> None:
+        """As a version did that knew no root's id."""
+        specs = specs_for(Layout(), dict.fromkeys(config.environments, 2), config.samplers)
+        create_topics(MemoryBroker(self.logs).admin(), specs, 10)
+
+    def start(self, what: str, store: Blobs, config: RollstreamConfig) -> None:
+        match what:
+            case "sealer":
+                Sealer(config, workers=InlineExecutor(), **self.shared(store)).close()
+            case "sampler":
+                Sampler("trainer-a", config=config, **self.shared(store)).close()
+            case "audit":
+                assert audit(config, **self.shared(store)).holds
+
+    def records(self, environment: str = "math") -> list[bytes]:
+        where = root_log(Layout(), environment)
+        return [record.value for record in self.logs.read(where, 0, 1000)]
+
+
+RIGHT, WRONG = config_of("file:///data/run-17"), config_of("file:///data/run-71")
+PROCESSES = pytest.mark.parametrize("what", ["sealer", "sampler", "audit"])
+
+
+@PROCESSES
+@pytest.mark.proves("F20")
+def test_who_has_an_empty_folder_does_not_start_and_makes_no_id(what: str) -> None:
+    machines, store, empty = Machines(), MemoryBlobs(), MemoryBlobs()
+    root_id = machines.create(store, RIGHT).root_id
+    before = machines.records()
+    with pytest.raises(RootMismatch) as raised:
+        machines.start(what, empty, WRONG)
+    told = str(raised.value)
+    assert told.startswith(f"rollstream.groups.math.1[0] names root {root_id} (offset 2, recorded")
+    assert "for file:///data/run-17), but file:///data/run-71 has none: correct store.root" in told
+    assert "mount" in told
+    assert "`rollstream topics create`" in told
+    assert list(empty.list("")) == []
+    assert machines.records() == before
+    machines.start(what, store, RIGHT)
+
+
+@PROCESSES
+def test_who_has_another_deployments_root_does_not_start(what: str) -> None:
+    machines, store, other = Machines(), MemoryBlobs(), MemoryBlobs()
+    root_id = machines.create(store, RIGHT).root_id
+    other_id = Machines().create(other, WRONG).root_id
+    with pytest.raises(RootMismatch) as raised:
+        machines.start(what, other, WRONG)
+    assert f"names root {root_id} (" in str(raised.value)
+    assert f"file:///data/run-71 has the id {other_id}: " in str(raised.value)
+
+
+@PROCESSES
+def test_a_fresh_deployment_is_told_apart_from_a_root_that_is_lost(what: str) -> None:
+    fresh = Machines()
+    fresh.create_topics(RIGHT)
+    with pytest.raises(RootMismatch) as raised:
+        fresh.start(what, MemoryBlobs(), RIGHT)
+    assert str(raised.value) == (
+        "rollstream.groups.math.1[0] names no root of a store yet; file:///data/run-17 has none: "
+        "run `rollstream topics create`"
+    )
+
+
+def test_claims_and_flushes_name_the_root() -> None:
+    world = SealWorld(partitions=1)
+    for uid in "ab":
+        world.publish(uid)
+    sealer = world.sealer()
+    world.until(sealer)
+    sealer.close()
+    root_id = read_root_id(world.blobs)
+    assert root_id
+    events = [confirmed.event for confirmed in world.confirmed_events()]
+    claims = [event for event in events if isinstance(event, Claimed) and event.owner != CREATOR]
+    assert [claim.root_id for claim in claims] == [root_id]
+    assert [flushed.root_id for flushed in world.flushes()] == [root_id]
+
+
+def test_repeating_it_changes_nothing() -> None:
+    machines, store = Machines(), MemoryBlobs()
+    first = machines.create(store, RIGHT)
+    assert first.recorded == ("math",)
+    assert first.root_id == read_root_id(store)
+    before = machines.records()
+    again = machines.create(store, RIGHT)
+    assert (again.topics, again.root_id, again.recorded) == ((), first.root_id, ())
+    assert machines.records() == before
+
+
+def test_it_makes_no_second_root() -> None:
+    machines, store, empty = Machines(), MemoryBlobs(), MemoryBlobs()
+    machines.create(store, RIGHT)
+    before = machines.records()
+    with pytest.raises(RootMismatch, match=r"run-71 has none: correct store\.root"):
+        machines.create(empty, WRONG)
+    assert list(empty.list("")) == []
+    assert machines.records() == before
+
+
+def test_a_new_environment_gets_the_id_that_is_there() -> None:
+    machines, store = Machines(), MemoryBlobs()
+    root_id = machines.create(store, RIGHT).root_id
+    larger = config_of("file:///data/run-17", "math", "code")
+    machines.create_topics(larger)
+    with pytest.raises(RootMismatch, match=r"groups\.code\.1\[0\] names no root of a store yet"):
+        machines.start("sealer", store, larger)
+    with pytest.raises(RootMismatch, match=r"groups\.math\.1\[0\] names root"):
+        machines.create(MemoryBlobs(), config_of("file:///data/run-71", "math", "code"))
+    made = machines.create(store, larger)
+    assert (made.root_id, made.recorded) == (root_id, ("code",))
+    machines.start("sealer", store, larger)
+
+
+def test_a_root_that_had_its_id_when_the_process_was_killed_keeps_it() -> None:
+    machines, store = Machines(), MemoryBlobs()
+    machines.create_topics(RIGHT)
+    root_id = create_root_id(store, SystemEntropy())
+    assert machines.create(store, RIGHT).root_id == root_id
+    machines.start("sealer", store, RIGHT)
+
+
+def settle(machines: Machines, store: Blobs | None, log: OwnedLog[SealFold]) -> None:
+    """One entry of math[0], by a sealer of a version that named no root."""
+    at = log.fold.watermark
+    event = flushed(log.epoch, log.nonce, [at], at + 1)
+    offset = log.wait_confirmed(log.append(event), in_time())
+    if store is not None:
+        project(store, ADDRESS, offset, event)
+
+
+@pytest.mark.proves("F20")
+def test_a_deployment_that_runs_gets_its_id_beside_its_sealers() -> None:
+    machines, store = Machines(), MemoryBlobs()
+    machines.create_topics(RIGHT)
+    older = owner_of(MemoryBroker(machines.logs), root_log(Layout(), "math"), "older")
+    older.claim(in_time())
+    settle(machines, store, older)
+    taken_back = []
+
+    def take_back(append: Append) -> Fate:
+        """The sealer claims again before the event arrives, the first time."""
+        if isinstance(decode(append.value), RootRecorded) and not taken_back:
+            with pytest.raises(Fenced):
+                settle(machines, store, older)
+            taken_back.append(older.claim(in_time()))
+        return Fate.PASS
+
+    broker = FaultyBroker(MemoryBroker(machines.logs), take_back, clock=machines.clock)
+    made = create_deployment(RIGHT, **{**machines.shared(store), "broker": broker})
+    assert (len(taken_back), made.recorded) == (1, ("math",))
+    with pytest.raises(Fenced):
+        settle(machines, store, older)
+    older.claim(in_time())
+    settle(machines, store, older)
+    assert older.fold.root_id == made.root_id == read_root_id(store)
+    machines.start("sealer", store, RIGHT)
+
+
+def test_of_two_roots_that_are_named_at_a_time_one_is_the_deployments() -> None:
+    machines, right, wrong = Machines(), MemoryBlobs(), MemoryBlobs()
+    machines.create_topics(RIGHT)
+    other = []
+
+    def be_slower(append: Append) -> Fate:
+        """The other machine is done between this one's look and its claim."""
+        if not other:
+            other.append(machines.create(right, RIGHT).root_id)
+        return Fate.PASS
+
+    broker = FaultyBroker(MemoryBroker(machines.logs), be_slower, clock=machines.clock)
+    with pytest.raises(RootMismatch, match="names root"):
+        create_deployment(WRONG, **{**machines.shared(wrong), "broker": broker})
+    assert list(wrong.list("")) == []
+    assert machines.create(right, RIGHT).root_id == other[0]
+
+
+def test_a_root_with_files_that_the_log_does_not_know_is_refused() -> None:
+    machines, store = Machines(), MemoryBlobs()
+    project(store, ADDRESS, 7, flushed(3, "nonce", [0], 1))
+    with pytest.raises(RootMismatch, match=r"holds manifests of math .* settles nothing: it is an"):
+        machines.create(store, RIGHT)
+    assert read_root_id(store) == ""
+
+
+def test_an_older_deployments_root_is_not_made_of_an_empty_folder() -> None:
+    machines = Machines()
+    machines.create_topics(RIGHT)
+    older = owner_of(MemoryBroker(machines.logs), root_log(Layout(), "math"), "older")
+    older.claim(in_time())
+    settle(machines, None, older)
+    with pytest.raises(RootMismatch, match=r"settles 1 entries, but file:///data/run-71 holds no"):
+        machines.create(MemoryBlobs(), WRONG)
+
+
+def test_a_damaged_id_is_an_error_of_its_own() -> None:
+    machines, store = Machines(), MemoryBlobs()
+    machines.create(store, RIGHT)
+    store.replace(ROOT_ID, b"torn")
+    with pytest.raises(CorruptFile, match=r"root_id\.json holds no root's id"):
+        machines.start("sealer", store, RIGHT)
