@@ -13,6 +13,7 @@ from pathlib import Path
 from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.store.blobs import BlobInfo, Bytes, Pieces, names_of
 from rollstream.store.errors import BlobExists, BlobMissing, StoreError, StoreFull
+from rollstream.store.layout import ROOT_ID
 
 STAGING = ".staging"  # Names that begin with a dot are never blobs.
 DURABLE_FOLDERS_MAX = 4096  # Folders remembered as synced; above it all are forgotten once.
@@ -28,7 +29,8 @@ class LocalBlobs:
 
     The root must stay the folder that it was when this object was made, or first wrote where there
     was none. Otherwise writes are refused: a mount that is lost shows the disk below it, and files
-    written there would vanish once the mount is back.
+    written there would vanish once the mount is back. A mount that comes back as another device is
+    known by the root's id, once that was read or created here.
     """
 
     # A link alone is atomic but not durable: after a power failure the name could refer to missing
@@ -44,6 +46,7 @@ class LocalBlobs:
         self._lock = threading.Lock()
         self._root = str(self.root)  # Paths are text: joining ``Path``s costs more than a write.
         self._durable_folders: set[str] = set()
+        self._root_id = b""  # The bytes of that blob, once known.
         with _as_store_errors(self._root):
             self._root_identity = _identity(self._root)
 
@@ -59,6 +62,8 @@ class LocalBlobs:
                 _sync_folder(folder)
                 raise BlobExists(f"{path} exists below {self.root}; it was left as it is") from None
             _sync_folder(folder)
+        if path == ROOT_ID:
+            self._root_id = bytes(data)
 
     def replace(self, path: str, data: Bytes | Pieces) -> None:
         target = self._target(path)
@@ -70,7 +75,10 @@ class LocalBlobs:
 
     def read(self, path: str) -> bytes:
         with _as_store_errors(path), open(self._target(path), "rb") as file:
-            return file.read()
+            data = file.read()
+        if path == ROOT_ID and _identity(self._root) == self._root_identity:
+            self._root_id = data
+        return data
 
     def info(self, path: str) -> BlobInfo | None:
         target = self._target(path)
@@ -144,11 +152,23 @@ class LocalBlobs:
                 self._root_identity = _identity(self._root)
 
     def _compare_root(self) -> None:
-        if _identity(self._root) != self._root_identity:
+        found = _identity(self._root)
+        if found == self._root_identity:
+            return
+        if not self._has_root_id():
             raise StoreError(
                 f"{self.root} is not the folder that it was (was a mount lost?); nothing is "
                 "written until it is back. If it is meant to be another one, restart this process"
             )
+        with self._lock:
+            self._root_identity = found
+            self._durable_folders.clear()
+
+    def _has_root_id(self) -> bool:
+        try:
+            return bool(self._root_id) and (self.root / ROOT_ID).read_bytes() == self._root_id
+        except OSError:
+            return False
 
     def _up_to_root(self, folder: str) -> Sequence[str]:
         """The folder and its parents below the root."""

@@ -202,7 +202,7 @@ def test_a_deployment_that_runs_gets_its_id_beside_its_sealers() -> None:
     older = owner_of(MemoryBroker(machines.logs), root_log(Layout(), "math"), "older")
     older.claim(in_time())
     settle(machines, store, older)
-    taken_back = []
+    taken_back: list[SealFold] = []
 
     def take_back(append: Append) -> Fate:
         """The sealer claims again before the event arrives, the first time."""
@@ -226,7 +226,7 @@ def test_a_deployment_that_runs_gets_its_id_beside_its_sealers() -> None:
 def test_of_two_roots_that_are_named_at_a_time_one_is_the_deployments() -> None:
     machines, right, wrong = Machines(), MemoryBlobs(), MemoryBlobs()
     machines.create_topics(RIGHT)
-    other = []
+    other: list[str] = []
 
     def be_slower(append: Append) -> Fate:
         """The other machine is done between this one's look and its claim."""

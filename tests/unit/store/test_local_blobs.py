@@ -14,7 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollstream.store import BlobExists, BlobMissing, LocalBlobs, Pieces, StoreError, StoreFull
+from rollstream.runtime.entropy import SystemEntropy
+from rollstream.store import (
+    BlobExists,
+    BlobMissing,
+    LocalBlobs,
+    Pieces,
+    StoreError,
+    StoreFull,
+    create_root_id,
+    read_root_id,
+)
 from rollstream.store.local import STAGING
 
 
@@ -56,6 +66,12 @@ def root_is_away(root: Path, *, leaves_a_mount_point: bool) -> Iterator[None]:
         root.rmdir()
     assert not root.exists(), "the root was made anew"
     away.rename(root)
+
+
+def came_back_as(root: Path, other: Path) -> None:
+    """Another folder stands where the root stood: other numbers of device and inode."""
+    root.rename(root.with_name("before"))
+    other.rename(root)
 
 
 def write(blobs: LocalBlobs, how: str, path: str, data: bytes) -> None:
@@ -167,6 +183,38 @@ def test_writes_are_refused_while_the_root_is_away_and_work_once_it_is_back(
                 write(blobs, how, path, b"2")
     write(blobs, how, path, b"2")
     assert (blobs.read("a/b/1"), blobs.read(path)) == (b"1", b"2")
+
+
+@pytest.mark.parametrize("how", ["create", "replace"])
+@pytest.mark.parametrize("path", ["a/b/2", "new/2"])
+@pytest.mark.parametrize("id_is", ["created", "read"])
+def test_root_that_comes_back_as_another_device_is_known_by_its_id(
+    blobs: LocalBlobs, how: str, path: str, id_is: str
+) -> None:
+    create_root_id(blobs, SystemEntropy())
+    if id_is == "read":
+        blobs = LocalBlobs(blobs.root)
+        read_root_id(blobs)
+    blobs.create("a/b/1", b"1")
+    came_back_as(blobs.root, shutil.copytree(blobs.root, blobs.root.with_name("copy")))
+    write(blobs, how, path, b"2")
+    assert (blobs.read("a/b/1"), blobs.read(path)) == (b"1", b"2")
+    with (
+        root_is_away(blobs.root, leaves_a_mount_point=True),
+        pytest.raises(StoreError, match=LOST),
+    ):
+        write(blobs, how, "a/b/3", b"3")
+    write(blobs, how, "a/b/3", b"3")
+
+
+def test_another_root_with_an_id_of_its_own_is_refused(blobs: LocalBlobs) -> None:
+    create_root_id(blobs, SystemEntropy())
+    other = LocalBlobs(blobs.root.with_name("other"))
+    create_root_id(other, SystemEntropy())
+    came_back_as(blobs.root, other.root)
+    with pytest.raises(StoreError, match=LOST):
+        blobs.create("a", b"")
+    assert [blob.path for blob in blobs.list("")] == ["root_id.json"]
 
 
 @pytest.mark.parametrize("leaves_a_mount_point", [False, True])

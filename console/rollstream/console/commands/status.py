@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOption, TimeoutOption
-from rollstream.console.services import Services, services_of
+from rollstream.console.services import Services, root_of, services_of
 from rollstream.console.showing import show, table_of
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
@@ -70,7 +70,8 @@ def status(
 
 def _look(services: Services, settings: RollstreamConfig, timeout_s: float) -> Figures:
     with services.connected(settings, timeout_s) as broker:
-        return measure(broker, settings, Deadline(timeout_s, services.clock))
+        deadline = Deadline(timeout_s, services.clock)
+        return measure(broker, settings, deadline, root=root_of(services, settings))
 
 
 class _Screen:

@@ -147,10 +147,12 @@ class Figures:
 
     Attributes:
         missing_topics: topics that are configured and do not exist; with any, the rest is empty.
+        other_root: how this machine's store root differs from the deployment's, in words.
         sealers: how many run, by environment; one may seal several.
     """
 
     missing_topics: tuple[str, ...] = ()
+    other_root: tuple[str, ...] = ()
     partitions: tuple[PartitionFigures, ...] = ()
     samplers: tuple[SamplerFigures, ...] = ()
     sealers: Mapping[str, int] = field(default_factory=dict)

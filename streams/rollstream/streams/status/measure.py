@@ -32,15 +32,24 @@ from rollstream.streams.reading import read_between
 from rollstream.streams.status.figures import DeadLetterFigures, Figures, PartitionFigures
 from rollstream.streams.status.sampling import RECENT_US, SamplerReading, age_s, recent
 from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import CREATOR, StoreRoot, root_differences
 
 
-def measure(broker: Broker, config: RollstreamConfig, deadline: Deadline) -> Figures:
+def measure(
+    broker: Broker,
+    config: RollstreamConfig,
+    deadline: Deadline,
+    *,
+    root: StoreRoot | None = None,
+) -> Figures:
     """Returns the figures as the logs hold them now. Writes nothing and joins no consumer group.
 
     Args:
         broker: has the logs.
         config: which environments and samplers.
         deadline: for all of it; ages are measured by its clock.
+        root: the store's root as this machine has it, compared with the deployment's; None: it is
+            not.
 
     Raises:
         BrokerUnavailable, NotAuthorised; CorruptLog: a log breaks its rules.
@@ -54,6 +63,11 @@ def measure(broker: Broker, config: RollstreamConfig, deadline: Deadline) -> Fig
     missing = tuple(topic for topic in wanted if topic not in present)
     if missing:
         return Figures(missing_topics=missing)
+    other_root = (
+        []
+        if root is None
+        else root_differences(broker, layout, config.environments, root, deadline)
+    )
     now_us = deadline.clock.now_us()
     starts: dict[PartitionAddress, int] = {}
     for address in layout.addresses({e: s.partitions for e, s in config.environments.items()}):
@@ -83,6 +97,7 @@ def measure(broker: Broker, config: RollstreamConfig, deadline: Deadline) -> Fig
         partitions=tuple(partitions),
         samplers=tuple(sampler.figures(now_us) for sampler in samplers),
         sealers={name: group.members for name, group in sealers.items()},
+        other_root=tuple(map(str, other_root)),
         dead_letters=_dead_letters(broker, layout.dead_letters(), now_us, deadline),
     )
 
@@ -123,7 +138,7 @@ def _partition(
             if start and not begun_ts:
                 begun_ts = confirmed.timestamp_us
             if isinstance(confirmed.event, Claimed):
-                owner = confirmed.event.owner
+                owner = "" if confirmed.event.owner == CREATOR else confirmed.event.owner
             elif isinstance(confirmed.event, Flushed):
                 event = confirmed.event
                 flushes.append(

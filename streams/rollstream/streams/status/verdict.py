@@ -22,7 +22,8 @@ class Verdict(NamedTuple):
 
 
 def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, ...]:
-    """Every stage that is stuck, in the order topics, env workers, sealers, sampler, trainer.
+    """Every stage that is stuck, in the order topics, store, env workers, sealers, sampler,
+    trainer.
 
     A stage that only waits for one before it is not stuck. Of a run that is over only what was
     lost is named.
@@ -30,7 +31,7 @@ def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, .
     if figures.missing_topics:
         missing = ", ".join(figures.missing_topics)
         return (Verdict("topics", f"{missing} missing; run `rollstream topics create`"),)
-    verdicts: list[Verdict] = []
+    verdicts = [Verdict("store", difference) for difference in figures.other_root]
     if not any(partition.ingest_end for partition in figures.partitions):
         verdicts.append(Verdict("env workers", "nothing was ever published; start the env workers"))
     for name in sorted(config.environments):

@@ -72,8 +72,8 @@ def recorded_root(broker: Broker, where: TopicPartition, deadline: Deadline) -> 
     """The root that a seal log names; None: it names none. Claims nothing.
 
     Raises:
-        BrokerUnavailable: not read in time. CorruptLog, NewerEvent: a record holds no event, or that
-        of a newer version.
+        BrokerUnavailable: not read in time. CorruptLog, NewerEvent: a record holds no event, or
+        that of a newer version.
     """
     with closing(broker.reader({where: EARLIEST})) as reader:
         first, end = bounds_in_time(reader, where, deadline)
@@ -99,8 +99,8 @@ def root_differences(
     not. The logs must exist.
 
     Raises:
-        BrokerUnavailable: not read in time. CorruptLog, NewerEvent: a record holds no event, or that
-        of a newer version.
+        BrokerUnavailable: not read in time. CorruptLog, NewerEvent: a record holds no event, or
+        that of a newer version.
     """
     differences = []
     for environment in sorted(environments):

@@ -15,7 +15,7 @@ from rollstream.console.services import specs_of
 from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Sampler
-from rollstream.store import visible_files
+from rollstream.store import LocalBlobs, read_root_id, visible_files
 from rollstream.streams.broker import TopicSpec
 from rollstream.streams.partitioning import partition_of
 
@@ -144,6 +144,33 @@ def test_status_names_missing_topics(line: CommandLine) -> None:
     assert done.exit_code == 0
     assert "stuck: topics" in done.stdout
     assert "rollstream topics create" in done.stdout
+
+
+def test_another_root_is_a_stuck_stage_of_status_and_a_difference_of_topics_check(
+    line: CommandLine,
+) -> None:
+    line.create_topics()
+    assert line.run("topics", "check").exit_code == 0
+    line.blobs = LocalBlobs(line.config_file.parent / "mount that is missing")
+    told = "file:///unused has none: correct store.root, or mount what should be there"
+    done = line.run("status", "--check")
+    assert done.exit_code == 2
+    assert any(row.startswith("stuck: store") and told in row for row in done.stdout.splitlines())
+    done = line.run("topics", "check")
+    assert done.exit_code == 1
+    assert told in done.stdout
+    for command in ("seal", "audit"):
+        done = line.run(command)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert told in done.stderr
+    assert not line.blobs.root.exists()
+
+
+def test_topics_create_says_which_root_it_recorded(line: CommandLine) -> None:
+    done = line.run("topics", "create")
+    root_id = read_root_id(line.blobs)
+    assert done.stdout.splitlines()[-1] == f"recorded root {root_id} (file:///unused) for math"
+    assert line.run("status").exit_code == 0
 
 
 @pytest.mark.proves("F17")
