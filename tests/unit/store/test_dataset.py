@@ -218,6 +218,50 @@ def test_file_that_is_cut_short_is_corrupt() -> None:
             read_rows(blobs, PATH)
 
 
+def with_rows(data: bytes, rows: int, claimed: int) -> bytes:
+    """The file with another number of rows wherever its footer says it."""
+
+    def counted(number: int) -> bytes:
+        bits, digits = number << 1, []  # Thrift's i64: zigzag, then seven bits a byte.
+        while bits > 127:
+            digits.append(bits & 127 | 128)
+            bits >>= 7
+        return b"\x16" + bytes([*digits, bits])
+
+    size = int.from_bytes(data[-8:-4], "little")
+    footer = data[-8 - size : -8].replace(counted(rows), counted(claimed))
+    return data[: -8 - size] + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+@pytest.mark.parametrize("fields", [None, ["environment"], ["rewards"], ["output_tokens"]], ids=str)
+@pytest.mark.parametrize("claimed", [5_000, 2**40])
+def test_rows_that_a_damaged_footer_claims_take_no_memory(
+    fields: list[str] | None, claimed: int
+) -> None:
+    """Of a file that another tool wrote anew; a footer of ours has the number as text."""
+    drawn = make_columns(members(4_567, rewards={"x": 1.0}))
+    table = pq.read_table(pa.BufferReader(written(drawn).read(PATH)))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    data, blobs = sink.getvalue().to_pybytes(), MemoryBlobs()
+    blobs.create(PATH, with_rows(data, 4_567, claimed))
+    with pytest.raises(CorruptFile):
+        read_rows(blobs, PATH, fields=fields)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("fields", [None, ["environment"], ["output_tokens"]], ids=str)
+def test_rows_that_a_damaged_layout_claims_are_refused(
+    fields: list[str] | None, compression: str
+) -> None:
+    blobs = written(make_columns(members(1_000)), compression=compression)
+    blobs.replace(
+        PATH, blobs.read(PATH).replace(b"[1000, ", b"[9999, ").replace(b"[1000,", b"[9999,")
+    )
+    with pytest.raises(CorruptFile):
+        read_rows(blobs, PATH, fields=fields)
+
+
 def test_parquet_of_somebody_else_is_corrupt() -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"x": [1]}), sink)
