@@ -218,4 +218,5 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
                 try:
                     self._sender.find_partitions(topic, _ASK_S)
                 except BrokerUnavailable:
+                    self._sender.poll(0.0)  # The client logs why.
                     await asyncio.sleep(_ASK_S)  # The caller's deadline ends it.

@@ -23,6 +23,7 @@ from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.errors import BrokerUnavailable
 
 _log = logging.getLogger(__name__)
+_ASK_S = 0.5  # A broker that is not there is known, and logged, after this long.
 _ROOM_POLL_S = 0.05  # How long one thread holds the writer while it waits for an answer.
 
 
@@ -281,7 +282,12 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
             return BEHIND_S if self._sender.gatherer.behind else LINGER_S
 
     def _find_topic(self, topic: str) -> None:
-        try:
-            self._sender.find_partitions(topic, self._timeout_s)
-        except BrokerUnavailable as error:
-            raise self._unreachable(topic) from error
+        deadline = Deadline(self._timeout_s)  # The broker's time, whatever the producer's clock.
+        while True:
+            try:
+                return self._sender.find_partitions(topic, deadline.slice_s(_ASK_S))
+            except BrokerUnavailable as error:
+                self._sender.poll(0.0)  # The client logs why.
+                if deadline.passed():
+                    raise self._unreachable(topic) from error
+                deadline.wait(_ROOM_POLL_S)
