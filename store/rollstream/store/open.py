@@ -54,8 +54,8 @@ def open_dataset(root: str | Path) -> pads.Dataset:
         default; one that was removed since has a column where a file has it.
 
     Raises:
-        BlobMissing: there is no such folder, or no such file. UnsupportedRoot, CorruptFile,
-        NewerFile.
+        BlobMissing: there is no such folder, or no such file. UnsupportedRoot: not a local one.
+        CorruptFile, NewerFile: a file or manifest that cannot be read.
     """
     folder = _local_folder(root) if "://" in str(root) else Path(root).absolute()
     if not folder.is_dir():

@@ -17,6 +17,9 @@ import pytest
 from harness.rollouts import encode_segment
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
+from rollstream.schemas import codec
+from rollstream.schemas.events import DeadLetter
+from rollstream.streams.broker import TopicPartition
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.kafka.properties import SESSION_TIMEOUT_MS
 from rollstream.streams.topics.layout import Layout
@@ -149,6 +152,34 @@ def test_killed_sealer_is_reported_once_its_session_has_timed_out(folder: Path) 
     assert stuck.startswith("stuck: sealers – 1 records of math[0] wait, the oldest for ")
     assert "no sealer runs: sealer-x ended or died; run `rollstream seal`" in stuck
     assert "sealer-x, gone" in done.stdout
+
+
+@pytest.mark.proves("F19")
+def test_a_dead_letter_goes_back_into_its_log_once(folder: Path) -> None:
+    run(folder, "topics", "create")
+    layout = Layout()
+    letter = DeadLetter(
+        topic=layout.rollouts("math"),
+        partition=0,
+        offset=7,
+        entry=0,
+        timestamp_ts=1_700_000_000_000_000,
+        reason="unknown_schema",
+        detail="fingerprint '0102030405060708'",
+        value=encode_segment(rollout_uid="a", group_uid="g", group_size=2),
+    )
+    bootstrap = load_config(folder / "rollstream.toml").kafka.bootstrap
+    with KafkaBroker(bootstrap) as broker:
+        writer = broker.writer()
+        writer.append(layout.dead_letters(), codec.encode(letter))
+        assert writer.flush(TIMEOUT_S) == 0
+        (row,) = json.loads(run(folder, "deadletters", "list", "--json").stdout)
+        assert (row["letter"], row["offset"], row["retried"]) == (0, 7, False)
+        first = run(folder, "deadletters", "retry", "--reason", "unknown_schema")
+        assert "letter 0: published" in first.stdout, first.stderr
+        assert "letter 0: published before" in run(folder, "deadletters", "retry", "0").stdout
+        where = TopicPartition(layout.rollouts("math"), 0)
+        assert broker.reader({where: 0}).bounds(where, TIMEOUT_S) == (0, 1)
 
 
 def test_command_without_its_file_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
