@@ -37,7 +37,6 @@ class SamplerReading:
         self._state = SamplerState(name, config, list(self._starts))
         for log, start in self._starts.items():
             self._state.start_at(log, start)
-        self._owner = ""
         self._batches = 0
         self._served_ts: list[int] = []
         self._acked: set[str] = set()  # By id: a batch that is replayed is acked again.
@@ -54,7 +53,6 @@ class SamplerReading:
         self._state.apply(confirmed.offset, confirmed.timestamp_us, event)
         match event:
             case Claimed():
-                self._owner = event.owner
                 if self._decided_ts is None:
                     self._decided_ts = confirmed.timestamp_us
             case Adopted():
@@ -103,7 +101,7 @@ class SamplerReading:
         return SamplerFigures(
             name=state.name,
             environments=state.config.environments,
-            owner=self._owner,
+            owner=state.owner,
             over=state.over,
             ready=len(state.ready),
             waiting=_counts(state.waiting.values(), state.eval_groups),
