@@ -95,6 +95,24 @@ def test_manifest_of_a_later_schema_names_it(event: Flushed) -> None:
         read_manifest(data)
 
 
+@pytest.mark.proves("F19")
+def test_manifest_of_an_older_sealer_is_read_with_defaults_and_stays_as_it_is(
+    event: Flushed,
+) -> None:
+    """It lacks a field that was added since, and has one that was removed."""
+    manifest = Manifest(ADDRESS, 99, event)
+    content = json.loads(encode_manifest(manifest))
+    assert content["event"].pop("root_id") == ""
+    content["event"]["retired"] = "by an older one"
+    older = json.dumps(content).encode()
+    assert encode_manifest(read_manifest(older)) == encode_manifest(manifest)
+    blobs = MemoryBlobs()
+    blobs.create(manifest_path(ADDRESS, 99), older)
+    assert blobs.read(project(blobs, ADDRESS, 99, event)) == older
+    with pytest.raises(CorruptFile):
+        project(blobs, ADDRESS, 99, replace(event, watermark=event.watermark + 1))
+
+
 def test_manifest_is_listed_in_the_order_of_the_log(event: Flushed) -> None:
     blobs = MemoryBlobs()
     for offset in (100, 9, 20):
