@@ -52,7 +52,7 @@ def run_round(system: System, scenario: Scenario, *, warm_up_s: float) -> Round:
         folder = Path(name)
         progress_path = folder / "progress"
         watcher = Watcher(Progress.create(progress_path))
-        with _with_logs_in_errors(folder), system.services(folder) as services:
+        with _with_logs_in_errors(folder), system.services(folder, scenario) as services:
             for label, pid in services.pids.items():
                 watcher.add(label, pid)
             trainer_arguments = (system, services.address, scenario, warm_up_s, progress_path)

@@ -33,6 +33,7 @@ class Scenario:
         groups_per_batch: groups that the trainer asks for at a time.
         ahead_max: most rollouts that were sent and not yet taken. One: each rollout is sent once
             the trainer has the one before and waits, and the time between is measured.
+        flush_interval_s: of Rollstream's sealers; None: the default.
         measure_s: seconds of measurement.
         systems: the systems that are measured with it; empty: all.
     """
@@ -51,6 +52,7 @@ class Scenario:
     per_s: float | None = None
     groups_per_batch: int = GROUPS_PER_BATCH
     ahead_max: int = 4096
+    flush_interval_s: float | None = None
     measure_s: float = 6.0
     systems: tuple[str, ...] = ()
 
@@ -117,6 +119,7 @@ SCENARIOS = {
             sent_twice=0.0,
             groups_per_batch=1,
             ahead_max=1,
+            flush_interval_s=0.15,  # As somebody would set it for whom two seconds are long.
             measure_s=50.0,
             systems=_ON_KAFKA,
         ),

@@ -148,7 +148,8 @@ def main() -> None:
     times = Times()
     with tempfile.TemporaryDirectory(prefix="bench-waiting-") as name, ExitStack() as stack:
         settings = f"max_open_batches = {100 + 2 * arguments.rounds * arguments.acks}\n"
-        address = stack.enter_context(services(Path(name), sampler=settings)).address
+        started = services(Path(name), environment="flush_interval_s = 0.15\n", sampler=settings)
+        address = stack.enter_context(started).address
         bootstrap, _, config = address.partition(" ")
         client = stack.enter_context(SamplerClient.attach(SAMPLER, config=config))
         stack.callback(ray.shutdown)

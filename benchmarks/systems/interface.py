@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.scenarios import Scenario
 from benchmarks.workload import Rollout, Workload
 
 START_TIMEOUT_S = 60.0
@@ -91,7 +92,7 @@ class System(Protocol):
     def missing(self) -> str | None:
         """Why it cannot be measured on this machine; None where it can."""
 
-    def services(self, folder: Path) -> AbstractContextManager[Services]:
+    def services(self, folder: Path, scenario: Scenario) -> AbstractContextManager[Services]:
         """Starts brokers, servers and workers for one round, with their files in ``folder``."""
 
     def publisher(self, address: str, number: int, workload: Workload) -> Publisher: ...

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from benchmarks.scenarios import Scenario
 from benchmarks.systems.interface import (
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
@@ -130,7 +131,7 @@ class Raw:
         return None
 
     @contextmanager
-    def services(self, folder: Path) -> Iterator[Services]:
+    def services(self, folder: Path, scenario: Scenario) -> Iterator[Services]:
         with fresh_kafka(folder) as kafka:
             settings = {
                 "message.timestamp.type": "LogAppendTime",

@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from numpy.typing import NDArray
 
-from benchmarks.scenarios import GROUPS_PER_BATCH
+from benchmarks.scenarios import GROUPS_PER_BATCH, Scenario
 from benchmarks.systems.interface import (
     STOP_TIMEOUT_S,
     TAKE_TIMEOUT_S,
@@ -114,7 +114,7 @@ class RayActor:
         return None
 
     @contextmanager
-    def services(self, folder: Path) -> Iterator[Services]:
+    def services(self, folder: Path, scenario: Scenario) -> Iterator[Services]:
         with fresh_ray(folder) as services:
             actor: Any = ray.remote(Rollouts).options(name=ACTOR, num_cpus=0).remote()
             ray.get(actor.pid.remote())

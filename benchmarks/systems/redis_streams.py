@@ -17,7 +17,7 @@ from typing import Any
 
 import redis
 
-from benchmarks.scenarios import GROUPS_PER_BATCH
+from benchmarks.scenarios import GROUPS_PER_BATCH, Scenario
 from benchmarks.systems.interface import (
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
@@ -104,7 +104,7 @@ class RedisStreams:
         return None if shutil.which("redis-server") else "no redis-server on this machine"
 
     @contextmanager
-    def services(self, folder: Path) -> Iterator[Services]:
+    def services(self, folder: Path, scenario: Scenario) -> Iterator[Services]:
         program = shutil.which("redis-server")
         assert program is not None
         socket = folder / "redis.sock"

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from benchmarks.scenarios import Scenario
 from benchmarks.systems.interface import STOP_TIMEOUT_S, Services, Source
 from benchmarks.workload import ENVIRONMENT, Rollout, Workload
 from rollstream.producers import Group, RolloutProducer
@@ -84,8 +85,11 @@ class Rollstream:
     def missing(self) -> str | None:
         return None
 
-    def services(self, folder: Path) -> AbstractContextManager[Services]:
-        services: AbstractContextManager[Services] = _part("services").services(folder)
+    def services(self, folder: Path, scenario: Scenario) -> AbstractContextManager[Services]:
+        interval_s = scenario.flush_interval_s
+        services: AbstractContextManager[Services] = _part("services").services(
+            folder, environment="" if interval_s is None else f"flush_interval_s = {interval_s}\n"
+        )
         return services
 
     def publisher(self, address: str, number: int, workload: Workload) -> RollstreamPublisher:

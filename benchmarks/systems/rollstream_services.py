@@ -21,10 +21,11 @@ PARTITIONS = 2  # One for each sealer.
 
 
 @contextmanager
-def services(folder: Path, *, sampler: str = "") -> Iterator[Services]:
+def services(folder: Path, *, environment: str = "", sampler: str = "") -> Iterator[Services]:
     """Starts them. The address is the bootstrap address, a space, and the configuration's path.
 
     Args:
+        environment: further lines of the environment's section.
         sampler: further lines of the sampler's section.
     """
     with fresh_kafka(folder) as kafka:
@@ -32,7 +33,7 @@ def services(folder: Path, *, sampler: str = "") -> Iterator[Services]:
         config.write_text(
             f'[kafka]\nbootstrap = "{kafka.bootstrap}"\n'
             f'[store]\nroot = "{(folder / "store").as_uri()}"\n'
-            f"[environments.{ENVIRONMENT}]\npartitions = {PARTITIONS}\n"
+            f"[environments.{ENVIRONMENT}]\npartitions = {PARTITIONS}\n{environment}"
             f'[samplers.{SAMPLER}]\nenvironments = ["{ENVIRONMENT}"]\n{sampler}'
         )
         settings = load_config(config)

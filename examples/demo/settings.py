@@ -41,6 +41,8 @@ def config_text(bootstrap: str, root: Path) -> str:
 [environments.{name}]
 partitions = 2
 target_group_size = {GROUP_SIZE}
+# Short: a trainer this fast waits for every group.
+flush_interval_s = 0.15
 # Short: a member that died with its replica should not hold its group back for long.
 seal_timeout_s = 5.0
 expire_after_s = 15.0

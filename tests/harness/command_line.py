@@ -24,6 +24,7 @@ root = "file:///unused"
 [environments.math]
 partitions = 2
 target_group_size = 2
+flush_interval_s = 0.15
 [samplers.trainer-a]
 environments = ["math"]
 """

@@ -35,6 +35,7 @@ root = "file://{root}"
 [environments.math]
 partitions = 1
 target_group_size = 2
+flush_interval_s = 0.15
 [samplers.trainer-a]
 environments = ["math"]
 max_policy_lag = 100

@@ -39,6 +39,7 @@ root = "{root}"
 [environments.math]
 partitions = 2
 target_group_size = 8
+flush_interval_s = 0.15
 [samplers.{sampler}]
 environments = ["math"]
 """

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from harness.held_workers import HeldWorkers
+from harness.rollouts import make_entry
 from harness.sealing import SealWorld
+from rollstream.runtime.config.sections import EnvironmentConfig
+from rollstream.schemas.events import Flushed
 
 INTERVAL_S = 10.0
+SECONDS = 60
+LOOP_S = (
+    0.05  # Enough for a sealer to read, and flush what goes at once; flushes are 3 times apart.
+)
 
 
 def publish_pair(world: SealWorld, name: str) -> None:
     for number in range(2):
         world.publish(f"{name}-{number}", example_id=name)
+
+
+def publish_pairs(world: SealWorld, name: str, pairs: int, tokens: int = 1) -> None:
+    """In one record, groups of two."""
+    world.publish_entries(
+        *(
+            make_entry(
+                rollout_uid=f"{name}-{pair}-{number}",
+                example_id=f"{name}-{pair}",
+                output_tokens=np.zeros(tokens, np.int32),
+                logprobs=np.zeros(tokens, np.float32),
+            )
+            for pair in range(pairs)
+            for number in range(2)
+        )
+    )
 
 
 def test_a_complete_group_waits_for_the_interval_and_no_longer() -> None:
@@ -39,3 +65,69 @@ def test_what_was_decided_during_a_long_flush_follows_at_once() -> None:
     workers.go_on()
     world.run(sealer, seconds=1)
     assert world.groups() == [("a-0", "a-1"), ("b-0", "b-1")]
+
+
+def test_a_group_decided_during_a_flush_waits_from_then_on() -> None:
+    workers = HeldWorkers()
+    world = SealWorld(partitions=1, flush_interval_s=INTERVAL_S)
+    sealer = world.sealer(workers=workers)
+    world.run(sealer)
+    publish_pair(world, "a")
+    world.run(sealer, seconds=INTERVAL_S - 1)
+    workers.holding = True
+    world.run(sealer, seconds=2)  # The flush begins.
+    publish_pair(world, "b")
+    world.run(sealer, seconds=INTERVAL_S / 2)
+    workers.go_on()
+    world.run(sealer, seconds=INTERVAL_S / 2 - 1)
+    assert world.groups() == [("a-0", "a-1")]
+    world.run(sealer, seconds=2)
+    assert world.groups() == [("a-0", "a-1"), ("b-0", "b-1")]
+
+
+def test_seven_groups_a_second_write_few_files_and_none_waits_longer_than_the_default() -> None:
+    interval_s = EnvironmentConfig().flush_interval_s
+    world = SealWorld(partitions=4, flush_interval_s=interval_s)
+    sealer = world.sealer()
+    world.run(sealer)
+    published_us = {}
+    for number in range(7 * SECONDS):
+        publish_pair(world, f"g{number}")
+        published_us[f"g{number}-1"] = world.clock.now_us()
+        world.run(sealer, seconds=1 / 7)
+    world.run(sealer, seconds=interval_s + LOOP_S)
+    flushed_us = {
+        uid: item.timestamp_us
+        for item in world.confirmed_events()
+        if isinstance(item.event, Flushed)
+        for uid in item.event.segments.uids
+    }
+    waits_s = [(flushed_us[uid] - at_us) / 1e6 for uid, at_us in published_us.items()]
+    assert max(waits_s) <= interval_s + LOOP_S
+    files = [blob.path for blob in world.blobs.list("groups/")]
+    manifests = [blob.path for blob in world.blobs.list("manifests/")]
+    # As 1,250 in ten minutes: 7,500 an hour.
+    assert max(len(files), len(manifests)) <= 1_250 * SECONDS / 600
+
+
+@pytest.mark.parametrize(("pairs", "tokens"), [(512, 1), (2, 300_000)])
+def test_what_fills_a_file_is_flushed_at_once(pairs: int, tokens: int) -> None:
+    world = SealWorld(partitions=1, flush_interval_s=INTERVAL_S)
+    sealer = world.sealer()
+    world.run(sealer)
+    for name in ("a", "b"):  # The second time the flush before has just begun.
+        publish_pairs(world, name, pairs, tokens)
+        world.run(sealer, seconds=LOOP_S)
+    assert len(world.groups()) == 2 * pairs
+
+
+def test_what_is_worth_a_file_is_flushed_some_time_after_the_flush_before() -> None:
+    world = SealWorld(partitions=1, flush_interval_s=INTERVAL_S)
+    sealer = world.sealer()
+    world.run(sealer)
+    for name in ("a", "b"):
+        publish_pairs(world, name, 64)
+        world.run(sealer, seconds=LOOP_S)
+        assert len(world.groups()) == 64
+    world.run(sealer, seconds=4 * LOOP_S)
+    assert len(world.groups()) == 128

@@ -5,6 +5,7 @@
 - ``environment``   one environment: its consumer group, adoption, losses
 - ``partition``     one partition: its states from the claim to its revocation, flushes, doubt
 - ``intake``        what it reads: records, those that cannot be sealed, log time, losses, the pause
+- ``cadence``       when flushes begin
 - ``flush``         the steps of a flush, in order; manifests that a killed owner left out
 - ``rows``          from a plan to files and the event that names them
 - ``dead_letters``  keeps the rejected records for people

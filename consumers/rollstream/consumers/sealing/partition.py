@@ -9,6 +9,7 @@ from enum import Enum, auto
 from rollstream.consumers.assembling import Assembler, Plan
 from rollstream.consumers.assembling.decisions import entries_of
 from rollstream.consumers.sealing.backoff import Backoff
+from rollstream.consumers.sealing.cadence import FlushCadence
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import Flush, project_missing
 from rollstream.consumers.sealing.intake import Intake
@@ -96,7 +97,7 @@ class Partition:
         self._committed: int | None = None  # None: the group was not asked yet.
         self._to_commit = 0
         self._commit_at_s = 0.0
-        self._due_since_s: float | None = None
+        self._cadence = FlushCadence(context.config)
 
     def busy(self) -> bool:
         """Whether a job runs beside the loop."""
@@ -121,6 +122,7 @@ class Partition:
         if self.intake is not None:
             # Before anything that waits: records come all the while.
             self.intake.pause_or_resume()
+            self._cadence.waiting(self._waiting_entries(), self._context.clock.monotonic_s())
         if self._job is not None or self._backoff.active():
             return
         try:
@@ -251,29 +253,35 @@ class Partition:
                 "new generation"
             )
         self._fold = fold
-        self._flush = self._due_since_s = None
+        self._flush = None
+        self._cadence = FlushCadence(self._context.config)
         self.intake = Intake(self._context, self._reader, self.source, fold)
         _log.info("%s: reading from %d, epoch %d", self.source, fold.watermark, self._log.epoch)
 
     # --- flushes ---
 
+    def _waiting_entries(self) -> int:
+        """How many entries are decided and in no flush."""
+        assert self.intake is not None, "what is decided was read"
+        flush = self._flush
+        on_its_way = flush.plan.entries if flush is not None and not flush.committed else 0
+        return self.intake.assembler.decided.entries - on_its_way
+
     def _begin_flush_if_due(self, assembler: Assembler, draining: bool) -> None:
-        if assembler.decided.entries == 0:
-            self._due_since_s = None
+        decided = assembler.decided
+        if decided.entries == 0:
             return
         context, now_s = self._context, self._context.clock.monotonic_s()
-        if self._due_since_s is None:
-            self._due_since_s = now_s
-        entries_max, size_max = context.config.max_flush_rollouts, context.config.max_flush_bytes
-        full = assembler.decided.entries >= entries_max or assembler.decided.size >= size_max
-        if not (full or draining or now_s - self._due_since_s >= context.config.flush_interval_s):
+        self._cadence.waiting(decided.entries, now_s)
+        if not (draining or self._cadence.due(decided.entries, decided.size, now_s)):
             return
-        plan = assembler.decided.plan(entries_max, size_max, assembler.now_us)
+        entries_max, size_max = context.config.max_flush_rollouts, context.config.max_flush_bytes
+        plan = decided.plan(entries_max, size_max, assembler.now_us)
         assert plan is not None, "something is decided"
         settled = (settlement for decision in plan.decisions for settlement in decision.settled)
         if any(settlement.reason is SettleReason.UNREADABLE for settlement in settled):
             context.letters.deliver(context.deadline())
-        self._due_since_s = now_s  # The flush interval begins again now, not when this flush ends.
+        self._cadence.begin(now_s)
         self._flush = self._make_flush(plan)
         self._enter(State.FLUSHING)
 

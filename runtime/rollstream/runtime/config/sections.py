@@ -96,9 +96,9 @@ class EnvironmentConfig(Section):
     of the largest; above it the oldest groups expire."""
     dedupe_horizon: int = Field(default=262_144, ge=1)
     """Entries of its partition that are settled after a uid before the uid is forgotten."""
-    flush_interval_s: float = Field(default=0.15, ge=0)
-    """Least time between the starts of two flushes of a partition, unless one is full. A complete
-    group waits about as long for its flush."""
+    flush_interval_s: float = Field(default=2.0, ge=0)
+    """Longest time for which a complete group waits for its flush, where its partition has too few
+    for a file: 1,024 segments or 8 MiB go at once, and 128 segments 0.15 s after the last flush."""
     max_flush_rollouts: int = Field(default=4_096, ge=1, le=65_536)
     """Most entries in one flush, so that its event fits a message."""
     max_flush_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=_FILE_BYTES_MAX)
