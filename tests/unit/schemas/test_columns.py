@@ -62,7 +62,8 @@ def test_each_row_is_its_segment(entries: list[Entry]) -> None:
 def test_rows_of_several_records_are_those_of_one(
     entries: list[Entry], data: st.DataObject
 ) -> None:
-    records, indexes = [], []
+    records = []
+    indexes: list[int] = []
     first = 0
     while first < len(entries):
         stop = data.draw(st.integers(first + 1, len(entries)))
