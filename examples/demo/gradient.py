@@ -90,7 +90,7 @@ def choices_of(
         offsets: where a rollout begins, int64 [n + 1].
         prompt_lengths: int32 [n].
         loss_mask: bool [total]; True only on output tokens.
-        logprobs: float32 [total], as recorded when they were drawn.
+        logprobs: float32 [total], as recorded when they were drawn; NaN: not recorded.
         advantages: float32 [n].
 
     Raises:
@@ -125,7 +125,8 @@ def loss_and_gradient(
     """The clipped surrogate of PPO less an entropy bonus, mean over tokens, and its gradient.
 
     The ratio is taken against the recorded behaviour log-probabilities, so rollouts of older
-    policies count by how likely they still are (arXiv:1707.06347, equation 7).
+    policies count by how likely they still are (arXiv:1707.06347, equation 7). A token without one
+    (NaN) counts as sampled by ``policy``.
 
     Returns:
         The loss, and d loss / d weights in the order of ``Policy.weights``, float32.
@@ -137,6 +138,7 @@ def loss_and_gradient(
     count = np.float32(choices.tokens.size)
 
     change = log_probs[rows, choices.tokens] - choices.behaviour
+    change[np.isnan(change)] = 0.0  # Nobody knows who sampled these: they count as our own.
     ratio: NDArray[np.float32] = np.exp(change)
     gain = ratio * choices.advantages
     bounded = np.clip(ratio, 1 - clip, 1 + clip) * choices.advantages

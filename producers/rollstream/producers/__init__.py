@@ -28,6 +28,7 @@ from rollstream.producers.errors import (
     ForkedProducer,
     InvalidSettings,
     ProducerClosed,
+    ProducerDied,
     ProducerError,
     RolloutTooLarge,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "InvalidRollout",
     "InvalidSettings",
     "ProducerClosed",
+    "ProducerDied",
     "ProducerError",
     "RolloutProducer",
     "RolloutTooLarge",

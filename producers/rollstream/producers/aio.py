@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from rollstream.producers.arguments import RolloutArguments, takes
 from rollstream.producers.errors import DeliveryFailed, FlushTimedOut, RolloutTooLarge
@@ -95,11 +95,11 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
             return
         await self._drain(self._timeout_s)
         if self._looking is not None:
-            await self._looking
+            await asyncio.wait([self._looking])
         self._sender.abandon()  # What is still on its way is reported as in doubt.
         if self._own_broker is not None:
             self._own_broker.close()
-        self._outbox.raise_failures()
+        self._raise_what_failed()
 
     def at_exit(self, timeout_s: float) -> None:
         """Nothing is promised but to publishes that returned, and these are in the log."""
@@ -174,13 +174,23 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
             self._turn_ends = True
             asyncio.get_running_loop().call_soon(self._end_turn)
         if self._poller is None:
-            self._poller = asyncio.create_task(self._poll())
+            self._poller = self._in_background(self._poll())
         return True
 
     def _end_turn(self) -> None:
         """Nothing else of this turn publishes: what it gathered goes."""
         self._turn_ends = False
         self._sender.send_all()
+
+    def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
+        task.add_done_callback(self._look_how_it_ended)
+        return task
+
+    def _look_how_it_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._die(error)
 
     def _settle(self, outgoing: Sequence[Outgoing], error: RollstreamError | None) -> None:
         for one in outgoing:
@@ -201,7 +211,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         while self._sender.outstanding:
             self._sender.poll(0.0)
             if self._looking is None and (topic := self._topic_to_look_at()) is not None:
-                self._looking = asyncio.create_task(self._look_at(topic))
+                self._looking = self._in_background(self._look_at(topic))
             await asyncio.sleep(_POLL_S)
         self._poller = None
 

@@ -87,7 +87,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
             output_tokens (int32 [n], default empty): token ids, none negative.
             logprobs (float32 [n] or None, default None): ``logprobs[i]`` is the natural logarithm
                 of the probability of ``output_tokens[i]`` under the policy that sampled it; None:
-                not known, and batches have 0 there, so give them.
+                not known, and batches have NaN there.
             loss_mask (bool [n] or None, default None): False for tokens of tools and of the
                 environment, which are not trained on; None: all True.
             reward (float or None, default None): None: not known, and since none can be given
@@ -165,7 +165,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
             self._sender.abandon()  # What is still on its way is reported as in doubt.
         if self._own_broker is not None:
             self._own_broker.close()
-        self._outbox.raise_failures()
+        self._raise_what_failed()
 
     def after_fork(self) -> None:
         super().after_fork()
@@ -257,6 +257,13 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         return self._sender.outstanding
 
     def _tick(self) -> float | None:
+        try:
+            return self._send_and_look()
+        except Exception as error:  # noqa: BLE001, whatever it is, the next call raises it
+            self._die(error)
+            return None
+
+    def _send_and_look(self) -> float | None:
         sleep_s = self._end_linger()
         topic = None if sleep_s is None else self._topic_to_look_at()
         if topic is not None:  # One a tick, after sending: the answer may take its time.

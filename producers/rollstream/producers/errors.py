@@ -23,6 +23,11 @@ class ProducerClosed(ProducerError):
     """The producer was closed; make a new one."""
 
 
+class ProducerDied(ProducerError):
+    """The thread or task that sends in the background has ended with an error; make a new
+    producer."""
+
+
 class ForkedProducer(ProducerError):
     """The producer was made before this process was forked off; make one in each process."""
 

@@ -11,11 +11,12 @@ from rollstream.producers.errors import InvalidSettings
 from rollstream.producers.validate import checked
 from rollstream.runtime.addresses import check_bootstrap
 from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.rules import BrokenRule, whole_number
 from rollstream.streams.topics.layout import BadName, check_name_in_topic
 
 
-def check_names(stamped: Mapping[str, Any], namespace: Any, generation: Any) -> None:
-    """The producer's names can be stamped on rollouts, and name a topic.
+def check_names(stamped: Mapping[str, Any], namespace: Any, generation: Any) -> int:
+    """The producer's names can be stamped on rollouts, and name a topic; returns the generation.
 
     Args:
         stamped: ``environment``, ``replica_id``, ``worker_id`` and ``lineage``.
@@ -36,8 +37,17 @@ def check_names(stamped: Mapping[str, Any], namespace: Any, generation: Any) -> 
             check_name_in_topic(name)
         except BadName as wrong:
             raise InvalidSettings(f"{field} {wrong}") from None
-    if not isinstance(generation, int) or isinstance(generation, bool) or generation < 1:
-        raise InvalidSettings(f"generation is {generation!r}; give a whole number, 1 or more")
+    return _generation(generation)
+
+
+def _generation(generation: Any) -> int:
+    try:
+        number = whole_number("generation", generation)
+    except BrokenRule as broken:
+        raise InvalidSettings(f"{broken}, 1 or more") from None
+    if number < 1:
+        raise InvalidSettings(f"generation is {number}; give a whole number, 1 or more")
+    return number
 
 
 def check_broker(bootstrap: Any, broker: Any) -> None:

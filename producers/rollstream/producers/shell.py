@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from rollstream.producers.errors import ForkedProducer, ProducerClosed
+from rollstream.producers.errors import ForkedProducer, ProducerClosed, ProducerDied
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outbox, Outgoing
 from rollstream.producers.sending import Sender
@@ -63,7 +63,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
             "worker_id": worker_id,
             "lineage": lineage,
         }
-        check_names(origin, namespace, generation)
+        generation = check_names(origin, namespace, generation)
         self._clock = clock or SystemClock()
         self._timeout_s = timeout_s
         self._own_broker = None if bootstrap is None else KafkaBroker(bootstrap)
@@ -82,6 +82,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         self._look_again_s = self._clock.monotonic_s() + LOOK_AGAIN_S
         self._to_look_at: list[str] = []
         self._refusal: RollstreamError | None = None
+        self._death: ProducerDied | None = None
         # Freeing a large block tells glibc to keep what is freed later (its thresholds for mmap and
         # trimming follow). Records are as large as what it would give back to the kernel at each
         # linger, and fresh pages cost more than encoding.
@@ -164,9 +165,25 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         if self._refusal is not None:
             raise self._refusal
 
+    def _die(self, cause: BaseException) -> None:
+        """What runs behind the producer has ended with this: every further call raises it."""
+        died = ProducerDied(
+            f"what sends in the background has ended with {cause!r}; close this producer, which "
+            "names what did not arrive, and make a new one"
+        )
+        died.__cause__ = cause
+        self._death = died
+        self._refusal = self._refusal or died
+
+    def _raise_what_failed(self) -> None:
+        """Raises, when all is released, what the caller was not told."""
+        self._outbox.raise_failures()
+        if self._death is not None:
+            raise self._death
+
     def _closes_now(self) -> bool:
         """Closes the producer for further calls; False where it was closed, or forked, before."""
-        if self._refusal is not None:
+        if self._refusal is not self._death:
             return False
         self._refusal = ProducerClosed("this producer was closed; make a new one")
         return True

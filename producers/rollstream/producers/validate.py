@@ -211,12 +211,7 @@ def _version(name: str, value: Any) -> str:
 
 
 def _number(name: str, value: Any) -> int:
-    try:
-        if value.__class__ is bool:
-            raise TypeError(value)
-        number = int(value.__index__())
-    except (AttributeError, TypeError) as error:
-        raise InvalidRollout(f"{name} is {value!r}; give a whole number") from error
+    number = rules.whole_number(name, value)
     rules.check_number(name, number)
     return number
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import isfinite, prod
+from operator import index
 from typing import Any
 from urllib.parse import quote
 
@@ -65,6 +66,16 @@ class BrokenRule(RollstreamError):
         self.field = field
         self.finding = finding
         self.remedy = remedy
+
+
+def whole_number(name: str, value: Any) -> int:
+    """The value as an ``int``, where it is an integer to Python, NumPy's too, and no ``bool``."""
+    try:
+        if value.__class__ is bool:
+            raise TypeError(value)
+        return int(index(value))
+    except TypeError:
+        raise BrokenRule(name, f"is {value!r:.200}", "give a whole number") from None
 
 
 def check_number(name: str, number: int) -> None:

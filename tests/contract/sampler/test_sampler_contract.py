@@ -349,13 +349,13 @@ def test_published_policies_set_the_lag(world: SamplerWorld) -> None:
     writer = world.writer()
     writer.flush(*specs(2, weight_step=0))
     sampler = world.open()
-    sampler.resume(None)
+    sampler.resume(1)
     sampler.publish_policy(0, policy_version="step-0")
     policy = sampler.publish_policy(2, policy_version="step-2")
     assert policy == ("", 0, 2, "step-2")
     assert sampler.publish_policy(2, policy_version="step-2") == policy
     writer.flush(*specs(2, weight_step=1))
-    batch = sampler.next_batch(0, 2, timeout_s=WAIT_S)
+    batch = sampler.next_batch(2, 2, timeout_s=WAIT_S)
     assert batch.weight_steps.tolist() == [1, 1, 1, 1]
     assert batch.policy_step == 2
     assert sampler.progress().dropped == {"math": {"ex-0": 1, "ex-1": 1}}

@@ -134,7 +134,7 @@ def test_a_view_says_what_it_cannot_show() -> None:
         with pytest.raises(UnknownStep, match="step 7 has no batch"):
             view.batch(7)
         for last in (0, -1, "all"):
-            with pytest.raises(InvalidRequest, match=f"last={last!r}"):
+            with pytest.raises(InvalidRequest, match=f"last is {last!r}; give "):
                 view.batches(last=last)  # type: ignore[arg-type]
     with pytest.raises(SamplerUnavailable, match="closed"):
         view.stats()

@@ -132,6 +132,27 @@ def test_group_of_equal_rewards_moves_the_policy_only_by_the_entropy_bonus() -> 
     assert not gradient.any()
 
 
+def test_tokens_without_logprobs_count_as_sampled_by_the_policy_itself() -> None:
+    policy = Policy.initial(1)
+    batch = ragged_batch(policy, seed=8)
+    choices = off_policy_choices(batch)
+    missing = choices.behaviour.copy()
+    missing[::2] = np.nan
+    own = policy.forward(choices.contexts).log_probs[np.arange(missing.size), choices.tokens]
+    filled = np.where(np.isnan(missing), own, missing)
+    results = [
+        loss_and_gradient(
+            policy,
+            Choices(choices.contexts, choices.tokens, behaviour, choices.advantages),
+            clip=CLIP,
+            entropy_bonus=ENTROPY_BONUS,
+        )
+        for behaviour in (missing, filled)
+    ]
+    assert results[0][0] == results[1][0]
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+
+
 @pytest.mark.parametrize("defect", ["nothing", "prompt", "long", "foreign"])
 def test_batch_that_this_policy_did_not_write_is_refused(defect: str) -> None:
     batch = ragged_batch(Policy.initial(1), seed=8)

@@ -12,7 +12,7 @@ import pytest
 from harness.brokers import TIMEOUT_S, until
 from harness.faults import Fate, FaultyBroker, FaultyWriter
 from harness.producers import new_layout, published, records_of, sampled
-from rollstream.producers import RolloutProducer
+from rollstream.producers import ProducerDied, RolloutProducer
 from rollstream.producers.linger import LINGER_S
 from rollstream.producers.shell import LOOK_AGAIN_S
 from rollstream.runtime.clock import ManualClock, SystemClock
@@ -24,7 +24,7 @@ PROGRAM = """
 import atexit
 from harness.faults import Fate, FaultyBroker
 from harness.producers import new_layout, published, sampled
-from rollstream.producers import RolloutProducer
+from rollstream.producers import ProducerDied, RolloutProducer
 from rollstream.streams.memory import MemoryBroker
 
 broker = FaultyBroker(MemoryBroker(), lambda append: Fate.{fate})
@@ -144,3 +144,55 @@ def test_a_worker_that_publishes_one_at_a_time_does_not_wait_for_others() -> Non
         until(lambda: len(records_of(broker, layout)) > before)
         *_, last = records_of(broker, layout)
         assert decode_record(last.value).count == 3
+
+
+class DyingBroker(FaultyBroker):
+    """Its writer raises what no broker does, as soon as ``dying`` is set."""
+
+    def __init__(self, inner: MemoryBroker) -> None:
+        super().__init__(inner)
+        self.dying = False
+
+    def writer(
+        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
+    ) -> Writer:
+        return DyingWriter(self, self.inner.writer())
+
+
+class DyingWriter(FaultyWriter):
+    """A ``Writer``."""
+
+    def __init__(self, broker: DyingBroker, inner: Writer) -> None:
+        super().__init__(broker, inner)
+        self._dying = broker
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        if self._dying.dying and threading.current_thread() is not threading.main_thread():
+            raise TypeError("what nobody thought of")
+        super().poll(timeout_s)
+
+
+@pytest.mark.proves("F20")
+def test_a_thread_that_dies_is_an_error_at_the_next_call_and_close_loses_nothing() -> None:
+    broker = DyingBroker(MemoryBroker())
+    layout = new_layout(broker)
+    producer = RolloutProducer(broker=broker, environment="math", namespace=layout.namespace)
+    broker.dying = True
+    published_before = 0
+
+    def refused() -> bool:
+        nonlocal published_before
+        try:
+            producer.publish(example_id="ex", **sampled())
+        except ProducerDied as error:
+            return "TypeError('what nobody thought of')" in str(error)
+        published_before += 1
+        return False
+
+    until(refused)
+    with pytest.raises(ProducerDied):
+        producer.flush()
+    with pytest.raises(ProducerDied, match="make a new one"):
+        producer.close()
+    assert len(published(broker, layout)) == published_before
+    producer.close()

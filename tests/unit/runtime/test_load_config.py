@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rollstream.runtime.config.load import ConfigError, load_config
+from rollstream.runtime.config.load import ConfigError, configured, load_config
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
@@ -206,3 +207,10 @@ def test_wrong_variable_is_named(tmp_path: Path) -> None:
 def test_variable_that_leads_into_a_value_is_named(tmp_path: Path) -> None:
     (line,) = refusal(tmp_path, MINIMAL, ROLLSTREAM_KAFKA__BOOTSTRAP__HOST="x")
     assert line.startswith("ROLLSTREAM_KAFKA__BOOTSTRAP__HOST='x': kafka.bootstrap is")
+
+
+@pytest.mark.proves("F20")
+def test_a_configuration_that_is_no_path_says_what_to_give() -> None:
+    mapping: Any = {"kafka": {}}
+    with pytest.raises(ConfigError, match=r"config is {'kafka': {}}; give the path of a TOML file"):
+        configured(mapping)

@@ -125,10 +125,11 @@ def test_groups_off_the_branch_name_the_epoch_that_workers_must_publish() -> Non
 )
 def test_every_reason_has_its_remedy(config: dict[str, Any], spec: GroupSpec, remedy: str) -> None:
     sampler = Decider(**config)
+    sampler.do(Resume(checkpointed_step=0))
     sampler.do(PublishPolicy(step=1, policy_version="step-1"))
     sampler.seal(spec, spec, spec)
     sampler.evict()
-    error = sampler.choose(NextBatch(step=0, num_groups=1, mix={"code": 1.0}, accept="nonzero_std"))
+    error = sampler.choose(NextBatch(step=1, num_groups=1, mix={"code": 1.0}, accept="nonzero_std"))
     assert isinstance(error, NotEnoughGroups)
     assert re.search(remedy, str(error))
 
@@ -179,8 +180,9 @@ def test_recency_prefers_newer_policies_within_a_key(recency: str) -> None:
 def test_stale_groups_are_dropped_and_counted() -> None:
     sampler = Decider(max_policy_lag=2)
     sampler.seal(*specs(2, weight_step=0), *specs(2, weight_step=3))
+    sampler.do(Resume(checkpointed_step=2))
     sampler.do(PublishPolicy(step=3, policy_version="step-3"))
-    batch = sampler.serve(0)
+    batch = sampler.serve(3)
     assert {chosen.index for chosen in batch.groups} == {2, 3}
     assert sampler.progress().dropped == {"math": {"ex-0": 1, "ex-1": 1}}
 
@@ -188,8 +190,9 @@ def test_stale_groups_are_dropped_and_counted() -> None:
 def test_a_group_of_mixed_policies_is_as_stale_as_its_oldest_member() -> None:
     sampler = Decider(max_policy_lag=2)
     sampler.seal(GroupSpec(weight_steps=(0, 5)), GroupSpec(weight_steps=(4, 5)))
+    sampler.do(Resume(checkpointed_step=4))
     sampler.do(PublishPolicy(step=5, policy_version="step-5"))
-    assert [chosen.index for chosen in sampler.serve(0, 1).groups] == [1]
+    assert [chosen.index for chosen in sampler.serve(5, 1).groups] == [1]
 
 
 def test_policies_beyond_the_checkpoint_are_off_the_branch_after_a_resume() -> None:
@@ -396,6 +399,7 @@ def test_groups_of_a_final_batch_stay_whatever_it_was_acked_as(status: AckStatus
 
 def test_policies_have_one_version_each_and_no_version_names_two() -> None:
     sampler = Decider()
+    sampler.do(Resume(checkpointed_step=1))
     first = sampler.do(PublishPolicy(step=1, policy_version="step-1"))
     assert first == ("", 0, 1, "step-1")
     assert sampler.do(PublishPolicy(step=1, policy_version="step-1")) == first
@@ -403,7 +407,27 @@ def test_policies_have_one_version_each_and_no_version_names_two() -> None:
         sampler.do(PublishPolicy(step=1, policy_version="other"))
     with pytest.raises(RequestDiffers, match="never used again"):
         sampler.do(PublishPolicy(step=2, policy_version="step-1"))
-    sampler.do(Resume(checkpointed_step=None))
+    sampler.do(Resume(checkpointed_step=0))
     again = sampler.do(PublishPolicy(step=1, policy_version="step-1"))
     assert again == ("", 1, 1, "step-1.e1")
     assert sampler.do(PublishPolicy(step=1, policy_version="step-1")) == again
+
+
+def test_weights_beyond_the_next_batch_cannot_be_published() -> None:
+    sampler = Decider(max_policy_lag=4)
+    sampler.seal(*specs(4))
+    sampler.serve(0)
+    written = len(sampler.events)
+    with pytest.raises(UnknownStep, match=r"weights 5000 .* next batch to be served is 1; .* 1, "):
+        sampler.do(PublishPolicy(step=5000, policy_version="step-5000"))
+    assert len(sampler.events) == written
+    sampler.do(PublishPolicy(step=1, policy_version="step-1"))
+    assert isinstance(sampler.serve(1), ServedBatch), "nothing was dropped"
+    sampler.do(Resume(checkpointed_step=0, later="release"))
+    with pytest.raises(UnknownStep, match="at most 1"):
+        sampler.do(PublishPolicy(step=2, policy_version="step-2"))
+
+
+def test_more_ranks_than_groups_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"dp_size 4 is above num_groups 2, .* a group a rank"):
+        NextBatch(step=0, num_groups=2, dp_rank=3, dp_size=4)

@@ -11,7 +11,7 @@ from harness.brokers import until
 from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, config_of, new_name
-from rollstream.sampler import Batch, SamplerApi
+from rollstream.sampler import Batch, SamplerApi, SamplerError
 from rollstream.sampler.history import FileCheck, check_from_files
 from rollstream.sampler.serving import projecting
 from rollstream.store import Bytes, MemoryBlobs, Pieces
@@ -118,3 +118,37 @@ def test_closing_waits_for_a_hung_disk_only_so_long_and_loses_nothing(
     world.restart()
     world.blobs.free.set()
     until(lambda: world.written(LAST))
+
+
+class PuzzledBlobs(PassingBlobs):
+    """Step 0 meets what no disk does."""
+
+    def replace(self, path: str, data: Bytes | Pieces) -> None:
+        if path == batch_path("trainer", 1, 0):
+            raise TypeError("Type is not JSON serializable")
+        self.inner.replace(path, data)
+
+
+@pytest.mark.proves("F20")
+def test_what_ends_the_thread_is_raised_by_the_next_call_and_the_others_are_written() -> None:
+    config = config_of("file:///unused", "trainer")
+    world = LocalWorld(MemoryBroker(MemoryLogs()), PuzzledBlobs(MemoryBlobs()), config)
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(4)))
+    sampler = world.open()
+    sampler.resume(None)
+    batch = sampler.next_batch(0, 2, timeout_s=WAIT_S)
+
+    def told() -> bool:
+        try:
+            sampler.ack(batch)
+        except SamplerError as error:
+            return "cannot be written: TypeError" in str(error)
+        return False
+
+    until(told)
+    sampler.ack(batch)
+    sampler.next_batch(1, 2, timeout_s=WAIT_S)
+    sampler.close()
+    path = batch_path(world.name, 1, 1)
+    assert world.store.info(path) is not None
+    world.close()

@@ -110,9 +110,21 @@ def test_masks_stand_at_the_output_tokens_of_the_rows_that_have_them() -> None:
     ]
 
 
-def test_a_row_without_logprobs_among_others_has_0() -> None:
-    batch = batch_of([GroupSpec(extras=({}, {"logprobs": None}))])
-    assert batch.logprobs.tolist() == [0, 0, -1 / 8, -2 / 8, -3 / 8, 0, 0, 0, 0, 0]
+@pytest.mark.proves("F20")
+@pytest.mark.parametrize("members", [(1,), (0, 1)], ids=["one", "all"])
+def test_logprobs_that_nobody_gave_are_nan_and_no_numbers(members: tuple[int, ...]) -> None:
+    extras = [{"logprobs": None} if member in members else {} for member in (0, 1)]
+    batch = batch_of([GroupSpec(extras=extras), GroupSpec()])
+    given = [0, 0, -1 / 8, -2 / 8, -3 / 8]
+    for row, found in enumerate(batch.logprobs.reshape(4, 5).tolist()):
+        if row in members:
+            assert found[:2] == [0, 0]
+            assert np.isnan(found[2:]).all()
+        else:
+            assert found == given
+    padded = batch.padded(6, pad_id=9)
+    for row in members:
+        assert np.isnan(padded.logprobs[row]).tolist() == [False, False, True, True, True, False]
 
 
 @pytest.mark.proves("F15")

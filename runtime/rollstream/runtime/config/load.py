@@ -53,7 +53,14 @@ def load_config(path: Path | str, *, environ: Mapping[str, str] | None = None) -
 
 def configured(config: RollstreamConfig | Path | str) -> RollstreamConfig:
     """Returns the configuration, which is loaded where its path was passed."""
-    return config if isinstance(config, RollstreamConfig) else load_config(config)
+    if isinstance(config, RollstreamConfig):
+        return config
+    if not isinstance(config, Path | str):
+        raise ConfigError(
+            f"config is {config!r:.200}; give the path of a TOML file, or what "
+            "RollstreamConfig.model_validate makes of a mapping"
+        )
+    return load_config(config)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -110,10 +109,10 @@ class NextBatch(BatchCommand):
             raise InvalidRequest(
                 f"dp_rank {self.dp_rank} is not below dp_size {self.dp_size}; ranks begin at 0"
             )
-        shares = list((self.mix or {"": 1.0}).values())
-        if any(share < 0 or not math.isfinite(share) for share in shares) or not sum(shares) > 0:
+        if self.dp_size > self.num_groups:
             raise InvalidRequest(
-                f"mix {dict(self.mix or {})} gives no shares; use numbers of 0 or more, not all 0"
+                f"dp_size {self.dp_size} is above num_groups {self.num_groups}, so that some ranks "
+                "would have no rows; ask for a group a rank or more"
             )
 
     def decision_key(self) -> Hashable:
@@ -121,8 +120,7 @@ class NextBatch(BatchCommand):
 
     def request(self) -> str:
         """What was asked, as canonical JSON: equal requests are equal texts."""
-        mix = None if self.mix is None else {k: float(v) for k, v in self.mix.items()}
-        asked = {"accept": self.accept, "mix": mix, "num_groups": self.num_groups}
+        asked = {"accept": self.accept, "mix": self.mix, "num_groups": self.num_groups}
         return json.dumps(asked, sort_keys=True, separators=(",", ":"))
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:

@@ -151,6 +151,13 @@ class PublishPolicy(Command[Policy]):
                 f"policy {self.policy_version!r} of step {self.step}: the version must not be "
                 "empty and the step not negative"
             )
+        if self.step > state.next_step:
+            raise UnknownStep(
+                f"weights {self.step} cannot be there yet: batch n turns weights n into n + 1, and "
+                f"the next batch to be served is {state.next_step}; publish_policy(n) with n of at "
+                f"most {state.next_step}, or resume({self.step - 1}) from the checkpoint of these "
+                "weights"
+            )
         version = self._unused_version(state)
         published = state.policies.get((state.policy_epoch, self.step))
         if published is not None:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, SupportsIndex
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
+from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.deciding.batches import NextBatch, Replace
 from rollstream.sampler.deciding.command import Now
 from rollstream.sampler.errors import UnknownStep
@@ -79,7 +80,7 @@ class FileCheck:
 
 def replay_step(
     name: str,
-    step: int,
+    step: SupportsIndex,
     *,
     config: RollstreamConfig | Path | str,
     broker: Broker | None = None,
@@ -104,15 +105,16 @@ def replay_step(
         ConfigError, UnknownSampler: the configuration is wrong, or has no such sampler.
         BrokerUnavailable: a log was not read within ``timeout_s``.
     """
+    at = whole_number("step", step)
     loaded = configured(config)
     kafka = loaded.kafka
     log = Layout.of(kafka).sampler_log(name)
     addresses = seal_logs_of(name, loaded)
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
         decisions = list(_read(used, [log], Deadline(timeout_s, clock)))
-        choices = _choices_of(step, decisions)
+        choices = _choices_of(at, decisions)
         if not choices:
-            raise UnknownStep(f"the log of sampler {name!r} has no batch for step {step}")
+            raise UnknownStep(f"the log of sampler {name!r} has no batch for step {at}")
         served = choices[0][1]
         assert isinstance(served, BatchServed), served
         cursors = [position_of(event.cursor) for _, event in choices]
@@ -139,11 +141,11 @@ def replay_step(
 
 def check_from_files(
     name: str,
-    step: int,
+    step: SupportsIndex,
     *,
     config: RollstreamConfig | Path | str,
     store: Blobs | None = None,
-    trainer_epoch: int | None = None,
+    trainer_epoch: SupportsIndex | None = None,
 ) -> FileCheck:
     """Reads a projected decision and its rows, without any log.
 
@@ -158,17 +160,19 @@ def check_from_files(
         CorruptFile: a file is damaged.
         ConfigError, UnknownSampler: the configuration is wrong, or has no such sampler.
     """
+    at = whole_number("step", step)
     loaded = configured(config)
     sampler_config(name, loaded)
     used = open_store(loaded.store.root) if store is None else store
     if trainer_epoch is None:
-        trainer_epoch = _newest_epoch(used, name, step)
-    decision: dict[str, Any] = json.loads(used.read(batch_path(name, trainer_epoch, step)))
+        trainer_epoch = _newest_epoch(used, name, at)
+    path = batch_path(name, whole_number("trainer_epoch", trainer_epoch), at)
+    decision: dict[str, Any] = json.loads(used.read(path))
     digests: list[bytes] = []
     differing: list[str] = []
     for group in decision["groups"]:
         if "path" not in group:
-            raise BlobMissing(f"the decision of step {step} names no file of {group['group_id']}")
+            raise BlobMissing(f"the decision of step {at} names no file of {group['group_id']}")
         rows = read_rows(used, group["path"], ranges=[(group["row_start"], group["rows"])])
         (digest,) = row_digests(rows, [0])
         digests.append(digest)

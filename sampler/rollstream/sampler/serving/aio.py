@@ -30,7 +30,7 @@ class _AwaitedClient(SamplerClient):
         self, command: BatchCommand, timeout_s: float | None
     ) -> Batch:
         begun_s = self._clock.monotonic_s()
-        assembled = await self._ask(command, self._timeout_s if timeout_s is None else timeout_s)
+        assembled = await self._ask(command, self._wait_s(timeout_s))
         waited_s = self._clock.monotonic_s() - begun_s
         return assembled.batch(waited_s=waited_s, read_group=self._read_group)
 

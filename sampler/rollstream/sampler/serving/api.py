@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Self, SupportsIndex
 
 from rollstream.runtime.clock import Clock
+from rollstream.sampler.arguments import seconds, shares, text, whole_number, whole_numbers
 from rollstream.sampler.deciding.batches import BatchCommand, NextBatch, Replace
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.deciding.queries import (
@@ -27,7 +28,7 @@ from rollstream.sampler.deciding.trainer import (
     PublishPolicy,
     Resume,
 )
-from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.batch import Batch, a_batch
 from rollstream.sampler.shaping.requested import column_names
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.order import Policy
@@ -42,7 +43,8 @@ class SamplerApi(ABC):
 
     One rule for numbers: weights *n* are those after *n* optimizer steps; batch *n* turns weights
     *n* into *n + 1*. Every call may be repeated: a step asked again gives the same batch, byte for
-    byte, also from another rank, another process, or after a crash.
+    byte, also from another rank, another process, or after a crash. A number is whatever is an
+    integer to Python, NumPy's too; an argument that is none raises ``InvalidRequest``.
 
     An object belongs to one trainer. ``stats``, ``progress`` and ``Batch.records`` look: they claim
     nothing and disturb nobody. The first call that decides takes the sampler's name over where
@@ -96,7 +98,7 @@ class SamplerApi(ABC):
         decides."""
         return self._trainer_epoch
 
-    def resume(self, checkpointed_step: int | None, *, later: Later = "replay") -> int:
+    def resume(self, checkpointed_step: SupportsIndex | None, *, later: Later = "replay") -> int:
         """Begins a new trainer epoch; whoever trained before is fenced.
 
         Batches up to the checkpoint are final. After batch n the weights are weights n + 1, so
@@ -117,16 +119,19 @@ class SamplerApi(ABC):
             UnknownStep: the checkpoint lies beyond what was served, or what is to be replayed is no
                 longer held.
         """
-        return self._ask(Resume(checkpointed_step=checkpointed_step, later=later))
+        saved = checkpointed_step
+        if saved is not None:
+            saved = whole_number("checkpointed_step", saved)
+        return self._ask(Resume(checkpointed_step=saved, later=later))
 
     def next_batch(
         self,
-        step: int,
-        num_groups: int,
+        step: SupportsIndex,
+        num_groups: SupportsIndex,
         *,
         timeout_s: float | None = None,
-        dp_rank: int = 0,
-        dp_size: int = 1,
+        dp_rank: SupportsIndex = 0,
+        dp_size: SupportsIndex = 1,
         accept: Accept | None = None,
         mix: Mapping[str, float] | None = None,
         columns: Sequence[str] = (),
@@ -158,12 +163,12 @@ class SamplerApi(ABC):
             Fenced: a successor has resumed.
         """
         command = NextBatch(
-            step=step,
-            num_groups=num_groups,
+            step=whole_number("step", step),
+            num_groups=whole_number("num_groups", num_groups),
             accept=accept,
-            mix=mix,
-            dp_rank=dp_rank,
-            dp_size=dp_size,
+            mix=None if mix is None else shares("mix", mix),
+            dp_rank=whole_number("dp_rank", dp_rank),
+            dp_size=whole_number("dp_size", dp_size),
             columns=column_names(columns),
         )
         return self._ask_for_batch(command, timeout_s)
@@ -171,7 +176,7 @@ class SamplerApi(ABC):
     def replace(
         self,
         batch: Batch,
-        groups: Sequence[SupportsIndex],
+        groups: Iterable[SupportsIndex],
         reason: str,
         *,
         timeout_s: float | None = None,
@@ -190,11 +195,12 @@ class SamplerApi(ABC):
             InvalidRequest: a group is none of the batch's.
             Fenced: a successor has resumed.
         """
+        batch = a_batch(batch)
         command = Replace(
             step=batch.step,
             digest=batch.digest,
-            slots=tuple(map(batch.slot_of, groups)),
-            reason=reason,
+            slots=tuple(map(batch.slot_of, whole_numbers("groups", groups))),
+            reason=text("reason", reason),
             dp_rank=batch.dp_rank,
             dp_size=batch.dp_size,
             columns=batch.columns,
@@ -206,18 +212,19 @@ class SamplerApi(ABC):
 
         It becomes final with ``checkpointed``, or with a successor's ``resume``.
         """
+        batch = a_batch(batch)
         return self._ask(Ack(step=batch.step, batch_id=batch.batch_id, status=status))
 
-    def checkpointed(self, step: int) -> None:
+    def checkpointed(self, step: SupportsIndex) -> None:
         """Makes batches up to ``step`` final: the weights after it are saved. May come late."""
-        return self._ask(MarkCheckpointed(step=step))
+        return self._ask(MarkCheckpointed(step=whole_number("step", step)))
 
     def finish(self) -> None:
         """Records that the run is over, also where batches are open: ``rollstream status`` expects
         nothing more of it. Any later decision begins it again."""
         return self._ask(Finish())
 
-    def publish_policy(self, step: int, *, policy_version: str) -> Policy:
+    def publish_policy(self, step: SupportsIndex, *, policy_version: str) -> Policy:
         """Records that weights ``step`` have this version; lag is measured against the newest.
 
         Returns:
@@ -227,8 +234,11 @@ class SamplerApi(ABC):
 
         Raises:
             RequestDiffers: the weights have another version, or the version names other weights.
+            UnknownStep: ``step`` is beyond the next one to be served, so that such weights cannot
+                be.
         """
-        return self._ask(PublishPolicy(step=step, policy_version=policy_version))
+        version = text("policy_version", policy_version)
+        return self._ask(PublishPolicy(step=whole_number("step", step), policy_version=version))
 
     def progress(self) -> Progress:
         """What became of examples: what a data loader needs to resume. Claims nothing."""
@@ -245,7 +255,7 @@ class SamplerApi(ABC):
 
     def _ask_for_batch(self, command: BatchCommand, timeout_s: float | None) -> Batch:
         begun_s = self._clock.monotonic_s()
-        assembled = self._ask(command, self._timeout_s if timeout_s is None else timeout_s)
+        assembled = self._ask(command, self._wait_s(timeout_s))
         waited_s = self._clock.monotonic_s() - begun_s
         return assembled.batch(waited_s=waited_s, read_group=self._read_group)
 
@@ -258,6 +268,9 @@ class SamplerApi(ABC):
     def _log_no_end(self, failure: RollstreamError) -> None:
         """What the trainer did is recorded all the same, so leaving never raises for it."""
         _log.warning("it was not recorded that the run is over: %s", failure)
+
+    def _wait_s(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else seconds("timeout_s", timeout_s)
 
     def _read_group(self, step: int, digest: bytes, slot: int) -> RolloutGroup:
         command = ReadGroup(step=step, digest=digest, slot=slot)

@@ -308,6 +308,7 @@ class Owner:
     def _check_usable(self) -> None:
         if self.fenced or self._closed:
             raise self._unusable()
+        self._projector.raise_failure()
 
     def _unusable(self) -> Fenced | SamplerUnavailable:
         if self.fenced:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from rollstream.sampler.errors import SamplerError
 from rollstream.store.blobs import Blobs
 from rollstream.store.errors import BlobMissing, StoreError
 from rollstream.store.layout import batch_path
@@ -49,6 +50,7 @@ class Projector:
         ] = {}  # By path: a newer decision takes the older's turn.
         self._missed: set[int] = set()  # Steps that are held, whose decision did not fit.
         self._closed = False
+        self._failure: SamplerError | None = None
         self._thread: threading.Thread | None = None
 
     def project(self, batch: ServedBatch, state: SamplerState) -> None:
@@ -63,6 +65,12 @@ class Projector:
         """Hands in every decision that an earlier owner may have left unwritten."""
         held = [_decision(batch, state, check=batch.final) for batch in state.batches.values()]
         self._hand_in(held, state)
+
+    def raise_failure(self) -> None:
+        """Raises, once, what the thread met that no disk does; the next start tries again."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         """Waits until all is written, or ``CLOSE_WAIT_S``."""
@@ -121,6 +129,9 @@ class Projector:
                     self._blobs.replace(path, content)
             except StoreError as error:
                 _log.warning("%s was not written; the next start writes it: %s", path, error)
+            except Exception as error:  # noqa: BLE001, whatever it is, the others are written
+                self._failure = SamplerError(f"{path} cannot be written: {error!r}")
+                self._failure.__cause__ = error
 
     def _is_written(self, path: str, batch: ServedBatch) -> bool:
         """Whether the file holds the newest decision of the batch."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self, SupportsIndex
@@ -11,6 +10,7 @@ from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.entropy import SystemEntropy
+from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.deciding.command import Command, R
 from rollstream.sampler.deciding.queries import (
     AskBatches,
@@ -100,11 +100,12 @@ class SamplerView:
         Raises:
             InvalidRequest: ``last`` is no number from 1 on.
         """
-        if not isinstance(last, SupportsIndex) or operator.index(last) < 1:
-            raise InvalidRequest(f"last={last!r} is no number of batches; give 1 or more")
-        return self._ask(AskBatches(last=operator.index(last)))
+        count = whole_number("last", last)
+        if count < 1:
+            raise InvalidRequest(f"last is {count}; give 1 or more")
+        return self._ask(AskBatches(last=count))
 
-    def batch(self, step: int, *, columns: Sequence[str] = ()) -> Batch:
+    def batch(self, step: SupportsIndex, *, columns: Sequence[str] = ()) -> Batch:
         """The whole batch of a step that is held, read from the store; ``columns`` as in
         ``next_batch``.
 
@@ -112,7 +113,9 @@ class SamplerView:
             UnknownStep: the step was not served, or is no longer held.
             InvalidRequest: its groups' files have no such column, or differ in it.
         """
-        assembled = self._ask(ReadBatch(step=step, columns=column_names(columns)))
+        assembled = self._ask(
+            ReadBatch(step=whole_number("step", step), columns=column_names(columns))
+        )
         return assembled.batch(waited_s=0.0, read_group=self._read_group)
 
     def close(self) -> None:

@@ -164,7 +164,12 @@ def _fill(packing: Packing, name: str, out: NDArray[Any], weight_steps: NDArray[
         case "loss_mask":
             prompt, output = False, True
         case "logprobs":
-            output = 0
+            # Few rows have none: setting theirs afterwards is cheaper than NaN for all before.
+            packing.fill(out, 0, 0)
+            for row in packing.copy(out, partial(_array_of, name)):
+                end = packing.offsets[row + 1]
+                out[end - packing.outputs[row] : end] = np.nan
+            return
         case "token_weight_steps":
             prompt, output = UNKNOWN_STEP, weight_steps
     packing.fill(out, prompt, output)

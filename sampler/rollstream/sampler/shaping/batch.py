@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, SupportsIndex
@@ -11,6 +10,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
 from rollstream.schemas.records import RolloutGroup, RolloutRecord, SampledBatch
 
@@ -31,7 +31,7 @@ class Padded:
         tokens: int32 [n, length].
         attention_mask: bool [n, length]; False at padding.
         loss_mask: bool [n, length]; False at padding.
-        logprobs: float32 [n, length]; 0 at padding.
+        logprobs: float32 [n, length]; 0 at padding, NaN as in the batch.
         prompt_width: the column where outputs begin; 0 in ``sequence``.
     """
 
@@ -64,8 +64,8 @@ class Batch:
         offsets: int64 [n + 1].
         prompt_lengths: int32 [n].
         loss_mask: bool [total]; False at prompts and where the segment's own mask is.
-        logprobs: float32 [total], under the policy that sampled; 0 at prompts, and at the whole
-            output of a segment that was published without logprobs.
+        logprobs: float32 [total], under the policy that sampled; 0 at prompts, NaN at the whole
+            output of a segment that was published without any.
         rewards: float32 [n].
         reward_components: name to float32 [n]; NaN where a segment has none of that name.
         group_index: int32 [n]; which group of this batch, from 0.
@@ -234,9 +234,7 @@ class Batch:
 
     def slot_of(self, group: SupportsIndex) -> int:
         """The slot in the recorded batch of one of this batch's groups; errors as ``group``."""
-        if isinstance(group, bool | np.bool_) or not hasattr(group, "__index__"):
-            raise InvalidRequest(f"group is {group!r}; give a whole number, the group's index")
-        index = operator.index(group)
+        index = whole_number("group", group)
         if not 0 <= index < len(self.slots):
             raise InvalidRequest(
                 f"group {index} is none of this batch's {len(self.slots)}; they count from 0"
@@ -275,6 +273,13 @@ class Batch:
             metrics["lag/mean"] = float(lags.mean())
             metrics["lag/max"] = float(lags.max())
         return metrics
+
+
+def a_batch(value: Any) -> Batch:
+    """The value, which is a batch; ``InvalidRequest`` where it is none."""
+    if not isinstance(value, Batch):
+        raise InvalidRequest(f"batch is {value!r:.200}; give the Batch that next_batch returned")
+    return value
 
 
 def _library(name: str, method: str) -> Any:

@@ -81,19 +81,21 @@ class Packing(NamedTuple):
         array_of: Callable[[Columns], Ragged | None],
         *,
         to_prompts: bool = False,
-    ) -> None:
-        """Copies each row's array to its output, or to its prompt; where a row has none, what
-        stands there stays."""
+    ) -> list[int]:
+        """Copies each row's array to its output, or to its prompt; returns the rows that have none,
+        or an empty one: what stands there stays."""
         middles = self.offsets[:-1] + self.prompts
         starts, stops = (self.offsets[:-1], middles) if to_prompts else (middles, self.offsets[1:])
         width = out.itemsize * math.prod(out.shape[1:])
         begins, ends = (starts * width).tolist(), (stops * width).tolist()
         into, sources = _bytes_of(out), dict[int, memoryview]()
+        without: list[int] = []
         row = 0
         for part in self.parts:
             start, stop = part.span
             ragged = array_of(part.columns)
             if ragged is None:
+                without.extend(range(row, row + stop - start))
                 row += stop - start
                 continue
             source = sources.get(id(ragged))
@@ -103,8 +105,11 @@ class Packing(NamedTuple):
             for last in others:
                 if first != last:
                     into[begins[row] : ends[row]] = source[first:last]
+                else:
+                    without.append(row)
                 first = last
                 row += 1
+        return without
 
 
 def _bytes_of(array: NDArray[Any]) -> memoryview:

@@ -1,0 +1,65 @@
+"""Checks of a caller's arguments: ``InvalidRequest`` names argument, value and remedy. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from numbers import Real
+from typing import Any
+
+from rollstream.sampler.errors import InvalidRequest
+from rollstream.schemas import rules
+
+
+def whole_number(name: str, value: Any) -> int:
+    """As ``rules.whole_number``."""
+    try:
+        return rules.whole_number(name, value)
+    except rules.BrokenRule as broken:
+        raise InvalidRequest(str(broken)) from None
+
+
+def whole_numbers(name: str, values: Any) -> tuple[int, ...]:
+    """Each as ``whole_number``."""
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        raise InvalidRequest(f"{name} is {values!r:.200}; give a sequence of whole numbers")
+    return tuple([whole_number(f"a number in {name}", value) for value in values])
+
+
+def text(name: str, value: Any) -> str:
+    """The value, which is text that can be recorded."""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} is {value!r:.200}; give a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{name} {value!r:.60} cannot be written as UTF-8: {error}") from None
+    return str(value)
+
+
+def seconds(name: str, value: Any) -> float:
+    """The value, which is a finite number that is not negative."""
+    if not _is_number(value) or value < 0:
+        raise InvalidRequest(f"{name} is {value!r:.200}; give a number of seconds, 0 or more")
+    return float(value)
+
+
+def shares(name: str, value: Any) -> dict[str, float]:
+    """The value, which maps environments to numbers of 0 or more that are not all 0."""
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(
+            f"{name} is {value!r:.200}; give a mapping of environments to shares, for example "
+            "{'math': 0.7, 'code': 0.3}, or None"
+        )
+    found = {text(f"a name in {name}", key): share for key, share in value.items()}
+    if not all(_is_number(one) and one >= 0 for one in found.values()) or not any(found.values()):
+        raise InvalidRequest(
+            f"{name} {found!r:.200} gives no shares; use numbers of 0 or more, not all 0, or None"
+        )
+    return {key: float(share) for key, share in found.items()}
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, Real) and math.isfinite(value)

@@ -1,0 +1,105 @@
+"""What a caller may pass, and what is refused with argument, value and remedy: every sampler."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.groups import GroupSpec
+from harness.sampler_worlds import SamplerWorld, log_end
+from rollstream.sampler import Batch, InvalidRequest, SamplerApi, SamplerView
+from rollstream.sampler.history import check_from_files, replay_step
+
+WAIT_S = 30.0
+Call = Callable[[Any, Any], Any]  # Whose arguments are wrong on purpose.
+WRONG: dict[str, tuple[Call, str]] = {
+    "resume text": (lambda s, b: s.resume("3"), r"checkpointed_step is '3'; give a whole number"),
+    "resume bool": (lambda s, b: s.resume(True), r"checkpointed_step is True; give a whole"),
+    "resume fraction": (lambda s, b: s.resume(2.0), r"checkpointed_step is 2\.0; give a whole"),
+    "step text": (lambda s, b: s.next_batch("2", 1), r"step is '2'; give a whole number"),
+    "groups fraction": (lambda s, b: s.next_batch(1, 2.5), r"num_groups is 2\.5; give a whole"),
+    "groups bool": (lambda s, b: s.next_batch(1, True), r"num_groups is True; give a whole"),
+    "groups numpy bool": (lambda s, b: s.next_batch(1, np.True_), r"num_groups is .*True.*; give"),
+    "mix empty": (lambda s, b: s.next_batch(1, 1, mix={}), r"mix {} gives no shares; use numbers"),
+    "mix zero": (lambda s, b: s.next_batch(1, 1, mix={"math": 0}), r"mix {'math': 0} gives no"),
+    "mix list": (lambda s, b: s.next_batch(1, 1, mix=["math"]), r"mix is \['math'\]; give a map"),
+    "mix text": (lambda s, b: s.next_batch(1, 1, mix={"math": "1"}), r"mix .*'1'.* use numbers"),
+    "ranks": (lambda s, b: s.next_batch(1, 2, dp_rank=2, dp_size=4), r"dp_size 4 is above num_gr"),
+    "rank text": (lambda s, b: s.next_batch(1, 2, dp_rank="0"), r"dp_rank is '0'; give a whole"),
+    "time": (lambda s, b: s.next_batch(1, 1, timeout_s="5"), r"timeout_s is '5'; give a number"),
+    "ack none": (lambda s, b: s.ack(None), r"batch is None; give the Batch that next_batch"),
+    "ack step": (lambda s, b: s.ack(b.step), r"batch is 0; give the Batch that next_batch"),
+    "checkpointed": (lambda s, b: s.checkpointed("0"), r"step is '0'; give a whole number"),
+    "policy step": (lambda s, b: s.publish_policy(1.5, policy_version="a"), r"step is 1\.5; give"),
+    "version": (lambda s, b: s.publish_policy(1, policy_version=3), r"policy_version is 3; give"),
+    "replace none": (lambda s, b: s.replace(None, [0], "why"), r"batch is None; give the Batch"),
+    "replace index": (lambda s, b: s.replace(b, 0, "why"), r"groups is 0; give a sequence"),
+    "replace text": (lambda s, b: s.replace(b, ["0"], "why"), r"in groups is '0'; give a whole"),
+    "reason": (lambda s, b: s.replace(b, [0], None), r"reason is None; give a string"),
+}
+
+
+def first_batch(world: SamplerWorld) -> tuple[SamplerApi, Batch]:
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(6)))
+    sampler = world.open()
+    sampler.resume(None)
+    return sampler, sampler.next_batch(0, 2, timeout_s=WAIT_S)
+
+
+@pytest.mark.proves("F20")
+def test_arguments_that_are_none_are_refused_by_name_and_change_nothing(
+    world: SamplerWorld,
+) -> None:
+    sampler, batch = first_batch(world)
+    written = log_end(world)
+    for call, message in WRONG.values():
+        with pytest.raises(InvalidRequest, match=message):
+            call(sampler, batch)
+    assert log_end(world) == written
+
+
+@pytest.mark.proves("F20")
+def test_numpys_integers_are_integers_at_every_call(world: SamplerWorld) -> None:
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(8)))
+    sampler = world.open()
+    one = np.int64(1)
+    assert sampler.resume(np.int64(0)) == 1
+    batch = sampler.next_batch(one, np.int32(2), timeout_s=WAIT_S, dp_rank=one, dp_size=np.uint8(2))
+    assert batch.slots == (1,)
+    whole = sampler.next_batch(one, 2, timeout_s=WAIT_S)
+    changed = sampler.replace(whole, np.array([1]), "tried", timeout_s=WAIT_S)
+    sampler.ack(changed)
+    policy = sampler.publish_policy(np.int64(2), policy_version="step-2")
+    assert json.loads(json.dumps(policy)) == ["", 0, 2, "step-2"]
+    sampler.checkpointed(one)
+    with SamplerView(
+        world.name, config=world.config, broker=world.broker(), store=world.store
+    ) as view:
+        assert (view.batch(one).digest, len(view.batches(one))) == (changed.digest, 1)
+    served, replaced = replay_step(world.name, one, config=world.config, broker=world.broker())
+    assert served.same
+    assert replaced.same
+    world.restart()
+    check = check_from_files(
+        world.name, one, config=world.config, store=world.store, trainer_epoch=one
+    )
+    assert check.same
+
+
+@pytest.mark.proves("F20")
+def test_who_looks_and_replays_is_told_the_same(world: SamplerWorld) -> None:
+    first_batch(world)
+    given: dict[str, Any] = {"config": world.config}
+    wrong: Any = "0"
+    with SamplerView(world.name, broker=world.broker(), store=world.store, **given) as view:
+        for call in (lambda: view.batch(wrong), lambda: view.batches(wrong)):
+            with pytest.raises(InvalidRequest, match="is '0'; give a whole number"):
+                call()
+    with pytest.raises(InvalidRequest, match="step is '0'; give a whole number"):
+        replay_step(world.name, wrong, broker=world.broker(), **given)
+    with pytest.raises(InvalidRequest, match="step is '0'; give a whole number"):
+        check_from_files(world.name, wrong, store=world.store, **given)
