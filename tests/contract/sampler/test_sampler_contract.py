@@ -428,6 +428,10 @@ def test_replace_changes_slots_and_is_recorded(world: SamplerWorld) -> None:
     ]
     assert same_bytes(new, sampler.next_batch(0, 3, timeout_s=WAIT_S))
     assert sampler.progress().filtered == {"math": {example_of(batch, 1): 1}}
+    assert new.batch_id == new.sampled.batch_id == f"{batch.batch_id}-r1"
+    with pytest.raises(RequestDiffers, match="were replaced"):
+        sampler.ack(batch)
+    sampler.ack(new)
 
 
 def example_of(batch: Batch, group: int) -> str:

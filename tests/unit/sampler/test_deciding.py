@@ -26,6 +26,7 @@ from rollstream.sampler.errors import (
     TooManyOpenBatches,
     UnknownStep,
 )
+from rollstream.schemas.events import Checkpointed
 from rollstream.streams.errors import Fenced
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.served import ServedBatch
@@ -431,3 +432,27 @@ def test_weights_beyond_the_next_batch_cannot_be_published() -> None:
 def test_more_ranks_than_groups_are_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"dp_size 4 is above num_groups 2, .* a group a rank"):
         NextBatch(step=0, num_groups=2, dp_rank=3, dp_size=4)
+
+
+@pytest.mark.proves("F20")
+def test_a_replacement_is_another_batch_and_acks_and_checkpoints_name_it() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(8))
+    first = sampler.serve(0, 3)
+    ids = [first.batch_id]
+    for _ in range(2):
+        before = sampler.state.batches[0]
+        new = sampler.choose(Replace(step=0, digest=before.digest, slots=(1,), reason="equal"))
+        assert isinstance(new, ServedBatch)
+        ids.append(new.batch_id)
+    assert ids == [first.batch_id, f"{first.batch_id}-r1", f"{first.batch_id}-r2"]
+    for old in ids[:2]:
+        with pytest.raises(RequestDiffers, match=f"is batch '{ids[2]}', not '{old}': .* replaced"):
+            sampler.do(Ack(step=0, batch_id=old))
+    sampler.do(Ack(step=0, batch_id=ids[2]))
+    with pytest.raises(RequestDiffers, match="acked as 'trained'"):
+        sampler.choose(Replace(step=0, digest=new.digest, slots=(0,), reason="late"))
+    sampler.do(MarkCheckpointed(step=0))
+    saved = sampler.events[-1]
+    assert isinstance(saved, Checkpointed)
+    assert saved.batch_id == ids[2]

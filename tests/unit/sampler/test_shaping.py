@@ -59,7 +59,7 @@ def assembled(
         digest=b"d",
     )
     return assemble(
-        ServedBatch(event, 0, (), (), b"d"),
+        ServedBatch(event, 0, "b", (), (), b"d"),
         parts,
         columns=columns,
         token_arrays=agreed_signatures(token_array_names(columns), signatures),

@@ -250,7 +250,7 @@ class Replace(BatchCommand):
             **now,
             trainer_epoch=state.trainer_epoch,
             step=self.step,
-            batch_id=batch.event.batch_id,
+            batch_id=f"{batch.event.batch_id}-r{batch.replacements + 1}",
             reason=self.reason,
             slots=np.array(self.slots, np.int32),
             groups=tuple(map(_chosen, chosen)),
@@ -276,6 +276,11 @@ class Replace(BatchCommand):
             raise RequestDiffers(
                 f"the batch of step {self.step} is final: a checkpoint or a resume covers it, so "
                 "its groups stay as they are; replace groups before checkpointed(step)"
+            )
+        if batch.status is not None:
+            raise RequestDiffers(
+                f"batch {batch.batch_id!r} was acked as {batch.status!r}, so its groups stay as they "
+                "are; replace groups before ack(batch)"
             )
         slots = set(self.slots)
         if not slots or len(slots) != len(self.slots) or max(slots) >= len(batch.groups):

@@ -112,7 +112,7 @@ class BatchSummary:
 
     Attributes:
         step: that it is for.
-        batch_id: of the decision.
+        batch_id: of the decision, or of the newest replacement in it.
         trainer_epoch: in which it was decided; counts calls of ``resume``.
         served_ts: when it was decided, microseconds since 1970, UTC.
         policy_step: of the policy that lag was measured against.
@@ -246,7 +246,7 @@ def _summary_of(batch: ServedBatch) -> BatchSummary:
     event = batch.event
     return BatchSummary(
         step=event.step,
-        batch_id=event.batch_id,
+        batch_id=batch.batch_id,
         trainer_epoch=event.trainer_epoch,
         served_ts=event.now_ts,
         policy_step=event.policy_step,

@@ -35,10 +35,11 @@ class Ack(Command[None]):
         batch = batch_of(self.step, state)
         if self.status not in ("trained", "failed"):
             raise InvalidRequest(f"status {self.status!r} is unknown; use 'trained' or 'failed'")
-        if self.batch_id != batch.event.batch_id:
+        if self.batch_id != batch.batch_id:
             raise RequestDiffers(
-                f"step {self.step} is batch {batch.event.batch_id!r}, not {self.batch_id!r}: "
-                "that one was released by a resume; ask for the step again"
+                f"step {self.step} is batch {batch.batch_id!r}, not {self.batch_id!r}: that one was "
+                "released by a resume, or groups of it were replaced; ask for the step again, and "
+                "ack the batch that came back last"
             )
         if batch.status not in (None, self.status):
             raise RequestDiffers(
@@ -64,11 +65,13 @@ class MarkCheckpointed(Command[None]):
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         held = any(at <= self.step and not batch.final for at, batch in state.batches.items())
-        if held or self.step > state.final_step:
-            batch_of(self.step, state)
+        if not held and self.step <= state.final_step:
+            return []
+        batch_id = batch_of(self.step, state).batch_id
         if not held:
             return []
-        return [Checkpointed(**now, trainer_epoch=state.trainer_epoch, step=self.step)]
+        epoch, step = state.trainer_epoch, self.step
+        return [Checkpointed(**now, trainer_epoch=epoch, step=step, batch_id=batch_id)]
 
     def result(self, state: SamplerState, context: ResultContext) -> None:
         return None

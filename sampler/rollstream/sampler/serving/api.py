@@ -182,7 +182,7 @@ class SamplerApi(ABC):
         timeout_s: float | None = None,
     ) -> Batch:
         """The same batch with other groups in those slots, recorded like every decision, and with
-        the columns that were asked for.
+        the columns that were asked for. It has an id of its own; ``ack`` takes that one alone.
 
         Args:
             batch: as it was returned last.
@@ -191,7 +191,7 @@ class SamplerApi(ABC):
 
         Raises:
             NotEnoughGroups: there are no others in time.
-            RequestDiffers: the batch is not as it was returned last.
+            RequestDiffers: the batch is not as it was returned last, or it was acked, or is final.
             InvalidRequest: a group is none of the batch's.
             Fenced: a successor has resumed.
         """
@@ -211,6 +211,12 @@ class SamplerApi(ABC):
         """Records that the batch was trained on (or ``failed``); rank 0 acks for all ranks.
 
         It becomes final with ``checkpointed``, or with a successor's ``resume``.
+
+        Raises:
+            RequestDiffers: the step's batch is another by now: groups of this one were replaced, or
+                a resume released it; or it was acked with another status.
+            UnknownStep: the step has no batch that is held.
+            Fenced: a successor has resumed.
         """
         batch = a_batch(batch)
         return self._ask(Ack(step=batch.step, batch_id=batch.batch_id, status=status))

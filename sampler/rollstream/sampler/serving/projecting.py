@@ -157,7 +157,7 @@ def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | N
         "sampler": sampler,
         "trainer_epoch": event.trainer_epoch,
         "step": event.step,
-        "batch_id": event.batch_id,
+        "batch_id": batch.batch_id,
         "ts": event.now_ts,
         "seed": event.seed,
         "request": orjson.loads(event.request),

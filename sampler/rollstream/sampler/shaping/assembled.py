@@ -120,14 +120,14 @@ def assemble(
         _fill(packing, name, arrays[name], per_row["weight_steps"])
     others = {
         "step": event.step,
-        "batch_id": event.batch_id,
+        "batch_id": served.batch_id,
         "digest": served.digest,
         "uids": uids,
         "environments": tuple(chain.from_iterable(map(repeat, environments, rows))),
         "stop_reasons": _stop_reasons(logged),
         "metadata": _metadata(parts) if "metadata" in columns else None,
         "sampled": SampledBatch(
-            event.batch_id, tuple(group.group_id for group in served.groups), event.now_ts
+            served.batch_id, tuple(group.group_id for group in served.groups), event.now_ts
         ),
         "slots": tuple(part.slot for part in parts),
         "columns": tuple(columns),

@@ -58,7 +58,7 @@ class Batch:
 
     Attributes:
         step: the batch turns weights ``step`` into weights ``step + 1``.
-        batch_id: of the recorded batch, the same for every rank.
+        batch_id: of the recorded batch, the same for every rank; ``replace`` gives a new one.
         digest: of the recorded batch.
         tokens: int32 [total].
         offsets: int64 [n + 1].

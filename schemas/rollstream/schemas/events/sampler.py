@@ -76,6 +76,7 @@ class Checkpointed(Decision):
 
     trainer_epoch: int
     step: int
+    batch_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ class ServedBatch:
     Attributes:
         event: as it was written.
         offset: of the event in the decision log.
+        batch_id: of the batch as it is now: each replacement gives it a new one.
         groups: in the slots of the batch, replacements among them.
         cursor: of the newest choice.
         digest: of ``groups``.
@@ -41,6 +42,7 @@ class ServedBatch:
 
     event: BatchServed
     offset: int
+    batch_id: str
     groups: tuple[ChosenGroup, ...]
     cursor: tuple[LogPosition, ...]
     digest: bytes

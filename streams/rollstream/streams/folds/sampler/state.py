@@ -210,7 +210,7 @@ class SamplerState:
             (self.next_step, self.final_step, self.eval_groups),
             sorted(self.branches.values()),
             [
-                (step, b.offset, b.digest, b.status, b.final, b.replaced)
+                (step, b.offset, b.batch_id, b.digest, b.status, b.final, b.replaced)
                 for step, b in sorted(self.batches.items())
             ],
             sorted(self.policies.items()),
@@ -229,7 +229,7 @@ class SamplerState:
         return state.digest()
 
     def _serve(self, offset: int, event: BatchServed) -> None:
-        batch = ServedBatch(event, offset, event.groups, event.cursor, event.digest)
+        batch = ServedBatch(event, offset, event.batch_id, event.groups, event.cursor, event.digest)
         self.batches[event.step] = batch
         self.next_step = event.step + 1
         self.epoch_used = True
@@ -257,6 +257,7 @@ class SamplerState:
         self._hand_out(event.groups, event.step)
         self.batches[event.step] = replace(
             batch,
+            batch_id=event.batch_id,
             groups=tuple(groups),
             cursor=event.cursor,
             digest=event.digest,
