@@ -279,8 +279,8 @@ class Replace(BatchCommand):
             )
         if batch.status is not None:
             raise RequestDiffers(
-                f"batch {batch.batch_id!r} was acked as {batch.status!r}, so its groups stay as they "
-                "are; replace groups before ack(batch)"
+                f"batch {batch.batch_id!r} was acked as {batch.status!r}, so its groups stay as "
+                "they are; replace groups before ack(batch)"
             )
         slots = set(self.slots)
         if not slots or len(slots) != len(self.slots) or max(slots) >= len(batch.groups):

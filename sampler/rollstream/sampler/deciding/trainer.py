@@ -37,9 +37,9 @@ class Ack(Command[None]):
             raise InvalidRequest(f"status {self.status!r} is unknown; use 'trained' or 'failed'")
         if self.batch_id != batch.batch_id:
             raise RequestDiffers(
-                f"step {self.step} is batch {batch.batch_id!r}, not {self.batch_id!r}: that one was "
-                "released by a resume, or groups of it were replaced; ask for the step again, and "
-                "ack the batch that came back last"
+                f"step {self.step} is batch {batch.batch_id!r}, not {self.batch_id!r}: that one "
+                "was released by a resume, or groups of it were replaced; ask for the step again, "
+                "and ack the batch that came back last"
             )
         if batch.status not in (None, self.status):
             raise RequestDiffers(
