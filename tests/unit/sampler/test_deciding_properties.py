@@ -69,12 +69,12 @@ def perform(sampler: Decider, action: str) -> None:
     elif newest is None:
         return
     elif action == "ack":
-        sampler.do(Ack(step=newest, batch_id=state.batches[newest].event.batch_id))
+        sampler.do(Ack(step=newest, batch_id=state.batches[newest].batch_id))
     elif action == "save":
         sampler.do(MarkCheckpointed(step=newest))
     elif action in ("replay", "release"):
         sampler.do(Resume(checkpointed_step=max(0, newest - 1), later=action))  # type: ignore[arg-type]
-    elif action == "replace" and not state.batches[newest].final:
+    elif action == "replace" and not (state.batches[newest].final or state.batches[newest].status):
         digest = state.batches[newest].digest
         sampler.choose(Replace(step=newest, digest=digest, slots=(0,), reason="test"))
 
