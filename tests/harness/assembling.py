@@ -99,7 +99,10 @@ class Drive:
     def settled(self) -> dict[Where, SettleReason]:
         """Where to reason, of all that ended without a group; commits first."""
         self.commit()
-        return {(s.offset, s.entry): s.reason for d in self.decisions for s in d.settled}
+        unread = [d.unread for d in self.decisions if d.unread is not None]
+        return {(s.offset, s.entry): s.reason for d in self.decisions for s in d.settled} | {
+            (offset, 0): reason for reason, *bounds in unread for offset in range(*bounds)
+        }
 
     def settled_offsets(self) -> dict[int, SettleReason]:
         """The same, where each record has one entry."""
@@ -120,12 +123,12 @@ def places_of(rows: Iterable[Row]) -> list[Where]:
 def described(decisions: Sequence[Decision]) -> list[Any]:
     """Decisions by value, but for where entries stand and how many bytes they have."""
     found = []
-    for group, settled, incomplete, entries, _ in decisions:
+    for group, settled, incomplete, entries, _, unread in decisions:
         sealed = None
         if group is not None:
             uids, idxs = (values_of(group.rows, name) for name in ("rollout_uid", "segment_idx"))
             rest = group._replace(rows=(), first_ts=group.first_ts)
             sealed = (rest, list(zip(uids, idxs, strict=True)))
         reasons = [(s.reason, s.rollout_uid, s.segment_idx) for s in settled]
-        found.append((sealed, reasons, values_of(incomplete, "rollout_uid"), entries))
+        found.append((sealed, reasons, values_of(incomplete, "rollout_uid"), entries, unread))
     return found

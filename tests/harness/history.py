@@ -98,8 +98,8 @@ def _entries_not_once(
 
 
 def _published(world: SealWorld) -> tuple[dict[EntryRef, Named | None], dict[int, int]]:
-    """The entries that the ingest log still has (None where no segment can be read), and the first
-    offset of each partition."""
+    """The entries that the ingest log still has (None where no segment can be read, or there is no
+    record), and the first offset of each partition."""
     published: dict[EntryRef, Named | None] = {}
     first: dict[int, int] = {}
     deadline = Deadline(TIMEOUT_S, world.clock)
@@ -112,6 +112,10 @@ def _published(world: SealWorld) -> tuple[dict[EntryRef, Named | None], dict[int
                 published |= {
                     EntryRef(partition, record.offset, entry): name for entry, name in names
                 }
+            # Offsets without a record, which are markers, end as one entry each.
+            offsets = {ref.offset for ref in published if ref.partition == partition}
+            absent = set(range(first[partition], end)) - offsets
+            published |= {EntryRef(partition, offset, 0): None for offset in absent}
     return published, first
 
 
@@ -137,6 +141,10 @@ def _ends(confirmed: list[ConfirmedEvent]) -> Iterator[tuple[EntryRef, Named | N
                 names = list(_segments_of(part)) or [Named("", 0)] * len(part.offsets)
                 for ref, named in zip(refs, names, strict=True):
                     yield EntryRef(item.where.partition, *ref), named if named.uid else None
+            for ranges in item.event.unread:
+                for bounds in zip(ranges.firsts.tolist(), ranges.stops.tolist(), strict=True):
+                    for offset in range(*bounds):
+                        yield EntryRef(item.where.partition, offset, 0), None
 
 
 def _segments_not_once(confirmed: list[ConfirmedEvent], uids: Iterable[str]) -> list[str]:

@@ -229,4 +229,6 @@ class SealWorld:
         for event in self.flushes():
             for part in event.settled:
                 counts[part.reason] += len(part.offsets)
+            for ranges in event.unread:
+                counts[ranges.reason] += int((ranges.stops - ranges.firsts).sum())
         return counts

@@ -9,7 +9,8 @@ class SettleReason(StrEnum):
     """Why an entry of the ingest log ended without a readable group.
 
     ``dispatched`` is no loss: the entry said that a group was begun, and it is settled with that
-    group. Every other one is a rollout, or a control event about one, that nobody will train on.
+    group. Nor is ``no_record``: the offset is that of a transaction's marker. Every other one is a
+    rollout, or a control event about one, that nobody will train on.
     """
 
     DISPATCHED = "dispatched"
@@ -24,6 +25,7 @@ class SettleReason(StrEnum):
     EXPIRED = "expired"
     UNREADABLE = "unreadable"
     LOST = "lost"
+    NO_RECORD = "no_record"
 
 
 class SealReason(StrEnum):

@@ -105,7 +105,8 @@ class Writer(Protocol):
 class LogReader(Protocol):
     """Reads named partitions from named offsets. Not shared between threads.
 
-    Within a partition records come in the order of offsets, none skipped.
+    Within a partition records come in the order of offsets, none skipped. A marker that ends a
+    transaction takes an offset and is no record.
     """
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
@@ -123,6 +124,14 @@ class LogReader(Protocol):
     def offset_at(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> int:
         """Asks the broker for the first offset whose record is as new as that, by its clock; the
         next one to be written where none is."""
+
+    def position(self, where: TopicPartition) -> int:
+        """The offset from which ``poll`` reads on; between it and the last record that was returned
+        there are none for readers, only markers of transactions. Asks nobody.
+
+        A broker tells a reader that has come to the log's end, so this passes the markers there in
+        the course of further polls.
+        """
 
     def seek(self, where: TopicPartition, offset: int) -> None:
         """Makes ``offset`` the next record of ``where`` that ``poll`` returns."""

@@ -58,7 +58,9 @@ def read_between(
                 return
             position = record.offset + 1
             yield record
-        if not records and deadline.passed():
+        if not records:
+            position = max(position, reader.position(where))
+        if position < stop and not records and deadline.passed():
             raise BrokerUnavailable(
                 f"{where}: read up to {position} of {stop} within {deadline.timeout_s} s"
             )

@@ -11,7 +11,8 @@ from harness.brokers import until
 from harness.history import problems_of
 from harness.rollouts import encode_segment
 from harness.sealing import SealWorld
-from rollstream.streams.errors import CorruptLog
+from rollstream.runtime.deadline import Deadline
+from rollstream.streams.status import measure
 
 pytestmark = pytest.mark.broker
 TIMEOUT_S = 30.0
@@ -72,19 +73,35 @@ def test_bytes_that_are_no_event_do_not_stop_the_rest(kafka_bootstrap: str, tmp_
         assert problems_of(world, uids) == []
 
 
-def test_foreign_transactions_stop_the_sealer_with_a_remedy(
+@pytest.mark.proves("F4")
+def test_markers_of_a_foreign_transactional_producer_stop_nobody(
     kafka_bootstrap: str, tmp_path: Path
 ) -> None:
-    with SealWorld(kafka=kafka_bootstrap, root=tmp_path, partitions=1) as world:
+    """Committed and aborted ones: what is aborted was written, and counts like the rest."""
+    with SealWorld(
+        kafka=kafka_bootstrap, root=tmp_path, partitions=1, target_group_size=3
+    ) as world:
         topic = world.layout.rollouts("math")
         foreign = Producer({"bootstrap.servers": kafka_bootstrap, "transactional.id": topic})
         foreign.init_transactions(TIMEOUT_S)
-        for number in range(2):
+        for number, end in enumerate((foreign.commit_transaction, foreign.abort_transaction)):
             foreign.begin_transaction()
             foreign.produce(topic, encode_segment(rollout_uid=f"u{number}"), partition=0)
-            foreign.commit_transaction(TIMEOUT_S)
-        with (
-            world.sealer(workers=None) as sealer,
-            pytest.raises(CorruptLog, match=r"no records at offsets 1 to 1: .*transactions"),
-        ):
-            until(lambda: False, lambda: world.run(sealer, seconds=0.1))
+            assert foreign.flush(TIMEOUT_S) == 0
+            end(TIMEOUT_S)
+        world.publish("ours")
+        foreign.begin_transaction()
+        foreign.produce(topic, encode_segment(rollout_uid="alone"), partition=0)
+        assert foreign.flush(TIMEOUT_S) == 0
+        foreign.commit_transaction(TIMEOUT_S)
+        world.published += 3 + 3
+        assert problems_of(world, drained=False) == [], "the log ends in a marker, and nobody read"
+        with world.sealer(workers=None) as sealer:
+            world.until(sealer, pending=1)
+        assert world.groups() == [("ours", "u0", "u1")]
+        assert world.settled() == {"no_record": 3}
+        assert problems_of(world, ["ours", "u0", "u1"], drained=False) == []
+        (figures,) = measure(
+            world.broker, world.config, Deadline(TIMEOUT_S, world.clock)
+        ).partitions
+        assert (figures.backlog, figures.waiting, figures.lost) == (2, 1, 0)

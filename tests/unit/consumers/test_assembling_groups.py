@@ -8,6 +8,7 @@ from harness.assembling import NO_BOUND, Drive
 from harness.rollouts import make_entry, make_record
 from rollstream.schemas.ids import GroupKey
 from rollstream.schemas.reasons import SealReason, SettleReason
+from rollstream.streams.folds.entries import Stretch
 
 
 @pytest.mark.proves("A6")
@@ -272,7 +273,8 @@ def test_too_many_pending_bytes_expire_the_oldest_group() -> None:
 def test_what_is_unreadable_or_lost_is_settled() -> None:
     drive = Drive()
     drive.assembler.unreadable(0, 0)
-    drive.assembler.lost(5, lambda offset: (1, (0,) if offset == 3 else ()))
+    known = [Stretch(1, 3, 0, ()), Stretch(3, 4, 1, (0,)), Stretch(4, 5, 0, ())]
+    drive.assembler.unread(known, SettleReason.LOST)
     assert drive.settled_offsets() == {
         0: SettleReason.UNREADABLE,
         1: SettleReason.LOST,

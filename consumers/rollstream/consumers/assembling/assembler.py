@@ -22,8 +22,8 @@ Rules of its own, where several would do:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from itertools import repeat
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice, repeat
 from operator import itemgetter
 
 from rollstream.consumers.assembling.decisions import (
@@ -33,6 +33,7 @@ from rollstream.consumers.assembling.decisions import (
     DueGroup,
     Plan,
     Settlement,
+    UnreadRange,
     segments_of,
     values_of,
 )
@@ -51,6 +52,7 @@ from rollstream.schemas.ids import GroupKey, SegmentId
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
+from rollstream.streams.folds.entries import Stretch
 
 # A pending group expires at the latest when this many entries were read after its first, and so
 # does a trajectory that is not complete: what is settled above the watermark is held in memory and
@@ -134,26 +136,26 @@ class Assembler:
         self._begin_offset(offset, timestamp_us, count, count)
         self.entries += count
 
-    def lost(self, end: int, known: Callable[[int], tuple[int, Collection[int]]]) -> None:
-        """Retention deleted every offset from the position up to ``end``, unread.
-
-        ``known`` returns how many entries an offset has, 0 where nobody knows (it counts as one),
-        and which of them were settled by an earlier owner.
-        """
-        unread: list[Settlement] = []
-        for offset in range(self.position, end):
-            count, settled = known(offset)
-            count = count or 1
-            self.decided.begin(offset, count, len(settled))
-            self.entries += count
-            unread += [
-                Settlement(SettleReason.LOST, offset, entry)
-                for entry in range(count)
-                if entry not in settled
-            ]
-        for first in range(0, len(unread), _LOST_AT_ONCE):
-            self._decide(unread[first : first + _LOST_AT_ONCE])
-        self.position = max(self.position, end)
+    def unread(self, stretches: Iterable[Stretch], reason: SettleReason) -> None:
+        """There is no record, or none any more, at the offsets from the position on that these
+        ``stretches`` have; what an earlier owner did not settle of them is settled for that reason,
+        as ranges where nobody knows how many entries there were."""
+        for first, stop, count, settled in stretches:
+            assert first == self.position, (first, self.position)
+            self.position = stop
+            if count == 0:
+                self.decided.begin_unread(stop)
+                stretch = UnreadRange(reason, first, stop)
+                self.decided.append(Decision(None, (), (), 1, 0, stretch), 0)
+            elif len(settled) == count:
+                self.decided.pass_over(stop)
+            else:
+                assert stop == first + 1, "an offset of which the entries are known stands alone"
+                self.decided.begin(first, count, len(settled))
+                self.entries += count
+                left = (entry for entry in range(count) if entry not in settled)
+                while entries := list(islice(left, _LOST_AT_ONCE)):
+                    self._decide([Settlement(reason, first, entry) for entry in entries])
 
     def tick(self, now_us: int) -> None:
         """Moves log time on without a record. Only for a caller that has read up to the end offset

@@ -22,6 +22,14 @@ _GROUP_EVENT_BYTES = 384 + _FILE_EVENT_BYTES  # A group, and a file that has no 
 _ENTRY_EVENT_BYTES = 96  # One of a record that has no other, so that its offset is touched too.
 
 
+class UnreadRange(NamedTuple):
+    """Offsets [first, stop) that nobody read, settled as a whole; each counts as one entry."""
+
+    reason: SettleReason
+    first: int
+    stop: int
+
+
 Row = tuple[IngestRecord, int, int, int]
 """A segment: a record, the segment's index in it, and its offset and entry in the log. (The record
 may be what was copied out of that at the offset.)"""
@@ -69,8 +77,9 @@ class Decision(NamedTuple):
     Attributes:
         settled: the entries that end without a readable group.
         incomplete: those of them that are kept for people.
-        entries: how many it settles.
+        entries: how many it settles; a range counts as one.
         size: bytes that it writes, as its entries have them in their records.
+        unread: the only one of a decision about offsets that nobody read.
     """
 
     group: DueGroup | None
@@ -78,6 +87,7 @@ class Decision(NamedTuple):
     incomplete: Sequence[Row]
     entries: int
     size: int
+    unread: UnreadRange | None = None
 
 
 class Plan(NamedTuple):
@@ -86,7 +96,8 @@ class Plan(NamedTuple):
     Attributes:
         watermark: the low watermark once the plan is committed.
         touched: how many entries each offset has of which the plan settles any; offsets rise.
-        settled: how many of these it settles.
+        settled: how many of these it settles; and by its first offset, 1 for each range that nobody
+            read.
         now_us: log time that decided.
         entries: how many it settles.
     """
@@ -105,12 +116,15 @@ def values_of(rows: Iterable[Row], name: str) -> list[Any]:
 
 
 def entries_of(decisions: Iterable[Decision]) -> Iterator[tuple[int, int]]:
-    """(offset, entry) of all that the decisions settle."""
+    """(offset, entry) of all that the decisions settle; of a range that nobody read, each offset's
+    only one."""
     for decision in decisions:
         for _, _, offset, entry in _rows(decision):
             yield offset, entry
         for settlement in decision.settled:
             yield settlement.offset, settlement.entry
+        if decision.unread is not None:
+            yield from ((offset, 0) for offset in range(*decision.unread[1:]))
 
 
 def segments_of(decision: Decision) -> Iterator[SegmentId]:
@@ -168,7 +182,8 @@ class DecisionQueue:
         self._queue: deque[Decision] = deque()
         self._held: deque[int] = deque()  # Bytes that are kept until this decision is committed.
         self._end = watermark
-        # Of offsets from the watermark to the end that have an unsettled entry.
+        # Of offsets from the watermark to the end that have an unsettled entry; rising. A range
+        # that nobody read is one entry of its first offset.
         self._counts: dict[int, int] = {}  # Entries.
         self._settled: dict[int, int] = {}  # Committed entries, where there are any.
 
@@ -182,7 +197,19 @@ class DecisionQueue:
             if settled:
                 self._settled[offset] = settled
         elif offset == self.watermark:
-            self.watermark = self._next_unsettled({})
+            self.watermark = self._end
+
+    def begin_unread(self, stop: int) -> None:
+        """Nobody read the next offsets, up to ``stop``: a decision settles all of them."""
+        assert stop > self._end, (stop, self._end)
+        self._counts[self._end] = 1
+        self._end = stop
+
+    def pass_over(self, stop: int) -> None:
+        """Of the next offsets, up to ``stop``, others settled every entry."""
+        assert stop > self._end, (stop, self._end)
+        self._end = stop
+        self.watermark = self._next_unsettled({})
 
     def append(self, decision: Decision, held: int) -> None:
         """Adds the newest decision; records of ``held`` bytes are kept for it alone."""
@@ -218,6 +245,8 @@ class DecisionQueue:
         settled = Counter(map(_offset_of_row, rows))
         settled.update(map(_offset_of_settlement, settlements))
         touched = {offset: self._counts[offset] for offset in sorted(settled)}
+        unread = [decision.unread for decision in decisions if decision.unread is not None]
+        settled.update(stretch.first for stretch in unread)
         watermark = self._next_unsettled(settled)
         return Plan(tuple(decisions), watermark, touched, settled, now_us, entries)
 
@@ -244,10 +273,8 @@ class DecisionQueue:
 
     def _next_unsettled(self, further: Mapping[int, int]) -> int:
         """The watermark, where so many further entries of these offsets were settled."""
-        watermark, counts, settled = self.watermark, self._counts, self._settled
-        while watermark < self._end:
-            left = counts.get(watermark, 0) - settled.get(watermark, 0)
-            if left > further.get(watermark, 0):
-                break
-            watermark += 1
-        return watermark
+        settled = self._settled
+        for offset, count in self._counts.items():
+            if count - settled.get(offset, 0) > further.get(offset, 0):
+                return offset
+        return self._end

@@ -11,21 +11,19 @@ from typing import Any
 
 from rollstream.consumers.audit.files import file_problems
 from rollstream.consumers.audit.ledger import Ledger
+from rollstream.consumers.audit.records import IngestRecords
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Flushed, SealedGroup
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.ingest.record import decode_record
 from rollstream.store import BlobMissing, Blobs, open_store, read_root_id
 from rollstream.store.layout import manifest_path, manifests_prefix
 from rollstream.store.manifests import Manifest, is_manifest_of
 from rollstream.streams.broker import Broker
-from rollstream.streams.errors import BrokerUnavailable, OffsetLost
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import Follower
-from rollstream.streams.reading import read_between
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot, require_root
 
@@ -150,7 +148,10 @@ class _Auditor:
         where = self.layout.groups_log(address)
         missing: list[int] = []  # Offsets of flushes without a manifest.
         groups: defaultdict[str, list[SealedGroup]] = defaultdict(list)  # By file, for digests.
-        with closing(Follower(self.broker, {where: 0})) as follower:
+        with (
+            closing(Follower(self.broker, {where: 0})) as follower,
+            closing(self._ingest_records(address)) as records,
+        ):
             # That no broker answers is reported early, however long all of it may take.
             for _, offset, _, event in follower.read_to_end(
                 self.deadline, ends_within_s=self.request_timeout_s
@@ -158,6 +159,10 @@ class _Auditor:
                 ledger.apply(offset, event)
                 if not isinstance(event, Flushed):
                     continue
+                # Record by record beside the events, so that nothing is remembered of offsets that
+                # the watermark has passed.
+                records.check_below(ledger.watermark, ledger)
+                ledger.forget_passed()
                 manifest = manifest_path(address, offset)
                 expected = Manifest(address, offset, event)
                 try:
@@ -169,8 +174,7 @@ class _Auditor:
                     if 0 <= group.file < len(event.files):  # Else the ledger names it.
                         groups[event.files[group.file].path].append(group)
             read_to = follower.next_offsets()[where]
-        # The end is asked for only now: every offset that the seal log settles is below it.
-        published, pending = self._check_records(address, ledger)
+            published, pending = ledger.close(records.check_rest(ledger))
         for file in ledger.files.values():
             self.deadline.log_waiting(partial("{} to be read".format, file.path))
             if self.deadline.passed():
@@ -197,24 +201,9 @@ class _Auditor:
             )
         return row
 
-    def _check_records(self, address: PartitionAddress, ledger: Ledger) -> tuple[int, int]:
-        """Counts the entries of every record that is still in the ingest log, and closes the
-        ledger."""
+    def _ingest_records(self, address: PartitionAddress) -> IngestRecords:
         where = self.layout.rollouts_log(address)
-        with closing(self.broker.reader({where: 0})) as reader:
-            first, end = reader.bounds(where, self.deadline.slice_s(self.request_timeout_s))
-            position = first
-            while position < end:
-                try:
-                    for record in read_between(reader, where, position, end, self.deadline):
-                        ledger.check_record(record.offset, _entry_count(record.value))
-                        position = record.offset + 1
-                    break  # Behind the last record there may be offsets without one.
-                except OffsetLost as lost:
-                    if lost.first <= position:
-                        raise
-                    first = position = lost.first  # Retention was faster.
-        return ledger.close(first, end)
+        return IngestRecords(self.broker, where, self.deadline, self.request_timeout_s)
 
     def _manifest_problems(
         self, address: PartitionAddress, ledger: Ledger, missing: Sequence[int], read_to: int
@@ -230,11 +219,3 @@ class _Auditor:
             offset = int(blob.path.rpartition("/")[2].removesuffix(".json"))
             if blob.path not in manifests and offset < read_to:
                 yield f"{blob.path} is the manifest of a flush that does not count"
-
-
-def _entry_count(value: bytes) -> int:
-    """Of a record; one whose frame is broken ends as one dead letter of one entry."""
-    try:
-        return decode_record(value).count
-    except UnreadableEvent:
-        return 1

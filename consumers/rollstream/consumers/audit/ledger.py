@@ -3,9 +3,13 @@ implementation of the fold that sealers use, so that a mistake in one does not h
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 import xxhash
 
 from rollstream.schemas.events import Event, Flushed, SealedFile, SealedSegments, Settlements
@@ -40,12 +44,17 @@ class Ledger:
         self.files: dict[str, SealedFile] = {}
         self.group_ids: set[str] = set()
         self._segments = segments
-        self._counts: dict[int, int] = {}  # Of each touched offset, how many entries it has.
-        self._open: dict[int, set[int]] = {}  # Of those not below the watermark, settled entries.
-        self._unread: dict[int, int] = {}  # Of records that no event touched, how many they have.
-        self._differing: list[str] = []
-        self._lost: set[int] = set()
-        self._unreadable: set[int] = set()  # Offsets with entries that end so.
+        self._published = 0  # Entries of touched offsets, and offsets of ranges.
+        self._open: dict[int, _Offset] = {}  # Touched offsets that are not below the watermark.
+        self._ranges: list[tuple[int, int]] = []  # Unread offsets, the same; rising.
+        # What the watermark passed since `forget_passed`.
+        self._passed: dict[int, _Offset] = {}
+        self._passed_ranges: list[tuple[int, int]] = []
+        self._deleted: list[tuple[int, int]] = []
+        self._untouched = self._untouched_entries = 0  # Records of which nothing is settled.
+        self._differing = _Named()
+        self._lost = _Named()
+        self._lost_last = -1  # An offset's entries may be in several events.
 
     def apply(self, offset: int, event: Event) -> None:
         """The next event that counts."""
@@ -58,54 +67,65 @@ class Ledger:
         self.problems.append(f"{self.name}: {what}")
 
     def check_record(self, offset: int, count: int) -> None:
-        """A record that is in the ingest log has so many entries; once all events are known."""
-        said = self._counts.get(offset)
-        if said is None:
-            self._unread[offset] = count
-        elif said != count and not (said == 1 and offset in self._unreadable):
+        """A record that is in the ingest log has so many entries. Rising offsets; those at or above
+        the watermark once all events are known."""
+        said = self._passed.get(offset) or self._open.get(offset)
+        if said is not None:
             # A sealer of an older version may have read nothing of it, which is one entry.
-            self._differing.append(f"{offset} has {count}, not {said}")
+            if said.count != count and not (said.count == 1 and said.unreadable):
+                self._differing.add(f"{offset} has {count}, not {said.count}")
+        elif any(map(_range_has(offset), (self._passed_ranges, self._ranges))):
+            self._differing.add(f"{offset} has {count}, and is settled as no record or lost")
+        elif offset >= self.watermark:
+            self._untouched += 1
+            self._untouched_entries += count
 
-    def close(self, first: int, end: int) -> tuple[int, int]:
+    def forget_passed(self) -> None:
+        """Every record below the watermark was checked."""
+        self._passed.clear()
+        self._passed_ranges.clear()
+
+    def add_deleted(self, first: int, stop: int) -> None:
+        """Retention deleted these offsets before they were checked."""
+        self._deleted.append((first, stop))
+
+    def close(self, end: int) -> tuple[int, int]:
         """Adds the problems that show only once all events and all records are known; the ingest
-        log has those of [first, end).
+        log ends at ``end``.
 
         Returns:
-            How many entries were ever published, and how many of them are pending. A record that
-            retention deleted before anybody read it counts as one.
+            How many entries were ever published, and how many of them are pending. An offset
+            without a record counts as one.
         """
-        if max([self.watermark, *(offset + 1 for offset in self._open)]) > end:
+        tops = [self.watermark, *(offset + 1 for offset in self._open)]
+        if max(tops + [stop for _, stop in self._ranges]) > end:
             self.add_problem(f"settles offsets beyond the end of the ingest log, {end}")
-        if self._differing:
+        if self._differing.count:
             self.add_problem(
-                "records whose number of entries is another than events say "
-                f"({len(self._differing)}): {_some(self._differing)}"
+                f"records whose number of entries is another than events say {self._differing}"
             )
-        pending = {
-            offset: self._counts[offset] - len(settled)
-            if (settled := self._open.get(offset)) is not None
-            else self._unread.get(offset)
-            for offset in range(self.watermark, end)
-        }
-        deleted = [o for o, count in pending.items() if count != 0 and o < first]
+        deleted, firsts = 0, list[int]()
+        for first, stop in self._deleted:
+            first = max(first, self.watermark)  # noqa: PLW2901
+            gap = self._first_gap(first, stop)
+            untouched = self._untouched_between(first, stop)
+            partly = [o for o, of in self._open.items() if first <= o < stop and of.left]
+            deleted += untouched + len(partly)
+            firsts += partly if gap is None else [*partly, gap]
         if deleted:
             self.add_problem(
-                f"retention deleted records that are not settled ({len(deleted)}, from "
-                f"{deleted[0]} on); a sealer will settle them as lost"
+                f"retention deleted records that are not settled ({deleted}, from {min(firsts)} "
+                "on); a sealer will settle them as lost"
             )
-        absent = [o for o, count in pending.items() if count is None]
-        kept = [offset for offset in absent if offset >= first]
-        if kept:
+        if self._lost.count:
             self.add_problem(
-                f"offsets that nothing settled are not in the log ({len(kept)}, from {kept[0]} on)"
+                f"records lost ({self._lost.count}; one that nobody read counts as one entry): "
+                f"{self._lost.names}"
             )
-        if self._lost:
-            self.add_problem(
-                f"records lost ({len(self._lost)}; one that nobody read counts as one entry): "
-                f"{_some(sorted(self._lost))}"
-            )
-        known = sum(self._counts.values()) + sum(self._unread.values())
-        return known + len(absent), sum(filter(None, pending.values())) + len(absent)
+        # Deleted, or markers of transactions that no sealer has come to yet.
+        lacking = self._untouched_between(self.watermark, end) - self._untouched
+        pending = sum(of.left for of in self._open.values()) + self._untouched_entries + lacking
+        return self._published + self._untouched_entries + lacking, pending
 
     def _flush(self, where: str, event: Flushed) -> None:
         self._settle(where, event)
@@ -124,9 +144,15 @@ class Ledger:
         for part in event.settled:
             self.settled[part.reason] += len(part.offsets)
             if part.reason == SettleReason.LOST:
-                self._lost.update(part.offsets.tolist())
-            elif part.reason == SettleReason.UNREADABLE:
-                self._unreadable.update(part.offsets.tolist())
+                for lost in np.unique(part.offsets).tolist():
+                    if lost > self._lost_last:
+                        self._lost.add(str(lost))
+                        self._lost_last = lost
+        for ranges in event.unread:
+            for first, stop in zip(ranges.firsts.tolist(), ranges.stops.tolist(), strict=True):
+                self.settled[ranges.reason] += stop - first
+                if ranges.reason == SettleReason.LOST:
+                    self._lost.add(f"{first} to {stop - 1}", stop - first)
         for file in (*event.files, *event.incomplete):
             if file.path in self.files:
                 self.problems.append(f"{where}: {file.path} was named before")
@@ -135,25 +161,38 @@ class Ledger:
     def _settle(self, where: str, event: Flushed) -> None:
         touched = zip(event.touched.offsets.tolist(), event.touched.counts.tolist(), strict=True)
         for offset, count in touched:
-            said = self._counts.setdefault(offset, count)
-            if said != count:
+            if offset < self.watermark:
+                continue  # Its entries are named below.
+            known = self._open.setdefault(offset, _Offset(count))
+            if known.count != count:
                 self.problems.append(
-                    f"{where}: offset {offset} has {count} entries, by an earlier event {said}"
+                    f"{where}: offset {offset} has {count} entries, by an earlier event "
+                    f"{known.count}"
                 )
-            if offset >= self.watermark:
-                self._open.setdefault(offset, set())
-        twice, unknown = [], []
+            elif not known.settled:
+                self._published += count
+        twice: list[object] = []
+        unknown = []
         parts: tuple[SealedSegments | Settlements, ...] = (event.segments, *event.settled)
         for part in parts:
+            unreadable = getattr(part, "reason", "") == SettleReason.UNREADABLE
             for ref in zip(part.offsets.tolist(), part.entries.tolist(), strict=True):
                 offset, entry = ref
-                settled = self._open.get(offset)
-                if offset < self.watermark or (settled is not None and entry in settled):
+                of = self._open.get(offset)
+                if offset < self.watermark or (of is not None and entry in of.settled):
                     twice.append(ref)
-                elif settled is None or not 0 <= entry < self._counts[offset]:
+                elif of is None or not 0 <= entry < of.count:
                     unknown.append(ref)
                 else:
-                    settled.add(entry)
+                    of.settled.add(entry)
+                    of.unreadable |= unreadable
+        for ranges in event.unread:
+            for span in zip(ranges.firsts.tolist(), ranges.stops.tolist(), strict=True):
+                self._published += span[1] - span[0]
+                if span[0] < self.watermark or self._touches(*span):
+                    twice.append(span)
+                else:
+                    insort(self._ranges, span)
         if twice:
             self.problems.append(f"{where}: (offset, entry) settled twice: {_some(twice)}")
         if unknown:
@@ -171,18 +210,39 @@ class Ledger:
             )
             return
         passed = {o: self._open.pop(o) for o in [o for o in self._open if o < watermark]}
-        untouched = watermark - self.watermark - len(passed)
+        ranges = [(first, min(stop, watermark)) for first, stop in self._ranges]
+        ranges = [span for span in ranges if span[0] < watermark]
+        untouched = watermark - self.watermark - len(passed) - _length(ranges)
         if untouched:
-            first = next(o for o in range(self.watermark, watermark) if o not in passed)
+            first = _first_gap(self.watermark, watermark, [*_single(passed), *ranges])
             self.problems.append(f"{before} nothing settled {untouched} offsets, from {first} on")
+        self._passed |= passed
+        self._passed_ranges += ranges
+        self._ranges = [(max(f, watermark), s) for f, s in self._ranges if s > watermark]
         short = [
-            f"{offset} ({len(settled)} of {self._counts[offset]})"
-            for offset, settled in passed.items()
-            if len(settled) < self._counts[offset]
+            f"{offset} ({len(of.settled)} of {of.count})"
+            for offset, of in passed.items()
+            if of.left
         ]
         if short:
             self.problems.append(f"{before} not all entries are settled: {_some(short)}")
         self.watermark = watermark
+
+    def _touches(self, first: int, stop: int) -> bool:
+        """Whether anything of these offsets is settled, by what is not below the watermark."""
+        if any(low < stop and first < high for low, high in self._ranges):
+            return True
+        return any(first <= offset < stop for offset in self._open)
+
+    def _untouched_between(self, first: int, stop: int) -> int:
+        """How many offsets no event settles anything of; not below the watermark."""
+        if first >= stop:
+            return 0
+        touched = sum(first <= offset < stop for offset in self._open)
+        return stop - first - touched - _length(_clipped(self._ranges, first, stop))
+
+    def _first_gap(self, first: int, stop: int) -> int | None:
+        return _first_gap(first, stop, [*_single(self._open), *self._ranges])
 
     def _check_rows(self, where: str, event: Flushed) -> None:
         """Groups cover their files' rows exactly, in the order of segments."""
@@ -205,6 +265,74 @@ class Ledger:
             self.problems.append(
                 f"{where}: {rows} rows in groups, {len(event.segments.offsets)} segments"
             )
+
+
+@dataclass(slots=True)
+class _Offset:
+    """How many entries a source offset has, which of them are settled, and whether one of them
+    could not be read."""
+
+    count: int
+    settled: set[int] = field(default_factory=set)
+    unreadable: bool = False
+
+    @property
+    def left(self) -> int:
+        return self.count - len(self.settled)
+
+
+class _Named:
+    """Counts things, and keeps the names of the first."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._named: list[str] = []
+        self._named_count = 0
+
+    def add(self, name: str, count: int = 1) -> None:
+        self.count += count
+        if len(self._named) < NAMED_MAX:
+            self._named.append(name)
+            self._named_count += count
+
+    @property
+    def names(self) -> str:
+        more = self.count - self._named_count
+        return ", ".join(self._named) + (f" and {more} more" if more else "")
+
+    def __str__(self) -> str:
+        return f"({self.count}): {self.names}"
+
+
+def _single(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
+    return ((offset, offset + 1) for offset in offsets)
+
+
+def _length(spans: Iterable[tuple[int, int]]) -> int:
+    return sum(stop - first for first, stop in spans)
+
+
+def _clipped(spans: Iterable[tuple[int, int]], first: int, stop: int) -> Iterator[tuple[int, int]]:
+    for low, high in spans:
+        if low < stop and high > first:
+            yield max(low, first), min(high, stop)
+
+
+def _first_gap(first: int, stop: int, spans: Iterable[tuple[int, int]]) -> int | None:
+    """The first of these offsets that no span has."""
+    for low, high in sorted(_clipped(spans, first, stop)):
+        if low > first:
+            break
+        first = max(first, high)
+    return first if first < stop else None
+
+
+def _range_has(offset: int) -> Callable[[Sequence[tuple[int, int]]], bool]:
+    def has(ranges: Sequence[tuple[int, int]]) -> bool:
+        index = bisect_right(ranges, (offset, math.inf)) - 1
+        return index >= 0 and offset < ranges[index][1]
+
+    return has
 
 
 def _some(what: Sequence[object]) -> str:

@@ -41,16 +41,20 @@ class EnvironmentSealer:
                 records = self._reader.poll(POLL_RECORDS_MAX, timeout_s)
             except OffsetLost as error:
                 self._settle_losses(error)
-            for record in records:
-                by_number[record.partition].append(record)
-            for number, listed in by_number.items():
-                # The reader returns no records of a partition that was not begun, or was revoked.
-                intake = self._partitions[TopicPartition(self._topic, number)].intake
-                assert intake is not None, f"{self._topic}[{number}] was not begun"
-                intake.take(listed)
+        except BrokerUnavailable as error:
+            self._log_unavailable(error)
+        for record in records:
+            by_number[record.partition].append(record)
+        # Whatever was read is taken, or its offsets would count as ones without a record.
+        for number, listed in by_number.items():
+            # The reader returns no records of a partition that was not begun, or was revoked.
+            intake = self._partitions[TopicPartition(self._topic, number)].intake
+            assert intake is not None, f"{self._topic}[{number}] was not begun"
+            intake.take(listed)
+        try:
             self._adopt()
         except BrokerUnavailable as error:
-            _log.warning("%s: %s; the next step asks again", self._context.environment, error)
+            self._log_unavailable(error)
         self.advance()
         return len(records)
 
@@ -105,6 +109,9 @@ class EnvironmentSealer:
                     continue
                 del self._ask_at_s[where]
             self._partitions[where] = Partition(self._context, self._reader, where.partition)
+
+    def _log_unavailable(self, error: BrokerUnavailable) -> None:
+        _log.warning("%s: %s; the next step asks again", self._context.environment, error)
 
     def _on_revoked(self, where: TopicPartition) -> None:
         self._ask_at_s.pop(where, None)

@@ -9,6 +9,7 @@ from rollstream.consumers.assembling import Assembler
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
+from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.broker import GroupReader, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, CorruptLog
 from rollstream.streams.folds.seal import SealFold
@@ -46,20 +47,14 @@ class Intake:
 
     def take(self, records: Iterable[Record]) -> None:
         """Assembles the next records. Where too many dead letters wait for the broker, the rest is
-        left, and read again.
-
-        Raises:
-            CorruptLog: between two records there are offsets without one.
+        left, and read again. Offsets without a record, between two, are settled as such.
         """
         count = 0
         for record in records:
             position = self.assembler.position
             if record.offset != position:
-                raise CorruptLog(
-                    f"{self._source}: no records at offsets {position} to {record.offset - 1}: "
-                    "somebody writes here with Kafka transactions, whose marks take offsets too, "
-                    "or the topic is compacted. Have them write without, and begin a new generation"
-                )
+                self._settle_unread(record.offset, SettleReason.NO_RECORD)
+                position = record.offset
             known, settled = self._known(position)
             if known and len(settled) == known:
                 self.assembler.skip(position, record.timestamp_us, known)
@@ -80,8 +75,15 @@ class Intake:
             self.assembler.position,
             first - 1,
         )
-        self.assembler.lost(first, self._known)
+        self._settle_unread(first, SettleReason.LOST)
         self._read_from_position()
+
+    def settle_markers(self) -> None:
+        """Settles the offsets without a record that the log ends with. Only while it is read."""
+        if not self._paused:
+            read_to = self._reader.position(self._source)
+            if read_to > self.assembler.position:
+                self._settle_unread(read_to, SettleReason.NO_RECORD)
 
     def tick_if_due(self) -> None:
         """Moves log time to the wall clock, once the position has reached the end that the log had
@@ -191,6 +193,11 @@ class Intake:
                 )
                 found[entry] = UnreadableEvent("wrong_partition", detail)
         return found
+
+    def _settle_unread(self, stop: int, reason: SettleReason) -> None:
+        """There are no records from the position up to ``stop``."""
+        known = self._fold.known_between(self.assembler.position, stop)
+        self.assembler.unread(known, reason)
 
     def _known(self, offset: int) -> tuple[int, Collection[int]]:
         """As the fold's; 0 where nobody knows."""

@@ -140,6 +140,7 @@ class Partition:
                     self._enter(State.CLAIMING)
                 case State.READING:
                     assert self.intake is not None, "reading"
+                    self.intake.settle_markers()
                     self.intake.tick_if_due()
                     self._begin_flush_if_due(self.intake.assembler, draining)
                     self._commit_if_due()

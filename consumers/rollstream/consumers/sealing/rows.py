@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.consumers.assembling import DueGroup, Plan, Settlement
-from rollstream.consumers.assembling.decisions import Row
+from rollstream.consumers.assembling.decisions import Row, UnreadRange
 from rollstream.schemas import digest, ids
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import (
@@ -21,6 +21,7 @@ from rollstream.schemas.events import (
     SealedSegments,
     Settlements,
     TouchedOffsets,
+    UnreadRanges,
 )
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.gather import gather
@@ -93,6 +94,7 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
             counts=np.array(list(plan.touched.values()), np.int32),
         ),
         incomplete=tuple(kept.files),
+        unread=_unread(decision.unread for decision in plan.decisions),
     )
 
 
@@ -244,6 +246,20 @@ def _by_reason(settlements: Iterable[Settlement]) -> tuple[Settlements, ...]:
             entries=np.array([s.entry for s in listed], np.int32),
             uids=tuple(s.rollout_uid for s in listed),
             segment_idxs=np.array([s.segment_idx for s in listed], np.int32),
+        )
+        for reason, listed in by_reason.items()
+    )
+
+
+def _unread(ranges: Iterable[UnreadRange | None]) -> tuple[UnreadRanges, ...]:
+    by_reason: dict[str, list[tuple[int, int]]] = {}
+    for reason, first, stop in filter(None, ranges):
+        by_reason.setdefault(reason, []).append((first, stop))
+    return tuple(
+        UnreadRanges(
+            reason=str(reason),
+            firsts=np.array([first for first, _ in listed], np.int64),
+            stops=np.array([stop for _, stop in listed], np.int64),
         )
         for reason, listed in by_reason.items()
     )

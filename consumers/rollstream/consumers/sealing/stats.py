@@ -89,6 +89,9 @@ class SealerCounters:
                 self._seal_times_ms.append(max(0, now_us - decision.group.first_ts) / 1e3)
             for settlement in decision.settled:
                 self.settled[settlement.reason] += 1
+            if decision.unread is not None:
+                reason, first, stop = decision.unread
+                self.settled[reason] += stop - first
 
     def stats(self, dead_letters: int, partitions: Iterable[PartitionStats]) -> SealerStats:
         """The totals up to now."""

@@ -14,6 +14,7 @@ from rollstream.schemas.events.groups import (
     SealedSegments,
     Settlements,
     TouchedOffsets,
+    UnreadRanges,
 )
 from rollstream.schemas.events.owned import Adopted, Claimed, OwnedEvent
 from rollstream.schemas.events.sampler import (
@@ -72,4 +73,5 @@ __all__ = [
     "SealedSegments",
     "Settlements",
     "TouchedOffsets",
+    "UnreadRanges",
 ]

@@ -81,6 +81,16 @@ class TouchedOffsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadRanges:
+    """Ranges [first, stop) of offsets that nobody read, settled as a whole for one reason; each
+    offset counts as one entry."""
+
+    reason: str
+    firsts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed(OwnedEvent):
     """What one flush settled, in one record. The flush is committed once this is confirmed."""
 
@@ -93,6 +103,7 @@ class Flushed(OwnedEvent):
     touched: TouchedOffsets
     incomplete: tuple[SealedFile, ...]
     root_id: str = ""
+    unread: tuple[UnreadRanges, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from rollstream.schemas.events import Adopted, Claimed, Event, Flushed, RootReco
 from rollstream.schemas.ids import SegmentId, segment_id
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.errors import CorruptLog
-from rollstream.streams.folds.entries import NO_ENTRIES, entries_of
+from rollstream.streams.folds.entries import NO_ENTRIES, Entries, Stretch, entries_of
 from rollstream.streams.owned.fold import FoldCheckpoint
 
 # The newest always matter: their log time, and files that may lack manifests.
@@ -111,6 +111,10 @@ class SealFold:
         above = self._above
         return above.count(offset), frozenset(above.of(offset).tolist())
 
+    def known_between(self, first: int, stop: int) -> Iterator[Stretch]:
+        """The same of all source offsets of [first, stop), none of them below the watermark."""
+        return self._above.between(first, stop)
+
     @property
     def settled_count(self) -> int:
         """How many entries are settled."""
@@ -120,7 +124,7 @@ class SealFold:
     def touched(self) -> tuple[int, int]:
         """Of how many source offsets any entry is settled, and how many entries these have."""
         above = self._above
-        return self.watermark + len(above.counts), self.settled_count + above.unsettled
+        return self.watermark + above.offsets, self.settled_count + above.unsettled
 
     @property
     def replay_until(self) -> int:
@@ -145,6 +149,7 @@ class SealFold:
         state.update(repr((self.watermark, self.now_ts, counts)).encode())
         state.update(self._above.settled.tobytes())
         state.update(self._above.counts.tobytes())
+        state.update(self._above.unread.tobytes())
         for offset, newest, settled, segments in self._flushes:
             # Not how many were settled before: folds that began elsewhere have not counted these.
             further = self._settled - settled
@@ -152,7 +157,7 @@ class SealFold:
         return state.digest()
 
     def _flush(self, offset: int, event: Flushed) -> None:
-        self._settle(offset, event)
+        new = self._settle(offset, event)
         if event.now_ts >= self.now_ts:
             self.now_ts, self._clock_flush = event.now_ts, offset
         self._counts["segments"] += len(event.segments.offsets)
@@ -163,12 +168,13 @@ class SealFold:
             # A duplicate says nothing of its original, which may be pending still.
             if len(part.uids) and part.reason != SettleReason.DUPLICATE:
                 segments = [*segments, *_segment_ids(part.uids, part.segment_idxs)]
+        for ranges in event.unread:
+            self._counts[ranges.reason] += int((ranges.stops - ranges.firsts).sum())
         self._seen.update(dict.fromkeys(segments, offset))
-        newest = int(event.touched.offsets[-1]) if len(event.touched.offsets) else -1
-        self._flushes.append(_Flush(offset, newest, self._settled, segments))
+        self._flushes.append(_Flush(offset, new.next_offset - 1, self._settled, segments))
         self._forget()
 
-    def _settle(self, offset: int, event: Flushed) -> None:
+    def _settle(self, offset: int, event: Flushed) -> Entries:
         watermark = event.watermark
         if watermark < self.watermark:
             raise CorruptLog(
@@ -176,13 +182,12 @@ class SealFold:
             )
         try:
             new = entries_of(event)
-            if self._whole and new.counts.size and event.touched.offsets[0] < self.watermark:
-                below = event.touched.offsets[0]
-                raise CorruptLog(f"source offset {below} is settled a second time")
+            if self._whole and new.first_offset < self.watermark:
+                raise CorruptLog(f"source offset {new.first_offset} is settled a second time")
             passed, above = self._above.joined(new).split(watermark)
         except CorruptLog as error:
             raise CorruptLog(f"event {offset}: {error}") from error
-        untouched = watermark - self.watermark - len(passed.counts)
+        untouched = watermark - self.watermark - passed.offsets
         # Each entry is below its offset's count and settled once, so the sums tell.
         if self._whole and (untouched or passed.unsettled):
             raise CorruptLog(
@@ -192,7 +197,9 @@ class SealFold:
         # In this order, so that `settled` is right in between.
         self.watermark = watermark
         self._above = above
+        # Not the ranges: what nobody read named no uid, so it makes the fold forget none.
         self._settled += len(new.settled)
+        return new
 
     def _adopt(self, offset: int, event: Adopted) -> None:
         if self._whole:

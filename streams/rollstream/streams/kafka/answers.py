@@ -60,6 +60,16 @@ _REMEDIES: dict[int, tuple[type[BrokerError], str]] = {
         ),
         (PermanentBrokerError, "asking again does not help"),
     ),
+    **dict.fromkeys(
+        # librdkafka goes on behind what it could not decode, which is no offset without a record.
+        (
+            KafkaError._BAD_MSG,
+            KafkaError._BAD_COMPRESSION,
+            KafkaError._NOT_IMPLEMENTED,
+            KafkaError._UNDERFLOW,
+        ),
+        (PermanentBrokerError, "the log has bytes there that are no records; restore it"),
+    ),
 }
 
 _NO_BROKER = frozenset((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE))

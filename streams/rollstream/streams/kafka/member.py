@@ -60,6 +60,7 @@ class KafkaGroupReader(KafkaReader):
 
     def pause(self, where: TopicPartition) -> None:
         self._lost.pop(where, None)
+        self._ends.pop(where, None)
         if self._starts.pop(where, None) is not None:
             self._client().incremental_unassign([at_offset(where, END)])
 
@@ -127,6 +128,7 @@ class KafkaGroupReader(KafkaReader):
         begun = [at_offset(tp, END) for tp in revoked if self._starts.pop(tp, None) is not None]
         for where in revoked:
             self._lost.pop(where, None)
+            self._ends.pop(where, None)
             if where in self._assigned:
                 self._on_revoked(where)
                 self._assigned.discard(where)

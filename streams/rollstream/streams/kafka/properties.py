@@ -56,7 +56,8 @@ LOG.addFilter(RepeatFilter())
 READER: Final[Mapping[str, Any]] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
-    "enable.partition.eof": False,
+    # A log may end in markers of transactions, which are no records.
+    "enable.partition.eof": True,
     # An offset that was deleted is a loss to report, never a reason to start elsewhere.
     "auto.offset.reset": "error",
     "topic.metadata.propagation.max.ms": NO_TOPIC_AFTER_MS,

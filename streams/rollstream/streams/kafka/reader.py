@@ -40,6 +40,7 @@ class KafkaReader:
         self._closed = False
         self._failures: list[KafkaError] = []
         self._lost: dict[TopicPartition, int] = {}  # The offset that was wanted.
+        self._ends: dict[TopicPartition, int] = {}  # Up to here all was read, at some moment.
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
         consumer = self._client()
@@ -91,10 +92,18 @@ class KafkaReader:
             raise _as_read_error(found.error, what)
         return found.offset if found.offset >= 0 else self.bounds(where, timeout_s)[1]
 
+    def position(self, where: TopicPartition) -> int:
+        start = self._starts[where]
+        if not self._begun or start < 0:
+            return start
+        (found,) = self._client().position([at_offset(where, start)])
+        return max(found.offset, self._ends.get(where, start), start)
+
     def seek(self, where: TopicPartition, offset: int) -> None:
         assert where in self._starts, where
         self._starts[where] = offset
         self._lost.pop(where, None)
+        self._ends.pop(where, None)
         if self._consumer is not None and self._begun:
             # A new assignment instead of librdkafka's seek: it works in whatever state the
             # partition is, also after an offset was lost, and drops what was read ahead.
@@ -151,6 +160,8 @@ class KafkaReader:
             error = message.error()
             if error is None:
                 good.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._ends[TopicPartition(message.topic(), message.partition())] = message.offset()
             elif error.code() in _IS_LOST:
                 where = TopicPartition(message.topic(), message.partition())
                 # An error from before the last seek concerns an offset that nobody wants now.

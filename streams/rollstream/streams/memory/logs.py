@@ -26,7 +26,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 @dataclass(slots=True)
 class _Partition:
     first: int = 0
-    records: list[Record] = field(default_factory=list)
+    records: list[Record | None] = field(default_factory=list)  # None: a transaction's marker.
 
     @property
     def end(self) -> int:
@@ -85,8 +85,24 @@ class MemoryLogs:
             self.wake()
         return record
 
+    def add_marker(self, where: TopicPartition) -> None:
+        """Somebody's transaction ends: its marker takes an offset, and no reader sees it."""
+        with self.lock:
+            self._partition(where).records.append(None)
+            self.wake()
+
     def read(self, where: TopicPartition, offset: int, records_max: int) -> list[Record]:
-        """Records from ``offset`` on.
+        """The records of so many offsets from ``offset`` on.
+
+        Raises:
+            As ``read_on``.
+        """
+        return self.read_on(where, offset, records_max)[0]
+
+    def read_on(
+        self, where: TopicPartition, offset: int, records_max: int
+    ) -> tuple[list[Record], int]:
+        """The same, and the offset behind them, which markers take too.
 
         Raises:
             OffsetLost: the log begins later or ends earlier.
@@ -97,7 +113,8 @@ class MemoryLogs:
             if not partition.first <= offset <= partition.end:
                 raise OffsetLost(str(where), offset, partition.first, partition.end)
             start = offset - partition.first
-            return partition.records[start : start + records_max]
+            taken = partition.records[start : start + records_max]
+            return [record for record in taken if record is not None], offset + len(taken)
 
     def bounds(self, where: TopicPartition) -> tuple[int, int]:
         with self.lock:
@@ -107,8 +124,9 @@ class MemoryLogs:
     def offset_at(self, where: TopicPartition, timestamp_us: int) -> int:
         with self.lock:
             partition = self._partition(where)
-            older = bisect_left(partition.records, timestamp_us, key=lambda r: r.timestamp_us)
-            return partition.first + older
+            records = [record for record in partition.records if record is not None]
+            older = bisect_left(records, timestamp_us, key=lambda record: record.timestamp_us)
+            return records[older].offset if older < len(records) else partition.end
 
     def resolve(self, where: TopicPartition, offset: int) -> int:
         """Returns a start position as an offset."""
@@ -117,10 +135,11 @@ class MemoryLogs:
         return self.bounds(where)[1] if offset == END else offset
 
     def drop_before(self, where: TopicPartition, offset: int) -> None:
-        """Deletes the records below ``offset``, as retention would."""
+        """Deletes the records below ``offset``, as retention would; beyond the end, as though there
+        had been so many."""
         with self.lock:
             partition = self._partition(where)
-            assert partition.first <= offset <= partition.end, (where, offset)
+            assert partition.first <= offset, (where, offset)
             del partition.records[: offset - partition.first]
             partition.first = offset
 

@@ -37,6 +37,9 @@ class MemoryReader:
     def offset_at(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> int:
         return self._logs.offset_at(where, timestamp_us)
 
+    def position(self, where: TopicPartition) -> int:
+        return self._logs.resolve(where, self._positions[where])
+
     def seek(self, where: TopicPartition, offset: int) -> None:
         assert where in self._positions, where
         self._positions[where] = offset
@@ -54,8 +57,8 @@ class MemoryReader:
         for index in range(len(partitions)):
             where = partitions[(self._turn + index) % len(partitions)]
             offset = self._logs.resolve(where, self._positions[where])
-            taken = self._logs.read(where, offset, records_max - len(records))
-            self._positions[where] = offset + len(taken)
+            left = records_max - len(records)
+            taken, self._positions[where] = self._logs.read_on(where, offset, left)
             records += taken
         self._turn += 1
         return records
