@@ -190,8 +190,8 @@ class CountingReader:
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
         return self._inner.bounds(where, timeout_s)
 
-    def position(self, where: TopicPartition) -> int:
-        return self._inner.position(where)
+    def read_to(self, where: TopicPartition) -> int:
+        return self._inner.read_to(where)
 
     def offset_at(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> int:
         return self._inner.offset_at(where, timestamp_us, timeout_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 from collections.abc import Sequence
 from typing import Self, Unpack
 
@@ -14,7 +15,7 @@ from rollstream.producers.linger import BEHIND_S, LINGER_S, LingerThread
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outgoing
 from rollstream.producers.settings import check_timeout
-from rollstream.producers.shell import LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
+from rollstream.producers.shell import EXIT_S, LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import Trajectory, Turns
 from rollstream.producers.validate import GroupAddress
 from rollstream.runtime.clock import SystemClock
@@ -34,8 +35,9 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
     block, returns without an error; otherwise ``DeliveryFailed`` names it. What is published within
     50 ms shares records; the end of a group's block does not wait for that. Order within a group
     is that of the calls. Threads may share a producer; processes may not. Where a process ends, or
-    an exception ends it, without ``close``, what was published is sent all the same, for up to 5 s,
-    and a log message names what did not arrive.
+    an exception ends it, without ``close``, or where a producer that was not closed is collected
+    (with a ``ResourceWarning``), what was published is sent all the same, for up to 5 s, and a log
+    message names what did not arrive.
 
     Args:
         bootstrap: Kafka's ``host:port``, several with commas; or give ``broker``.
@@ -176,7 +178,23 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         try:
             self.close()
         except Exception as error:  # noqa: BLE001  The other producers are to be ended too.
-            _log.error("a producer was not closed before its process ended: %s", error)
+            _log.error("a producer was not closed: %s", error)
+
+    def __del__(self) -> None:
+        # An __init__ that raised made no sender.
+        left = self._sender.outstanding if hasattr(self, "_thread") else 0
+        if not left or self._refusal is not None:
+            return
+        warnings.warn(
+            f"a producer was dropped without close(), with {left} rollouts and events on their "
+            "way; they are still sent. Use a with block, or call close()",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
+        # Not here: a collection runs wherever memory is asked for, and must not wait for a broker.
+        # A thread that is no daemon, so the end of the process waits for it.
+        threading.Thread(target=self.at_exit, args=(EXIT_S,), name="rollstream-dropped").start()
 
     def __enter__(self) -> Self:
         return self

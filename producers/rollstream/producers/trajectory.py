@@ -23,6 +23,7 @@ from rollstream.schemas.ingest.entry import Entry
 
 SendT = TypeVar("SendT", bound=Send)
 NO_TURN = "ended without a turn"
+IN_DOUBT = "ended behind a turn of which it is in doubt whether it was written"
 _OF_THE_TRAJECTORY = (
     *("rollout_uid", "is_last_segment", "segment_idx", "continuation_of", "prefix_hash"),
     *GroupAddress._fields,
@@ -48,6 +49,7 @@ class Turns:
         self._membership = membership
         self._stamped = outbox.stamped(address)
         self._held: Segment | None = None  # The newest turn.
+        self._in_doubt = False  # Whether that one may be in the log, as not the last.
         self._ended = False
         if membership is not None:
             membership.admit(self.rollout_uid)
@@ -60,7 +62,8 @@ class Turns:
     async def turn(self, given: Mapping[str, Any], send: Send) -> None:
         """Holds this turn back and publishes the one before it.
 
-        A turn that raises, here or while the one before it is sent, is discarded.
+        A turn that raises, here or while the one before it is sent, is discarded. Where it is in
+        doubt whether that one was written, it is sent again as it was, which counts once.
         """
         if self._ended:
             raise InvalidRollout(
@@ -75,20 +78,24 @@ class Turns:
         self._outbox.rollout(held)  # Refuses one that is too large.
         self._held = held
         if before is not None:
+            outgoing = self._outbox.rollout(before)
             try:
-                await send(self._outbox.rollout(before))
+                await send(outgoing)
             except BaseException:
                 self._held = before
+                self._in_doubt |= outgoing.left
                 raise
+            self._in_doubt = False
 
     async def leave(self, error: BaseException | None, send: Send) -> None:
-        """Publishes the newest turn as the last; where the block raised, that the rollout failed.
+        """Publishes the newest turn as the last; where the block raised, that the rollout failed,
+        and so where that turn may be in the log as one that is not the last.
 
         A rollout whose end could not be published is missing in its group.
         """
         self._ended = True
         held = self._held
-        if held is not None and error is None:
+        if held is not None and error is None and not self._in_doubt:
             environment, entry, size = held
             last = Entry.of({**entry.fields, "is_last_segment": True})
             await send(self._outbox.rollout((environment, last, size)))
@@ -97,7 +104,7 @@ class Turns:
             return
         if held is not None:
             await send(self._outbox.rollout(held))
-        reason = NO_TURN if error is None else reason_of(error)
+        reason = reason_of(error) if error is not None else IN_DOUBT if held else NO_TURN
         if self._membership is not None:
             await self._membership.fail(send, reason, 1, self.rollout_uid)
         else:

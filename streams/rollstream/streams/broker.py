@@ -125,13 +125,10 @@ class LogReader(Protocol):
         """Asks the broker for the first offset whose record is as new as that, by its clock; the
         next one to be written where none is."""
 
-    def position(self, where: TopicPartition) -> int:
-        """The offset from which ``poll`` reads on; between it and the last record that was returned
-        there are none for readers, only markers of transactions. Asks nobody.
-
-        A broker tells a reader that has come to the log's end, so this passes the markers there in
-        the course of further polls.
-        """
+    def read_to(self, where: TopicPartition) -> int:
+        """An offset below which everything was returned since the partition was sought, or is no
+        record but a marker. It follows the reader to the log's end, in the course of further polls,
+        and lags before. Asks nobody."""
 
     def seek(self, where: TopicPartition, offset: int) -> None:
         """Makes ``offset`` the next record of ``where`` that ``poll`` returns."""

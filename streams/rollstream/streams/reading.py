@@ -59,7 +59,7 @@ def read_between(
             position = record.offset + 1
             yield record
         if not records:
-            position = max(position, reader.position(where))
+            position = max(position, reader.read_to(where))
         if position < stop and not records and deadline.passed():
             raise BrokerUnavailable(
                 f"{where}: read up to {position} of {stop} within {deadline.timeout_s} s"

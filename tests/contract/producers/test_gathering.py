@@ -258,6 +258,22 @@ def test_a_producer_that_nobody_refers_to_is_collected(world: World) -> None:
     until(lambda: reference() is None, gc.collect)
 
 
+def test_what_a_dropped_producer_gathered_is_sent_with_a_warning(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LingerThread, "wake", lambda thread: None)  # Nothing else sends.
+    stage = Stage("sync", world)
+    producer = RolloutProducer(
+        broker=stage.broker, environment="math", namespace=stage.layout.namespace
+    )
+    uids = [producer.publish(example_id="ex", **sampled()) for _ in range(3)]
+    del producer  # Objects of a producer refer to each other, so it is collected below.
+    with pytest.warns(ResourceWarning, match=r"without close\(\), with 3 rollouts"):
+        gc.collect()
+    until(lambda: len(stage.log()) == 3)
+    assert [segment["rollout_uid"] for segment in segments_of(stage.log())] == uids
+
+
 LIMIT = 4_000  # Bytes that a topic takes: a few rollouts of a few hundred.
 
 

@@ -12,7 +12,14 @@ import pytest
 
 from harness.faults import Append, Fate, FaultyBroker
 from harness.producer_faults import Doubtful, NarrowBroker, abouts_of, fill
-from harness.producers import PARTITIONS, new_layout, published, sampled, segments_of
+from harness.producers import (
+    PARTITIONS,
+    failures_of,
+    new_layout,
+    published,
+    sampled,
+    segments_of,
+)
 from rollstream.producers import (
     AsyncRolloutProducer,
     BrokerUnavailable,
@@ -242,6 +249,40 @@ def test_a_trajectory_survives_a_full_buffer() -> None:
         trajectory.turn(**sampled())
     found = [s for s in segments_of(published(broker, layout)) if s["rollout_uid"] == "mine"]
     assert [(s["segment_idx"], s["is_last_segment"]) for s in found] == [(0, False), (1, True)]
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_turn_in_doubt_is_sent_again_as_it_was_or_not_at_all(
+    written: bool, goes_on: bool
+) -> None:
+    fate = Doubtful(Fate.DOUBT if written else Fate.DOUBT_AND_DROP, "t")
+    broker = FaultyBroker(MemoryBroker(), fate)
+    layout = new_layout(broker)
+
+    async def scenario() -> None:
+        async with (
+            AsyncRolloutProducer(
+                broker=broker, environment="math", namespace=layout.namespace
+            ) as producer,
+            producer.trajectory(example_id="ex", rollout_uid="t") as trajectory,
+        ):
+            await trajectory.turn(**sampled(output_tokens=[1], logprobs=[-1.0]))
+            with pytest.raises(DeliveryFailed):
+                await trajectory.turn(**sampled(output_tokens=[2], logprobs=[-1.0]))
+            fate.uids.clear()
+            if goes_on:
+                await trajectory.turn(**sampled(output_tokens=[3], logprobs=[-1.0]))
+
+    asyncio.run(scenario())
+    found = published(broker, layout)
+    sent = {
+        (one["segment_idx"], bool(one["is_last_segment"]), one["output_tokens"][0])
+        for one in segments_of(found)
+    }
+    assert sent == ({(0, False, 1), (1, True, 3)} if goes_on else {(0, False, 1)})
+    reasons = [reason for _, reason in failures_of(found)]
+    assert ["in doubt" in reason for reason in reasons] == ([] if goes_on else [True])
 
 
 def test_await_publish_raises_what_became_of_its_own_rollout() -> None:

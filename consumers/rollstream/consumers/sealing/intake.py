@@ -81,7 +81,7 @@ class Intake:
     def settle_markers(self) -> None:
         """Settles the offsets without a record that the log ends with. Only while it is read."""
         if not self._paused:
-            read_to = self._reader.position(self._source)
+            read_to = self._reader.read_to(self._source)
             if read_to > self.assembler.position:
                 self._settle_unread(read_to, SettleReason.NO_RECORD)
 

@@ -92,12 +92,8 @@ class KafkaReader:
             raise _as_read_error(found.error, what)
         return found.offset if found.offset >= 0 else self.bounds(where, timeout_s)[1]
 
-    def position(self, where: TopicPartition) -> int:
-        start = self._starts[where]
-        if not self._begun or start < 0:
-            return start
-        (found,) = self._client().position([at_offset(where, start)])
-        return max(found.offset, self._ends.get(where, start), start)
+    def read_to(self, where: TopicPartition) -> int:
+        return self._ends.get(where, self._starts.get(where, 0))
 
     def seek(self, where: TopicPartition, offset: int) -> None:
         assert where in self._starts, where

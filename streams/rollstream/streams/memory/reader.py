@@ -37,7 +37,7 @@ class MemoryReader:
     def offset_at(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> int:
         return self._logs.offset_at(where, timestamp_us)
 
-    def position(self, where: TopicPartition) -> int:
+    def read_to(self, where: TopicPartition) -> int:
         return self._logs.resolve(where, self._positions[where])
 
     def seek(self, where: TopicPartition, offset: int) -> None:
