@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 from rollstream.runtime.extras import how_to_install
 from rollstream.sampler.deciding.queries import BatchSummary, Progress, SamplerStats
 from rollstream.sampler.errors import (
+    ArraysDiffer,
     ConfigurationDiffers,
+    GroupsUnreadable,
     InvalidRequest,
     MissingExtra,
     NotEnoughGroups,
@@ -45,11 +47,13 @@ if TYPE_CHECKING:
     from rollstream.sampler.serving.client import SamplerClient
 
 __all__ = [
+    "ArraysDiffer",
     "AsyncSamplerClient",
     "Batch",
     "BatchSummary",
     "ConfigurationDiffers",
     "Fenced",
+    "GroupsUnreadable",
     "InvalidRequest",
     "MissingExtra",
     "NotEnoughGroups",

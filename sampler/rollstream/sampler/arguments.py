@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any
 
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas import rules
+
+_GROUP_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def whole_number(name: str, value: Any) -> int:
@@ -24,6 +27,20 @@ def whole_numbers(name: str, values: Any) -> tuple[int, ...]:
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
         raise InvalidRequest(f"{name} is {values!r:.200}; give a sequence of whole numbers")
     return tuple([whole_number(f"a number in {name}", value) for value in values])
+
+
+def group_ids(name: str, values: Any) -> tuple[str, ...]:
+    """The values, which are ids of groups, each once."""
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        raise InvalidRequest(f"{name} is {values!r:.200}; give a sequence of groups' ids")
+    found = tuple(dict.fromkeys([text(f"an id in {name}", value) for value in values]))
+    for one in found:
+        if not _GROUP_ID.fullmatch(one):
+            raise InvalidRequest(
+                f"{name} has {one!r:.80}, which is no group's id; give 32 hexadecimal digits, as "
+                "column group_id of the files has them"
+            )
+    return found
 
 
 def text(name: str, value: Any) -> str:

@@ -58,6 +58,33 @@ class UnknownStep(SamplerError, LookupError):
     """The step has not been served, is not the next one, or is no longer held."""
 
 
+class GroupsUnreadable(SamplerError):
+    """Files of a batch's groups are missing or damaged, and a share of it may have been handed out,
+    or ``on_unreadable`` is ``stop``; every rank is told the same.
+
+    Attributes:
+        step: of the batch.
+        digest: of the batch.
+        groups: slot of the recorded batch to group id, of those that cannot be read.
+    """
+
+    def __init__(
+        self, message: str, *, step: int, digest: bytes, groups: Mapping[int, str]
+    ) -> None:
+        super().__init__(message)
+        self.step = step
+        self.digest = digest
+        self.groups = dict(groups)
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """It crosses from the actor to the trainer, and pickle by itself passes no keywords."""
+        return partial(type(self), **vars(self)), (str(self),)
+
+
+class ArraysDiffer(SamplerError, ValueError):
+    """Groups of the batch have an array of this name with different dtypes or trailing shapes."""
+
+
 class TooManyOpenBatches(SamplerError):
     """As many served batches as ``max_open_batches`` allows are not final."""
 

@@ -43,3 +43,5 @@ class DropReason(StrEnum):
     OFF_BRANCH = "off_branch"
     CAPACITY = "capacity"
     FILTERED = "filtered"
+    UNREADABLE = "unreadable"
+    BY_TRAINER = "by_trainer"

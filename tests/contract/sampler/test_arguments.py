@@ -36,7 +36,7 @@ WRONG: dict[str, tuple[Call, str]] = {
     "checkpointed": (lambda s, b: s.checkpointed("0"), r"step is '0'; give a whole number"),
     "policy step": (lambda s, b: s.publish_policy(1.5, policy_version="a"), r"step is 1\.5; give"),
     "version": (lambda s, b: s.publish_policy(1, policy_version=3), r"policy_version is 3; give"),
-    "replace none": (lambda s, b: s.replace(None, [0], "why"), r"batch is None; give the Batch"),
+    "replace none": (lambda s, b: s.replace(None, [0], "why"), r"batch is None; give a whole"),
     "replace index": (lambda s, b: s.replace(b, 0, "why"), r"groups is 0; give a sequence"),
     "replace text": (lambda s, b: s.replace(b, ["0"], "why"), r"in groups is '0'; give a whole"),
     "reason": (lambda s, b: s.replace(b, [0], None), r"reason is None; give a string"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from harness.groups import EVERY_COLUMN, GroupSpec, every_extra, routed_experts
 from harness.sampler_worlds import LocalWorld, SamplerWorld, log_end, memory_world
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import (
+    ArraysDiffer,
     Batch,
     Fenced,
     InvalidRequest,
@@ -154,15 +156,26 @@ def test_every_rank_gets_the_same_answer_about_a_token_array(world: SamplerWorld
     assert [len(batch) for batch in shares()] == [2, 2], "the step may be asked for again"
 
 
-def test_token_arrays_that_differ_are_refused_to_who_asks_for_them(world: SamplerWorld) -> None:
+@pytest.mark.proves("F20")
+def test_token_arrays_that_differ_between_groups_refuse_the_access_to_them_alone(
+    world: SamplerWorld,
+) -> None:
     world.writer("math").flush(*specs(1, extras=(routed_experts(top_k=2),)))
     world.writer("code").flush(*specs(1, extras=(routed_experts(top_k=8),)))
     sampler = world.open()
     for rank in (0, 1):
         share: dict[str, Any] = {"timeout_s": WAIT_S, "dp_rank": rank, "dp_size": 2}
-        assert len(sampler.next_batch(0, 2, **share)) == 2
-        with pytest.raises(InvalidRequest, match=r"'routed_experts' is .*\(2,\).*\(8,\)"):
-            sampler.next_batch(0, 2, columns=["routed_experts"], **share)
+        batch = sampler.next_batch(0, 2, columns=["routed_experts", "metadata"], **share)
+        told = r"'routed_experts' .*\(2,\)\] in groups [01]; .*\(8,\)\] in groups [01]; read it"
+        with pytest.raises(ArraysDiffer, match=told):
+            batch.token_arrays["routed_experts"]
+        assert len(batch) == len(batch.metadata or ()) == 2
+        assert batch.arrays().keys() == sampler.next_batch(0, 2, **share).arrays().keys()
+        copied = pickle.loads(pickle.dumps(batch))
+        with pytest.raises(ArraysDiffer, match=told):
+            copied.token_arrays["routed_experts"]
+        experts = [r.token_arrays["routed_experts"].shape for r in batch.records(0)[:1]]
+        assert experts in ([(3, 2)], [(3, 8)])
 
 
 def test_a_rank_holds_the_memory_of_its_share_alone(world: SamplerWorld) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from harness.groups import EVERY_COLUMN, GroupSpec, flush_of, group_columns, routed_experts
 from rollstream.sampler.deciding.batches import share
-from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
+from rollstream.sampler.errors import ArraysDiffer, InvalidRequest, MissingExtra, RowsOutOfReach
 from rollstream.sampler.shaping.assembled import ALIGNMENT, AssembledBatch, assemble
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.packing import GroupRows
@@ -41,9 +41,9 @@ def assembled(
     signatures = []
     for index, specs in enumerate(files):
         of_file = group_columns(specs, "math", f"f{index}")
-        signatures.append({name: a.signature for name, a in of_file.token_arrays.items()})
         for group in known_groups(log, index, flush_of(specs, name=f"f{index}")):
             parts.append(GroupRows(len(parts), group, of_file))
+            signatures.append({name: a.signature for name, a in of_file.token_arrays.items()})
     event = BatchServed(
         epoch=0,
         nonce="n",
@@ -58,11 +58,13 @@ def assembled(
         groups=(),
         digest=b"d",
     )
+    agreed, refused = agreed_signatures(token_array_names(columns), signatures)
     return assemble(
         ServedBatch(event, 0, "b", (), (), b"d"),
         parts,
         columns=columns,
-        token_arrays=agreed_signatures(token_array_names(columns), signatures),
+        token_arrays=agreed,
+        refused=refused,
         groups_ready=5,
     )
 
@@ -164,9 +166,12 @@ def test_two_files_with_different_token_arrays_have_both_in_one_batch() -> None:
 
 def test_token_arrays_that_do_not_fit_together_are_told_to_who_asks_for_them() -> None:
     files = [[GroupSpec(extras=(routed_experts(top_k=k),))] for k in (2, 8)]
-    with pytest.raises(InvalidRequest, match=r"'routed_experts' is \|u1 .*\(2,\).*\(8,\)"):
-        batch_of(*files, columns=["routed_experts"])
-    assert len(batch_of(*files)) == 4
+    batch = batch_of(*files, columns=["routed_experts"])
+    assert dict(batch.token_arrays) == {}
+    with pytest.raises(
+        ArraysDiffer, match=r"\(2,\)\] in groups 0; .*\(8,\)\] in groups 1; read it"
+    ):
+        batch.token_arrays["routed_experts"]
 
 
 def test_a_column_that_nobody_has_is_told_with_those_that_there_are() -> None:

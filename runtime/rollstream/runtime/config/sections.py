@@ -140,6 +140,9 @@ class SamplerConfig(Section):
     """Most served batches that are not final; then next_batch refuses until checkpointed."""
     cache_bytes: int = Field(default=256 * 1024 * 1024, ge=0)
     """Bytes of payloads that are cached in memory."""
+    on_unreadable: Literal["replace", "stop"] = "replace"
+    """A group of a new batch whose file is missing or damaged: replace serves another one in its
+    place and counts it, stop raises an error that names it."""
     timeout_s: float = Field(default=300.0, gt=0)
     """Time-out of next_batch where the caller passes none."""
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from rollstream.sampler.errors import (
 )
 from rollstream.sampler.shaping.assembled import AssembledBatch, assemble
 from rollstream.sampler.shaping.requested import agreed_signatures, token_array_names
+from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.events import BatchServed, ChosenGroup, Replaced, SamplerEvent
 from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.folds.sampler.known import KnownGroup
@@ -73,17 +75,19 @@ class BatchCommand(Command[AssembledBatch]):
         groups_ready: int,
         payloads: PayloadReader,
     ) -> AssembledBatch:
-        token_arrays = {}
-        if names := token_array_names(self.columns):
-            paths = sorted({group.file.path for group in groups})
-            token_arrays = agreed_signatures(names, map(payloads.token_arrays, paths))
         slots = share(len(served.groups), self.dp_rank, self.dp_size)
-        slotted = [(slot, groups[slot]) for slot in slots]
+        parts = payloads.parts_of_batch(served, groups, slots, self.columns)
+        token_arrays: Mapping[str, ArraySignature] = {}
+        refused: Mapping[str, str] = {}
+        if names := token_array_names(self.columns):
+            found = {path: payloads.token_arrays(path) for path in {g.file.path for g in groups}}
+            token_arrays, refused = agreed_signatures(names, [found[g.file.path] for g in groups])
         return assemble(
             served,
-            payloads.parts(self.step, slotted, self.columns),
+            parts,
             columns=self.columns,
             token_arrays=token_arrays,
+            refused=refused,
             dp_rank=self.dp_rank,
             dp_size=self.dp_size,
             groups_ready=groups_ready,
@@ -208,11 +212,16 @@ class Replace(BatchCommand):
 
     Attributes:
         digest: of the batch as the caller has it: it sets a repetition apart from a new request.
+            None: the batch as it is; the newest replacement is then repeated where slots and reason
+            are the same.
+        outcome: what the groups that give way count as; where they are ``unreadable`` and the batch
+            has changed since, there is nothing to do.
     """
 
-    digest: bytes
+    digest: bytes | None
     slots: tuple[int, ...]
     reason: str
+    outcome: Literal["filtered", "unreadable"] = "filtered"
 
     def decision_key(self) -> Hashable:
         return type(self), self.trainer_epoch, self.step, self.digest, self.slots, self.reason
@@ -221,7 +230,9 @@ class Replace(BatchCommand):
         batch = batch_of(self.step, state)
         if self._is_done(batch):
             return []
-        self._check(batch, state)
+        if self.digest is not None:
+            unchanged_batch(self.step, self.digest, state)
+        self._check(batch)
         all_equal = json.loads(batch.event.request)["accept"] == "nonzero_std"
         drops = useless_groups(state, self.step, all_equal=all_equal)
         events = drop_events(drops, now)
@@ -256,22 +267,25 @@ class Replace(BatchCommand):
             groups=tuple(map(_chosen, chosen)),
             cursor=state.cursor(),
             digest=batch_digest(groups),
+            outcome=self.outcome,
         )
         return [*events, replaced]
 
     def shortage(self, state: SamplerState) -> Shortage | None:
-        if state.batches[self.step].digest != self.digest:
+        if self._is_done(state.batches[self.step]):
             return None
         return Shortage(self.step, len(self.slots), f"{len(self.slots)} others")
 
     def _is_done(self, batch: ServedBatch) -> bool:
         """Whether this very replacement was the batch's last."""
+        if self.outcome == "unreadable" and batch.digest != self.digest:
+            return True
         last = batch.replaced
-        asked = (self.digest, self.slots, self.reason)
-        return last is not None and (last.before, last.slots, last.reason) == asked
+        if last is None or (last.slots, last.reason) != (self.slots, self.reason):
+            return False
+        return self.digest in (None, last.before)
 
-    def _check(self, batch: ServedBatch, state: SamplerState) -> None:
-        unchanged_batch(self.step, self.digest, state)
+    def _check(self, batch: ServedBatch) -> None:
         if batch.final:
             raise RequestDiffers(
                 f"the batch of step {self.step} is final: a checkpoint or a resume covers it, so "
@@ -283,7 +297,8 @@ class Replace(BatchCommand):
                 "they are; replace groups before ack(batch)"
             )
         slots = set(self.slots)
-        if not slots or len(slots) != len(self.slots) or max(slots) >= len(batch.groups):
+        within = range(len(batch.groups))
+        if not slots or len(slots) != len(self.slots) or not slots.issubset(within):
             raise InvalidRequest(
                 f"groups {self.slots} are not distinct slots of a batch of {len(batch.groups)}"
             )

@@ -18,6 +18,7 @@ from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import SamplerEvent
 from rollstream.streams.errors import Fenced
 from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
 
 R = TypeVar("R")
@@ -41,6 +42,16 @@ class PayloadReader(Protocol):
         self, step: int, groups: Sequence[tuple[int, KnownGroup]], columns: Collection[str] = ()
     ) -> list[GroupRows]:
         """The rows that a batch is made of; ``groups`` are pairs of slot and group."""
+
+    def parts_of_batch(
+        self,
+        served: ServedBatch,
+        groups: Sequence[KnownGroup],
+        slots: Sequence[int],
+        columns: Collection[str] = (),
+    ) -> list[GroupRows]:
+        """The same for these slots of a batch, once all its groups could be read; raises
+        ``GroupsUnreadable``."""
 
     def token_arrays(self, path: str) -> Mapping[str, ArraySignature]:
         """Dtype and trailing shape of a file's named arrays."""

@@ -45,12 +45,12 @@ def evict_over_capacity(state: SamplerState, now: Now) -> list[SamplerEvent]:
     return drop_events({DropReason.CAPACITY: state.oldest(excess)}, now) if excess else []
 
 
-def drop_events(drops: Drops, now: Now) -> list[SamplerEvent]:
+def drop_events(drops: Drops, now: Now, detail: str = "") -> list[SamplerEvent]:
     """One event or more a reason, reasons and groups in order."""
     events: list[SamplerEvent] = []
     for reason, refs in sorted(drops.items()):
         groups = [ref.event_ref() for ref in sorted(refs)]
         for start in range(0, len(groups), DROPPED_PER_EVENT_MAX):
             part = tuple(groups[start : start + DROPPED_PER_EVENT_MAX])
-            events.append(Dropped(**now, reason=reason.value, groups=part))
+            events.append(Dropped(**now, reason=reason.value, groups=part, detail=detail))
     return events

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollstream.sampler.deciding.command import Command, Now, ResultContext
+from rollstream.sampler.deciding.dropping import drop_events
 from rollstream.sampler.deciding.held_batches import batch_of
 from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
 from rollstream.schemas.events import (
@@ -17,6 +18,7 @@ from rollstream.schemas.events import (
     SamplerEvent,
 )
 from rollstream.schemas.order import Policy
+from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.state import SamplerState
 
 AckStatus = Literal["trained", "failed"]
@@ -196,3 +198,26 @@ class PublishPolicy(Command[Policy]):
         if holder is None or holder[0] == state.policy_epoch:
             return self.policy_version
         return f"{self.policy_version}.e{state.policy_epoch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop(Command[None]):
+    """Groups of these ids will never be served."""
+
+    group_ids: tuple[str, ...]
+    reason: str
+
+    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        wanted = set(self.group_ids)
+        for batch in state.open_batches():
+            for slot, chosen in enumerate(batch.groups):
+                if chosen.group_id in wanted:
+                    raise RequestDiffers(
+                        f"group {chosen.group_id} is in the batch of step {batch.event.step}; put "
+                        f"another into its place: replace({batch.event.step}, [{slot}], reason)"
+                    )
+        refs = state.undecided(wanted)
+        return drop_events({DropReason.BY_TRAINER: refs}, now, self.reason) if refs else []
+
+    def result(self, state: SamplerState, context: ResultContext) -> None:
+        return None

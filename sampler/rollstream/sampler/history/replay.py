@@ -221,6 +221,7 @@ def _decide_again(offset: int, event: Choice, state: SamplerState) -> Replayed:
             digest=state.batches[event.step].digest,
             slots=tuple(event.slots.tolist()),
             reason=event.reason,
+            outcome="unreadable" if event.outcome == "unreadable" else "filtered",
         )
     now = Now(epoch=event.epoch, nonce=event.nonce, now_ts=event.now_ts)
     for again in command.decide(state, now):

@@ -17,7 +17,7 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.deciding.command import Command, R, Reply, Unread
-from rollstream.sampler.errors import SamplerError
+from rollstream.sampler.errors import GroupsUnreadable, SamplerError
 from rollstream.sampler.serving.calls import WAITING_MAX, Call
 from rollstream.sampler.serving.owner import AGAIN_S, UNANSWERED, Owner
 from rollstream.schemas.errors import RollstreamError
@@ -80,12 +80,23 @@ class SamplerActor:
         while True:
             try:
                 return await self._execute(command, wait.left_s())
-            except RollstreamError as error:
+            except RollstreamError as failure:
+                error = failure
+                if isinstance(error, GroupsUnreadable):
+                    try:
+                        command = await self._repair(command, error)
+                        continue
+                    except RollstreamError as refused:
+                        error = refused
                 if not isinstance(error, UNANSWERED) or deadline.passed():
                     return Refused(
                         _portable(error), isinstance(error, Fenced) and self._owner.fenced
                     )
             await asyncio.sleep(AGAIN_S)
+
+    async def _repair(self, command: Command[R], error: GroupsUnreadable) -> Command[R]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reader, self._owner.repair, command, error)
 
     async def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         loop = asyncio.get_running_loop()

@@ -62,9 +62,9 @@ def _attached(
 class AsyncSamplerClient:
     """A ``SamplerClient`` whose methods are awaited; their arguments and results are the same.
 
-    ``attach``, ``resume``, ``next_batch``, ``replace``, ``ack``, ``checkpointed``, ``finish``,
-    ``publish_policy``, ``progress`` and ``stats`` are those of ``SamplerClient``; ``attach`` is
-    awaited too: ``async with await AsyncSamplerClient.attach(…) as sampler``.
+    ``attach``, ``resume``, ``next_batch``, ``replace``, ``drop``, ``ack``, ``checkpointed``,
+    ``finish``, ``publish_policy``, ``progress`` and ``stats`` are those of ``SamplerClient``;
+    ``attach`` is awaited too: ``async with await AsyncSamplerClient.attach(…) as sampler``.
 
     Thousands of calls may be awaited at once: none holds a thread, here or in the actor. A call
     that is cancelled while it waits for groups is forgotten by the actor; one that is decided
@@ -78,6 +78,7 @@ class AsyncSamplerClient:
     resume = _awaited(SamplerClient.resume)
     next_batch = _awaited(SamplerClient.next_batch)
     replace = _awaited(SamplerClient.replace)
+    drop = _awaited(SamplerClient.drop)
     ack = _awaited(SamplerClient.ack)
     checkpointed = _awaited(SamplerClient.checkpointed)
     finish = _awaited(SamplerClient.finish)

@@ -9,7 +9,14 @@ from dataclasses import replace
 from typing import Self, SupportsIndex
 
 from rollstream.runtime.clock import Clock
-from rollstream.sampler.arguments import seconds, shares, text, whole_number, whole_numbers
+from rollstream.sampler.arguments import (
+    group_ids,
+    seconds,
+    shares,
+    text,
+    whole_number,
+    whole_numbers,
+)
 from rollstream.sampler.deciding.batches import BatchCommand, NextBatch, Replace
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.deciding.queries import (
@@ -22,6 +29,7 @@ from rollstream.sampler.deciding.queries import (
 from rollstream.sampler.deciding.trainer import (
     Ack,
     AckStatus,
+    Drop,
     Finish,
     Later,
     MarkCheckpointed,
@@ -156,7 +164,10 @@ class SamplerApi(ABC):
             NotEnoughGroups: not there in time; it lists what is ready, waiting and dropped.
             InvalidRequest: an argument is none that could be satisfied; for ``columns``, which are
                 looked for when the batch is recorded already: the files of its groups have no array
-                of that name, or differ in its dtype or trailing shape. Every rank gets it.
+                of that name. Every rank gets it.
+            GroupsUnreadable: files are missing or damaged, and a share of this batch was handed out
+                before, or ``on_unreadable`` is ``stop``; else other groups are served in their
+                places. Every rank gets it.
             RequestDiffers: the step was served for other arguments.
             UnknownStep: neither served nor next.
             TooManyOpenBatches: ``checkpointed`` was not called for too long.
@@ -175,7 +186,7 @@ class SamplerApi(ABC):
 
     def replace(
         self,
-        batch: Batch,
+        batch: Batch | SupportsIndex,
         groups: Iterable[SupportsIndex],
         reason: str,
         *,
@@ -185,8 +196,10 @@ class SamplerApi(ABC):
         the columns that were asked for. It has an id of its own; ``ack`` takes that one alone.
 
         Args:
-            batch: as it was returned last.
-            groups: which of its groups, from 0.
+            batch: as it was returned last; or its step: the recorded batch as it is now, which is
+                returned whole and without further columns. The newest replacement is not made a
+                second time for the same slots and reason: that is a repeated call.
+            groups: which of its groups, from 0; of a step: which slots of the recorded batch.
             reason: for the record.
 
         Raises:
@@ -195,17 +208,36 @@ class SamplerApi(ABC):
             InvalidRequest: a group is none of the batch's.
             Fenced: a successor has resumed.
         """
-        batch = a_batch(batch)
+        slots, reason = whole_numbers("groups", groups), text("reason", reason)
+        if not isinstance(batch, Batch):
+            step = whole_number("batch", batch)
+            by_step = Replace(step=step, digest=None, slots=slots, reason=reason)
+            return self._ask_for_batch(by_step, timeout_s)
         command = Replace(
             step=batch.step,
             digest=batch.digest,
-            slots=tuple(map(batch.slot_of, whole_numbers("groups", groups))),
-            reason=text("reason", reason),
+            slots=tuple(map(batch.slot_of, slots)),
+            reason=reason,
             dp_rank=batch.dp_rank,
             dp_size=batch.dp_size,
             columns=batch.columns,
         )
         return self._ask_for_batch(command, timeout_s)
+
+    def drop(self, groups: Iterable[str], reason: str) -> None:
+        """Records that these groups will never be served. Those that were served and are final, or
+        were dropped before, stay as they are, so that the call may be repeated.
+
+        Args:
+            groups: their ids, as files, batches and errors have them.
+            reason: for the record.
+
+        Raises:
+            RequestDiffers: a group is in a batch that is not final: ``replace`` takes it out.
+            InvalidRequest: an id is none: 32 hexadecimal digits.
+            Fenced: a successor has resumed.
+        """
+        return self._ask(Drop(group_ids=group_ids("groups", groups), reason=text("reason", reason)))
 
     def ack(self, batch: Batch, status: AckStatus = "trained") -> None:
         """Records that the batch was trained on (or ``failed``); rank 0 acks for all ranks.

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
+from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.errors import UnknownSampler
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.broker import TopicPartition
+from rollstream.store.blobs import Blobs
+from rollstream.store.root_id import read_root_id
+from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.topics.check import require_topics
 from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import StoreRoot, require_root
+from rollstream.streams.topics.specs import specs_for
 
 
 def sampler_config(name: str, config: RollstreamConfig) -> SamplerConfig:
@@ -32,3 +38,22 @@ def seal_logs_of(name: str, config: RollstreamConfig) -> dict[TopicPartition, Pa
     layout = Layout.of(config.kafka)
     addresses = layout.addresses(partitions_of(name, config))
     return {layout.groups_log(address): address for address in addresses}
+
+
+def root_of_deployment(
+    name: str, config: RollstreamConfig, broker: Broker, store: Blobs, deadline: Deadline
+) -> str:
+    """The id of the store's root, once the sampler's topics are as configured and that root is the
+    one that its environments' sealers write to.
+
+    Raises:
+        TopicMismatch: topics are missing or not as configured. RootMismatch. BrokerUnavailable.
+    """
+    layout, environments = Layout.of(config.kafka), partitions_of(name, config)
+    logs = [layout.sampler_log(name), *seal_logs_of(name, config)]
+    needed = {where.topic for where in logs}
+    specs = [spec for spec in specs_for(layout, environments, [name]) if spec.name in needed]
+    require_topics(broker.admin(), specs, deadline.left_s())
+    root = StoreRoot(config.store.root, read_root_id(store))
+    require_root(broker, layout, environments, root, deadline)
+    return root.root_id

@@ -16,16 +16,20 @@ from rollstream.runtime.entropy import Entropy
 from rollstream.sampler.deciding.command import Command, Now, R, Reply, ResultContext, Unread, read
 from rollstream.sampler.deciding.dropping import evict_over_capacity
 from rollstream.sampler.deciding.shortages import Shortage
-from rollstream.sampler.errors import SamplerError, SamplerUnavailable
+from rollstream.sampler.errors import GroupsUnreadable, SamplerError, SamplerUnavailable
 from rollstream.sampler.serving.calls import Call, WaitingCalls
-from rollstream.sampler.serving.configuration import partitions_of, sampler_config, seal_logs_of
+from rollstream.sampler.serving.configuration import (
+    root_of_deployment,
+    sampler_config,
+    seal_logs_of,
+)
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.serving.projecting import Projector
+from rollstream.sampler.serving.repairing import repaired
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.store.blobs import Blobs
 from rollstream.store.open import open_store
-from rollstream.store.root_id import read_root_id
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import (
     BrokerError,
@@ -38,10 +42,7 @@ from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.owned.log import OwnedLog
-from rollstream.streams.topics.check import require_topics
 from rollstream.streams.topics.layout import Layout
-from rollstream.streams.topics.root import StoreRoot, require_root
-from rollstream.streams.topics.specs import specs_for
 
 FOLLOW_RECORDS_MAX = 256  # Flushes that are folded at a time.
 FOLLOW_SLICE_S = 0.05  # The longest that a thread reads the seal logs before it looks up.
@@ -139,17 +140,9 @@ class Owner:
         self._check_deployment(Deadline(self._config.kafka.timeout_s, self._clock))
 
     def _check_deployment(self, deadline: Deadline) -> None:
-        environments = partitions_of(self.name, self._config)
-        specs = specs_for(self._layout, environments, [self.name])
-        needed = {self._log.where.topic, *(where.topic for where in self._addresses)}
-        require_topics(
-            self._broker.admin(),
-            [spec for spec in specs if spec.name in needed],
-            deadline.left_s(),
+        self._log.root_id = root_of_deployment(
+            self.name, self._config, self._broker, self._store, deadline
         )
-        root = StoreRoot(self._config.store.root, read_root_id(self._store))
-        require_root(self._broker, self._layout, environments, root, deadline)
-        self._log.root_id = root.root_id
         self._deployment_checked = True
 
     def execute(self, command: Command[R], wait_s: float) -> Reply[R]:
@@ -168,6 +161,8 @@ class Owner:
         while True:
             try:
                 return self._execute(command, wait)
+            except GroupsUnreadable as error:
+                command = self.repair(command, error)
             except UNANSWERED as error:
                 if deadline.passed():
                     raise
@@ -198,6 +193,13 @@ class Owner:
             self._waiting.wake_first()
         reply = call.answered.result()
         return Reply(reply.trainer_epoch, read(reply.value))
+
+    def repair(self, command: Command[R], error: GroupsUnreadable) -> Command[R]:
+        """As ``repaired``; raises the error where it is to stop, or a share was handed out."""
+        stops = self._config.samplers[self.name].on_unreadable == "stop"
+        if stops or self._payloads.undelivered.get(error.step) != error.digest:
+            raise error
+        return repaired(command, error, self._store, self._log.root_id)
 
     def begin(self, command: Command[R]) -> Call[R]:
         """A call for ``decide``."""
@@ -400,6 +402,8 @@ class Owner:
                 tickets = [self._log.append(event) for event in events]
                 self._log.wait_confirmed(tickets[-1], deadline)
                 self._changed = True
+                chosen = (event for event in events if isinstance(event, BatchServed | Replaced))
+                self._payloads.undelivered.update((one.step, one.digest) for one in chosen)
             else:
                 self._log.check_still_owner(deadline)
         except DeliveryUnknown:

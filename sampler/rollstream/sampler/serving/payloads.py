@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rollstream.sampler.errors import GroupsUnreadable
 from rollstream.sampler.shaping.packing import GroupRows
 from rollstream.sampler.shaping.requested import FIELDS, ON_REQUEST, token_array_names
 from rollstream.schemas.columns import ArraySignature, Columns
@@ -14,10 +15,13 @@ from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import SealedFile
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import read_rows, token_array_signatures
-from rollstream.store.errors import CorruptFile
+from rollstream.store.errors import BlobMissing, CorruptFile, StoreError
 from rollstream.store.page_cache import drop_cached_pages
 from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.served import ServedBatch
 
+SHOWN = 5  # Groups that a message names.
+BATCHES_KEPT = 1_024  # More than are open by default; others are opened once more.
 TEXT_BYTES = 64  # A text as a Python object, besides its characters, about.
 _Asked = tuple[str, frozenset[str]]  # A file, and the columns of it that a batch has besides.
 
@@ -40,6 +44,8 @@ class Payloads:
     Attributes:
         files_read: number of reads since the start; further requests were answered by the cache.
         cached_bytes: size of the files that the cache holds.
+        undelivered: by step, the digest of a batch that was decided in this process and of which no
+            share was handed out; such a one may still change.
     """
 
     def __init__(self, blobs: Blobs, cache_bytes: int) -> None:
@@ -49,6 +55,8 @@ class Payloads:
         # Files that left the cache during this step; the step's last batch may still hold them.
         self._left: set[str] = set()
         self._step = -1
+        self._readable: dict[int, bytes] = {}  # By step: the digest of a batch that was opened.
+        self.undelivered: dict[int, bytes] = {}
         self._reading = threading.Lock()  # Nobody who decides waits for it.
         self.files_read = 0
         self.cached_bytes = 0
@@ -65,9 +73,7 @@ class Payloads:
         held: dict[str, _File] = {}  # A batch's files stay until it is made, whatever the bound.
         parts = []
         with self._reading:
-            if step != self._step:
-                self._step = step
-                self._drop_served()
+            self._begin(step)
             for slot, group in groups:
                 path, first = group.file.path, group.group.row_start
                 file = held.get(path)
@@ -78,6 +84,56 @@ class Payloads:
                     file.rows_left -= group.group.rows
                 parts.append(GroupRows(slot, group, file.columns))
         return parts
+
+    def parts_of_batch(
+        self,
+        served: ServedBatch,
+        groups: Sequence[KnownGroup],
+        slots: Sequence[int],
+        columns: Collection[str] = (),
+    ) -> list[GroupRows]:
+        """The rows of these slots of a batch, once the files of all its groups could be read: all
+        are opened when it is asked for first, and again after one could not be read.
+
+        Raises:
+            GroupsUnreadable: files are missing or damaged; it names the groups of the whole batch.
+        """
+        step, asked = served.event.step, frozenset(columns)
+        slotted = [(slot, groups[slot]) for slot in slots]
+        files = {group.file.path: group.file for group in groups}
+        own = {group.file.path for _, group in slotted}
+        opened = self._readable.get(step) == served.digest
+        try:
+            for path in [] if opened else files.keys() - own:
+                self._open(step, files[path], asked)
+            parts = self.parts(step, slotted, columns)
+        except (BlobMissing, CorruptFile):
+            self._readable.pop(step, None)
+            failed = self._failing(step, files.values(), asked)
+            if failed:
+                raise _unreadable(served, groups, failed) from None
+            parts = self.parts(step, slotted, columns)
+        self._readable[step] = served.digest
+        self.undelivered.pop(step, None)
+        while len(self._readable) > BATCHES_KEPT:
+            self._readable.pop(next(iter(self._readable)), None)
+        return parts
+
+    def _open(self, step: int, sealed: SealedFile, asked: frozenset[str]) -> None:
+        with self._reading:
+            self._begin(step)
+            self._file(sealed, asked)
+
+    def _failing(
+        self, step: int, files: Iterable[SealedFile], asked: frozenset[str]
+    ) -> dict[str, StoreError]:
+        failed: dict[str, StoreError] = {}
+        for sealed in files:
+            try:
+                self._open(step, sealed, asked)
+            except (BlobMissing, CorruptFile) as error:
+                failed[sealed.path] = error
+        return failed
 
     def token_arrays(self, path: str) -> Mapping[str, ArraySignature]:
         """Dtype and trailing shape of a file's named arrays, by name, from its footer.
@@ -119,6 +175,11 @@ class Payloads:
             self._drop(next(iter(self._files)))
         return file
 
+    def _begin(self, step: int) -> None:
+        if step != self._step:
+            self._step = step
+            self._drop_served()
+
     def _drop_served(self) -> None:
         for key in [key for key, file in self._files.items() if not file.rows_left]:
             self._drop(key)
@@ -128,6 +189,24 @@ class Payloads:
     def _drop(self, key: _Asked) -> None:
         self.cached_bytes -= self._files.pop(key).size
         self._left.add(key[0])
+
+
+def _unreadable(
+    served: ServedBatch, groups: Sequence[KnownGroup], failed: Mapping[str, StoreError]
+) -> GroupsUnreadable:
+    step = served.event.step
+    slots = [slot for slot, group in enumerate(groups) if group.file.path in failed]
+    ids = {slot: groups[slot].group.group_id for slot in slots}
+    named = ", ".join(f"{slot} ({ids[slot]})" for slot in slots[:SHOWN])
+    more = f" and {len(slots) - SHOWN} more" if len(slots) > SHOWN else ""
+    return GroupsUnreadable(
+        f"groups {named}{more} of the batch of step {step} cannot be read: "
+        f"{'; '.join(str(failed[path]) for path in sorted(failed)[:SHOWN])}; restore the files, or "
+        f"replace({step}, {slots[:SHOWN]}, reason) on one rank, then ask for the step again",
+        step=step,
+        digest=served.digest,
+        groups=ids,
+    )
 
 
 def _size(columns: Columns) -> int:

@@ -111,7 +111,8 @@ class SamplerView:
 
         Raises:
             UnknownStep: the step was not served, or is no longer held.
-            InvalidRequest: its groups' files have no such column, or differ in it.
+            InvalidRequest: its groups' files have no such column.
+            GroupsUnreadable: files of its groups are missing or damaged.
         """
         assembled = self._ask(
             ReadBatch(step=whole_number("step", step), columns=column_names(columns))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rollstream.sampler.shaping.batch import Batch, GroupReader
+from rollstream.sampler.shaping.batch import Batch, GroupReader, TokenArrays
 from rollstream.sampler.shaping.packing import GroupRows, Packing
 from rollstream.sampler.shaping.requested import ON_REQUEST, TOKEN_ARRAY
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
@@ -62,6 +62,7 @@ class AssembledBatch:
             names = [name for name in fields if name.startswith(prefix)]
             named = {name.removeprefix(prefix): fields.pop(name) for name in names}
             fields[prefix.removesuffix("/")] = named
+        fields["token_arrays"] = TokenArrays(fields["token_arrays"], fields.pop("refused"))
         if fields["metadata"] is not None:
             fields["metadata"] = tuple(map(json.loads, fields["metadata"]))
         return Batch(waited_s=waited_s, read_group=read_group, **fields)
@@ -73,6 +74,7 @@ def assemble(
     *,
     columns: Collection[str] = (),
     token_arrays: Mapping[str, ArraySignature] | None = None,
+    refused: Mapping[str, str] | None = None,
     dp_rank: int = 0,
     dp_size: int = 1,
     groups_ready: int,
@@ -82,6 +84,7 @@ def assemble(
     Args:
         columns: that the batch is to have besides.
         token_arrays: dtype and trailing shape of those among ``columns``.
+        refused: the others, and why they cannot be one array.
     """
     event = served.event
     rows = [part.group.group.rows for part in parts]
@@ -131,6 +134,7 @@ def assemble(
         ),
         "slots": tuple(part.slot for part in parts),
         "columns": tuple(columns),
+        "refused": dict(refused or {}),
         "dp_rank": dp_rank,
         "dp_size": dp_size,
         "policy_step": event.policy_step,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, SupportsIndex
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.sampler.arguments import whole_number
-from rollstream.sampler.errors import InvalidRequest, MissingExtra, RowsOutOfReach
+from rollstream.sampler.errors import ArraysDiffer, InvalidRequest, MissingExtra, RowsOutOfReach
 from rollstream.schemas.records import RolloutGroup, RolloutRecord, SampledBatch
 
 GroupReader = Callable[[int, bytes, int], RolloutGroup]  # Called with step, digest and slot.
@@ -47,6 +47,26 @@ class Padded:
         return f"Padded(rows {rows:,}, length {length:,}, outputs from column {self.prompt_width})"
 
 
+class TokenArrays(Mapping[str, NDArray[Any]]):
+    """The named arrays of a batch. Access to one in whose dtype or trailing shape groups differ
+    raises ``ArraysDiffer``, which names them; only the others are counted and iterated over."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], refused: Mapping[str, str]) -> None:
+        self._arrays = dict(arrays)
+        self._refused = dict(refused)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name in self._refused:
+            raise ArraysDiffer(self._refused[name])
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class Batch:
     """The rollouts of one step, or a data-parallel rank's share of them.
@@ -75,7 +95,8 @@ class Batch:
         environments: [n].
         stop_reasons: [n].
         token_arrays: name to [total, …], of the named arrays that ``columns`` asked for; 0 at
-            prompts, and where a segment has none of that name NaN in floats, 0 in others.
+            prompts, and where a segment has none of that name NaN in floats, 0 in others. One in
+            which groups differ raises ``ArraysDiffer`` at the access to it.
         actor_logprobs: float32 [total], the trainer's recomputation, and likewise
             ``ref_logprobs`` and ``token_rewards``; 0 at prompts, NaN where a segment has none (also
             where it has the sum of ``actor_logprobs`` alone); None: ``columns`` asked for none.

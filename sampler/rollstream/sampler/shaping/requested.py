@@ -18,6 +18,7 @@ ON_REQUEST = {
 }
 """The schema's columns that a batch may have: its name in the batch, and in the schema. Every other
 name is that of an array which producers named."""
+_SHOWN = 8  # Groups that a message names.
 TOKEN_ARRAY = "token_arrays/"
 """Sets names of token arrays apart from those of the schema's columns."""
 
@@ -36,29 +37,39 @@ def token_array_names(columns: Iterable[str]) -> list[str]:
 
 
 def agreed_signatures(
-    names: Iterable[str], of_files: Iterable[Mapping[str, ArraySignature]]
-) -> dict[str, ArraySignature]:
-    """Dtype and trailing shape of each of these named arrays, over the files of a batch.
+    names: Iterable[str], of_groups: Sequence[Mapping[str, ArraySignature]]
+) -> tuple[dict[str, ArraySignature], dict[str, str]]:
+    """Dtype and trailing shape of those of these named arrays in which the groups of a batch, in
+    the order of slots, agree; and for each other one why it cannot be one array.
 
     Raises:
-        InvalidRequest: no file has an array of that name, or they differ.
+        InvalidRequest: no group's file has an array of that name.
     """
-    files, agreed = list(of_files), {}
+    agreed: dict[str, ArraySignature] = {}
+    refused: dict[str, str] = {}
     for name in names:
-        found = sorted({of[name] for of in files if name in of})
-        if not found:
-            there = sorted(set().union(*files))
+        slots: dict[ArraySignature, list[int]] = {}
+        for slot, of_group in enumerate(of_groups):
+            if name in of_group:
+                slots.setdefault(of_group[name], []).append(slot)
+        if not slots:
+            there = sorted(set().union(*of_groups))
             raise InvalidRequest(
                 f"columns names {name!r}, which is none of {list(ON_REQUEST)} and no token array "
                 f"of this batch's groups; they have {there}. Ask for the step again with one of "
                 "these, or read other fields with batch.records(group)"
             )
-        if len(found) > 1:
-            one, other = (f"{dtype} [n, *{shape}]" for dtype, shape in found[:2])
-            raise InvalidRequest(
-                f"token array {name!r} is {one} in some rollouts of this batch and {other} in "
-                "others; ask for the step again without it and read it with batch.records(group), "
-                "and publish it under two names from now on"
-            )
-        agreed[name] = found[0]
-    return agreed
+        if len(slots) == 1:
+            (agreed[name],) = slots
+            continue
+        differing = "; ".join(
+            f"{signature.dtype} [n, *{signature.shape}] in groups {str(where[:_SHOWN])[1:-1]}"
+            + (" and others" if len(where) > _SHOWN else "")
+            for signature, where in sorted(slots.items())
+        )
+        refused[name] = (
+            f"token array {name!r} is no one array in this batch (slots of the recorded batch): "
+            f"{differing}; read it with batch.records(group), replace these groups, or publish it "
+            "under two names"
+        )
+    return agreed, refused

@@ -103,7 +103,8 @@ class PolicyPublished(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced(Decision):
-    """Groups of a served batch gave way to others (dynamic sampling)."""
+    """Groups of a served batch gave way to others (dynamic sampling, or files that cannot be
+    read)."""
 
     trainer_epoch: int
     step: int
@@ -113,6 +114,7 @@ class Replaced(Decision):
     groups: tuple[ChosenGroup, ...]
     cursor: tuple[LogPosition, ...]
     digest: bytes
+    outcome: str = "filtered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,7 @@ class Dropped(Decision):
 
     reason: str
     groups: tuple[DroppedGroup, ...]
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,5 +79,12 @@ def why_dropped(reason: DropReason, name: str, config: SamplerConfig, policy_epo
                 "replace() put other groups into their slots; wait for groups whose rewards "
                 "differ, or ask without accept"
             )
+        case DropReason.UNREADABLE:
+            return (
+                "their files are missing or damaged; look at the sampler's log for the paths, and "
+                "whether store.root is what sealers write to and whole"
+            )
+        case DropReason.BY_TRAINER:
+            return "the trainer called drop(groups, reason)"
         case _:
             assert_never(reason)

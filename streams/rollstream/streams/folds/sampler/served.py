@@ -11,8 +11,17 @@ from rollstream.schemas.digest import combined
 from rollstream.schemas.events import BatchServed, ChosenGroup, LogPosition
 from rollstream.streams.folds.sampler.known import Key
 
-Outcome = Literal["trained", "failed", "stale", "off_branch", "capacity", "filtered"]
-DROPPED: tuple[Outcome, ...] = ("stale", "off_branch", "capacity")
+Outcome = Literal[
+    "trained",
+    "failed",
+    "stale",
+    "off_branch",
+    "capacity",
+    "filtered",
+    "unreadable",
+    "by_trainer",
+]
+DROPPED: tuple[Outcome, ...] = ("stale", "off_branch", "capacity", "unreadable", "by_trainer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ applied yet is kept until it is. So every reader reaches the same state.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import xxhash
@@ -111,6 +111,14 @@ class SamplerState:
     def group(self, chosen: ChosenGroup) -> KnownGroup | None:
         """The group as it was sealed; None where its seal log was not applied that far."""
         return self._known.get(ref_of(chosen))
+
+    def undecided(self, group_ids: Collection[str]) -> list[GroupRef]:
+        """Of groups of these ids: those that are ready or wait."""
+        return [
+            ref
+            for ref, known in self._known.items()
+            if known.group.group_id in group_ids and ref not in self._in_batch
+        ]
 
     def open_batches(self) -> list[ServedBatch]:
         """Served and not final."""
@@ -251,8 +259,9 @@ class SamplerState:
         batch = self.batches[event.step]
         slots = tuple(event.slots.tolist())
         groups = list(batch.groups)
+        outcome: Outcome = "unreadable" if event.outcome == "unreadable" else "filtered"
         for slot, chosen in zip(slots, event.groups, strict=True):
-            self._end(ref_of(groups[slot]), "filtered")
+            self._end(ref_of(groups[slot]), outcome)
             groups[slot] = chosen
         self._hand_out(event.groups, event.step)
         self.batches[event.step] = replace(

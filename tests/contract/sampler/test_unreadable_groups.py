@@ -1,0 +1,169 @@
+"""Groups whose files are missing or damaged, and groups that the trainer does not want."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.groups import GroupSpec
+from harness.sampler_worlds import LocalWorld, SamplerWorld, log_end, memory_world
+from rollstream.sampler import (
+    Batch,
+    GroupsUnreadable,
+    InvalidRequest,
+    NotEnoughGroups,
+    RequestDiffers,
+    SamplerApi,
+    SamplerError,
+)
+from rollstream.sampler.history import replay_step
+from rollstream.schemas.events import Flushed
+from rollstream.store.layout import ROOT_ID
+
+WAIT_S = 30.0
+pytestmark = pytest.mark.proves("F20")
+
+
+def specs(count: int, first: int = 0) -> list[GroupSpec]:
+    return [GroupSpec(example_id=f"ex-{first + i}") for i in range(count)]
+
+
+def ids_of(event: Flushed) -> set[str]:
+    return {group.group_id for group in event.groups}
+
+
+def spoil(world: SamplerWorld, event: Flushed, how: str) -> None:
+    path = event.files[0].path
+    content = bytearray(world.store.read(path))
+    world.store.delete(path)
+    if how == "damaged":
+        content[len(content) // 2] ^= 0xFF
+        world.store.create(path, bytes(content))
+
+
+def share(sampler: SamplerApi, rank: int, of: int, step: int = 0) -> Batch:
+    return sampler.next_batch(step, of, timeout_s=WAIT_S, dp_rank=rank, dp_size=of)
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_groups_that_cannot_be_read_give_way_before_a_share_is_handed_out(
+    world: SamplerWorld, how: str
+) -> None:
+    writer = world.writer()
+    bad = writer.flush(*specs(2))
+    writer.flush(*specs(1, first=2))
+    spoil(world, bad, how)
+    sampler = world.open()
+    sampler.resume(None)
+    with pytest.raises(NotEnoughGroups, match="step 0 needs 2 groups"):
+        sampler.next_batch(0, 3, timeout_s=0.05)
+    writer.flush(*specs(2, first=3))
+    shares = [share(sampler, rank, 3) for rank in (2, 0, 1)]
+    assert {batch.batch_id[-3:] for batch in shares} == {"-r1"}
+    assert not set(shares[0].sampled.group_ids) & ids_of(bad)
+    assert sampler.stats().outcomes == {"unreadable": 2}
+    assert sampler.progress().dropped == {"math": {"ex-0": 1, "ex-1": 1}}
+    sampler.ack(shares[0])
+    decisions = replay_step(world.name, 0, config=world.config, broker=world.broker())
+    assert [decision.same for decision in decisions] == [True, True]
+    world.restart()
+    again = share(world.open(), 1, 3)
+    assert (again.digest, again.uids) == (shares[2].digest, shares[2].uids)
+
+
+def test_once_a_share_was_handed_out_every_rank_is_told_the_same(world: SamplerWorld) -> None:
+    world.configure(cache_bytes=0)
+    writer = world.writer()
+    files = [writer.flush(*specs(1, first=i)) for i in range(2)]
+    sampler = world.open()
+    sampler.resume(None)
+    first = share(sampler, 0, 2)
+    lost = first.sampled.group_ids[1]
+    spoil(world, next(event for event in files if lost in ids_of(event)), "missing")
+    written = log_end(world)
+    told = []
+    for rank in (1, 0, 1):
+        with pytest.raises(GroupsUnreadable, match=rf"groups 1 \({lost}\) of .* step 0") as raised:
+            share(sampler, rank, 2)
+        assert (raised.value.step, raised.value.groups) == (0, {1: lost})
+        told.append(str(raised.value))
+    assert len(set(told)) == 1
+    assert log_end(world) == written
+    writer.flush(*specs(1, first=7))
+    whole = sampler.replace(0, [1], "its file is lost", timeout_s=WAIT_S)
+    assert whole.batch_id == f"{first.batch_id}-r1"
+    assert whole.sampled.group_ids[0] == first.sampled.group_ids[0]
+    assert share(sampler, 0, 2).uids + share(sampler, 1, 2).uids == whole.uids
+
+
+def test_a_sampler_that_is_to_stop_replaces_nothing_by_itself() -> None:
+    world = memory_world()
+    world.configure(on_unreadable="stop")
+    writer = world.writer()
+    spoil(world, writer.flush(*specs(1)), "damaged")
+    sampler = world.open()
+    sampler.resume(None)
+    with pytest.raises(GroupsUnreadable, match="groups 0 "):
+        share(sampler, 0, 1)
+    writer.flush(*specs(1, first=1))
+    written = log_end(world)
+    with pytest.raises(GroupsUnreadable):
+        share(sampler, 0, 1)
+    assert log_end(world) == written
+    assert sampler.replace(0, [0], "damaged", timeout_s=WAIT_S).num_groups == 1
+    world.close()
+
+
+def test_nothing_is_replaced_while_the_whole_store_is_away() -> None:
+    world: LocalWorld = memory_world()
+    spoil(world, world.writer().flush(*specs(1)), "missing")
+    sampler = world.open()
+    sampler.resume(None)
+    root_id = world.store.read(ROOT_ID)
+    world.store.delete(ROOT_ID)
+    with pytest.raises(SamplerError, match=r"is not the folder that it was, .* mount it again"):
+        share(sampler, 0, 1)
+    world.store.create(ROOT_ID, root_id)
+    world.writer("math", 1).flush(*specs(1, first=1))
+    assert share(sampler, 0, 1).batch_id.endswith("-r1")
+    world.close()
+
+
+def test_groups_that_the_trainer_drops_are_never_served(world: SamplerWorld) -> None:
+    writer = world.writer()
+    unwanted = writer.flush(*specs(2))
+    writer.flush(*specs(2, first=2))
+    sampler = world.open()
+    sampler.resume(None)
+    ids = sorted(ids_of(unwanted))
+    for _ in range(2):
+        sampler.drop(ids, "a task that cannot be solved")
+    batch = sampler.next_batch(0, 2, timeout_s=WAIT_S)
+    assert not ids_of(unwanted) & set(batch.sampled.group_ids)
+    assert sampler.stats().outcomes == {"by_trainer": 2}
+    with pytest.raises(NotEnoughGroups, match=r"2 were dropped as by_trainer: .* drop\(groups, "):
+        sampler.next_batch(1, 1, timeout_s=0.05)
+    in_batch = batch.sampled.group_ids[1]
+    with pytest.raises(RequestDiffers, match=rf"{in_batch} is in .* step 0; .*replace\(0, \[1\]"):
+        sampler.drop([in_batch], "late")
+    wrong: tuple[Any, ...] = (["ex-1"], [3], "abc", None)
+    for groups in wrong:
+        with pytest.raises(InvalidRequest, match="groups"):
+            sampler.drop(groups, "no id")
+
+
+def test_slots_are_replaced_by_step_without_the_batch_in_hand(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(6))
+    sampler = world.open()
+    sampler.resume(None)
+    first = sampler.next_batch(0, 2, timeout_s=WAIT_S)
+    new = sampler.replace(0, [1], "tried", timeout_s=WAIT_S)
+    same = sampler.replace(0, [1], "tried", timeout_s=WAIT_S)
+    assert new.digest == same.digest != first.digest
+    other = sampler.replace(0, [1], "tried again", timeout_s=WAIT_S)
+    assert other.batch_id == f"{first.batch_id}-r2"
+    decisions = replay_step(world.name, 0, config=world.config, broker=world.broker())
+    assert [decision.same for decision in decisions] == [True] * 3
+    with pytest.raises(InvalidRequest, match="not distinct slots of a batch of 2"):
+        sampler.replace(0, [2], "beyond", timeout_s=WAIT_S)
