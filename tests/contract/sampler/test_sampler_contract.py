@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ from harness.groups import EVERY_COLUMN, GroupSpec, every_extra, routed_experts
 from harness.sampler_worlds import LocalWorld, SamplerWorld, log_end, memory_world
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import (
-    ArraysDiffer,
     Batch,
     Fenced,
     InvalidRequest,
@@ -125,57 +123,6 @@ def test_columns_are_how_a_batch_is_read_and_differ_from_call_to_call(world: Sam
     world.restart()
     again = world.open().next_batch(0, 3, timeout_s=WAIT_S, columns=EVERY_COLUMN)
     assert same_bytes(replaced, again)
-
-
-def test_every_rank_gets_the_same_answer_about_a_token_array(world: SamplerWorld) -> None:
-    weights = {"token_arrays": {"weights": np.ones((3, 2), "<f4")}}
-    world.writer("math").flush(*specs(1, extras=(routed_experts(),)))
-    world.writer("code").flush(*specs(1, extras=(weights,)))
-    sampler = world.open()
-
-    def shares(*columns: str) -> list[Batch]:
-        return [
-            sampler.next_batch(0, 2, timeout_s=WAIT_S, dp_rank=rank, dp_size=2, columns=columns)
-            for rank in (0, 1)
-        ]
-
-    math, code = sorted(
-        shares("routed_experts", "weights"), key=lambda b: b.environments, reverse=True
-    )
-    assert (math.environments[0], code.environments[0]) == ("math", "code")
-    assert math.token_arrays["routed_experts"].any()
-    for batch in (math, code):
-        experts, floats = (batch.token_arrays[n] for n in ("routed_experts", "weights"))
-        assert (experts.dtype, experts.shape) == (np.dtype("u1"), (10, 2))
-        assert (floats.dtype, floats.shape) == (np.dtype("<f4"), (10, 2))
-    assert not code.token_arrays["routed_experts"].any()
-    assert np.isnan(math.token_arrays["weights"].reshape(2, 5, 2)[:, 2:]).all()
-    for rank in (0, 1):
-        with pytest.raises(InvalidRequest, match=r"'weigths'.*\['routed_experts', 'weights'\]"):
-            sampler.next_batch(0, 2, timeout_s=WAIT_S, dp_rank=rank, dp_size=2, columns=["weigths"])
-    assert [len(batch) for batch in shares()] == [2, 2], "the step may be asked for again"
-
-
-@pytest.mark.proves("F20")
-def test_token_arrays_that_differ_between_groups_refuse_the_access_to_them_alone(
-    world: SamplerWorld,
-) -> None:
-    world.writer("math").flush(*specs(1, extras=(routed_experts(top_k=2),)))
-    world.writer("code").flush(*specs(1, extras=(routed_experts(top_k=8),)))
-    sampler = world.open()
-    for rank in (0, 1):
-        share: dict[str, Any] = {"timeout_s": WAIT_S, "dp_rank": rank, "dp_size": 2}
-        batch = sampler.next_batch(0, 2, columns=["routed_experts", "metadata"], **share)
-        told = r"'routed_experts' .*\(2,\)\] in groups [01]; .*\(8,\)\] in groups [01]; read it"
-        with pytest.raises(ArraysDiffer, match=told):
-            batch.token_arrays["routed_experts"]
-        assert len(batch) == len(batch.metadata or ()) == 2
-        assert batch.arrays().keys() == sampler.next_batch(0, 2, **share).arrays().keys()
-        copied = pickle.loads(pickle.dumps(batch))
-        with pytest.raises(ArraysDiffer, match=told):
-            copied.token_arrays["routed_experts"]
-        experts = [r.token_arrays["routed_experts"].shape for r in batch.records(0)[:1]]
-        assert experts in ([(3, 2)], [(3, 8)])
 
 
 def test_a_rank_holds_the_memory_of_its_share_alone(world: SamplerWorld) -> None:

@@ -108,13 +108,8 @@ def assemble(
         name: (signature.dtype, (total, *signature.shape))
         for name, signature in _per_token(columns, token_arrays or {}).items()
     }
-    layout, size = {}, 0
-    for name, (dtype, shape) in {
-        **per_token,
-        **{name: (array.dtype.str, array.shape) for name, array in per_row.items()},
-    }.items():
-        layout[name] = ArrayLayout(dtype, shape, size)
-        size += -(-np.dtype(dtype).itemsize * math.prod(shape) // ALIGNMENT) * ALIGNMENT
+    shapes = {name: (array.dtype.str, array.shape) for name, array in per_row.items()}
+    layout, size = _one_after_the_other({**per_token, **shapes})
     buffer = _aligned(size)
     arrays = _views(buffer, layout)
     for name, array in per_row.items():
@@ -141,6 +136,17 @@ def assemble(
         "groups_ready": groups_ready,
     }
     return AssembledBatch(buffer, layout, others)
+
+
+def _one_after_the_other(
+    shapes: Mapping[str, tuple[str, tuple[int, ...]]],
+) -> tuple[dict[str, ArrayLayout], int]:
+    """Where arrays of these dtypes and shapes lie in a buffer, and its size."""
+    layout, size = {}, 0
+    for name, (dtype, shape) in shapes.items():
+        layout[name] = ArrayLayout(dtype, shape, size)
+        size += -(-np.dtype(dtype).itemsize * math.prod(shape) // ALIGNMENT) * ALIGNMENT
+    return layout, size
 
 
 def _per_token(
