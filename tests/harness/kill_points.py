@@ -29,6 +29,7 @@ class KillPoint(StrEnum):
     BEFORE_CONFIRMED = "before-confirmed"  # The event is in the log; its owner never learns of it.
     AFTER_APPEND_EVENT = "after-append-event"
     AFTER_PROJECT_MANIFESTS = "after-project-manifests"
+    AFTER_ROLL_UP_MANIFESTS = "after-roll-up-manifests"
     AFTER_COMMIT_WATERMARK = "after-commit-watermark"
     WITHIN_RECORD = "within-record"  # A flush has ended some entries of a record, others are left.
     BEFORE_CLAIM = "before-claim"

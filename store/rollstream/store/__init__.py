@@ -15,6 +15,7 @@ Map, a line a file:
 - ``footer``       what its footer says besides Parquet's own
 - ``token_arrays`` named arrays of a table that pyarrow read
 - ``manifests``    seal events as JSON files
+- ``rollups``      many manifests in one blob; the visible files
 - ``page_cache``   drops cached pages of files that are not read again soon
 - ``warm_memory``  keeps freed memory mapped, for processes that move large buffers
 - ``errors``       the errors of the store
@@ -42,10 +43,10 @@ from rollstream.store.manifests import (
     list_manifests,
     project,
     read_manifest,
-    visible_files,
 )
 from rollstream.store.memory import MemoryBlobs
 from rollstream.store.open import UnsupportedRoot, open_dataset, open_store
+from rollstream.store.rollups import RollUps, visible_files
 from rollstream.store.root_id import create_root_id, read_root_id
 from rollstream.store.token_arrays import token_array
 
@@ -63,6 +64,7 @@ __all__ = [
     "NoTokenArray",
     "Pieces",
     "Provenance",
+    "RollUps",
     "StoreError",
     "StoreFull",
     "UnsupportedRoot",

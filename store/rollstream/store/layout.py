@@ -9,6 +9,7 @@ from rollstream.schemas.ids import PartitionAddress
 GROUPS = "groups"
 INCOMPLETE = "incomplete"
 MANIFESTS = "manifests"
+ROLLUPS = "rollups"
 BATCHES = "batches"
 ROOT_ID = "root_id.json"
 
@@ -35,12 +36,26 @@ def manifest_path(address: PartitionAddress, offset: int) -> str:
 
 def manifests_prefix(address: PartitionAddress) -> str:
     """What the paths of all manifests of a partition begin with."""
-    return (
-        f"{MANIFESTS}/environment={_value(address.environment)}/generation={address.generation}"
-        f"/partition={address.partition}/"
-    )
+    return f"{MANIFESTS}/{_partition(address)}/"
+
+
+def rollup_path(address: PartitionAddress, level: int, first: int, last: int) -> str:
+    """What the manifests of a partition from one offset to another name, in one blob."""
+    return f"{rollups_prefix(address)}{level}-{first:020d}-{last:020d}.json"
+
+
+def rollups_prefix(address: PartitionAddress) -> str:
+    """What the paths of all roll-ups of a partition begin with."""
+    return f"{ROLLUPS}/{_partition(address)}/"
 
 
 def batch_path(sampler: str, trainer_epoch: int, step: int) -> str:
     """The JSON file of a batch that a sampler served."""
     return f"{BATCHES}/sampler={_value(sampler)}/trainer_epoch={trainer_epoch}/{step:012d}.json"
+
+
+def _partition(address: PartitionAddress) -> str:
+    return (
+        f"environment={_value(address.environment)}/generation={address.generation}"
+        f"/partition={address.partition}"
+    )

@@ -107,15 +107,19 @@ def list_manifests(blobs: Blobs, under: str = f"{MANIFESTS}/") -> Iterator[Manif
     """
     for blob in blobs.list(under):
         if blob.path.endswith(".json"):
-            try:
-                yield read_manifest(blobs.read(blob.path))
-            except (CorruptFile, NewerFile) as error:
-                raise type(error)(f"{blob.path}: {error}") from error
+            yield load_manifest(blobs, blob.path)
 
 
-def visible_files(blobs: Blobs) -> list[str]:
-    """Paths of the files under ``groups/`` that manifests name: those that are part of the data."""
-    return [file.path for manifest in list_manifests(blobs) for file in manifest.event.files]
+def load_manifest(blobs: Blobs, path: str) -> Manifest:
+    """Reads one.
+
+    Raises:
+        BlobMissing: there is none. CorruptFile, NewerFile: it cannot be read; the error names it.
+    """
+    try:
+        return read_manifest(blobs.read(path))
+    except (CorruptFile, NewerFile) as error:
+        raise type(error)(f"{path}: {error}") from error
 
 
 def _label(version: int) -> str:

@@ -19,7 +19,7 @@ from rollstream.store.dataset import open_rows
 from rollstream.store.errors import BlobMissing, StoreError
 from rollstream.store.layout import GROUPS
 from rollstream.store.local import LocalBlobs
-from rollstream.store.manifests import visible_files
+from rollstream.store.rollups import visible_files
 
 
 class UnsupportedRoot(StoreError, ValueError):

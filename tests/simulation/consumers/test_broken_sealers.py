@@ -21,7 +21,7 @@ from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import CorruptLog
 from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN, SealFold
 
-PUT, APPEND, PROJECT, COMMIT = STEPS
+PUT, APPEND, PROJECT, _, COMMIT = STEPS
 
 
 def crash(flush: Flush) -> NoReturn:

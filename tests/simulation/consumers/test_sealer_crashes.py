@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from harness.failing_blobs import FullBlobs, TornBlobs
+from harness.failing_blobs import FullBlobs, PassingBlobs, TornBlobs
 from harness.faults import Append, Fate, FaultyBroker
 from harness.history import problems_of
 from harness.kill_points import KillPoint, arm
@@ -19,6 +19,8 @@ from rollstream.consumers import Sealer
 from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ingest.entry import Entry
+from rollstream.store import Bytes, Pieces, StoreFull, visible_files
+from rollstream.store.rollups import ROLLED_TOGETHER, encode_rollup, read_rollup
 from rollstream.streams.memory import MemoryBroker
 
 WITHIN_RECORD = KillPoint.WITHIN_RECORD
@@ -126,6 +128,84 @@ def test_retention_takes_a_record_of_which_some_entries_have_ended() -> None:
     finish(world)
     assert sum(map(len, world.groups())) == ended
     assert world.settled() == {"lost": 15 - ended}
+
+
+class RollUpHook(PassingBlobs):
+    """Calls ``then`` before or after the first roll-up is created."""
+
+    def __init__(self, world: SealWorld, then: Callable[[], None], *, before: bool) -> None:
+        super().__init__(world.blobs)
+        self._then = then
+        self._before = before
+
+    def create(self, path: str, data: Bytes | Pieces) -> None:
+        rollup = path.startswith("rollups/")
+        if rollup and self._before:
+            self._then()
+        super().create(path, data)
+        if rollup and not self._before:
+            self._then()
+
+
+def publish_flushes(world: SealWorld, sealer: Sealer, name: str, count: int) -> list[str]:
+    """Groups of 3, each of which is flushed by itself."""
+    uids = []
+    for number in range(count):
+        for member in range(3):
+            uids.append(f"{name}{number}-{member}")
+            world.publish(uids[-1], example_id=f"{name}{number}")
+        world.run(sealer, seconds=0.2)
+    return uids
+
+
+def rollups(world: SealWorld) -> int:
+    return len(list(world.blobs.list("rollups/")))
+
+
+@pytest.mark.proves("F1", "I3", "I10")
+@pytest.mark.parametrize("before", [True, False])
+def test_killed_while_manifests_are_rolled_up_readers_see_every_file_once(before: bool) -> None:
+    world = make_world(partitions=1)
+    hooked = RollUpHook(world, die, before=before)
+    own = MemoryBroker(world.logs)
+    sealer = world.sealer(broker=own, store=hooked)
+    with pytest.raises(Crash):
+        publish_flushes(world, sealer, "a", ROLLED_TOGETHER + 1)
+    own.close()
+    assert rollups(world) == (not before)
+    successor = finish(world)
+    publish_flushes(world, successor, "b", ROLLED_TOGETHER)
+    assert rollups(world) == 2
+    named = [file.path for event in world.flushes() for file in event.files]
+    assert visible_files(world.blobs) == named
+    assert problems_of(world) == []
+
+
+def test_rollups_that_are_refused_stop_no_flush() -> None:
+    def refuse() -> None:
+        raise StoreFull("no space is left")
+
+    world = make_world(partitions=1)
+    sealer = world.sealer(store=RollUpHook(world, refuse, before=True))
+    uids = publish_flushes(world, sealer, "a", ROLLED_TOGETHER + 10)
+    assert rollups(world) == 0
+    assert problems_of(world, uids) == []
+
+
+def test_the_audit_names_a_rollup_that_differs_from_the_seal_log() -> None:
+    world = make_world(partitions=1)
+    publish_flushes(world, world.sealer(), "a", ROLLED_TOGETHER)
+    (blob,) = world.blobs.list("rollups/")
+    assert problems_of(world) == []
+    rollup = read_rollup(world.blobs.read(blob.path))
+    first = rollup.manifests[0]._replace(files=("groups/other.parquet",))
+    wrong = rollup._replace(manifests=(first, *rollup.manifests[1:]))
+    world.blobs.replace(blob.path, encode_rollup(wrong))
+    (problem, *_) = problems_of(world)
+    assert f"{blob.path} differs from the seal log, at flush {first.offset}" in problem
+    world.blobs.replace(blob.path, b"torn")
+    (problem,) = problems_of(world)
+    assert f"{blob.path}: no roll-up" in problem
 
 
 @pytest.mark.parametrize("seed", range(12))

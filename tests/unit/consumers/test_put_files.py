@@ -21,7 +21,7 @@ from rollstream.consumers.sealing.stats import SealerCounters
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import Blobs, Bytes, Pieces, StoreFull
+from rollstream.store import Blobs, Bytes, Pieces, RollUps, StoreFull
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
@@ -109,7 +109,8 @@ def test_a_failed_file_is_told_once_nobody_writes_any_more() -> None:
             make_fold=lambda: SealFold(dedupe_horizon=1),
             entropy=shared.entropy,
         )
-        flush = Flush(plan, target, shared, log, lambda _: None)
+        rollups = RollUps(blobs, target.address)
+        flush = Flush(plan, target, shared, log, lambda _: None, rollups)
         with pytest.raises(StoreFull):
             put_files(flush)
         assert not blobs.asked_too_early

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from rollstream.consumers.audit.files import file_problems
+from rollstream.consumers.audit.files import file_problems, rollup_problems
 from rollstream.consumers.audit.ledger import Ledger
 from rollstream.consumers.audit.records import IngestRecords
 from rollstream.runtime.clock import Clock, SystemClock
@@ -147,6 +147,7 @@ class _Auditor:
         """The figures of one partition; its problems are in ``ledger`` afterwards."""
         where = self.layout.groups_log(address)
         missing: list[int] = []  # Offsets of flushes without a manifest.
+        flushes: dict[int, Sequence[str]] = {}  # The files of each, by offset.
         groups: defaultdict[str, list[SealedGroup]] = defaultdict(list)  # By file, for digests.
         with (
             closing(Follower(self.broker, {where: 0})) as follower,
@@ -163,6 +164,7 @@ class _Auditor:
                 # the watermark has passed.
                 records.check_below(ledger.watermark, ledger)
                 ledger.forget_passed()
+                flushes[offset] = [file.path for file in event.files]
                 manifest = manifest_path(address, offset)
                 expected = Manifest(address, offset, event)
                 try:
@@ -181,6 +183,7 @@ class _Auditor:
                 raise BrokerUnavailable(f"audit: {file.path} was not read within its time")
             ledger.problems += file_problems(self.blobs, file, groups[file.path])
         ledger.problems += self._manifest_problems(address, ledger, missing, read_to)
+        ledger.problems += rollup_problems(self.blobs, address, flushes, read_to)
         row = PartitionAudit(
             environment=address.environment,
             partition=address.partition,

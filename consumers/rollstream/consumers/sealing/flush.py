@@ -7,6 +7,7 @@ other tuples of steps.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing
@@ -19,11 +20,13 @@ from rollstream.consumers.sealing.rows import FlushTarget, draft_flush
 from rollstream.schemas import codec
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import Pieces, create_or_compare, project
+from rollstream.store import Pieces, RollUps, StoreError, create_or_compare, project
 from rollstream.store.layout import manifest_path
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.reading import read_between
+
+_log = logging.getLogger("rollstream.sealer")
 
 
 @dataclass(slots=True)
@@ -34,6 +37,7 @@ class Flush:
         plan: what it settles.
         log: the seal log.
         commit: commits this watermark as the consumer group's offset.
+        rollups: of the partition.
         done: how many steps were done.
         event: set once the files are written.
         offset: of the event in the seal log, set once it is confirmed.
@@ -45,6 +49,7 @@ class Flush:
     context: SealerContext
     log: OwnedLog[SealFold]
     commit: Callable[[int], None]
+    rollups: RollUps
     done: int = 0
     event: Flushed | None = None
     offset: int | None = None
@@ -103,6 +108,17 @@ def project_manifests(flush: Flush) -> None:
     project(flush.context.blobs, flush.target.address, flush.offset, flush.event)
 
 
+def roll_up_manifests(flush: Flush) -> None:
+    """Rolls manifests up, where enough were written. Nothing depends on it, so what fails is left
+    to a later flush."""
+    assert flush.event is not None, "files first"
+    assert flush.offset is not None, "nothing is projected before it was confirmed"
+    try:
+        flush.rollups.add(flush.offset, flush.event)
+    except StoreError as error:
+        _log.warning("%s: manifests were not rolled up: %s", flush.target.address, error)
+
+
 def commit_watermark(flush: Flush) -> None:
     """Moves the consumer group's offset forward."""
     flush.commit(flush.plan.watermark)
@@ -112,6 +128,7 @@ STEPS: tuple[Step, ...] = (
     Step("put_files", put_files),
     Step("append_event", append_event),
     Step("project_manifests", project_manifests),
+    Step("roll_up_manifests", roll_up_manifests),
     Step("commit_watermark", commit_watermark, in_loop=True),
 )
 

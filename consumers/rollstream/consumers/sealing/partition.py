@@ -17,7 +17,7 @@ from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
-from rollstream.store import StoreError
+from rollstream.store import RollUps, StoreError
 from rollstream.streams.broker import GroupReader
 from rollstream.streams.errors import (
     BrokerUnavailable,
@@ -98,6 +98,7 @@ class Partition:
         self._to_commit = 0
         self._commit_at_s = 0.0
         self._cadence = FlushCadence(context.config)
+        self._rollups = RollUps(context.blobs, self.address)
 
     def busy(self) -> bool:
         """Whether a job runs beside the loop."""
@@ -228,6 +229,8 @@ class Partition:
             if self._log.fold.settled(*next(entries_of(plan.decisions))):
                 self._commit(self._flush)
                 self._flush = None
+                # Its manifest was written as a missing one.
+                self._rollups = RollUps(self._context.blobs, self.address)
             else:
                 self._flush = self._make_flush(plan)
         self._enter(State.READING if self._flush is None else State.FLUSHING)
@@ -256,6 +259,7 @@ class Partition:
         self._fold = fold
         self._flush = None
         self._cadence = FlushCadence(self._context.config)
+        self._rollups = RollUps(self._context.blobs, self.address)
         self.intake = Intake(self._context, self._reader, self.source, fold)
         _log.info("%s: reading from %d, epoch %d", self.source, fold.watermark, self._log.epoch)
 
@@ -297,7 +301,7 @@ class Partition:
             compression=self._context.config.compression,
             root_id=self._context.root_id,
         )
-        return Flush(plan, target, self._context, self._log, self._commit_watermark)
+        return Flush(plan, target, self._context, self._log, self._commit_watermark, self._rollups)
 
     def _commit(self, flush: Flush) -> None:
         """The flush is confirmed: its plan is committed in the assembler."""

@@ -1,0 +1,226 @@
+"""Roll-ups: what many manifests name in one blob, so that finding the visible files opens few.
+
+A roll-up is a hint. Which manifests there are is known from their listing alone; a roll-up saves
+opening those that it holds, where their sizes are those of the listing. A damaged one is passed
+over, and deleting any of them harms nothing.
+
+One of level 1 holds ``ROLLED_TOGETHER`` manifests of a partition that follow one another, and one
+of level 2 as many of level 1. So whoever lists a partition opens one blob for each 4,096 manifests,
+about 1 MB, and some 130 more: those of the newest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import orjson
+
+from rollstream.schemas.digest import checksum
+from rollstream.schemas.events import Flushed
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.store.blobs import Blobs, create_or_compare
+from rollstream.store.errors import BlobMissing, CorruptFile, StoreError
+from rollstream.store.layout import (
+    MANIFESTS,
+    ROLLUPS,
+    manifest_path,
+    manifests_prefix,
+    rollup_path,
+    rollups_prefix,
+)
+from rollstream.store.manifests import load_manifest, read_manifest
+
+ROLLED_TOGETHER = 64
+_LEVEL_MAX = 2  # One of level 3 would be 64 MB.
+_SCHEMA = "rollup.v1"
+
+
+class NamedFiles(NamedTuple):
+    """A manifest's offset, its size in bytes, and the files under ``groups/`` that it names."""
+
+    offset: int
+    size: int
+    files: tuple[str, ...]
+
+
+class RollUp(NamedTuple):
+    """Manifests of one partition that follow one another, in the order of the log."""
+
+    address: PartitionAddress
+    manifests: tuple[NamedFiles, ...]
+
+
+class _Span(NamedTuple):
+    """From the first to the last manifest of a roll-up, by offset; a manifest is both."""
+
+    first: int
+    last: int
+
+
+class RollUps:
+    """Writes the roll-ups of one partition; only the owner of its seal log adds to it. Owners that
+    follow one another, and a zombie beside one, write the same bytes.
+
+    Args:
+        address: of the partition.
+    """
+
+    def __init__(self, blobs: Blobs, address: PartitionAddress) -> None:
+        self._blobs = blobs
+        self._address = address
+        self._levels: list[list[_Span]] = []  # What no roll-up of a higher level holds.
+        self._named: dict[int, NamedFiles] = {}  # Of manifests that were added and not rolled up.
+
+    def add(self, offset: int, event: Flushed) -> None:
+        """The newest manifest of the partition was written. Writes the roll-ups that are due.
+
+        What there is already is listed once, when as many were added as one roll-up holds.
+
+        Raises:
+            StoreError: a roll-up was not written; it is after as many further manifests.
+        """
+        try:
+            self._add(offset, event)
+        except StoreError:
+            self._levels.clear()
+            self._named.clear()
+            raise
+
+    def _add(self, offset: int, event: Flushed) -> None:
+        manifest = self._blobs.info(manifest_path(self._address, offset))
+        if manifest is None:
+            raise BlobMissing(f"the manifest of {self._address}, offset {offset}, is gone")
+        files = tuple(file.path for file in event.files)
+        self._named[offset] = NamedFiles(offset, manifest.size, files)
+        if self._levels:
+            self._levels[0].append(_Span(offset, offset))
+        elif len(self._named) >= ROLLED_TOGETHER:
+            self._levels = _listed(self._blobs, self._address)
+        for level, spans in enumerate(self._levels[:_LEVEL_MAX]):
+            while len(spans) >= ROLLED_TOGETHER:
+                whole = self._write(level, spans[:ROLLED_TOGETHER])
+                del spans[:ROLLED_TOGETHER]
+                if level + 1 < _LEVEL_MAX:  # The next level is looked at next.
+                    self._levels[level + 1].append(whole)
+
+    def _write(self, level: int, parts: Sequence[_Span]) -> _Span:
+        blobs, address = self._blobs, self._address
+        manifests: list[NamedFiles] = []
+        for first, last in parts:
+            if level:
+                path = rollup_path(address, level, first, last)
+                manifests += read_rollup(blobs.read(path)).manifests
+            else:
+                manifests.append(self._named.get(first) or _read_named(blobs, address, first))
+        whole = _Span(parts[0].first, parts[-1].last)
+        data = encode_rollup(RollUp(address, tuple(manifests)))
+        create_or_compare(blobs, rollup_path(address, level + 1, *whole), data)
+        if not level:
+            for first, _ in parts:
+                self._named.pop(first, None)
+        return whole
+
+
+def rolled_up(blobs: Blobs) -> Mapping[str, NamedFiles]:
+    """What roll-ups say of manifests, by the manifests' paths. Opens none that another holds."""
+    known: dict[str, NamedFiles] = {}
+    listed = [blob.path for blob in blobs.list(f"{ROLLUPS}/")]
+    for _, paths in groupby(listed, key=lambda path: path.rpartition("/")[0]):
+        named = [(name, path) for path in paths if (name := _name_of(path)) is not None]
+        reached = -1
+        for (_, span), path in sorted(named, key=lambda item: (-item[0][0], item[0][1])):
+            if span.first <= reached:
+                continue
+            try:
+                rollup = read_rollup(blobs.read(path))
+            except (BlobMissing, CorruptFile):
+                continue  # Manifests say the same.
+            reached = span.last
+            for manifest in rollup.manifests:
+                known[manifest_path(rollup.address, manifest.offset)] = manifest
+    return known
+
+
+def visible_files(blobs: Blobs) -> list[str]:
+    """Paths of the files under ``groups/`` that manifests name: those that are part of the data.
+    Opens the roll-ups, and the manifests that none of them holds.
+
+    Raises:
+        CorruptFile, NewerFile: a manifest that cannot be read.
+    """
+    manifests = [blob for blob in blobs.list(f"{MANIFESTS}/") if blob.path.endswith(".json")]
+    known = rolled_up(blobs)
+    files: list[str] = []
+    for path, size in manifests:
+        named = known.get(path)
+        if named is not None and named.size == size:
+            files += named.files
+        else:
+            files += (file.path for file in load_manifest(blobs, path).event.files)
+    return files
+
+
+def encode_rollup(rollup: RollUp) -> bytes:
+    """Two lines: the checksum of the second, which is JSON. Equal ones give equal bytes."""
+    manifests = [manifest._asdict() for manifest in rollup.manifests]
+    content = {"schema": _SCHEMA, **rollup.address._asdict(), "manifests": manifests}
+    body = orjson.dumps(content)
+    return b"%s\n%s\n" % (checksum(body).encode(), body)
+
+
+def read_rollup(data: bytes) -> RollUp:
+    """Decodes a roll-up.
+
+    Raises:
+        CorruptFile: the bytes are no roll-up of this version.
+    """
+    first, _, rest = data.partition(b"\n")
+    body = rest.removesuffix(b"\n")
+    if first != checksum(body).encode():
+        raise CorruptFile(f"no roll-up: its checksum differs, in {data[:80]!r}")
+    content = orjson.loads(body)
+    if content["schema"] != _SCHEMA:
+        raise CorruptFile(f"a roll-up of schema {content['schema']!r}, not {_SCHEMA}")
+    return RollUp(
+        PartitionAddress(content["environment"], content["generation"], content["partition"]),
+        tuple(
+            NamedFiles(manifest["offset"], manifest["size"], tuple(manifest["files"]))
+            for manifest in content["manifests"]
+        ),
+    )
+
+
+def _listed(blobs: Blobs, address: PartitionAddress) -> list[list[_Span]]:
+    """By level, from the manifests up, what no roll-up of a higher level holds."""
+    by_level: defaultdict[int, list[_Span]] = defaultdict(list)
+    for blob in blobs.list(rollups_prefix(address)):
+        if (name := _name_of(blob.path)) is not None:
+            by_level[name[0]].append(name[1])
+    for blob in blobs.list(manifests_prefix(address)):
+        offset = int(blob.path.rpartition("/")[2].removesuffix(".json"))
+        by_level[0].append(_Span(offset, offset))
+    levels: list[list[_Span]] = []
+    reached = -1
+    for level in range(_LEVEL_MAX, -1, -1):
+        left = [span for span in by_level[level] if span.first > reached]
+        reached = max([reached, *(span.last for span in left)])
+        levels.append(left)
+    return levels[::-1]
+
+
+def _read_named(blobs: Blobs, address: PartitionAddress, offset: int) -> NamedFiles:
+    data = blobs.read(manifest_path(address, offset))
+    files = tuple(file.path for file in read_manifest(data).event.files)
+    return NamedFiles(offset, len(data), files)
+
+
+def _name_of(path: str) -> tuple[int, _Span] | None:
+    """A roll-up's level, and what it holds; None of what is none."""
+    numbers = path.rpartition("/")[2].removesuffix(".json").split("-")
+    if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
+        return None
+    level, first, last = map(int, numbers)
+    return level, _Span(first, last)
