@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from harness.faults import Append, Fate, FaultyBroker, FaultyWriter
 from harness.producers import AnyProducer, sampled
 from rollstream.producers import BufferFull, RolloutProducer
 from rollstream.producers.gather import HELD_BYTES_MAX
+from rollstream.producers.shell import TIMEOUT_S
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
@@ -24,12 +27,14 @@ class NarrowBroker(FaultyBroker):
 
     Attributes:
         refusals: how many appends are still refused.
+        poll_moves_s: how far a poll moves the clock at least.
     """
 
     def __init__(self, inner: MemoryBroker, clock: ManualClock) -> None:
         super().__init__(inner)
         self.manual_clock = clock
         self.refusals = 0
+        self.poll_moves_s = 0.0
 
     def writer(
         self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
@@ -62,7 +67,7 @@ class NarrowWriter(FaultyWriter):
         super().append(topic, value, key=key, partition=partition, on_delivery=on_delivery)
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        self._narrow.manual_clock.advance(timeout_s)
+        self._narrow.manual_clock.advance(max(timeout_s, self._narrow.poll_moves_s))
         super().poll(0.0)
 
 
@@ -76,10 +81,12 @@ def fill(producer: RolloutProducer) -> int:
 async def leave_no_room(kind: str, producer: AnyProducer, broker: NarrowBroker) -> None:
     """From now on nothing gets on its way, and the ``sync`` producer is full.
 
-    Each publish of the other has room and waits for an answer that does not come.
+    The next publish of the other has room and waits for an answer until its time is over, at once.
     """
     await producer.flush()
     broker.refusals = 1_000_000
+    if kind == "async":
+        broker.poll_moves_s = TIMEOUT_S
     for _ in range(FILLING if kind == "sync" else 0):
         await producer.publish(**wide_rollout())
 
@@ -107,3 +114,17 @@ def abouts_of(record: IngestRecord) -> set[str]:
     """The uids of its segments, and the kinds of its control events."""
     uids = zip(record.kinds, record.values("rollout_uid"), strict=True)
     return {EntryKind(kind).name if kind else uid for kind, uid in uids}
+
+
+async def turns(count: int) -> None:
+    """Lets the loop turn: what was published in the first is sent in the second."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until_late(clock: ManualClock, doing: Awaitable[Any]) -> Any:
+    """Awaits it; its time is over as soon as it waits for something."""
+    task = asyncio.ensure_future(doing)
+    await turns(3)
+    clock.advance(10 * TIMEOUT_S)
+    return await task

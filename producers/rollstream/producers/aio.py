@@ -55,6 +55,9 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
 
     def _begin(self) -> None:
         self._turn_ends = False  # Whether the end of this turn of the loop will send.
+        # Each publish that is awaited, and when it ends by the clock: all have the same time, so
+        # that the first one ends first.
+        self._limits: dict[asyncio.Timeout, float] = {}
         self._poller: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._finding = asyncio.Lock()
@@ -135,8 +138,12 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         """Gathers the entry; returns once it is in the log."""
         self._refuse()
         answer = outgoing.answer = _Answer(partial(self._sender.gatherer.take_out, outgoing))
+        limit = asyncio.timeout(None)
+        self._limits[limit] = self._clock.monotonic_s() + self._timeout_s
+        if self._poller is None:
+            self._poller = self._in_background(self._poll())
         try:
-            async with asyncio.timeout(self._timeout_s) as limit:
+            async with limit:
                 if outgoing.topic not in self._sender.partitions:
                     await self._find_topic(outgoing.topic)
                 await self._append(outgoing)
@@ -154,6 +161,8 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
             if answer.done() and not answer.cancelled():  # It came in the same turn.
                 self._keep_failure(outgoing, answer.result())
             raise
+        finally:
+            self._limits.pop(limit, None)
         if isinstance(error, RolloutTooLarge):
             raise error
         if error is not None:
@@ -173,8 +182,6 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         if not self._turn_ends:
             self._turn_ends = True
             asyncio.get_running_loop().call_soon(self._end_turn)
-        if self._poller is None:
-            self._poller = self._in_background(self._poll())
         return True
 
     def _end_turn(self) -> None:
@@ -207,13 +214,23 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
             self._outbox.undelivered.append((outgoing, error))
 
     async def _poll(self) -> None:
-        """Runs while answers are due."""
-        while self._sender.outstanding:
+        """Runs while answers are due, or a publish is awaited."""
+        while self._sender.outstanding or self._limits:
             self._sender.poll(0.0)
+            self._end_late()
             if self._looking is None and (topic := self._topic_to_look_at()) is not None:
                 self._looking = self._in_background(self._look_at(topic))
             await asyncio.sleep(_POLL_S)
         self._poller = None
+
+    def _end_late(self) -> None:
+        """Ends each publish that is out of time: by the producer's clock, not by the loop's."""
+        while self._limits:
+            limit, end_s = next(iter(self._limits.items()))
+            if end_s > self._clock.monotonic_s():
+                return
+            del self._limits[limit]
+            limit.reschedule(0.0)
 
     async def _look_at(self, topic: str) -> None:
         found = await asyncio.to_thread(self._sender.changed_partitions, topic, LOOK_TIMEOUT_S)

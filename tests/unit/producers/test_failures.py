@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.faults import Append, Fate, FaultyBroker
-from harness.producer_faults import Doubtful, NarrowBroker, abouts_of, fill
+from harness.producer_faults import Doubtful, NarrowBroker, abouts_of, fill, turns, until_late
 from harness.producers import (
     PARTITIONS,
     failures_of,
@@ -42,12 +42,6 @@ SHORT_S = 0.05  # Where the answer never comes; the result does not depend on ho
 # Examples whose rollouts go to different partitions, so that neither waits for the other's answer.
 APART = {"b": "ex-0", "a": "ex-1"}
 assert len({partition_of(example.encode(), PARTITIONS) for example in APART.values()}) == 2
-
-
-async def turns(count: int) -> None:
-    """Lets the loop turn: what was published in the first is sent in the second."""
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 @contextmanager
@@ -179,12 +173,13 @@ def test_a_flush_that_tells_of_failures_tells_what_it_did_not_wait_for() -> None
 
 
 def test_an_awaited_flush_that_tells_of_failures_tells_what_it_did_not_wait_for() -> None:
-    broker = FaultyBroker(MemoryBroker(), OneOfEach())
+    clock = ManualClock()
+    broker = FaultyBroker(MemoryBroker(clock=clock), OneOfEach())
     layout = new_layout(broker)
 
     async def scenario() -> None:
         producer = AsyncRolloutProducer(
-            broker=broker, environment="math", namespace=layout.namespace, timeout_s=SHORT_S
+            broker=broker, environment="math", namespace=layout.namespace, clock=clock
         )
         publishing = [
             asyncio.create_task(producer.publish(example_id=example, rollout_uid=uid, **sampled()))
@@ -195,10 +190,10 @@ def test_an_awaited_flush_that_tells_of_failures_tells_what_it_did_not_wait_for(
             task.cancel()
         await asyncio.gather(*publishing, return_exceptions=True)
         with pytest.raises(DeliveryFailed, match="1 more rollout or event still") as error:
-            await producer.flush(SHORT_S)
+            await until_late(clock, producer.flush())
         assert (error.value.uids, error.value.outstanding) == (("a",), 1)
         with pytest.raises(DeliveryFailed) as rest:
-            await producer.close()
+            await until_late(clock, producer.close())
         assert (rest.value.uids, rest.value.outstanding) == (("b",), 0)
 
     asyncio.run(scenario())
@@ -308,21 +303,59 @@ def test_await_publish_raises_what_became_of_its_own_rollout() -> None:
 
 
 def test_await_publish_without_an_answer_is_in_doubt_at_its_deadline() -> None:
-    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.HOLD, "a"))
+    clock = ManualClock()
+    broker = FaultyBroker(MemoryBroker(clock=clock), Doubtful(Fate.HOLD, "a"))
     layout = new_layout(broker)
 
     async def scenario() -> None:
         producer = AsyncRolloutProducer(
-            broker=broker, environment="math", namespace=layout.namespace, timeout_s=SHORT_S
+            broker=broker, environment="math", namespace=layout.namespace, clock=clock
         )
-        with pytest.raises(DeliveryFailed, match=r"no answer within 0\.05 s") as told:
-            await producer.publish(example_id="ex", rollout_uid="a", **sampled())
+        with pytest.raises(DeliveryFailed, match="no answer within 30 s") as told:
+            await until_late(clock, producer.publish(example_id="ex", rollout_uid="a", **sampled()))
         assert told.value.uids == ("a",)
         with pytest.raises(FlushTimedOut):
-            await producer.flush(SHORT_S)
+            await until_late(clock, producer.flush())
         # Told above already; a close that cannot know says it again rather than not at all.
         with pytest.raises(DeliveryFailed):
-            await producer.close()
+            await until_late(clock, producer.close())
+
+    asyncio.run(scenario())
+
+
+def test_await_publish_takes_its_time_from_the_clock_it_was_given() -> None:
+    """Each publish has all of its time, whenever it began; the machine's clock decides nothing."""
+    clock = ManualClock()
+    broker = FaultyBroker(MemoryBroker(clock=clock), Doubtful(Fate.HOLD, "a", "b"))
+    layout = new_layout(broker)
+    half_s = 1e-5  # On the machine it is over in a few turns of the loop.
+
+    async def scenario() -> None:
+        producer = AsyncRolloutProducer(
+            broker=broker,
+            environment="math",
+            namespace=layout.namespace,
+            clock=clock,
+            timeout_s=2 * half_s,
+        )
+        publishing = []
+        for uid, example in APART.items():
+            publishing.append(
+                asyncio.create_task(
+                    producer.publish(example_id=example, rollout_uid=uid, **sampled())
+                )
+            )
+            await turns(100)
+            clock.advance(half_s)
+        with pytest.raises(DeliveryFailed, match="no answer within 2e-05 s"):
+            await publishing[0]
+        await turns(100)
+        assert not publishing[1].done()
+        clock.advance(2 * half_s)
+        with pytest.raises(DeliveryFailed, match="no answer within 2e-05 s"):
+            await publishing[1]
+        with pytest.raises(DeliveryFailed):
+            await until_late(clock, producer.close())
 
     asyncio.run(scenario())
 
@@ -367,18 +400,22 @@ def test_coroutines_wait_for_room_and_all_get_it() -> None:
 
 
 def test_coroutines_that_get_no_room_are_told_within_the_deadline() -> None:
-    broker = NarrowBroker(MemoryBroker(), ManualClock())
+    clock = ManualClock()
+    broker = NarrowBroker(MemoryBroker(), clock)
     layout = new_layout(broker)
 
     async def scenario() -> list[Any]:
-        async with AsyncRolloutProducer(
-            broker=broker, environment="math", namespace=layout.namespace, timeout_s=SHORT_S
-        ) as producer:
-            broker.refusals = 1_000_000
-            return await asyncio.gather(
-                *(producer.publish(example_id="ex", **sampled()) for _ in range(5)),
-                return_exceptions=True,
-            )
+        producer = AsyncRolloutProducer(
+            broker=broker, environment="math", namespace=layout.namespace, clock=clock
+        )
+        broker.refusals = 1_000_000
+        publishing = asyncio.gather(
+            *(producer.publish(example_id="ex", **sampled()) for _ in range(5)),
+            return_exceptions=True,
+        )
+        told: list[Any] = await until_late(clock, publishing)
+        await producer.close()
+        return told
 
     told = asyncio.run(scenario())
     assert [type(error) for error in told] == [BufferFull] * 5

@@ -60,7 +60,7 @@ def test_a_trajectory_that_could_not_say_its_end_is_missing_in_its_group(
         async with producer.dispatch(example_id="ex", group_size=1) as group:
             with pytest.raises(BufferFull):
                 await play(producer, group)
-            broker.refusals = 0
+            broker.refusals, broker.poll_moves_s = 0, 0.0
         await producer.close()
 
     asyncio.run(scenario())
@@ -103,7 +103,7 @@ def test_a_failed_member_that_found_no_room_is_still_missing(kind: str) -> None:
             await leave_no_room(kind, producer, broker)
             with pytest.raises(BufferFull):
                 await group.fail("sandbox died")
-            broker.refusals = 0
+            broker.refusals, broker.poll_moves_s = 0, 0.0
         await producer.close()
 
     asyncio.run(scenario())

@@ -8,7 +8,7 @@ import pytest
 
 from harness.brokers import TIMEOUT_S, until
 from harness.faults import Fate, FaultyBroker, FaultyWriter
-from harness.producer_faults import Doubtful
+from harness.producer_faults import Doubtful, until_late
 from harness.producers import PARTITIONS, new_layout, sampled
 from rollstream.producers import (
     AsyncRolloutProducer,
@@ -18,7 +18,7 @@ from rollstream.producers import (
     TopicMismatch,
 )
 from rollstream.producers.shell import LOOK_AGAIN_S
-from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.streams.broker import Writer
 from rollstream.streams.memory import MemoryBroker
 
@@ -98,7 +98,7 @@ def test_a_producer_refuses_and_names_what_it_holds() -> None:
 
 @pytest.mark.proves("A1")
 def test_an_awaited_publish_that_is_held_is_told() -> None:
-    broker, clock = GrowingBroker(), JumpingClock()
+    broker, clock = GrowingBroker(), ManualClock()
     layout = new_layout(broker)
 
     async def scenario() -> None:
@@ -107,7 +107,7 @@ def test_an_awaited_publish_that_is_held_is_told() -> None:
             environment="math",
             namespace=layout.namespace,
             clock=clock,
-            timeout_s=SHORT_S,
+            timeout_s=2 * LOOK_AGAIN_S,
         )
         publishing = []
         for uid in ("a", "b"):
@@ -117,16 +117,16 @@ def test_an_awaited_publish_that_is_held_is_told() -> None:
                 await asyncio.sleep(0)  # "a" is sent now; "b" is gathered behind it.
         first, second = publishing
         broker.more = 1
-        clock.ahead_s = LOOK_AGAIN_S
+        clock.advance(LOOK_AGAIN_S)
         with pytest.raises(DeliveryFailed, match=GREW) as told:
             await asyncio.wait_for(second, TIMEOUT_S)
         assert told.value.uids == ("b",)
         with pytest.raises(TopicMismatch, match=GREW):
             await producer.publish(example_id="ex", rollout_uid="c", **sampled())
         with pytest.raises(DeliveryFailed, match="no answer"):
-            await first
+            await until_late(clock, first)
         with pytest.raises(DeliveryFailed) as left:
-            await producer.close()
+            await until_late(clock, producer.close())
         assert left.value.uids == ("a",)
 
     asyncio.run(scenario())
