@@ -15,6 +15,7 @@ from harness.entropy import SeededEntropy
 from harness.faults import Append, Fate, FaultyBroker
 from harness.groups import GroupSpec, GroupWriter
 from harness.sampler_worlds import ENVIRONMENTS, config_of
+from harness.serving_history import groups_of, serving_problems
 from rollstream.consumers import create_deployment
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
@@ -26,6 +27,7 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import BrokerError
+from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
@@ -194,8 +196,9 @@ def assert_same(left: Batch, right: Batch) -> None:
     assert left.uids == right.uids
 
 
-def refolded(simulation: Simulation) -> SamplerState:
-    """The state from the logs alone, in another interleaving: decisions first."""
+def refolded(simulation: Simulation) -> tuple[SamplerState, list[GroupRef]]:
+    """The state from the logs alone, in another interleaving (decisions first), and the groups that
+    were sealed."""
     logs = {
         TopicPartition(simulation.layout.groups(name), partition): PartitionAddress(
             name, 1, partition
@@ -206,10 +209,13 @@ def refolded(simulation: Simulation) -> SamplerState:
     state = SamplerState(NAME, simulation.config.samplers[NAME], list(logs.values()))
     for confirmed in simulation.confirmed_events():
         state.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
+    sealed: list[GroupRef] = []
     follower = Follower(simulation.plain, dict.fromkeys(logs, 0))
     for confirmed in follower.read_to_end(Deadline(WAIT_S)):
-        state.apply_groups(logs[confirmed.where], confirmed.offset, confirmed.event)
-    return state
+        log, offset, event = logs[confirmed.where], confirmed.offset, confirmed.event
+        state.apply_groups(log, offset, event)
+        sealed += groups_of(log, offset, event)
+    return state, sealed
 
 
 def check(simulation: Simulation) -> None:
@@ -224,12 +230,14 @@ def check(simulation: Simulation) -> None:
             final.update({s: e for s, e in newest.items() if done is not None and s <= done})
     uses = Counter(group.group_id for event in final.values() for group in event.groups)
     assert set(uses.values()) <= {1}, "a group of a final batch was served for another step"
+    state, sealed = refolded(simulation)
+    assert serving_problems(events, sealed, state) == []
     for step, batch in simulation.given.items():
         assert batch.digest == newest[step].digest, f"step {step} was given and is not in the log"
     simulation.broker.decide = lambda append: Fate.PASS
     for sampler in (simulation.onlooker, simulation._start(simulation.broker)):
         sampler.stats()
-        assert sampler._owner.state_digest() == refolded(simulation).digest()
+        assert sampler._owner.state_digest() == refolded(simulation)[0].digest()
 
 
 @pytest.mark.proves("F1", "I4", "I5", "I6", "I7")
