@@ -87,6 +87,7 @@ def _entries_not_once(
     problems = [f"{ref} ended {count} times" for ref, count in ends.items() if count > 1]
     if drained:
         problems += [f"{ref} never ended" for ref in published if ref not in ends]
+        problems += _only_duplicates(published, confirmed)
     for ref, named in _ends(confirmed):
         if ref.offset < first[ref.partition]:
             continue  # Retention took the record; the events alone remember it.
@@ -95,6 +96,21 @@ def _entries_not_once(
         elif named is not None and published[ref] not in (None, named):
             problems.append(f"{ref} is {published[ref]} and ended as {named}")
     return problems
+
+
+def _only_duplicates(
+    published: dict[EntryRef, Named | None], confirmed: list[ConfirmedEvent]
+) -> list[str]:
+    """Segments of which every entry is settled as a duplicate, of nothing."""
+    flushes = [item.event for item in confirmed if isinstance(item.event, Flushed)]
+    parts = [part for event in flushes for part in event.settled]
+    duplicates = {s for part in parts if part.reason == "duplicate" for s in _segments_of(part)}
+    others = {s for part in parts if part.reason != "duplicate" for s in _segments_of(part)}
+    others |= {s for event in flushes for s in _segments_of(event.segments)}
+    return [
+        f"segment {named.segment_idx} of {named.uid} ended only as a duplicate"
+        for named in sorted({*filter(None, published.values())} & duplicates - others)
+    ]
 
 
 def _published(world: SealWorld) -> tuple[dict[EntryRef, Named | None], dict[int, int]]:

@@ -19,7 +19,7 @@ from rollstream.schemas import codec
 from rollstream.schemas.events import Flushed, TouchedOffsets
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import CorruptLog
-from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN, SealFold
+from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN
 
 PUT, APPEND, PROJECT, _, COMMIT = STEPS
 
@@ -170,13 +170,16 @@ def test_an_event_that_exchanges_entries_of_a_record_is_found() -> None:
     assert any("rows, not" in problem for problem in found)
 
 
-def test_a_successor_that_forgets_which_entries_are_settled_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_successor_that_settles_an_entry_again_is_refused() -> None:
+    def again(event: Flushed) -> Flushed:
+        entries = event.segments.entries.copy()
+        entries[0] = 0  # Of the record of which its predecessor sealed the first two.
+        return replace(event, segments=replace(event.segments, entries=entries))
+
     world = world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH)
-    monkeypatch.setattr(SealFold, "known", lambda fold, offset: (0, ()))
+    world.publish("e", example_id="ex-2")
     with pytest.raises(CorruptLog, match="entry 0 of source offset 0 is settled a second time"):
-        world.run(world.sealer(), seconds=5)
+        world.run(world.sealer(steps=(PUT, changing(again), APPEND)), seconds=5)
 
 
 @pytest.mark.parametrize(
