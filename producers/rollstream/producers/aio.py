@@ -151,6 +151,8 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         except TimeoutError as late:
             if not limit.expired():
                 raise
+            if self._death is not None:
+                raise self._death from late
             if outgoing.left:
                 doubt = DeliveryUnknown(f"no answer within {self._timeout_s:g} s")
                 raise self._outbox.failure([(outgoing, doubt)]) from late
@@ -198,6 +200,9 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._die(error)
+            for limit in self._limits:  # Nothing else would end these.
+                limit.reschedule(0.0)
+            self._limits.clear()
 
     def _settle(self, outgoing: Sequence[Outgoing], error: RollstreamError | None) -> None:
         for one in outgoing:

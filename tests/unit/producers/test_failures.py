@@ -302,64 +302,6 @@ def test_await_publish_raises_what_became_of_its_own_rollout() -> None:
     assert uid == "b"
 
 
-def test_await_publish_without_an_answer_is_in_doubt_at_its_deadline() -> None:
-    clock = ManualClock()
-    broker = FaultyBroker(MemoryBroker(clock=clock), Doubtful(Fate.HOLD, "a"))
-    layout = new_layout(broker)
-
-    async def scenario() -> None:
-        producer = AsyncRolloutProducer(
-            broker=broker, environment="math", namespace=layout.namespace, clock=clock
-        )
-        with pytest.raises(DeliveryFailed, match="no answer within 30 s") as told:
-            await until_late(clock, producer.publish(example_id="ex", rollout_uid="a", **sampled()))
-        assert told.value.uids == ("a",)
-        with pytest.raises(FlushTimedOut):
-            await until_late(clock, producer.flush())
-        # Told above already; a close that cannot know says it again rather than not at all.
-        with pytest.raises(DeliveryFailed):
-            await until_late(clock, producer.close())
-
-    asyncio.run(scenario())
-
-
-def test_await_publish_takes_its_time_from_the_clock_it_was_given() -> None:
-    """Each publish has all of its time, whenever it began; the machine's clock decides nothing."""
-    clock = ManualClock()
-    broker = FaultyBroker(MemoryBroker(clock=clock), Doubtful(Fate.HOLD, "a", "b"))
-    layout = new_layout(broker)
-    half_s = 1e-5  # On the machine it is over in a few turns of the loop.
-
-    async def scenario() -> None:
-        producer = AsyncRolloutProducer(
-            broker=broker,
-            environment="math",
-            namespace=layout.namespace,
-            clock=clock,
-            timeout_s=2 * half_s,
-        )
-        publishing = []
-        for uid, example in APART.items():
-            publishing.append(
-                asyncio.create_task(
-                    producer.publish(example_id=example, rollout_uid=uid, **sampled())
-                )
-            )
-            await turns(100)
-            clock.advance(half_s)
-        with pytest.raises(DeliveryFailed, match="no answer within 2e-05 s"):
-            await publishing[0]
-        await turns(100)
-        assert not publishing[1].done()
-        clock.advance(2 * half_s)
-        with pytest.raises(DeliveryFailed, match="no answer within 2e-05 s"):
-            await publishing[1]
-        with pytest.raises(DeliveryFailed):
-            await until_late(clock, producer.close())
-
-    asyncio.run(scenario())
-
-
 def test_a_cancelled_publish_that_fails_later_is_told_at_flush() -> None:
     broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "a"))
     layout = new_layout(broker)
@@ -397,28 +339,6 @@ def test_coroutines_wait_for_room_and_all_get_it() -> None:
 
     asyncio.run(scenario())
     assert len(segments_of(published(broker, layout))) == 50
-
-
-def test_coroutines_that_get_no_room_are_told_within_the_deadline() -> None:
-    clock = ManualClock()
-    broker = NarrowBroker(MemoryBroker(), clock)
-    layout = new_layout(broker)
-
-    async def scenario() -> list[Any]:
-        producer = AsyncRolloutProducer(
-            broker=broker, environment="math", namespace=layout.namespace, clock=clock
-        )
-        broker.refusals = 1_000_000
-        publishing = asyncio.gather(
-            *(producer.publish(example_id="ex", **sampled()) for _ in range(5)),
-            return_exceptions=True,
-        )
-        told: list[Any] = await until_late(clock, publishing)
-        await producer.close()
-        return told
-
-    told = asyncio.run(scenario())
-    assert [type(error) for error in told] == [BufferFull] * 5
 
 
 def test_a_producer_needs_a_broker_and_only_one() -> None:
