@@ -26,6 +26,7 @@ class SettleReason(StrEnum):
     UNREADABLE = "unreadable"
     LOST = "lost"
     NO_RECORD = "no_record"
+    TOO_LARGE = "too_large"
 
 
 class SealReason(StrEnum):

@@ -14,6 +14,7 @@ from rollstream.consumers.assembling.decisions import EVENT_BYTES_MAX, event_byt
 from rollstream.consumers.sealing.rows import FlushTarget, draft_flush
 from rollstream.schemas import codec
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.reasons import SettleReason
 from rollstream.schemas.rules import NAME_CHARS_MAX
 
 FIXED_BYTES = 1_024  # Of an event that settles nothing.
@@ -103,3 +104,56 @@ def test_a_plan_is_bounded_by_the_bytes_of_names_and_not_by_their_characters() -
     assert plan is not None
     assert 0 < plan.entries < count
     assert encoded_size(plan) <= EVENT_BYTES_MAX
+
+
+LONG = "字" * (NAME_CHARS_MAX - 4)
+TOO_MANY = EVENT_BYTES_MAX // len(LONG.encode()) + 10
+
+
+def fitting_plans(drive: Drive) -> list[Plan]:
+    """All that is decided, plan by plan; the event of each is within its bound."""
+    plans = []
+    while (plan := drive.commit()) is not None:
+        assert encoded_size(plan) <= EVENT_BYTES_MAX
+        plans.append(plan)
+    return plans
+
+
+def test_a_group_that_fits_into_no_event_is_settled_as_too_large_and_kept_for_people() -> None:
+    drive = Drive(target_group_size=TOO_MANY)
+    for number in range(TOO_MANY):
+        drive.rollout(f"{number}{LONG}")
+    plans = fitting_plans(drive)
+    assert len(plans) == 2
+    settled = [s for plan in plans for d in plan.decisions for s in d.settled]
+    assert {s.reason for s in settled} == {SettleReason.TOO_LARGE}
+    assert [s.offset for s in settled] == list(range(TOO_MANY))
+    assert len(drive.kept_uids()) == TOO_MANY
+    assert drive.assembler.decided.watermark == TOO_MANY
+
+
+@pytest.mark.parametrize("sealed", [0, 2])
+def test_settlements_that_do_not_fit_beside_their_group_are_split(sealed: int) -> None:
+    drive = Drive(target_group_size=TOO_MANY + sealed)
+    for number in range(sealed):
+        drive.rollout(f"{number}", group_uid="g")
+    for number in range(TOO_MANY):
+        drive.fail("g", TOO_MANY + sealed, uid=f"{number}{LONG}")
+    plans = fitting_plans(drive)
+    assert len(plans) == 2
+    assert [len(group.rows) for group in drive.groups()] == [sealed] * bool(sealed)
+    assert set(drive.settled_offsets().values()) == {SettleReason.FAILED}
+    assert len(drive.settled_offsets()) == TOO_MANY
+    assert drive.assembler.decided.watermark == TOO_MANY + sealed
+
+
+def test_rows_that_expire_together_are_split_with_their_settlements() -> None:
+    drive = Drive(target_group_size=2 * TOO_MANY, min_group_size=2 * TOO_MANY, seal_timeout_s=1)
+    for number in range(TOO_MANY):
+        drive.rollout(f"{number}{LONG}")
+    drive.wait(10_000)
+    for plan in fitting_plans(drive):
+        for decision in plan.decisions:
+            kept = [row[2:] for row in decision.incomplete]
+            assert kept == [(s.offset, s.entry) for s in decision.settled]
+    assert len(drive.kept_uids()) == TOO_MANY

@@ -3,6 +3,7 @@
 - ``assembler``   ``Assembler``: the state machine; members, completion, time-outs, bounds
 - ``decisions``   what it decides, as values: ``Decision``, ``DueGroup``, ``Settlement``, ``Plan``;
                   ``DecisionQueue``: decisions until they are committed, flush by flush
+- ``fitting``     splits what is too large for the event of one flush
 - ``pending``     a group that is not decided yet and which entries are its; its open trajectories
 - ``held``        the records that these entries stand in, and how many bytes that keeps in memory
 - ``groups``      all pending groups and trajectories, found by key and by age

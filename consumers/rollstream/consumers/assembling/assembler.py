@@ -35,8 +35,8 @@ from rollstream.consumers.assembling.decisions import (
     Settlement,
     UnreadRange,
     segments_of,
-    values_of,
 )
+from rollstream.consumers.assembling.fitting import fitting, settlements_of
 from rollstream.consumers.assembling.groups import PendingGroups
 from rollstream.consumers.assembling.held import HeldRecord, HeldRecords, PendingRow
 from rollstream.consumers.assembling.pending import (
@@ -440,17 +440,11 @@ class Assembler:
             )
             rows = []
         elif rows:
-            segments = zip(
-                rows, values_of(rows, "rollout_uid"), values_of(rows, "segment_idx"), strict=True
-            )
-            settled = [
-                *settled,
-                *(
-                    Settlement(SettleReason.EXPIRED, offset, entry, uid, idx)
-                    for (_, _, offset, entry), uid, idx in segments
-                ),
-            ]
-        self.decided.append(Decision(due, settled, rows, entries, size), freed)
+            settled = [*settled, *settlements_of(rows, SettleReason.EXPIRED)]
+        *parts, last = fitting(Decision(due, settled, rows, entries, size))
+        for part in parts:
+            self.decided.append(part, 0)
+        self.decided.append(last, freed)
 
 
 def _rows_of(chain: Chain) -> list[PendingRow]:

@@ -156,6 +156,11 @@ def event_bytes(decision: Decision) -> int:
     return total + (len(joined) if joined.isascii() else len(joined.encode()))
 
 
+def settlement_bytes(settlement: Settlement, kept: bool) -> int:
+    """The same of one settlement, whose row is kept or not."""
+    return _ENTRY_EVENT_BYTES + len(settlement.rollout_uid.encode()) + _FILE_EVENT_BYTES * kept
+
+
 def _rows(decision: Decision) -> Sequence[Row]:
     return () if decision.group is None else decision.group.rows
 

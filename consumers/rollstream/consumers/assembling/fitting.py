@@ -1,0 +1,78 @@
+"""Decisions that fit into the event of a flush, whatever was decided together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rollstream.consumers.assembling.decisions import (
+    EVENT_BYTES_MAX,
+    Decision,
+    Row,
+    Settlement,
+    event_bytes,
+    settlement_bytes,
+    values_of,
+)
+from rollstream.schemas.reasons import SettleReason
+
+# However long the names are: an entry has at most four of 4,096 characters, of up to four bytes.
+_ENTRIES_FIT = 96
+
+
+def fitting(decision: Decision) -> list[Decision]:
+    """The decision as one or more that fit, in order; together they settle the same entries.
+
+    A group is never split: one that fits into no event is settled as too large, its rows kept for
+    people. Settlements that do not fit beside their group come after it; a sealer that is killed in
+    between reads the rest again, as of a group that never fills.
+    """
+    if decision.entries <= _ENTRIES_FIT or event_bytes(decision) <= EVENT_BYTES_MAX:
+        return [decision]
+    group, settled, kept, size = (
+        decision.group,
+        decision.settled,
+        decision.incomplete,
+        decision.size,
+    )
+    fit: list[Decision] = []
+    start = 0
+    if group is not None:
+        alone = decision._replace(settled=(), entries=len(group.rows))
+        room = EVENT_BYTES_MAX - event_bytes(alone)
+        if room < 0:
+            settled, kept = (
+                [*settled, *settlements_of(group.rows, SettleReason.TOO_LARGE)],
+                group.rows,
+            )
+        else:
+            start = _stop(settled, 0, room, len(settled))
+            fit.append(alone._replace(settled=settled[:start], entries=alone.entries + start))
+    rowless = len(settled) - len(kept)  # The last settlements are those of the rows that are kept.
+    while start < len(settled):
+        stop = _stop(settled, start, EVENT_BYTES_MAX, rowless)
+        rows = kept[max(0, start - rowless) : max(0, stop - rowless)]
+        share = size * len(rows) // len(kept) if rows else 0
+        fit.append(Decision(None, settled[start:stop], rows, stop - start, share))
+        start = stop
+    return fit
+
+
+def _stop(settled: Sequence[Settlement], start: int, room: int, rowless: int) -> int:
+    """Up to where settlements from ``start`` on fit into so many bytes."""
+    for index in range(start, len(settled)):
+        # A row that is kept may be in a file of its own.
+        kept = index >= rowless
+        room -= settlement_bytes(settled[index], kept)
+        if room < 0:
+            return index
+    return len(settled)
+
+
+def settlements_of(rows: Sequence[Row], reason: SettleReason) -> list[Settlement]:
+    """One a row."""
+    segments = zip(
+        rows, values_of(rows, "rollout_uid"), values_of(rows, "segment_idx"), strict=True
+    )
+    return [
+        Settlement(reason, offset, entry, uid, idx) for (_, _, offset, entry), uid, idx in segments
+    ]
