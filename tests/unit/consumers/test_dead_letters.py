@@ -10,6 +10,7 @@ from harness.faults import Fate, FaultyBroker, always_pass
 from rollstream.consumers.sealing.dead_letters import (
     DETAIL_CHARS_MAX,
     LETTERS_BYTES_MAX,
+    LOG_EVERY_S,
     DeadLetters,
 )
 from rollstream.runtime.clock import ManualClock
@@ -35,7 +36,7 @@ class Office:
         config = {"max.message.bytes": str(record_bytes_max)}
         self.broker.logs.create(TopicSpec(TOPIC, 1, config))
         self.faults = FaultyBroker(self.broker, clock=self.clock)
-        self.letters = DeadLetters(self.faults, TOPIC)
+        self.letters = DeadLetters(self.faults, TOPIC, self.clock)
         self._offset = 0
 
     def write(self, value: bytes, detail: str, *, entry: int = 0) -> None:
@@ -135,3 +136,17 @@ def test_a_topic_that_takes_no_letter_is_an_error_and_no_wait(value: bytes) -> N
     with pytest.raises(RecordTooLarge, match="the topic takes 20"):
         office.deliver()
     assert office.letters.written == 0
+
+
+def test_a_flood_of_letters_is_a_line_a_minute_with_their_number(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    office = Office()
+    for _ in range(2_000):
+        office.write(b"x", "torn")
+    office.clock.advance(LOG_EVERY_S)
+    office.write(b"x", "torn")
+    office.write(b"x", "torn")
+    office.letters.close()
+    lines = [line for line in caplog.messages if "dead letters" in line]
+    assert [line.split()[0] for line in lines] == ["1", "2000", "1"]

@@ -86,7 +86,7 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         steps=STEPS,
         workers=InlineExecutor(),
         writers=writers,
-        letters=DeadLetters(broker, Layout().dead_letters()),
+        letters=DeadLetters(broker, Layout().dead_letters(), clock),
         counters=SealerCounters(),
     )
 

@@ -167,8 +167,22 @@ def test_sealing_is_measured_from_both_logs(logs: Logs) -> None:
         groups_per_s=0.0,
         segments_per_s=3 / 60,
         flush_age_s=10.0,
+        recent_settled=4,
     )
     assert (figures.backlog, figures.waiting) == (3, 1)
+
+
+def test_unreadable_entries_are_counted_for_a_minute(logs: Logs) -> None:
+    logs.say(
+        LAYOUT.groups("math"),
+        Claimed(owner="sealer-1", nonce="n"),
+        flushed(0, "n", [0], 4, settled={"unreadable": [1, 2], "failed": [3]}),
+    )
+    (figures,) = logs.measure().partitions
+    assert (figures.recent_settled, figures.recent_unreadable) == (4, 2)
+    logs.clock.advance(61)
+    (figures,) = logs.measure().partitions
+    assert (figures.recent_settled, figures.recent_unreadable) == (0, 0)
 
 
 def test_entries_of_the_backlog_are_those_known_and_the_mean_for_what_was_not_read(

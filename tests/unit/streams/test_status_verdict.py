@@ -249,3 +249,19 @@ def stuck(
         **figures,
     }
     return stuck_stages(Figures(**found), CONFIG)
+
+
+@pytest.mark.proves("F17")
+@pytest.mark.parametrize(("unreadable", "stuck"), [(10, False), (11, True)])
+def test_more_unreadable_entries_than_are_allowed_are_a_stuck_stage(
+    unreadable: int, stuck: bool
+) -> None:
+    halves = [
+        replace(HEALTHY_PARTITION, recent_settled=100, recent_unreadable=0),
+        replace(HEALTHY_PARTITION, partition=1, recent_settled=0, recent_unreadable=0),
+    ]
+    halves[1] = replace(halves[1], recent_settled=unreadable, recent_unreadable=unreadable)
+    section = EnvironmentConfig(max_unreadable_share=10 / 110)
+    config = CONFIG.model_copy(update={"environments": {"math": section}})
+    verdicts = stuck_stages(Figures(partitions=tuple(halves)), config)
+    assert ["could not be read" in verdict.reason for verdict in verdicts] == [True] * stuck

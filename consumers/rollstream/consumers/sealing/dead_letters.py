@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 from functools import partial
 
+from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
@@ -21,6 +23,7 @@ from rollstream.streams.errors import (
 # Letters not delivered yet, and their bytes; beyond either `write` waits for the broker.
 LETTERS_MAX = 10_000
 LETTERS_BYTES_MAX = 32 * 1024 * 1024
+LOG_EVERY_S = 60.0  # A flood of letters is one line in this time.
 DETAIL_CHARS_MAX = 1_000  # A detail may repeat names and numbers as long as a record.
 _SLICE_S = 0.1
 _log = logging.getLogger("rollstream.sealer")
@@ -35,9 +38,12 @@ class DeadLetters:
         written: how many were delivered.
     """
 
-    def __init__(self, broker: Broker, topic: str) -> None:
+    def __init__(self, broker: Broker, topic: str, clock: Clock) -> None:
         self._broker = broker
         self._topic = topic
+        self._clock = clock
+        self._unlogged = 0
+        self._log_at_s = -math.inf
         self._writer: Writer | None = None
         self._letters: list[DeadLetter] = []
         self._bytes = 0
@@ -46,7 +52,8 @@ class DeadLetters:
     def write(
         self, record: Record, entry: int, value: bytes, error: UnreadableEvent, deadline: Deadline
     ) -> None:
-        """Keeps the letter until ``deliver``; a long detail is cut.
+        """Keeps the letter until ``deliver``; a long detail is cut. The log has the first, and then
+        once a minute how many came.
 
         Args:
             record: as it was read.
@@ -59,13 +66,13 @@ class DeadLetters:
         detail = error.detail
         if len(detail) > DETAIL_CHARS_MAX:
             detail = f"{detail[:DETAIL_CHARS_MAX]}… (cut; {len(detail)} characters)"
-        _log.warning(
-            "%s[%d] at %d, entry %d, cannot be read and becomes a dead letter: %s: %s",
-            *record[:3],
-            entry,
-            error.reason,
-            detail,
-        )
+        self._unlogged += 1
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._log_at_s:
+            self._log_at_s = now_s + LOG_EVERY_S
+            self._log_count(
+                "%s[%d] at %d, entry %d: %s: %s", *record[:3], entry, error.reason, detail
+            )
         letter = DeadLetter(
             topic=record.topic,
             partition=record.partition,
@@ -107,6 +114,19 @@ class DeadLetters:
 
     def close(self) -> None:
         """Idempotent; letters that were not delivered are written again by the next reader."""
+        if self._unlogged:
+            self._log_count("this sealer stops")
+        self._abandon()
+
+    def _log_count(self, about: str, *values: object) -> None:
+        _log.warning(
+            "%d entries became dead letters since the last such line: " + about,
+            self._unlogged,
+            *values,
+        )
+        self._unlogged = 0
+
+    def _abandon(self) -> None:
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
@@ -136,7 +156,7 @@ class DeadLetters:
         failed = {idx: report.error for idx, report in reports.items() if report.error is not None}
         if failed or len(reports) < sent:
             # Which of them are in the log does not matter: a letter may be written twice.
-            self.close()
+            self._abandon()
             for idx, refusal in failed.items():
                 if isinstance(refusal, RecordTooLarge):
                     self._letters[idx] = _without_bytes(self._letters[idx], refusal)

@@ -89,7 +89,7 @@ class Sealer:
         self._writers: Executor = (
             InlineExecutor() if workers else ThreadPoolExecutor(WRITERS, "rollstream-write")
         )
-        self._letters = DeadLetters(broker, layout.dead_letters())
+        self._letters = DeadLetters(broker, layout.dead_letters(), self._clock)
         self._counters = SealerCounters()
         self._closed = False
         owner = owner or f"sealer-{entropy.token(4)}"

@@ -103,6 +103,9 @@ class EnvironmentConfig(Section):
     """Most entries in one flush, so that its event fits a message."""
     max_flush_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=_FILE_BYTES_MAX)
     """Most payload bytes in one flush."""
+    max_unreadable_share: float = Field(default=0.1, ge=0, le=1)
+    """Share of the entries settled within a minute that may be unreadable; beyond it status names
+    the sealers as stuck."""
     compression: Literal["none", "lz4", "zstd"] = "none"
     """The codec of Parquet files."""
 

@@ -29,6 +29,8 @@ class PartitionFigures:
         segments: in sealed groups.
         groups_per_s: sealed, over the last minute, and so ``segments_per_s``.
         flush_age_s: of the newest flush; None: there is none.
+        recent_settled: entries, over the last minute, whatever became of them.
+        recent_unreadable: those of them that are dead letters.
     """
 
     environment: str
@@ -49,6 +51,8 @@ class PartitionFigures:
     groups_per_s: float
     segments_per_s: float
     flush_age_s: float | None
+    recent_settled: int = 0
+    recent_unreadable: int = 0
 
     @property
     def backlog(self) -> int:

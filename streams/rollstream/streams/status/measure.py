@@ -7,6 +7,7 @@ horizon waits for is therefore not known, only that it exists.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from rollstream.schemas.codec import decode
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Claimed, DeadLetter, Flushed
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.broker import (
     EARLIEST,
     Broker,
@@ -30,7 +32,7 @@ from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.reading import read_between
 from rollstream.streams.status.figures import DeadLetterFigures, Figures, PartitionFigures
-from rollstream.streams.status.sampling import RECENT_US, SamplerReading, age_s, recent
+from rollstream.streams.status.sampling import RECENT_US, SamplerReading, age_s
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import CREATOR, StoreRoot, root_differences
 
@@ -128,7 +130,8 @@ def _partition(
     """Figures of one partition; feeds its seal log to ``samplers`` on the way."""
     address, now_us = read.address, read.now_us
     fold = SealFold(dedupe_horizon=0)
-    owner, flushes = "", list[tuple[int, int, int]]()
+    owner, flush_ts = "", None
+    newest: list[_Settled] = []  # Within the last minute.
     begun_ts = 0
     with closing(Follower(read.broker, {read.layout.groups_log(address): start})) as follower:
         for confirmed in follower.read_to_end(read.deadline):
@@ -140,15 +143,13 @@ def _partition(
             if isinstance(confirmed.event, Claimed):
                 owner = "" if confirmed.event.owner == CREATOR else confirmed.event.owner
             elif isinstance(confirmed.event, Flushed):
-                event = confirmed.event
-                flushes.append(
-                    (confirmed.timestamp_us, len(event.groups), len(event.segments.offsets))
-                )
+                flush_ts = confirmed.timestamp_us
+                if flush_ts >= now_us - RECENT_US:
+                    newest.append(_settled(confirmed.event))
     groups = fold.counts.get("groups", 0)
     touched, touched_entries = fold.touched
     for sampler in samplers:
         sampler.end_log(address, groups)
-    newest = flushes[len(flushes) - recent([at for at, _, _ in flushes], now_us) :]
     # A log that is read from within the last minute shows less than that.
     seconds = max(1.0, min(RECENT_US, now_us - begun_ts) / 1e6)
     ingest = _ingest(read, fold.watermark)
@@ -169,10 +170,29 @@ def _partition(
         touched_entries=touched_entries,
         groups=groups,
         segments=fold.counts.get("segments", 0),
-        groups_per_s=sum(flush[1] for flush in newest) / seconds,
-        segments_per_s=sum(flush[2] for flush in newest) / seconds,
-        flush_age_s=age_s(now_us, flushes[-1][0] if flushes else None),
+        groups_per_s=sum(flush.groups for flush in newest) / seconds,
+        segments_per_s=sum(flush.segments for flush in newest) / seconds,
+        flush_age_s=age_s(now_us, flush_ts),
+        recent_settled=sum(flush.segments + flush.others for flush in newest),
+        recent_unreadable=sum(flush.unreadable for flush in newest),
     )
+
+
+class _Settled(NamedTuple):
+    """What one flush settled: groups with their segments, and entries without a group."""
+
+    groups: int
+    segments: int
+    others: int
+    unreadable: int
+
+
+def _settled(event: Flushed) -> _Settled:
+    others: Counter[str] = Counter()
+    for part in event.settled:
+        others[part.reason] += len(part.offsets)
+    unreadable = others[SettleReason.UNREADABLE]
+    return _Settled(len(event.groups), len(event.segments.offsets), others.total(), unreadable)
 
 
 def _ingest(read: _Read, watermark: int) -> _Ingest:

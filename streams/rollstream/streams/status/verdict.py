@@ -53,6 +53,16 @@ def _sealing(
             "were settled; run `rollstream audit`, and raise kafka.retention_hours",
         )
     waiting = [p for p in partitions if p.backlog]
+    settled = sum(p.recent_settled for p in partitions)
+    unreadable = sum(p.recent_unreadable for p in partitions)
+    share_max = config.environments[name].max_unreadable_share
+    if unreadable > share_max * settled:
+        yield Verdict(
+            "sealers",
+            f"{unreadable} of {settled} entries of {name} that were settled within the last minute "
+            f"could not be read, more than max_unreadable_share ({share_max:g}) allows; "
+            "`rollstream deadletters list` says why",
+        )
     if figures.over:
         return
     left = [p for p in waiting if p.held is False]
