@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from harness.seal_events import EntryRef, flushed
-from rollstream.consumers.audit.ledger import NAMED_MAX, Ledger
+from rollstream.consumers.audit.ledger import NAMED_MAX, Ledger, repeat_problems
+from rollstream.consumers.audit.repeats import BUCKETS, BUFFER_BYTES_MAX, Repeats
 from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, TouchedOffsets
 
 
@@ -55,7 +57,7 @@ def event(
 
 
 def ledger_of(*events: Flushed) -> Ledger:
-    ledger = Ledger("math[0]", set())
+    ledger = Ledger("math[0]", 0, Repeats())
     for offset, one in enumerate(events):
         ledger.apply(offset, one)
     return ledger
@@ -136,7 +138,6 @@ def test_a_record_with_another_number_of_entries_than_its_events_say_is_named(
         ([event("a", [(0, 0), (0, 3)], 0, {0: 3})], "that it does not touch: (0, 3)"),
         ([event("a", [(0, -1)], 0, {0: 3})], "that it does not touch: (0, -1)"),
         ([event("a", [0, 1], 2), event("b", [3, 4], 1)], "the watermark goes back"),
-        ([event("a", [0, 1], 2), event("a", [2, 3], 4)], "is in two groups"),
         ([event("a", [7, 8], 0)], "beyond the end"),
         (
             [event("a", [0, 1], 3, lost=[2])],
@@ -195,3 +196,30 @@ def test_groups_that_do_not_cover_their_file_are_named() -> None:
     (group,) = flush.groups
     ledger = ledger_of(replace(flush, groups=(replace(group, row_start=1),)))
     assert any("begins at row 1" in found for found in ledger.problems)
+
+
+@pytest.mark.proves("F4")
+def test_a_segment_and_a_group_that_come_twice_are_named_by_their_events() -> None:
+    repeats = Repeats()
+    first, second = Ledger("math[0]", 0, repeats), Ledger("math[3]", 3, repeats)
+    first.apply(7, event("a", [0, 1], 2))
+    assert repeat_problems("math", repeats) == []
+    second.apply(9, event("a", [0], 1))
+    assert repeat_problems("math", repeats) == [
+        "math: 1 segments are in two groups: math[0] event 7 and math[3] event 9",
+        "math: 1 groups were sealed twice: math[0] event 7 and math[3] event 9",
+    ]
+
+
+def test_repeats_are_found_among_more_names_than_are_kept_in_memory() -> None:
+    rows = BUCKETS * BUFFER_BYTES_MAX // 24
+    with Repeats() as repeats:
+        tracemalloc.start()
+        for number in range(3 * rows // 2):
+            repeats.add(f"u{number}", number)
+        used = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        for number in (0, rows):
+            repeats.add(f"u{number}", number + 1)
+        assert repeats.find() == [(0, 1), (rows, rows + 1)]
+    assert used < 2 * BUCKETS * BUFFER_BYTES_MAX

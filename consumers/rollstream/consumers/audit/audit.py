@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any
 
 from rollstream.consumers.audit.files import file_problems, rollup_problems
-from rollstream.consumers.audit.ledger import Ledger
+from rollstream.consumers.audit.ledger import Ledger, repeat_problems
 from rollstream.consumers.audit.records import IngestRecords
+from rollstream.consumers.audit.repeats import Repeats
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -126,11 +127,13 @@ def audit(
         rows: list[PartitionAudit] = []
         problems: list[str] = []
         for name, section in config.environments.items():
-            sealed: set[bytes] = set()
-            for address in layout.addresses({name: section.partitions}):
-                ledger = Ledger(f"{name}[{address.partition}]", sealed)
-                rows.append(auditor.audit_partition(address, ledger))
-                problems += ledger.problems
+            with Repeats() as repeats:
+                for address in layout.addresses({name: section.partitions}):
+                    number = address.partition
+                    ledger = Ledger(f"{name}[{number}]", number, repeats)
+                    rows.append(auditor.audit_partition(address, ledger))
+                    problems += ledger.problems
+                problems += repeat_problems(name, repeats)
     return AuditReport(partitions=tuple(rows), problems=tuple(problems))
 
 
@@ -191,7 +194,7 @@ class _Auditor:
             pending=pending,
             sealed=ledger.sealed,
             settled=dict(ledger.settled),
-            groups=len(ledger.group_ids),
+            groups=ledger.groups,
             files=len(ledger.files),
             flushes=len(ledger.flushes),
             watermark=ledger.watermark,

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import xxhash
 
+from rollstream.consumers.audit.repeats import Repeats
 from rollstream.schemas.events import Event, Flushed, SealedFile, SealedSegments, Settlements
 from rollstream.schemas.reasons import SettleReason
 
+SEGMENT, GROUP = 0, 1  # What is told of in `Repeats`.
+_OFFSET_BITS = 44
 NAMED_MAX = 5  # What a problem names one by one; the rest is counted.
 
 
@@ -25,16 +27,17 @@ class Ledger:
         name: of the partition, in problems.
         problems: what no sound sealer writes, in words.
         sealed: how many segments are in groups.
+        groups: how many.
         settled: by reason, how many entries ended without a group.
         flushes: offsets of the events.
         files: that events name, by path.
 
     Args:
-        segments: hashes of the sealed segments of all partitions of an environment; it adds its
-            own.
+        number: of the partition.
+        repeats: is told of every segment and group, of all partitions of an environment.
     """
 
-    def __init__(self, name: str, segments: set[bytes]) -> None:
+    def __init__(self, name: str, number: int, repeats: Repeats) -> None:
         self.name = name
         self.problems: list[str] = []
         self.watermark = 0
@@ -42,8 +45,9 @@ class Ledger:
         self.settled: Counter[str] = Counter()
         self.flushes: list[int] = []
         self.files: dict[str, SealedFile] = {}
-        self.group_ids: set[str] = set()
-        self._segments = segments
+        self.groups = 0
+        self._number = number
+        self._repeats = repeats
         self._published = 0  # Entries of touched offsets, and offsets of ranges.
         self._open: dict[int, _Offset] = {}  # Touched offsets that are not below the watermark.
         self._ranges: list[tuple[int, int]] = []  # Unread offsets, the same; rising.
@@ -60,7 +64,7 @@ class Ledger:
         """The next event that counts."""
         if isinstance(event, Flushed):
             self.flushes.append(offset)
-            self._flush(f"{self.name} event {offset}", event)
+            self._flush(f"{self.name} event {offset}", event, offset)
 
     def add_problem(self, what: str) -> None:
         """Adds a problem of the partition as a whole."""
@@ -127,19 +131,18 @@ class Ledger:
         pending = sum(of.left for of in self._open.values()) + self._untouched_entries + lacking
         return self._published + self._untouched_entries + lacking, pending
 
-    def _flush(self, where: str, event: Flushed) -> None:
+    def _place(self, offset: int, kind: int) -> int:
+        return (self._number << _OFFSET_BITS | offset) << 1 | kind
+
+    def _flush(self, where: str, event: Flushed, event_offset: int) -> None:
         self._settle(where, event)
         self._check_rows(where, event)
-        segments = event.segments
+        segments, place = event.segments, self._place
         for uid, idx in zip(segments.uids, segments.segment_idxs.tolist(), strict=True):
-            segment = xxhash.xxh3_128_digest(f"{idx}/{uid}".encode())
-            if segment in self._segments:
-                self.problems.append(f"{where}: segment {idx} of {uid!r} is in two groups")
-            self._segments.add(segment)
+            self._repeats.add(f"{idx}/{uid}", place(event_offset, SEGMENT))
         for group in event.groups:
-            if group.group_id in self.group_ids:
-                self.problems.append(f"{where}: group {group.group_id} was sealed before")
-            self.group_ids.add(group.group_id)
+            self._repeats.add(group.group_id, place(event_offset, GROUP))
+        self.groups += len(event.groups)
         self.sealed += len(segments.offsets)
         for part in event.settled:
             self.settled[part.reason] += len(part.offsets)
@@ -333,6 +336,24 @@ def _range_has(offset: int) -> Callable[[Sequence[tuple[int, int]]], bool]:
         return index >= 0 and offset < ranges[index][1]
 
     return has
+
+
+def repeat_problems(environment: str, repeats: Repeats) -> list[str]:
+    """What the ledgers of one environment told of twice, in words."""
+    found: dict[int, list[str]] = {SEGMENT: [], GROUP: []}
+    for pair in repeats.find():
+        events = [
+            f"{environment}[{place >> 1 + _OFFSET_BITS}] event "
+            f"{place >> 1 & (1 << _OFFSET_BITS) - 1}"
+            for place in pair
+        ]
+        found[pair[1] & 1].append(" and ".join(events))
+    whats = {SEGMENT: "segments are in two groups", GROUP: "groups were sealed twice"}
+    return [
+        f"{environment}: {len(pairs)} {whats[kind]}: {_some(pairs)}"
+        for kind, pairs in found.items()
+        if pairs
+    ]
 
 
 def _some(what: Sequence[object]) -> str:
