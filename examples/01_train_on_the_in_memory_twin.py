@@ -57,18 +57,20 @@ def sample(
 
 
 def learn(logits: NDArray[np.float64], batch: Batch) -> None:
-    """One policy gradient step; a rollout's advantage is its reward less its group's mean.
+    """One policy gradient step; a rollout's advantage is its return less its group's mean.
 
-    Each rollout is one row here; docs/guides/multi_turn.md does the same for several turns.
+    By trajectory, so that it holds for rollouts of several turns, too.
     """
-    means = np.bincount(batch.group_index, batch.rewards) / np.bincount(batch.group_index)
-    advantages = batch.rewards - means[batch.group_index]
+    groups = np.empty(batch.num_trajectories, np.int64)
+    groups[batch.trajectory_index] = batch.group_index
+    means = np.bincount(groups, batch.trajectory_returns) / np.bincount(groups)
+    advantages = (batch.trajectory_returns - means[groups])[batch.trajectory_index]
     prompts = batch.tokens[batch.offsets[:-1]]
     guesses = batch.tokens[batch.offsets[1:] - 1]
     for row, guess, advantage in zip(prompts, guesses, advantages, strict=True):
         gradient = -softmax(logits[row])
         gradient[guess] += 1.0
-        logits[row] += LEARNING_RATE / len(batch) * advantage * gradient
+        logits[row] += LEARNING_RATE / batch.num_trajectories * advantage * gradient
 
 
 def softmax(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -103,7 +105,7 @@ def main() -> None:
             sampler.ack(batch)
             sampler.publish_policy(step + 1, policy_version=f"step-{step + 1}")
             sampler.checkpointed(step)  # Weights would be saved here.
-            rewards.append(float(batch.rewards.mean()))
+            rewards.append(float(batch.trajectory_returns.mean()))
             step += 1
     print(f"mean reward of the first step {rewards[0]:.2f}, of the last {rewards[-1]:.2f}")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
-
 from examples.demo import settings
 from examples.demo.history import History, StepSeen
 from examples.demo.learner import Learner
@@ -87,17 +85,13 @@ def _update(learner: Learner, batch: Batch) -> Mapping[str, float]:
 
 
 def _seen(step: int, elapsed_s: float, batch: Batch) -> StepSeen:
-    environments = np.asarray(batch.environments)
     figures = batch.metrics()
     return StepSeen(
         step=step,
         elapsed_s=elapsed_s,
-        rewards={
-            str(name): float(batch.rewards[environments == name].mean())
-            for name in np.unique(environments)
-        },
+        rewards={name: figures[f"reward/{name}"] for name in sorted(set(batch.environments))},
         lag_mean=figures["lag/mean"],
         lag_max=int(figures["lag/max"]),
         groups_ready=int(figures["groups_ready"]),
-        rollouts=len(batch.rewards),
+        rollouts=batch.num_trajectories,
     )

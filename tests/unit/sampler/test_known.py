@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from numpy.testing import assert_array_equal
 
 from harness.groups import GroupSpec, flush_of
@@ -52,3 +53,13 @@ def test_a_rollout_of_one_segment_waits_for_its_own_score() -> None:
     rewards = [NAN, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0]
     groups = known(tuple("abcdefgh"), [0] * 8, rewards)
     assert [group.has_rewards for group in groups] == [False, True]
+
+
+@pytest.mark.proves("F20")
+def test_a_group_is_all_equal_where_its_trajectories_earned_the_same_in_sum() -> None:
+    alike = known(UIDS, SEGMENTS, [0.25, 0.5, 0.25, 1.0, 0.25, 1.0, 0.25, 1.0])
+    assert [group.all_equal for group in alike] == [True, True]
+    last_only = known(UIDS, SEGMENTS, [NAN, NAN, 1.0, 1.0, NAN, 1.0, 0.5, 0.5])
+    assert [group.all_equal for group in last_only] == [True, True]
+    differing = known(UIDS, SEGMENTS, [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25])
+    assert [group.all_equal for group in differing] == [False, False]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ def assembled(
     *files: Sequence[GroupSpec],
     step: int = 3,
     columns: Sequence[str] = (),
+    segments: Mapping[str, Any] | None = None,
 ) -> AssembledBatch:
     """A batch of all groups, as if they had been read from these files."""
     log = PartitionAddress("math", 1, 0)
@@ -41,7 +43,9 @@ def assembled(
     signatures = []
     for index, specs in enumerate(files):
         of_file = group_columns(specs, "math", f"f{index}")
-        for group in known_groups(log, index, flush_of(specs, name=f"f{index}")):
+        flush = flush_of(specs, name=f"f{index}")
+        flush = replace(flush, segments=replace(flush.segments, **(segments or {})))
+        for group in known_groups(log, index, flush):
             parts.append(GroupRows(len(parts), group, of_file))
             signatures.append({name: a.signature for name, a in of_file.token_arrays.items()})
     event = BatchServed(
@@ -94,6 +98,7 @@ def test_a_batch_is_ragged_prompt_first_and_groups_stand_together() -> None:
         "rewards": ("float32", (4,)),
         "group_index": ("int32", (4,)),
         "trajectory_index": ("int32", (4,)),
+        "trajectory_returns": ("float32", (4,)),
         "weight_steps": ("int64", (4,)),
         "reward_components/format": ("float32", (4,)),
     }
@@ -239,7 +244,7 @@ def test_a_batch_has_no_trace_of_what_its_memory_held_before() -> None:
         for held in (0x00, 0xA5, 0xFF):
             np.full(size, held, np.uint8)  # Freed at once: the batch is made there.
             made.append(batch_of(specs, columns=EVERY_COLUMN).arrays())
-        assert len(made[0]) == 15
+        assert len(made[0]) == 16
         for name, array in made[0].items():
             assert {array.tobytes()} == {other[name].tobytes() for other in made}, name
 
@@ -320,6 +325,31 @@ def test_metrics_are_flat_numbers() -> None:
     assert (metrics["lag/mean"], metrics["lag/max"]) == (1.0, 2.0)
     assert (metrics["groups_ready"], metrics["wait_s"]) == (5.0, 0.5)
     assert all(type(value) is float for value in metrics.values())
+
+
+@pytest.mark.proves("F20")
+def test_a_trajectory_counts_once_whatever_number_of_turns_it_has() -> None:
+    turns = {
+        "uids": ("one", *["nine"] * 9),
+        "segment_idxs": np.array([0, *range(9)], np.int32),
+        "rewards": np.array([1.0, *[float("nan")] * 8, 0.0]),
+        "weight_steps": np.array([3, 1, *[2] * 8], np.int64),
+    }
+    batch = batch_of([GroupSpec(rewards=(0.0,) * 10)], segments=turns)
+    assert (len(batch), batch.num_trajectories) == (10, 2)
+    assert batch.trajectory_returns.tolist() == [1.0, 0.0]
+    metrics = batch.metrics()
+    assert (metrics["rollouts"], metrics["segments"]) == (2, 10)
+    assert metrics["reward/mean"] == metrics["reward/math"] == 0.5
+    assert (metrics["lag/mean"], metrics["lag/max"]) == (1.0, 2.0)
+    alike = {
+        "uids": ("one", "one", "two", "two"),
+        "segment_idxs": np.array([0, 1, 0, 1], np.int32),
+        "rewards": np.array([0.25, 1.0, 0.25, 1.0]),
+    }
+    batch = batch_of([GroupSpec(rewards=(0.0,) * 4)], segments=alike)
+    assert batch.trajectory_returns.tolist() == [1.25, 1.25]
+    assert batch.metrics()["all_equal_share"] == 1.0
 
 
 def test_an_empty_share_is_a_batch_of_no_rollouts() -> None:

@@ -94,12 +94,14 @@ def assemble(
     packing = Packing.of(
         parts, _logged(logged, "prompt_counts", np.int64), _logged(logged, "token_counts", np.int64)
     )
+    trajectories = _trajectories(uids)
     per_row: dict[str, NDArray[Any]] = {
         "offsets": packing.offsets,
         "prompt_lengths": packing.prompts.astype(np.int32),
         "rewards": _logged(logged, "rewards", np.float32),
         "group_index": np.repeat(np.arange(len(parts), dtype=np.int32), rows),
-        "trajectory_index": _trajectories(uids),
+        "trajectory_index": trajectories,
+        "trajectory_returns": _returns(parts, trajectories),
         "weight_steps": _logged(logged, "weight_steps", np.int64),
         **_components(parts, len(uids)),
     }
@@ -209,6 +211,13 @@ def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:
     """The same number for the same uid, from 0 in the order of first sight."""
     numbers = {uid: number for number, uid in enumerate(dict.fromkeys(uids))}
     return np.fromiter(map(numbers.__getitem__, uids), np.int32, len(uids))
+
+
+def _returns(parts: Sequence[GroupRows], trajectories: NDArray[np.int32]) -> NDArray[np.float32]:
+    """float32 [m]: what the segments of each trajectory earned, summed."""
+    earned = [part.group.earned[part.logged] for part in parts]
+    together = np.concatenate([np.empty(0), *earned])
+    return np.bincount(trajectories, together).astype(np.float32)
 
 
 def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.float32]]:

@@ -86,10 +86,13 @@ class Batch:
         loss_mask: bool [total]; False at prompts and where the segment's own mask is.
         logprobs: float32 [total], under the policy that sampled; 0 at prompts, NaN at the whole
             output of a segment that was published without any.
-        rewards: float32 [n].
+        rewards: float32 [n], of each segment; one without has that of the next one of its
+            trajectory.
         reward_components: name to float32 [n]; NaN where a segment has none of that name.
         group_index: int32 [n]; which group of this batch, from 0.
-        trajectory_index: int32 [n]; segments of one trajectory share it.
+        trajectory_index: int32 [n]; segments of one trajectory share it, from 0.
+        trajectory_returns: float32 [m], m trajectories: the sum of what the segments of each were
+            published with.
         uids: [n]; the rollout_uid of each row, so segments of one trajectory have the same.
         weight_steps: int64 [n]; optimizer steps behind the weights that sampled; -1: not known.
         environments: [n].
@@ -127,6 +130,7 @@ class Batch:
     reward_components: Mapping[str, NDArray[np.float32]]
     group_index: NDArray[np.int32]
     trajectory_index: NDArray[np.int32]
+    trajectory_returns: NDArray[np.float32]
     uids: tuple[str, ...]
     weight_steps: NDArray[np.int64]
     environments: tuple[str, ...]
@@ -151,7 +155,9 @@ class Batch:
         """One line, however large the batch is."""
         share = f", rank {self.dp_rank} of {self.dp_size}" if self.dp_size > 1 else ""
         environments = ", ".join(sorted(set(self.environments)))
-        rows = f", mean reward {self.rewards.mean():.4g}, of {environments}" if len(self) else ""
+        rows = ""
+        if len(self):
+            rows = f", mean reward {self.trajectory_returns.mean():.4g}, of {environments}"
         return (
             f"Batch(step {self.step}{share}: groups {len(self.slots):,}, rows {len(self):,}, "
             f"tokens {len(self.tokens):,}{rows})"
@@ -160,6 +166,12 @@ class Batch:
     def __len__(self) -> int:
         """The number of rows: of segments, not of trajectories."""
         return len(self.uids)
+
+    @property
+    def num_trajectories(self) -> int:
+        """The number of trajectories in this batch (a rank's share): of rollouts, whatever number
+        of segments each has."""
+        return len(self.trajectory_returns)
 
     @property
     def num_groups(self) -> int:
@@ -263,15 +275,18 @@ class Batch:
         return self.slots[index]
 
     def metrics(self) -> dict[str, float]:
-        """A flat dict for any logger.
+        """A flat dict for any logger; a trajectory counts once, whatever number of segments it has.
 
-        ``reward/mean`` and ``reward/<environment>``; ``groups``, ``rollouts``, ``tokens``;
-        ``all_equal_share`` of groups whose rewards leave no advantage; ``truncated_share`` of
-        rollouts; ``lag/mean`` and ``lag/max`` in optimizer steps; ``groups_ready``; ``wait_s``.
+        ``reward/mean`` and ``reward/<environment>``: of trajectories' returns; ``groups``,
+        ``rollouts`` (trajectories), ``segments``, ``tokens``, ``output_tokens``;
+        ``all_equal_share`` of groups whose returns leave no advantage; ``truncated_share`` of
+        rollouts, by their last segment; ``lag/mean`` and ``lag/max`` in optimizer steps, by their
+        oldest segment; ``groups_ready``; ``wait_s``.
         """
         metrics: dict[str, float] = {
             "groups": float(len(self.slots)),
-            "rollouts": float(len(self)),
+            "rollouts": float(self.num_trajectories),
+            "segments": float(len(self)),
             "tokens": float(len(self.tokens)),
             "output_tokens": float(len(self.tokens) - int(self.prompt_lengths.sum())),
             "groups_ready": float(self.groups_ready),
@@ -279,18 +294,25 @@ class Batch:
         }
         if not self.uids:
             return metrics
-        metrics["reward/mean"] = float(self.rewards.mean())
-        environments = np.asarray(self.environments)
+        returns = self.trajectory_returns
+        last = np.empty(self.num_trajectories, np.int64)  # The last row of each trajectory.
+        last[self.trajectory_index] = np.arange(len(self))
+        metrics["reward/mean"] = float(returns.mean())
+        environments = np.asarray(self.environments)[last]
         for name in sorted(set(self.environments)):
-            metrics[f"reward/{name}"] = float(self.rewards[environments == name].mean())
-        starts = np.flatnonzero(np.diff(self.group_index, prepend=-1))
-        lowest = np.minimum.reduceat(self.rewards, starts)
-        highest = np.maximum.reduceat(self.rewards, starts)
+            metrics[f"reward/{name}"] = float(returns[environments == name].mean())
+        starts = np.flatnonzero(np.diff(self.group_index[last], prepend=-1))
+        lowest, highest = (of.reduceat(returns, starts) for of in (np.minimum, np.maximum))
         metrics["all_equal_share"] = float((lowest == highest).mean())
-        metrics["truncated_share"] = self.stop_reasons.count(TRUNCATED) / len(self)
-        known = self.weight_steps[self.weight_steps >= 0]
-        if len(known):
-            lags = max(self.step, self.policy_step) - known
+        metrics["truncated_share"] = float(
+            np.mean([self.stop_reasons[row] == TRUNCATED for row in last.tolist()])
+        )
+        newest = max(self.step, self.policy_step)
+        known = self.weight_steps >= 0
+        lags = np.full(self.num_trajectories, -np.inf)
+        np.maximum.at(lags, self.trajectory_index[known], newest - self.weight_steps[known])
+        lags = lags[np.isfinite(lags)]
+        if len(lags):
             metrics["lag/mean"] = float(lags.mean())
             metrics["lag/max"] = float(lags.max())
         return metrics

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, SealedSegments
 from rollstream.schemas.ids import MIXED_POLICY, PartitionAddress
@@ -30,7 +31,9 @@ class KnownGroup(NamedTuple):
         sealed_ts: log time of the flush, microseconds.
         policies: the distinct policies of the segments, sorted.
         has_rewards: no member's reward is awaited.
-        all_equal: every member has the same reward, so that no advantage is left.
+        all_equal: every trajectory has the same return, the sum of what its segments earned, so
+            that no advantage is left.
+        earned: float [rows of the flush], what each segment was published with; 0: no reward.
     """
 
     ref: GroupRef
@@ -43,6 +46,7 @@ class KnownGroup(NamedTuple):
     policies: tuple[PolicyRef, ...]
     has_rewards: bool
     all_equal: bool
+    earned: NDArray[np.floating[Any]]
 
 
 def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[KnownGroup]:
@@ -53,10 +57,9 @@ def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[Kno
     bounds = np.cumsum([0, *(group.rows for group in event.groups)])
     assert bounds[-1] == len(segments.rewards), (log, offset)
     starts = bounds[:-1]
-    lowest = np.minimum.reduceat(segments.rewards, starts)
-    highest = np.maximum.reduceat(segments.rewards, starts)
-    has_rewards = (~np.isnan(lowest)).tolist()
-    all_equal = (lowest == highest).tolist()
+    has_rewards = (~np.isnan(np.minimum.reduceat(segments.rewards, starts))).tolist()
+    earned = np.nan_to_num(event.segments.rewards)
+    all_equal = _all_equal(segments, earned, starts).tolist()
     spans = pairwise(bounds.tolist())
     return [
         KnownGroup(
@@ -70,9 +73,25 @@ def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[Kno
             _policies(group, segments, first, end),
             has_rewards[index],
             all_equal[index],
+            earned,
         )
         for index, (group, (first, end)) in enumerate(zip(event.groups, spans, strict=True))
     ]
+
+
+def _all_equal(
+    segments: SealedSegments, earned: NDArray[np.floating[Any]], starts: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Of each group: whether all its trajectories, whose rows lie together, earned the same."""
+    returns = earned
+    if segments.segment_idxs.any():
+        begins = np.array([one != other for one, other in pairwise(("", *segments.uids))])
+        begins[starts] = True
+        firsts = np.flatnonzero(begins)
+        returns = np.add.reduceat(earned, firsts)
+        starts = np.searchsorted(firsts, starts)
+    lowest = np.minimum.reduceat(returns, starts)
+    return np.asarray(lowest == np.maximum.reduceat(returns, starts))
 
 
 def _policies(
