@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.load import configured
@@ -58,6 +58,13 @@ class Replayed:
         return self.digest == self.event.digest
 
 
+class _Chosen(NamedTuple):
+    """A recorded choice, and its offset in the decision log."""
+
+    offset: int
+    event: Choice
+
+
 @dataclass(frozen=True, slots=True)
 class FileCheck:
     """The digest of a projected decision, and that of the rows that the files hold.
@@ -95,7 +102,7 @@ def replay_step(
             were when the step was served.
         broker: instead of the configured one; the caller closes it.
         clock: instead of the system's.
-        timeout_s: for reading the decision log, and again for the seal logs.
+        timeout_s: for reading the decision log, each of two times, and again for the seal logs.
 
     Returns:
         The newest decision for the step and the replacements in it, in their order.
@@ -111,13 +118,12 @@ def replay_step(
     log = Layout.of(kafka).sampler_log(name)
     addresses = seal_logs_of(name, loaded)
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
-        decisions = list(_read(used, [log], Deadline(timeout_s, clock)))
-        choices = _choices_of(at, decisions)
+        choices = _choices_of(at, _read(used, [log], Deadline(timeout_s, clock)))
         if not choices:
             raise UnknownStep(f"the log of sampler {name!r} has no batch for step {at}")
-        served = choices[0][1]
+        served = choices[0].event
         assert isinstance(served, BatchServed), served
-        cursors = [position_of(event.cursor) for _, event in choices]
+        cursors = [position_of(choice.event.cursor) for choice in choices]
         seeded = sampler_config(name, loaded).model_copy(update={"seed": served.seed})
         state = SamplerState(name, seeded, list(addresses.values()))
         between: list[tuple[PartitionAddress, ConfirmedEvent]] = []  # First choice and last.
@@ -127,15 +133,19 @@ def replay_step(
                 state.apply_groups(address, sealed.offset, sealed.event)
             elif sealed.offset < cursors[-1].get(address, 0):
                 between.append((address, sealed))
-    replayed, folded = [], 0
-    for (index, event), cursor in zip(choices, cursors, strict=True):
-        for address, sealed in between:
-            if state.applied(address) <= sealed.offset < cursor.get(address, 0):
-                state.apply_groups(address, sealed.offset, sealed.event)
-        for decision in decisions[folded:index]:
-            state.apply(decision.offset, decision.timestamp_us, decision.event)
-        folded = index
-        replayed.append(_decide_again(decisions[index].offset, event, state))
+        # Read a second time: a whole history of decisions is too much to keep.
+        replayed: list[Replayed] = []
+        with closing(_read(used, [log], Deadline(timeout_s, clock))) as decisions:
+            waiting: ConfirmedEvent | None = None
+            for choice, cursor in zip(choices, cursors, strict=True):
+                for address, sealed in between:
+                    if state.applied(address) <= sealed.offset < cursor.get(address, 0):
+                        state.apply_groups(address, sealed.offset, sealed.event)
+                while (decision := waiting or next(decisions)).offset < choice.offset:
+                    state.apply(decision.offset, decision.timestamp_us, decision.event)
+                    waiting = None
+                waiting = decision
+                replayed.append(_decide_again(choice.offset, choice.event, state))
     return replayed
 
 
@@ -181,15 +191,15 @@ def check_from_files(
     return FileCheck(bytes.fromhex(decision["digest"]), combined(digests), tuple(differing))
 
 
-def _choices_of(step: int, decisions: Sequence[ConfirmedEvent]) -> list[tuple[int, Choice]]:
-    """The newest batch of a step and the replacements in it, with their indices."""
-    choices: list[tuple[int, Choice]] = []
-    for index, decision in enumerate(decisions):
+def _choices_of(step: int, decisions: Iterable[ConfirmedEvent]) -> list[_Chosen]:
+    """The newest batch of a step and the replacements in it."""
+    choices: list[_Chosen] = []
+    for decision in decisions:
         event = decision.event
         if isinstance(event, BatchServed | Replaced) and event.step == step:
             if isinstance(event, BatchServed):
                 choices.clear()
-            choices.append((index, event))
+            choices.append(_Chosen(decision.offset, event))
     return choices
 
 
@@ -233,6 +243,6 @@ def _decide_again(offset: int, event: Choice, state: SamplerState) -> Replayed:
 
 def _read(
     broker: Broker, logs: Sequence[TopicPartition], deadline: Deadline
-) -> Iterator[ConfirmedEvent]:
+) -> Generator[ConfirmedEvent, None, None]:
     with closing(Follower(broker, dict.fromkeys(logs, 0))) as follower:
         yield from follower.read_to_end(deadline)
