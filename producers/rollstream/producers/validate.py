@@ -23,7 +23,7 @@ from rollstream.schemas.ingest.entry import EXTRAS, PLAIN, SHARED, Entry, NamedA
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _COMBINATIONS_KEPT = 1_024
-_NAMES_BYTES = 128  # Of an entry's names and numbers, about.
+_ENTRY_BYTES = 128  # Of an entry's numbers and of what others have as well, about.
 _NUMBER_BYTES = 32  # Of a named number, about.
 
 Segment = tuple[str, Entry, int]
@@ -97,7 +97,8 @@ def segment(
         prompt = arrays.packed_tokens("prompt_tokens", whole["prompt_tokens"])
         output = arrays.packed_tokens("output_tokens", whole["output_tokens"])
         logprobs = arrays.packed_floats("logprobs", whole["logprobs"])
-        size, count = _NAMES_BYTES + len(prompt) + len(output), len(output) >> 2
+        size = _ENTRY_BYTES + sum(map(len, names)) + len(prompt) + len(output)
+        count = len(output) >> 2
         if logprobs is not None:
             size += len(logprobs)
             if len(logprobs) != len(output):
@@ -185,7 +186,7 @@ def _text(name: str, value: Any) -> str:
         value.encode()  # It is written long after the caller was told its uid.
     except UnicodeEncodeError as error:
         raise InvalidRollout(f"{name} {value!r:.60} cannot be written as UTF-8: {error}") from error
-    return str(value)
+    return str.__str__(value)  # A member of a str enumeration has another name for itself.
 
 
 def _filled_text(name: str, value: Any) -> str:
@@ -249,7 +250,7 @@ def _rewards(name: str, value: Any) -> dict[str, float]:
 def _split(name: str, value: Any) -> str:
     if value not in rules.SPLITS:
         raise InvalidRollout(f"{name} is {value!r}; give 'train' or 'eval'")
-    return str(value)
+    return str.__str__(value)
 
 
 def _json_object(name: str, value: Any) -> str:

@@ -51,7 +51,7 @@ def text(name: str, value: Any) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"{name} {value!r:.60} cannot be written as UTF-8: {error}") from None
-    return str(value)
+    return str.__str__(value)  # A member of a str enumeration has another name for itself.
 
 
 def seconds(name: str, value: Any) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -261,3 +262,16 @@ def test_a_big_endian_token_array_travels_little_endian() -> None:
     fields = publish(token_arrays={"k": np.array([[1], [2], [3]], ">f8")})
     data = np.array([1.0, 2.0, 3.0], "<f8").tobytes()
     assert fields["token_arrays"] == {"k": NamedArray("<f8", (1,), data)}
+
+
+class Named(str, Enum):  # noqa: UP042 - the case of this test
+    """Python's older way of named texts, whose ``str`` is their name."""
+
+    EVAL = "eval"
+    SEVEN = "step-7"
+
+
+def test_members_of_a_str_enumeration_are_their_values() -> None:
+    fields = publish(split=Named.EVAL, policy_version=Named.SEVEN, example_id=Named.SEVEN)
+    assert (fields["split"], fields["policy_version"]) == ("eval", "step-7")
+    assert fields["example_id"] == "step-7"

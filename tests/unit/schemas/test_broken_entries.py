@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -114,3 +115,20 @@ def test_who_publishes_and_who_seals_keep_the_same_bounds(name: str) -> None:
     with pytest.raises(BrokenRule, match=f"{name} is {bounds.start - 1}; "):
         check_number(name, bounds.start - 1)
     assert f"{name} is {bounds.start - 1}; " in str(broken(bounds.start - 1)[0])
+
+
+def test_nothing_is_kept_of_long_texts_that_were_refused() -> None:
+    long = "x" * 1_000_000
+    read(encode_record([make_entry(policy_version=long)]))
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            read(encode_record([make_entry(policy_version=f"{number}{long}")]))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2_000_000
+
+
+def read(value: bytes) -> None:
+    assert decode_record(value).broken

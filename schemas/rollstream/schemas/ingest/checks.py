@@ -20,6 +20,7 @@ from rollstream.schemas.rules import BrokenRule
 _Found = Iterator[tuple[int, BrokenRule]]
 
 _SHARED_KEPT = 4_096
+_KNOWN_CHARS_MAX = 1_024  # Of a combination that is remembered: together a few MiB.
 _OWN_NAMES = ("example_id", "group_uid", "rollout_uid")
 _SHARED_NAMES = ("lineage", "replica_id", "split", "stop_reason", "actor_policy_version")
 _OWN_NUMBERS = ("segment_idx", "is_last_segment", "created_ts")
@@ -82,7 +83,11 @@ def _texts(record: Frame) -> _Found:
 
 
 def _shared(record: Frame) -> _Found:
-    broken = [_broken_shared(tuple(one.values())) for one in record.header["shared"]]
+    broken = []
+    for one in record.header["shared"]:
+        values = tuple(one.values())
+        known = sum(len(value) for value in values if isinstance(value, str)) <= _KNOWN_CHARS_MAX
+        broken.append((_known_shared if known else _broken_shared)(values))
     if not any(broken):
         return
     for index, of in enumerate(record.shared_indexes):
@@ -92,12 +97,14 @@ def _shared(record: Frame) -> _Found:
                 yield index, rule
 
 
-@lru_cache(_SHARED_KEPT)
 def _broken_shared(values: tuple[Any, ...]) -> Sequence[BrokenRule]:
     """Which rules a combination breaks."""
     one = {field.name: value for field, value in zip(named("shared"), values, strict=True)}
     checks = (_each([one[name]], check, name) for name, check in _SHARED_CHECKS.items())
     return [broken for _, broken in chain.from_iterable(checks)]
+
+
+_known_shared = lru_cache(_SHARED_KEPT)(_broken_shared)
 
 
 def _numbers(record: Frame) -> _Found:
