@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast lint schemas types architecture docs wheel bench clean
+.PHONY: help install demo test test-fast coverage lint schemas types architecture docs wheel bench clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -30,6 +30,10 @@ test: install ## every test
 
 test-fast: install ## the tests that need no process and no socket
 	$(BIN)/python -m pytest tests/unit tests/architecture
+
+coverage: install ## how much of the sources the tests of parts run, which need no process and no socket
+	@log=$$($(BIN)/coverage run -m pytest -q tests/unit 2>&1) || { echo "$$log"; exit 1; }
+	@echo "coverage: $$($(BIN)/coverage report --format=total) % of the lines, by tests/unit"
 
 lint: install ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -57,4 +61,4 @@ bench: install ## end-to-end speed and memory, in ratios to raw Kafka
 	$(BIN)/python -m benchmarks.end_to_end
 
 clean: ## removes what was built and what the demo wrote
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .rollstream dist build site runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .rollstream dist build site runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -170,6 +171,30 @@ def test_damage_is_refused_or_changes_a_digest_or_changes_no_row(data: st.DataOb
             assert_same(found, drawn)
     with pytest.raises(CorruptFile, match="checksum"):
         read_rows(blobs, PATH, checksum=checksum(bytes(encode_rows(drawn, provenance(3)))))
+
+
+def test_each_damaged_byte_is_refused_or_changes_a_digest_or_changes_no_row() -> None:
+    """All three happen, so that each of them is looked at."""
+    drawn = make_columns(members(3, token_arrays={"entropy": np.ones(3, np.float32)}))
+    blobs = written(drawn)
+    raw = blobs.read(PATH)
+    digests = row_digests(drawn, range(drawn.rows))
+    outcomes: Counter[str] = Counter()
+    for place in range(0, len(raw), 31):
+        damaged = bytearray(raw)
+        damaged[place] ^= 0xFF
+        blobs.replace(PATH, bytes(damaged))
+        try:
+            found = read_rows(blobs, PATH)
+        except CorruptFile:
+            outcomes["refused"] += 1
+            continue
+        if row_digests(found, range(found.rows)) == digests:
+            assert_same(found, drawn)
+            outcomes["no row"] += 1
+        else:
+            outcomes["digest"] += 1
+    assert set(outcomes) == {"refused", "digest", "no row"}, outcomes
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
