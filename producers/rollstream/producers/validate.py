@@ -248,8 +248,7 @@ def _rewards(name: str, value: Any) -> dict[str, float]:
 
 
 def _split(name: str, value: Any) -> str:
-    if value not in rules.SPLITS:
-        raise InvalidRollout(f"{name} is {value!r}; give 'train' or 'eval'")
+    rules.check_split(name, value)
     return str.__str__(value)
 
 

@@ -102,6 +102,12 @@ def check_name(name: str, value: str) -> None:
         raise BrokenRule(name, f"has {len(value)} characters", remedy)
 
 
+def check_split(name: str, value: str) -> None:
+    """The text is one of the splits that there are."""
+    if value not in SPLITS:
+        raise BrokenRule(name, f"is {value!r:.80}", "give 'train' or 'eval'")
+
+
 def check_version(name: str, value: str) -> None:
     """The policy version can name a folder: it is read as itself, and is short when escaped."""
     if value not in _READ_AS_NULL and (

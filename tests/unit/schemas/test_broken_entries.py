@@ -40,9 +40,10 @@ BROKEN: list[tuple[Entry, str]] = [
         (make_entry(**{name: LONG}), f"{name} has 4097 characters")
         for name in (
             *("example_id", "group_uid", "rollout_uid"),
-            *("lineage", "replica_id", "split", "stop_reason", "actor_policy_version"),
+            *("lineage", "replica_id", "stop_reason", "actor_policy_version"),
         )
     ),
+    (make_entry(split="banana"), "split is 'banana'; give 'train' or 'eval'"),
     (make_dispatched(group_size=-1), "group_size is -1"),
     (make_dispatched(group_uid=LONG), "group_uid has 4097 characters"),
     (make_dispatched(example_id=LONG), "example_id has 4097 characters"),

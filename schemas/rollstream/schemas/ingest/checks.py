@@ -22,11 +22,12 @@ _Found = Iterator[tuple[int, BrokenRule]]
 _SHARED_KEPT = 4_096
 _KNOWN_CHARS_MAX = 1_024  # Of a combination that is remembered: together a few MiB.
 _OWN_NAMES = ("example_id", "group_uid", "rollout_uid")
-_SHARED_NAMES = ("lineage", "replica_id", "split", "stop_reason", "actor_policy_version")
+_SHARED_NAMES = ("lineage", "replica_id", "stop_reason", "actor_policy_version")
 _OWN_NUMBERS = ("segment_idx", "is_last_segment", "created_ts")
 _SHARED_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("group_size", "policy_epoch", "weight_step"), rules.check_number),
     **dict.fromkeys(_SHARED_NAMES, rules.check_name),
+    "split": rules.check_split,
     "policy_version": rules.check_version,
 }
 _INFINITY, _MINUS_INFINITY = pack("<d", float("inf")), pack("<d", float("-inf"))
