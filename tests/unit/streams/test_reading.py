@@ -1,0 +1,80 @@
+"""A stretch of a log, read to its end and no further, in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.deadline import Deadline
+from rollstream.streams.broker import LogReader, TopicPartition, TopicSpec
+from rollstream.streams.errors import BrokerUnavailable, OffsetLost
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.reading import bounds_in_time, read_between
+
+WHERE = TopicPartition("log", 0)
+
+
+class Log:
+    """A log of 200 records; those before 10 are gone."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.logs = MemoryLogs(self.clock)
+        self.logs.create(TopicSpec(WHERE.topic, 1, {}))
+        for number in range(200):
+            self.logs.append(WHERE, None, str(number).encode())
+        self.logs.drop_before(WHERE, 10)
+
+    def reader(self) -> LogReader:
+        return MemoryBroker(self.logs).reader({WHERE: 10})
+
+    def read(self, start: int, stop: int) -> list[int]:
+        deadline = Deadline(5.0, self.clock)
+        records = list(read_between(self.reader(), WHERE, start, stop, deadline))
+        assert [int(record.value) for record in records] == [r.offset for r in records]
+        return [record.offset for record in records]
+
+
+@pytest.mark.parametrize(("start", "stop"), [(10, 200), (10, 11), (50, 150), (199, 200)])
+def test_a_stretch_has_the_records_from_its_start_up_to_its_stop(start: int, stop: int) -> None:
+    assert Log().read(start, stop) == list(range(start, stop))
+
+
+@pytest.mark.parametrize(("start", "stop"), [(50, 50), (60, 50), (0, 0)])
+def test_an_empty_stretch_asks_nobody(start: int, stop: int) -> None:
+    assert Log().read(start, stop) == []
+
+
+def test_a_start_that_is_no_longer_in_the_log_is_typed() -> None:
+    with pytest.raises(OffsetLost):
+        Log().read(9, 20)
+
+
+def test_a_stop_beyond_the_end_ends_at_the_deadline() -> None:
+    log = Log()
+    with pytest.raises(BrokerUnavailable):
+        log.read(190, 201)
+    assert log.clock.monotonic_s() >= 5.0
+
+
+class Reluctant:
+    """A reader whose log has no leader for a while."""
+
+    def __init__(self, inner: LogReader, refusals: int) -> None:
+        self.inner = inner
+        self.refusals = refusals
+
+    def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
+        if self.refusals:
+            self.refusals -= 1
+            raise BrokerUnavailable("not leader")
+        return self.inner.bounds(where, timeout_s)
+
+
+def test_bounds_are_asked_for_again_while_the_log_has_no_leader() -> None:
+    log = Log()
+    reader = Reluctant(log.reader(), refusals=20)
+    assert bounds_in_time(reader, WHERE, Deadline(5.0, log.clock)) == (10, 200)  # type: ignore[arg-type]
+    reader.refusals = 10**6
+    with pytest.raises(BrokerUnavailable, match="not leader"):
+        bounds_in_time(reader, WHERE, Deadline(5.0, log.clock))  # type: ignore[arg-type]
