@@ -14,7 +14,7 @@ import gc
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -42,7 +42,7 @@ CHECKPOINT_STEPS = 16
 EXAMPLES = 100_000  # Problems that groups take turns over.
 ROWS = 10  # Of the table, for each fold.
 LOG = PartitionAddress("math", 1, 0)
-OWNER = {"epoch": 0, "nonce": "bench", "now_ts": 0}
+OWNER: dict[str, Any] = {"epoch": 0, "nonce": "bench", "now_ts": 0}
 
 
 class Row(NamedTuple):
