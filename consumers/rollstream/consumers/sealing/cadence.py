@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import math
-
 from rollstream.runtime.config.sections import EnvironmentConfig
 
 # What fills a file: it is flushed at once.
 FULL_ENTRIES = 1_024
 FULL_BYTES = 8 * 1024 * 1024
-# What is worth a file, where flushes begin this far apart. A fast partition so flushes every
-# SPACING_S, since producers and trainers that bound what is in flight would wait for a full file;
-# and a slow one, which takes longer to have this many, flushes at the age of its oldest.
+# What is worth a file waits for SPACING_S only, since producers and trainers that bound what is in
+# flight would wait for a full file. A slow partition takes longer to have this many, and flushes at
+# the age of its oldest.
 WORTH_ENTRIES = 128
 SPACING_S = 0.15
 
 
 class FlushCadence:
-    """A flush is due when what is decided fills a file, when it is worth one and the last flush
-    began ``SPACING_S`` ago, or when the oldest of it was decided ``flush_interval_s`` ago.
+    """A flush is due when what is decided fills a file, or when the oldest of it was decided
+    ``flush_interval_s`` ago, or ``SPACING_S`` where it is worth a file.
 
     So a partition writes at most one flush in ``flush_interval_s``, or one with at least
-    ``WORTH_ENTRIES`` entries, and nothing that is decided waits longer than ``flush_interval_s``
-    for its flush to begin, unless the one before it still runs.
+    ``WORTH_ENTRIES`` entries or ``FULL_BYTES``, and nothing that is decided waits longer than
+    ``flush_interval_s`` for its flush to begin, unless the one before it still runs.
 
     Args:
         config: ``flush_interval_s``, and what a flush holds at most.
@@ -33,7 +31,6 @@ class FlushCadence:
         self._full_entries = min(FULL_ENTRIES, config.max_flush_rollouts)
         self._full_bytes = min(FULL_BYTES, config.max_flush_bytes)
         self._oldest_s: float | None = None
-        self._began_s = -math.inf
 
     def waiting(self, entries: int, now_s: float) -> None:
         """So many entries are decided and in no flush that began."""
@@ -46,10 +43,7 @@ class FlushCadence:
         """Whether so many entries, which write ``size`` bytes and wait, are to be flushed now."""
         if entries >= self._full_entries or size >= self._full_bytes:
             return True
-        if entries >= WORTH_ENTRIES and now_s - self._began_s >= SPACING_S:
-            return True
-        return self._oldest_s is not None and now_s - self._oldest_s >= self._interval_s
-
-    def begin(self, now_s: float) -> None:
-        """A flush begins."""
-        self._began_s = now_s
+        interval_s = self._interval_s
+        if entries >= WORTH_ENTRIES:
+            interval_s = min(interval_s, SPACING_S)
+        return self._oldest_s is not None and now_s - self._oldest_s >= interval_s

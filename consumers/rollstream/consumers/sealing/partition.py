@@ -286,7 +286,6 @@ class Partition:
         settled = (settlement for decision in plan.decisions for settlement in decision.settled)
         if any(settlement.reason is SettleReason.UNREADABLE for settlement in settled):
             context.letters.deliver(context.deadline())
-        self._cadence.begin(now_s)
         self._flush = self._make_flush(plan)
         self._enter(State.FLUSHING)
 

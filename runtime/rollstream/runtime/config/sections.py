@@ -98,7 +98,7 @@ class EnvironmentConfig(Section):
     """Entries of its partition that are settled after a uid before the uid is forgotten."""
     flush_interval_s: float = Field(default=2.0, ge=0)
     """Longest time for which a complete group waits for its flush, where its partition has too few
-    for a file: 1,024 segments or 8 MiB go at once, and 128 segments 0.15 s after the last flush."""
+    for a file: 1,024 segments or 8 MiB go at once, and 128 segments after 0.15 s."""
     max_flush_rollouts: int = Field(default=4_096, ge=1, le=65_536)
     """Most entries in one flush, so that its event fits a message."""
     max_flush_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=_FILE_BYTES_MAX)
