@@ -79,8 +79,8 @@ class ClaimFailed(BrokerError):
 
 
 class NewerEvent(RollstreamError):
-    """A log holds an event that a newer version of Rollstream wrote, as the message says. Readers
-    stop there and fold nothing more."""
+    """A log holds an event of a schema that this version of Rollstream does not know: that of a
+    newer one, as the message says, or of none. Readers stop there and fold nothing more."""
 
 
 class CorruptLog(RollstreamError):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from harness.groups import GroupSpec, every_extra
-from harness.sampler_worlds import SamplerWorld, log_end, memory_world
+from harness.sampler_worlds import SamplerWorld, config_of, log_end, memory_world
+from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import (
     InvalidRequest,
+    Sampler,
     SamplerApi,
     SamplerStats,
     SamplerUnavailable,
@@ -21,7 +25,7 @@ from rollstream.sampler import (
     UnknownSampler,
     UnknownStep,
 )
-from rollstream.streams.errors import TopicMismatch
+from rollstream.streams.errors import BrokerUnavailable, TopicMismatch
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
 pytestmark = pytest.mark.proves("F20")
@@ -37,6 +41,20 @@ def looking_at(world: SamplerWorld) -> Iterator[SamplerView]:
     ) as view:
         yield view
     assert log_end(world) == written
+
+
+@pytest.mark.proves("F17")
+@pytest.mark.parametrize("of", [Sampler, SamplerView])
+def test_a_broker_that_refuses_is_told_apart_long_before_the_deadline(
+    tmp_path: Path, of: type[Sampler | SamplerView]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    config = config_of(tmp_path.as_uri(), "trainer-a", bootstrap=address)
+    long = Deadline(config.kafka.timeout_s)
+    with pytest.raises(BrokerUnavailable, match=rf"{address} cannot be reached: .*refused"):
+        of("trainer-a", config=config)
+    assert long.left_s() > config.kafka.timeout_s / 2
 
 
 def specs(count: int, **fields: Any) -> list[GroupSpec]:

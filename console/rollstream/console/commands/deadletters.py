@@ -40,11 +40,13 @@ def list_letters(
         "Dead letters", "letter", "partition", "offset", "entry", "bytes", "retried", last="reason"
     )
     rows: list[dict[str, Any]] = []
-    with services.broker(settings) as broker:
+    others: set[str] = set()
+    with services.connected(settings, timeout_s) as broker:
         deadline = Deadline(timeout_s, services.clock)
         for stored in read_letters(broker, Layout.of(settings.kafka), deadline):
             letter = stored.letter
             if reason not in (None, letter.reason):
+                others.add(letter.reason)
                 continue
             size = 0 if letter.value is None else len(letter.value)
             rows.append(_shown(stored))
@@ -57,10 +59,15 @@ def list_letters(
                 "yes" if stored.retried else "no",
                 Text(f"{letter.reason}: {letter.detail}"),
             )
+    if others and not rows:
+        known = ", ".join(sorted(others))
+        typer.echo(f"no dead letter has the reason {reason!r}; those kept have: {known}", err=True)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     elif rows:
         show_view(table)
+    elif others:
+        return
     else:
         typer.echo("no dead letters")
 
@@ -73,7 +80,7 @@ def show(
 ) -> None:
     """Shows one letter as JSON, and what this version reads of its bytes."""
     services, settings = services_of(context), load_config(config)
-    with services.broker(settings) as broker:
+    with services.connected(settings, timeout_s) as broker:
         deadline = Deadline(timeout_s, services.clock)
         for stored in read_letters(broker, Layout.of(settings.kafka), deadline):
             if stored.number == number:
@@ -109,7 +116,7 @@ def retry(
         return named or (reason is not None and stored.letter.reason == reason)
 
     outcomes = []
-    with services.broker(settings) as broker:
+    with services.connected(settings, timeout_s) as broker:
         deadline = Deadline(timeout_s, services.clock)
         for outcome in retry_letters(settings, broker, wanted, deadline):
             outcomes.append(outcome)
@@ -117,17 +124,20 @@ def retry(
                 detail = f": {outcome.detail}" if outcome.detail else ""
                 typer.echo(f"letter {outcome.number}: {outcome.state}{detail}")
     states = Counter(outcome.state for outcome in outcomes)
+    missing = sorted({*(numbers or ())} - {outcome.number for outcome in outcomes})
+    if missing:
+        named = ", ".join(map(str, missing))
+        typer.echo(
+            f"there are no letters {named}; `rollstream deadletters list` names them", err=True
+        )
     if as_json:
         typer.echo(json.dumps([outcome._asdict() for outcome in outcomes], indent=2))
-    else:
+    elif outcomes or not missing:
         typer.echo(
             f"{sum(outcome.entries for outcome in outcomes)} entries published of "
             f"{states[RetryState.PUBLISHED]} letters; {states[RetryState.BEFORE]} letters "
             f"published before, {states[RetryState.REFUSED]} refused"
         )
-    missing = sorted({*(numbers or ())} - {outcome.number for outcome in outcomes})
-    if missing:
-        typer.echo(f"there are no letters {', '.join(map(str, missing))}", err=True)
     if missing or states[RetryState.REFUSED]:
         raise typer.Exit(1)
 

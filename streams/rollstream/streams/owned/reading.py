@@ -9,10 +9,12 @@ from rollstream.schemas.events import Claimed, Event
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import CorruptLog, NewerEvent
 
+_REMEDY = (
+    "take the right to write to this topic from whoever did, and begin a new kafka.generation (for "
+    "a decision log, another sampler's name is enough)"
+)
 _FOREIGN = (
-    "no sealer or sampler of this version wrote it, and nothing behind it is read; take the right "
-    "to write to this topic from whoever did, and begin a new kafka.generation (for a decision "
-    "log, another sampler's name is enough)"
+    "no sealer or sampler of this version wrote it, and nothing behind it is read; " + _REMEDY
 )
 
 
@@ -23,8 +25,8 @@ def event_in(record: Record, owner: Claimed | None = None) -> Event:
         owner: the claim in effect there, which names the version that is needed.
 
     Raises:
-        NewerEvent: a newer version of Rollstream wrote it. CorruptLog: it holds none. The message
-            names topic, partition, offset and remedy.
+        NewerEvent: its schema is none of this version's, as where a newer one wrote it. CorruptLog:
+            it holds none. The message names topic, partition, offset and remedy.
     """
     try:
         return codec.decode(record.value)
@@ -37,11 +39,11 @@ def event_in(record: Record, owner: Claimed | None = None) -> Event:
 
 
 def _upgrade(owner: Claimed | None) -> str:
-    here = rollstream.__version__
-    newer, name = "a newer version", "a newer owner"
-    if owner is not None and owner.software not in ("", here):
-        newer, name = owner.software, f"its owner {owner.owner!r}"
+    claimed = ""
+    if owner is not None and owner.software:
+        claimed = f" (the log was claimed last by {owner.owner!r}, rollstream {owner.software})"
     return (
-        f"rollstream {here} cannot read it; {name} runs {newer}: upgrade this process to that "
-        "version or a later one, and start it again (docs/upgrading.md)"
+        f"rollstream {rollstream.__version__} cannot read it{claimed}. Where a newer version wrote "
+        "it, upgrade this process to that version or a later one and start it again "
+        f"(docs/upgrading.md); where a version before 0.1.0 or another program did, {_REMEDY}"
     )

@@ -16,7 +16,9 @@ from rollstream.consumers.dead_letters import retry_letters
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import DeadLetter, Retried
-from rollstream.streams.broker import TopicPartition
+from rollstream.streams.broker import Admin, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.partitioning import partition_of
 
 TIMEOUT_S = 30.0
@@ -184,8 +186,32 @@ def test_letters_are_chosen_by_number_or_reason(line: CommandLine) -> None:
     assert [(row["letter"], row["retried"]) for row in listed] == [(0, False)]
     assert line.run("deadletters", "retry").exit_code == 2
     missing = line.run("deadletters", "retry", "9")
-    assert (missing.exit_code, missing.stderr) == (1, "there are no letters 9\n")
+    told = "there are no letters 9; `rollstream deadletters list` names them\n"
+    assert (missing.exit_code, missing.stderr, missing.stdout) == (1, told, "")
     assert line.run("deadletters", "show", "9").exit_code == 1
+
+
+def test_a_reason_that_no_letter_has_names_those_that_are_there(line: CommandLine) -> None:
+    write_letters(line, letter(line, b"", reason="torn"), letter(line, b"", reason="inconsistent"))
+    done = line.run("deadletters", "list", "--reason", "nix")
+    told = "no dead letter has the reason 'nix'; those kept have: inconsistent, torn\n"
+    assert (done.stdout, done.stderr) == ("", told)
+    assert line.run("deadletters", "list", "--reason", "nix", "--json").stdout == "[]\n"
+
+
+@pytest.mark.proves("F17")
+@pytest.mark.parametrize("arguments", [["list"], ["show", "0"], ["retry", "--all"]])
+def test_a_broker_that_cannot_be_reached_is_told_before_anything_is_read(
+    line: CommandLine, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    class Away(MemoryBroker):
+        def admin(self) -> Admin:
+            raise BrokerUnavailable("Kafka at unused:9092 cannot be reached")
+
+    monkeypatch.setattr(line, "broker", lambda: Away(line.logs))
+    done = line.run("deadletters", *arguments)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == "rollstream: Kafka at unused:9092 cannot be reached\n"
 
 
 def test_no_letters_are_said_to_be_none(line: CommandLine) -> None:
