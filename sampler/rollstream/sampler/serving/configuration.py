@@ -49,11 +49,13 @@ def root_of_deployment(
     Raises:
         TopicMismatch: topics are missing or not as configured. RootMismatch. BrokerUnavailable.
     """
-    layout, environments = Layout.of(config.kafka), partitions_of(name, config)
+    admin, layout = broker.admin(), Layout.of(config.kafka)
+    environments = partitions_of(name, config)
+    admin.reach(deadline.left_s())  # Says at once why no broker can be reached.
     logs = [layout.sampler_log(name), *seal_logs_of(name, config)]
     needed = {where.topic for where in logs}
     specs = [spec for spec in specs_for(layout, environments, [name]) if spec.name in needed]
-    require_topics(broker.admin(), specs, deadline.left_s())
+    require_topics(admin, specs, deadline.left_s())
     root = StoreRoot(config.store.root, read_root_id(store))
     require_root(broker, layout, environments, root, deadline)
     return root.root_id

@@ -140,8 +140,6 @@ class Owner:
         self._check_deployment(Deadline(self._config.kafka.timeout_s, self._clock))
 
     def _check_deployment(self, deadline: Deadline) -> None:
-        # Says at once, and in its own words, why no broker can be reached.
-        self._broker.admin().reach(deadline.left_s())
         self._log.root_id = root_of_deployment(
             self.name, self._config, self._broker, self._store, deadline
         )
