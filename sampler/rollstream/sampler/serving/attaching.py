@@ -73,7 +73,11 @@ def one_at_a_time(folder: Path, deadline: Deadline) -> Iterator[None]:
     """
     with open(folder / ATTACH_FILE, "a+") as file:
         _lock(file, fcntl.LOCK_EX, deadline, "another process attaches")
-        yield
+        try:
+            yield
+        finally:
+            # Closed alone it stays locked as long as a process that was forked meanwhile lives.
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def connect(folder: Path, actor: str, address: str | None, deadline: Deadline) -> None:
@@ -175,6 +179,7 @@ def _kept(folder: Path) -> str | None:
         except BlockingIOError:
             file.seek(0)
             return file.read()
+        fcntl.flock(file, fcntl.LOCK_UN)  # As in `one_at_a_time`.
     return None
 
 

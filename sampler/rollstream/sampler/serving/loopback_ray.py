@@ -82,7 +82,8 @@ def keep(folder: Path) -> None:
 
     The folder has one keeper at a time. The file must be empty.
     """
-    with open(folder / ADDRESS_FILE, "a+") as written, open(folder / USERS_FILE, "a+") as users:
+    # The users' lock is freed last: who gets it must not find the address of what has ended.
+    with open(folder / USERS_FILE, "a+") as users, open(folder / ADDRESS_FILE, "a+") as written:
         fcntl.flock(written, fcntl.LOCK_EX)  # Who looks for a keeper has it for a moment.
         with loopback_only():
             ray.init(
