@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.faults import FaultyBroker
 from harness.groups import GroupSpec, every_extra
 from harness.sampler_worlds import SamplerWorld, config_of, log_end, memory_world
 from rollstream.runtime.deadline import Deadline
@@ -116,6 +117,22 @@ def test_a_view_follows_what_is_decided_and_sealed_later(world: SamplerWorld) ->
         (summary,) = view.batches()
         assert (summary.replacements, summary.groups) == (1, {"math": 2})
         assert view.batch(step).digest == replaced.digest
+
+
+def test_later_calls_of_a_view_read_only_what_is_new() -> None:
+    world = memory_world()
+    sampler = trained(world)
+    broker = FaultyBroker(world.broker())
+    with SamplerView(world.name, config=world.config, broker=broker, store=world.store) as view:
+        view.stats()
+        read = broker.records_read
+        assert (view.stats().next_step, view.progress().next_step) == (3, 3)
+        assert broker.records_read == read
+        world.writer("math").flush(GroupSpec(example_id="late"))
+        sampler.next_batch(3, 2, timeout_s=WAIT_S)
+        assert view.stats().next_step == 4
+        assert broker.records_read == read + 4  # The flush after its sealer's claim, the batch.
+    world.close()
 
 
 def test_a_view_reads_the_rows_of_a_batch_as_the_trainer_got_them(world: SamplerWorld) -> None:

@@ -19,6 +19,7 @@ from harness.seal_events import flushed
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import Adopted, Claimed, Flushed
+from rollstream.schemas.wire_schemas import MARKER
 from rollstream.streams.broker import EARLIEST, TopicPartition
 from rollstream.streams.errors import (
     BrokerError,
@@ -27,6 +28,7 @@ from rollstream.streams.errors import (
     ClaimFailed,
     DeliveryUnknown,
     Fenced,
+    NewerEvent,
     RecordTooLarge,
     UnknownTopic,
 )
@@ -122,6 +124,33 @@ def test_claiming_no_topic_says_so(world: World) -> None:
     log = owner_of(world.broker(), TopicPartition("missing.topic", 0))
     with pytest.raises(UnknownTopic):
         log.claim(in_time())
+
+
+@pytest.mark.proves("F20")
+def test_a_look_reads_what_is_new_since_the_last(world: World, where: TopicPartition) -> None:
+    log, broker = owner_of(world.broker(), where), FaultyBroker(world.broker())
+    looking = owner_of(broker, where, "looks")
+    log.claim(in_time())
+    settle_confirmed(log)
+    fold = looking.look(in_time())
+    read = broker.records_read
+    settle_confirmed(log)
+    assert looking.look(in_time()) is fold
+    assert looking.look(in_time()).digest() == log.fold.digest()
+    assert broker.records_read == read + 1
+
+
+@pytest.mark.proves("F19")
+def test_who_looked_and_then_meets_a_newer_event_fences_nobody(
+    world: World, where: TopicPartition
+) -> None:
+    log, looking = owner_of(world.broker(), where), owner_of(world.broker(), where, "looks")
+    log.claim(in_time())
+    looking.look(in_time())
+    write(world.broker(), where, [MARKER + bytes(8) + b"newer"])
+    with pytest.raises(NewerEvent):
+        looking.claim(in_time())
+    assert world.broker().reader({where: 0}).bounds(where, SOON_S) == (0, 3)  # Nothing appended.
 
 
 # --- two owners ---

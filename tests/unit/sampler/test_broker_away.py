@@ -157,3 +157,21 @@ def test_calls_that_come_together_wait_for_the_broker_once(world: World) -> None
     assert took_s[0] > 0
     assert took_s[1:] == [0.0] * 7
     owner.close()
+
+
+def test_each_call_that_the_broker_does_not_answer_raises_an_error_of_its_own(world: World) -> None:
+    owner = Owner(world.local.name, world.local.config, entropy=SystemEntropy(), **world.shared)
+    calls = [owner.begin(Resume(checkpointed_step=None)) for _ in range(4)]
+    world.broker.leave()
+    errors = []
+    for call in calls[:3]:
+        with pytest.raises(UNANSWERED) as raised:
+            owner.decide(call)
+        errors.append(raised.value)
+    assert len({str(error) for error in errors}) == 1
+    assert len(set(map(id, errors))) == 3
+    world.broker.back_at_s = 0.0
+    owner.execute(Resume(checkpointed_step=None), 0.0)
+    owner.decide(calls[3])  # Answered again: what was begun before is attempted, too.
+    assert calls[3].ended
+    owner.close()

@@ -6,24 +6,40 @@ from typing import Any
 
 import pytest
 
-from harness.sampler_worlds import memory_world
+from harness.groups import GroupSpec
+from harness.sampler_worlds import LocalWorld, memory_world
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.entropy import SystemEntropy
+from rollstream.sampler.deciding.batches import NextBatch
+from rollstream.sampler.deciding.command import ResultContext, read
 from rollstream.sampler.deciding.queries import AskProgress
 from rollstream.sampler.deciding.trainer import Resume
+from rollstream.sampler.serving import owner as owner_module
 from rollstream.sampler.serving.owner import Owner
 from rollstream.streams.errors import Fenced
+from rollstream.streams.folds.sampler.state import SamplerState
+
+WAIT_S = 30.0
+
+
+def owner_in(world: LocalWorld) -> Owner:
+    return Owner(
+        world.name,
+        world.config,
+        broker=world.broker(),
+        store=world.store,
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+    )
+
+
+def specs(count: int) -> list[GroupSpec]:
+    return [GroupSpec(example_id=f"ex-{i}") for i in range(count)]
 
 
 def test_an_owner_that_was_fenced_is_so_after_it_was_closed_too() -> None:
     world = memory_world()
-    shared: dict[str, Any] = {
-        "broker": world.broker(),
-        "store": world.store,
-        "clock": SystemClock(),
-        "entropy": SystemEntropy(),
-    }
-    first, successor = (Owner(world.name, world.config, **shared) for _ in range(2))
+    first, successor = (owner_in(world) for _ in range(2))
     first.execute(Resume(checkpointed_step=None), 0.0)
     successor.execute(Resume(checkpointed_step=None), 0.0)
     with pytest.raises(Fenced, match="taken over"):
@@ -32,4 +48,43 @@ def test_an_owner_that_was_fenced_is_so_after_it_was_closed_too() -> None:
     for owner in (first, successor):
         owner.close()
     assert (first.fenced, successor.fenced) == (True, False)
+    world.close()
+
+
+def test_a_defect_ends_the_call_that_meets_it_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = memory_world()
+    owner = owner_in(world)
+    asked = NextBatch(step=0, num_groups=2)
+    calls = [owner.begin(asked) for _ in range(2)]
+    for call in calls:
+        owner.decide(call)
+    reply, defects = NextBatch.result, [OSError("a defect")]
+
+    def result(self: NextBatch, state: SamplerState, context: ResultContext) -> Any:
+        if defects:
+            raise defects.pop()
+        return reply(self, state, context)
+
+    monkeypatch.setattr(NextBatch, "result", result)
+    world.writer().flush(*specs(2))
+    while defects:
+        owner.follow(WAIT_S)
+    with pytest.raises(OSError, match="a defect"):
+        calls[0].answered.result(0)
+    assert read(calls[1].answered.result(0).value).others["step"] == 0
+    owner.close()
+    world.close()
+
+
+def test_the_first_claim_reads_all_that_was_sealed_since_a_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(owner_module, "FOLLOW_RECORDS_MAX", 1)
+    world = memory_world()
+    owner = owner_in(world)
+    owner.execute(AskProgress(), 0.0)
+    for spec in specs(3):
+        world.writer().flush(spec)
+    assert owner.execute(NextBatch(step=0, num_groups=3), 0.0).value.others["step"] == 0
+    owner.close()
     world.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,14 @@ from harness.brokers import until
 from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, config_of, new_name
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Batch, SamplerApi, SamplerError
+from rollstream.sampler.deciding.batches import NextBatch
+from rollstream.sampler.deciding.queries import AskProgress
 from rollstream.sampler.history import FileCheck, check_from_files
 from rollstream.sampler.serving import projecting
+from rollstream.sampler.serving.owner import Owner
 from rollstream.store import Bytes, MemoryBlobs, Pieces
 from rollstream.store.layout import batch_path
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
@@ -151,4 +157,37 @@ def test_what_ends_the_thread_is_raised_by_the_next_call_and_the_others_are_writ
     sampler.close()
     path = batch_path(world.name, 1, 1)
     assert world.store.info(path) is not None
+    world.close()
+
+
+class LatePuzzle(StuckBlobs):
+    """Step 0 meets what no disk does, once it is free."""
+
+    def replace(self, path: str, data: Bytes | Pieces) -> None:
+        super().replace(path, data)
+        if path.endswith(f"{0:012d}.json"):
+            raise TypeError("Type is not JSON serializable")
+
+
+@pytest.mark.proves("F20")
+def test_what_ends_the_thread_is_told_to_who_decides_and_to_nobody_who_waits_or_asks() -> None:
+    name, blobs = new_name(), LatePuzzle()
+    world = LocalWorld(MemoryBroker(MemoryLogs()), blobs, config_of("file:///unused", name))
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(2)))
+    shared: dict[str, Any] = {"clock": SystemClock(), "entropy": SystemEntropy()}
+    owner = Owner(name, world.config, broker=world.broker(), store=blobs, **shared)
+    for step in range(2):
+        owner.execute(NextBatch(step=step, num_groups=1), 0.0)
+    waiting = owner.begin(NextBatch(step=2, num_groups=1))
+    owner.decide(waiting)
+    blobs.free.set()
+    until(lambda: blobs.info(batch_path(name, 0, 1)) is not None)  # Written after step 0 was not.
+    world.writer().flush(GroupSpec(example_id="late"))
+    while not waiting.ended:
+        owner.follow(WAIT_S)
+    assert waiting.answered.exception() is None
+    assert owner.execute(AskProgress(), 0.0).value.next_step == 3
+    with pytest.raises(SamplerError, match="cannot be written: TypeError"):
+        owner.execute(NextBatch(step=2, num_groups=1), 0.0)
+    owner.close()
     world.close()

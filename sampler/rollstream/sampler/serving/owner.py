@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import count
 
@@ -26,7 +26,6 @@ from rollstream.sampler.serving.configuration import (
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.serving.projecting import Projector
 from rollstream.sampler.serving.repairing import repaired
-from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.store.blobs import Blobs
 from rollstream.store.open import open_store
@@ -82,18 +81,16 @@ class Owner:
         self._own_broker: KafkaBroker | None = None
         if broker is None:
             broker = self._own_broker = KafkaBroker(config.kafka.bootstrap, config.kafka.client)
-        if store is None:
-            store = open_store(config.store.root)
         self.name = name
-        self._store = store
+        self._store = open_store(config.store.root) if store is None else store
         self._config = config
         self._broker = broker
         self._clock = clock
         self._layout = Layout.of(config.kafka)
         self._addresses = seal_logs_of(name, config)
         self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
-        self._payloads = Payloads(store, sampler.cache_bytes)
-        self._projector = Projector(store, name)
+        self._payloads = Payloads(self._store, sampler.cache_bytes)
+        self._projector = Projector(self._store, name)
         self._log = OwnedLog(
             broker,
             self._layout.sampler_log(name),
@@ -113,7 +110,7 @@ class Owner:
         self._numbers = count()
         self._owned_at = -1  # Nobody had taken over when this number was drawn.
         self._deployment_checked = False
-        self._unanswered: Exception | None = None  # The newest attempt that the broker ended so,
+        self._unanswered: Callable[[], Exception] | None = None  # How the newest attempt ended,
         self._unanswered_at = -1  # and the number that was drawn then.
 
     @property
@@ -215,12 +212,15 @@ class Owner:
         with self._lock:
             self._check_usable()
             if self._unanswered is not None and self._unanswered_at > call.number:
-                raise self._unanswered
+                raise self._unanswered()
             try:
                 self._decide_or_look(call, self._attempt())
             except UNANSWERED as error:
-                self._unanswered, self._unanswered_at = error, next(self._numbers)
+                # An error of each call's own: one that is raised again keeps all frames it passed.
+                self._unanswered = partial(type(error), *error.args)
+                self._unanswered_at = next(self._numbers)
                 raise
+            self._unanswered = None
 
     def _attempt(self) -> Deadline:
         """For all that one attempt asks of the broker."""
@@ -234,6 +234,7 @@ class Owner:
             assert not call.command.decide(self._state, self._now()), call.command
             call.answer(self._reply(call.command))
             return
+        self._projector.raise_failure()  # Once, so only where the trainer asks.
         if not self._claimed:
             self._claim(deadline)
         self._fold_arrived(deadline)
@@ -286,7 +287,8 @@ class Owner:
     def give_up(self, call: Call[R]) -> None:
         """Ends a call whose time is up with ``NotEnoughGroups``, unless it has ended."""
         with self._lock:
-            if not call.ended and call.shortage is not None:
+            if not call.ended:
+                assert call.shortage is not None, "decide first"
                 call.fail(call.shortage.error(self._state))
 
     def fail_waiting(self, error: BaseException) -> None:
@@ -310,7 +312,6 @@ class Owner:
     def _check_usable(self) -> None:
         if self.fenced or self._closed:
             raise self._unusable()
-        self._projector.raise_failure()
 
     def _unusable(self) -> Fenced | SamplerUnavailable:
         if self.fenced:
@@ -335,12 +336,13 @@ class Owner:
                 if call.ended or call.decision_key in short:
                     continue
                 try:
-                    call.shortage = self._decide(call, deadline)
-                    if call.shortage is None:
+                    shortage = self._decide(call, deadline)
+                    if shortage is None:
                         call.answer(self._reply(call.command))
                     else:
+                        call.shortage = shortage
                         short.add(call.decision_key)
-                except RollstreamError as error:
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is this call's alone
                     call.fail(error)
                     if self.fenced or isinstance(error, BrokerError):
                         self._waiting.fail_all(error)  # Each would wait for the broker in vain.
@@ -375,14 +377,11 @@ class Owner:
                 if self._is_owner(call.number, deadline):  # A fenced owner's state is stale.
                     raise
             else:
-                shortage = None if events else command.shortage(self._state)
-                if shortage:
-                    return shortage
-                if (
-                    self._confirm(events, deadline)
-                    if events
-                    else self._is_owner(call.number, deadline)
-                ):
+                if not events:
+                    shortage = command.shortage(self._state)
+                    if shortage or self._is_owner(call.number, deadline):
+                        return shortage
+                elif self._confirm(events, deadline):
                     self._project(events)
                     return command.shortage(self._state)
             self._claim(deadline)
@@ -417,8 +416,8 @@ class Owner:
     def _claim(self, deadline: Deadline) -> None:
         """Claims the log, and folds the seal logs where the state is new. Raises ``Fenced`` where
         somebody took over, ``ClaimFailed`` where the broker does not answer."""
-        if self._follower is None:
-            # Before the claim, so that whoever is fenced has a successor that is ready.
+        behind = self._follower is None or self._log.epoch < 0
+        if behind:  # Before the claim, so that whoever is fenced has a successor that is ready.
             self._read(deadline)
             deadline = self._attempt()
         try:
@@ -426,7 +425,7 @@ class Owner:
             self._log.claim(deadline, retake=False)
         except Fenced as error:
             raise self._stop_for_good(error) from error
-        if self._follower is None or self._log.fold is not self._state:
+        if behind or self._log.fold is not self._state:
             self._fold_to_ends(self._reading_deadline())
         self._projector.project_missing(self._state)  # Among them what turned out to be written.
         self._claimed = self._changed = True

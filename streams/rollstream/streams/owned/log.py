@@ -268,11 +268,11 @@ class OwnedLog(Generic[F]):
         given = self.epoch >= 0 and not self._fold_anew
         if self._fold_anew:
             self._start_fold(reader, hint, deadline)
+        if not given:
             # What a newer version of Rollstream wrote is found before its owner is fenced.
             start, (_, end) = self._folded.next_offset, reader.bounds(self.where, deadline.left_s())
             for record in read_between(reader, self.where, start, end, deadline):
                 self._folded.apply_record(record)
-            self._fold_anew = False
         self._nonces.append(self._entropy.token())
         claimed = Claimed(
             owner=self._owner,
@@ -284,7 +284,6 @@ class OwnedLog(Generic[F]):
         silence = Deadline(attempt_s, deadline.clock)
         if not self._fold_until(reader, claim, silence, deadline, stop_at_foreign=given):
             self._start_fold(reader, self.epoch, deadline)
-            self._fold_anew = False
             self._fold_until(reader, claim, silence, deadline, stop_at_foreign=False)
         adopted = self._folded.adoption()
         within = Deadline(deadline.slice_s(attempt_s), deadline.clock)
@@ -295,6 +294,7 @@ class OwnedLog(Generic[F]):
     def _start_fold(self, reader: LogReader, hint: int | None, deadline: Deadline) -> None:
         start = find_start(reader, self.where, hint, deadline)
         self._folded = FoldedLog(self._make_fold(), self._make_fence(), start)
+        self._fold_anew = False
 
     def _fold_until(
         self,
