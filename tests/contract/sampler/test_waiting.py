@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import pytest
 
 from harness.brokers import until
 from harness.groups import GroupSpec
-from harness.ray_world import RayWorld
-from harness.sampler_worlds import SamplerWorld, kafka_world, memory_world
+from harness.sampler_worlds import SamplerWorld
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import (
     Batch,
@@ -32,25 +30,6 @@ WAIT_S = 60.0
 RANKS = 8
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@pytest.fixture(
-    params=[
-        "memory",
-        pytest.param("kafka", marks=pytest.mark.broker),
-        pytest.param("ray", marks=pytest.mark.broker),
-    ]
-)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SamplerWorld]:
-    made: SamplerWorld
-    if request.param == "memory":
-        made = memory_world()
-    elif request.param == "kafka":
-        made = kafka_world(request.getfixturevalue("kafka_bootstrap"), tmp_path)
-    else:
-        made = RayWorld(request.getfixturevalue("kafka_bootstrap"), tmp_path)
-    yield made
-    made.close()
 
 
 class Callers:
