@@ -18,7 +18,8 @@ from rollstream.streams.status.verdict import QUIET_S
 
 
 class StillRunning(RollstreamError):
-    """The sampler decided just now: to finish its run would take it from its trainer."""
+    """A batch is with the trainer, or the sampler decided just now: to finish its run would take it
+    from its trainer."""
 
 
 def finish(
@@ -28,10 +29,15 @@ def finish(
     sampler: Annotated[
         str | None, typer.Option(help="Only this one; else every sampler.", metavar="NAME")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although its trainer may still run: it is fenced.")
+    ] = False,
 ) -> None:
     """Says that the run is over: `status` then expects nothing more of it.
 
-    It is refused while a sampler still decides. Any later decision begins the run again.
+    It is refused while a batch is with a trainer, however long its step takes, or a sampler decided
+    within the last minute; `--force` is for trainers that are gone. Any later decision begins the
+    run again.
     """
     services, settings = services_of(context), load_config(config)
     if sampler is not None:
@@ -40,7 +46,8 @@ def finish(
         figures = measure(broker, settings, Deadline(timeout_s, services.clock))
         rows = [row for row in figures.samplers if sampler in (None, row.name)]
         for row in rows:
-            _check_resting(row)
+            if not force:
+                _check_resting(row)
         for row in rows:
             if not row.owner:
                 typer.echo(f"{row.name}: was never started")
@@ -57,6 +64,11 @@ def finish(
 
 def _check_resting(row: SamplerFigures) -> None:
     age_s = row.decision_age_s
+    if row.unacked and not row.over:
+        raise StillRunning(
+            f"sampler {row.name} waits for acks ({row.unacked} unacked), so its trainer may be in "
+            "a step: stop it, or call finish() there; where it is gone, --force"
+        )
     if row.over or age_s is None or age_s >= QUIET_S:
         return
     raise StillRunning(

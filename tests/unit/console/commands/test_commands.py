@@ -211,16 +211,33 @@ def test_finish_says_that_a_run_is_over_once_its_trainer_rests(line: CommandLine
         store=line.blobs,
         clock=line.clock,
     )
-    trainer.next_batch(0, num_groups=1)
+    batch = trainer.next_batch(0, num_groups=1)
+    line.clock.advance(90)  # Of a step that takes so long.
+    within = line.run("finish")
+    assert within.exit_code == 1
+    assert "trainer-a waits for acks (1 unacked)" in within.stderr
+    trainer.ack(batch)
     early = line.run("finish")
     assert early.exit_code == 1
     assert "trainer-a decided 0 s ago, so its trainer may still run" in early.stderr
     line.clock.advance(900)
-    assert "stuck: trainer" in line.run("status").stdout
+    assert "stuck: env workers" in line.run("status").stdout
     assert line.run("finish").stdout == "trainer-a: the run is over\n"
     assert line.run("finish").stdout == "trainer-a: the run was over already\n"
     done = line.run("status", "--check")
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "the run is over")
+
+
+@pytest.mark.proves("F17")
+def test_finish_with_force_ends_the_run_of_a_trainer_that_is_gone(line: CommandLine) -> None:
+    sealed(line)
+    trainer = Sampler(
+        "trainer-a", config=line.config, broker=line.broker(), store=line.blobs, clock=line.clock
+    )
+    trainer.next_batch(0, num_groups=1)
+    assert "where it is gone, --force" in line.run("finish").stderr
+    assert line.run("finish", "--force").stdout == "trainer-a: the run is over\n"
+    assert line.run("finish").stdout == "trainer-a: the run was over already\n"
 
 
 def test_finish_of_an_unknown_sampler_names_those_there_are(line: CommandLine) -> None:
