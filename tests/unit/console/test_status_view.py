@@ -141,6 +141,8 @@ def test_dead_letters_and_the_end_of_a_run_are_told() -> None:
     assert "dead letters: 24, the newest 3.0 s ago: rollouts.tools.1[1] at 338: unknown_sch" in text
     assert "trainer-a: the run was finished 2 min ago" in text
     assert text.endswith("the run is over")
+    older = Figures(dead_letters=DeadLetterFigures(kept=24))
+    assert "dead letters: 24; see" in shown(status_view(older, (), SAMPLERS))
 
 
 def test_every_stuck_stage_is_a_line() -> None:

@@ -35,6 +35,7 @@ from rollstream.schemas.events import (
     PolicyPublished,
     Replaced,
     Resumed,
+    Retried,
 )
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.status import (
@@ -457,6 +458,24 @@ def test_newest_dead_letter_is_shown_with_the_number_kept(logs: Logs) -> None:
     )
     logs.append(LAYOUT.dead_letters(), b"of somebody else")
     assert logs.measure().dead_letters.newest_reason.startswith("the letter cannot be read")
+
+
+def test_letters_that_were_published_again_do_not_count(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about: dict[str, Any] = {"topic": "r", "partition": 0, "entry": 0}
+    letters = [
+        DeadLetter(**about, offset=i, timestamp_ts=0, reason="torn", detail=f"{i}", value=None)
+        for i in (1, 2, 3, 3)
+    ]
+    logs.say(LAYOUT.dead_letters(), *letters, Retried(**about, offset=3))
+    found = logs.measure().dead_letters
+    assert (found.kept, found.newest_reason, found.newest_from) == (2, "torn: 2", "r[0] at 2")
+    logs.say(LAYOUT.dead_letters(), *(Retried(**about, offset=i) for i in (2, 1)))
+    assert logs.measure().dead_letters == DeadLetterFigures(kept=0)
+    monkeypatch.setattr("rollstream.streams.status.letters.LETTERS_READ_MAX", 2)
+    # Of the four letters and the mark before, all count but the two that the newest marks name.
+    assert logs.measure().dead_letters == DeadLetterFigures(kept=3)
 
 
 def test_run_is_over_until_something_is_decided_again(logs: Logs) -> None:

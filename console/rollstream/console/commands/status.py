@@ -130,10 +130,13 @@ def status_view(
         ]
     letters = figures.dead_letters
     if letters.kept:
-        line = (
-            f"dead letters: {letters.kept:,}, the newest {age(letters.newest_age_s)} ago: "
-            f"{letters.newest_from}: {letters.newest_reason}; see `rollstream deadletters list`"
+        newest = (
+            ""
+            if letters.newest_age_s is None
+            else f", the newest {age(letters.newest_age_s)} ago: {letters.newest_from}: "
+            f"{letters.newest_reason}"
         )
+        line = f"dead letters: {letters.kept:,}{newest}; see `rollstream deadletters list`"
         parts.append(Text(line, style="yellow"))
     parts += [
         Text.assemble((f"stuck: {verdict.stage}", "bold red"), f" – {verdict.reason}")

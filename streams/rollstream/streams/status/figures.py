@@ -133,8 +133,11 @@ class DeadLetterFigures:
     """Entries that no sealer could read, while their topic keeps them.
 
     Attributes:
-        kept: how many.
-        newest_age_s: of the newest; None: there is none, and so for what follows.
+        kept: how many entries, but for those that `deadletters retry` published again. Of records
+            before the newest thousand it is not known which these are, or whether two are letters
+            of one entry: each counts.
+        newest_age_s: of the newest; None: there is none among the newest thousand records, and so
+            for what follows.
         newest_reason: why it could not be read, with the details.
         newest_from: topic, partition and offset where it stood.
     """

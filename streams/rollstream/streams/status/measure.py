@@ -1,8 +1,8 @@
 """Reads the figures of every stage.
 
 It costs the dedupe horizon of each partition's seal log (as adopting it does) and the decision
-logs; payloads are never read, but for two records a partition. What a group sealed before that
-horizon waits for is therefore not known, only that it exists.
+logs; payloads are never read, but for two records a partition and the newest dead letters. What a
+group sealed before that horizon waits for is therefore not known, only that it exists.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import NamedTuple
 
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.codec import decode
-from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import Claimed, DeadLetter, Flushed
+from rollstream.schemas.events import Claimed, Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.broker import (
@@ -24,14 +22,14 @@ from rollstream.streams.broker import (
     Broker,
     GroupMembers,
     LogReader,
-    Record,
     TopicPartition,
 )
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.reading import read_between
-from rollstream.streams.status.figures import DeadLetterFigures, Figures, PartitionFigures
+from rollstream.streams.status.figures import Figures, PartitionFigures
+from rollstream.streams.status.letters import measure_letters
 from rollstream.streams.status.sampling import RECENT_US, SamplerReading, age_s
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import CREATOR, StoreRoot, root_differences
@@ -100,7 +98,7 @@ def measure(
         samplers=tuple(sampler.figures(now_us) for sampler in samplers),
         sealers={name: group.members for name, group in sealers.items()},
         other_root=tuple(map(str, other_root)),
-        dead_letters=_dead_letters(broker, layout.dead_letters(), now_us, deadline),
+        dead_letters=measure_letters(broker, layout.dead_letters(), now_us, deadline),
     )
 
 
@@ -213,32 +211,3 @@ def _time_of(
     """The log time of the record at ``offset``, or of the next one there is below ``end``."""
     records = read_between(reader, where, offset, end, deadline)
     return next((record.timestamp_us for record in records), None)
-
-
-def _dead_letters(broker: Broker, topic: str, now_us: int, deadline: Deadline) -> DeadLetterFigures:
-    """All that the topic keeps; only the newest is read."""
-    where = TopicPartition(topic, 0)
-    with closing(broker.reader({where: EARLIEST})) as reader:
-        first, end = reader.bounds(where, deadline.left_s())
-        for record in read_between(reader, where, max(first, end - 1), end, deadline):
-            reason, source = _letter(record)
-            return DeadLetterFigures(
-                kept=end - first,
-                newest_age_s=age_s(now_us, record.timestamp_us),
-                newest_reason=reason,
-                newest_from=source,
-            )
-    return DeadLetterFigures(kept=0)
-
-
-def _letter(record: Record) -> tuple[str, str]:
-    """Why the entry could not be read, and where it stood; a letter that cannot be read itself is
-    no reason to show nothing."""
-    try:
-        letter = decode(record.value)
-    except UnreadableEvent as error:
-        return f"the letter cannot be read: {error}", ""
-    if not isinstance(letter, DeadLetter):
-        return f"the letter is a {type(letter).__name__}", ""
-    where = TopicPartition(letter.topic, letter.partition)
-    return f"{letter.reason}: {letter.detail}", f"{where} at {letter.offset}"
