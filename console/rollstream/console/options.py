@@ -14,5 +14,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other prog
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", help="Seconds that the command may take.", metavar="SECONDS")
 ]
+AnswerTimeoutOption = Annotated[
+    float,
+    typer.Option(
+        "--timeout", help="Seconds for each answer, however much is read.", metavar="SECONDS"
+    ),
+]
 CONFIG_FILE = Path("rollstream.toml")
 TIMEOUT_S = 60.0

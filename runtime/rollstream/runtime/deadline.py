@@ -37,6 +37,11 @@ class Deadline:
         """Waits ``longest_s``, or the time left where that is less."""
         self.clock.wait(threading.Event(), self.slice_s(longest_s))
 
+    def restart(self) -> None:
+        """What was waited for moved on: the whole time-out is left again. For reads of any length,
+        whose time-out is for one answer."""
+        self._begun_s = self.clock.monotonic_s()
+
     def log_waiting(self, what: Callable[[], str]) -> None:
         """Logs a warning that names what is waited for, at most every 30 s.
 

@@ -14,7 +14,9 @@ from queue import Queue
 
 import pytest
 
+from harness.owned_logs import in_time, owner_of
 from harness.rollouts import encode_segment
+from harness.seal_events import flushed
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
@@ -161,7 +163,7 @@ def test_a_dead_letter_goes_back_into_its_log_once(folder: Path) -> None:
     letter = DeadLetter(
         topic=layout.rollouts("math"),
         partition=0,
-        offset=7,
+        offset=0,
         entry=0,
         timestamp_ts=1_700_000_000_000_000,
         reason="unknown_schema",
@@ -172,14 +174,20 @@ def test_a_dead_letter_goes_back_into_its_log_once(folder: Path) -> None:
     with KafkaBroker(bootstrap) as broker:
         writer = broker.writer()
         writer.append(layout.dead_letters(), codec.encode(letter))
+        writer.append(letter.topic, b"of a newer version", partition=0)
         assert writer.flush(TIMEOUT_S) == 0
+        log = owner_of(broker, TopicPartition(layout.groups("math"), 0))
+        log.claim(in_time())
+        event = flushed(log.epoch, log.nonce, (), 1, settled={"unreadable": [0]})
+        log.wait_confirmed(log.append(event), in_time())
+        log.release()
         (row,) = json.loads(run(folder, "deadletters", "list", "--json").stdout)
-        assert (row["letter"], row["offset"], row["retried"]) == (0, 7, False)
+        assert (row["letter"], row["offset"], row["retried"]) == (0, 0, False)
         first = run(folder, "deadletters", "retry", "--reason", "unknown_schema")
         assert "letter 0: published" in first.stdout, first.stderr
         assert "letter 0: published before" in run(folder, "deadletters", "retry", "0").stdout
         where = TopicPartition(layout.rollouts("math"), 0)
-        assert broker.reader({where: 0}).bounds(where, TIMEOUT_S) == (0, 1)
+        assert broker.reader({where: 0}).bounds(where, TIMEOUT_S) == (0, 2)
 
 
 def test_command_without_its_file_is_one_line_and_exit_code_1(tmp_path: Path) -> None:

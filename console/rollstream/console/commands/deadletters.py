@@ -10,7 +10,13 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOption, TimeoutOption
+from rollstream.console.options import (
+    CONFIG_FILE,
+    TIMEOUT_S,
+    AnswerTimeoutOption,
+    AsJson,
+    ConfigOption,
+)
 from rollstream.console.services import services_of
 from rollstream.console.showing import show as show_view
 from rollstream.console.showing import table_of
@@ -30,7 +36,7 @@ ReasonOption = Annotated[
 def list_letters(
     context: typer.Context,
     config: ConfigOption = CONFIG_FILE,
-    timeout_s: TimeoutOption = TIMEOUT_S,
+    timeout_s: AnswerTimeoutOption = TIMEOUT_S,
     reason: ReasonOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -76,7 +82,7 @@ def show(
     context: typer.Context,
     number: Annotated[int, typer.Argument(help="As in the list.", metavar="LETTER")],
     config: ConfigOption = CONFIG_FILE,
-    timeout_s: TimeoutOption = TIMEOUT_S,
+    timeout_s: AnswerTimeoutOption = TIMEOUT_S,
 ) -> None:
     """Shows one letter as JSON, and what this version reads of its bytes."""
     services, settings = services_of(context), load_config(config)
@@ -97,13 +103,14 @@ def retry(
         list[int] | None, typer.Argument(help="As in the list.", metavar="LETTER")
     ] = None,
     config: ConfigOption = CONFIG_FILE,
-    timeout_s: TimeoutOption = TIMEOUT_S,
+    timeout_s: AnswerTimeoutOption = TIMEOUT_S,
     reason: ReasonOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Every letter.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Publishes again what letters hold, as far as it can be read now; each entry counts once,
-    however often this runs. Exit code 1 where a letter was refused.
+    """Publishes again what letters hold, as far as it can be read now and was not sealed since; an
+    entry counts once, however often this runs. Exit code 1 where a letter, or a part of it, was
+    refused.
 
     Upgrade the sealers first: what they cannot read would come back as another letter.
     """
@@ -135,10 +142,11 @@ def retry(
     elif outcomes or not missing:
         typer.echo(
             f"{sum(outcome.entries for outcome in outcomes)} entries published of "
-            f"{states[RetryState.PUBLISHED]} letters; {states[RetryState.BEFORE]} letters "
-            f"published before, {states[RetryState.REFUSED]} refused"
+            f"{states[RetryState.PUBLISHED] + states[RetryState.PARTLY]} letters; "
+            f"{states[RetryState.BEFORE]} letters published before, "
+            f"{states[RetryState.SETTLED]} were sealed, {states[RetryState.REFUSED]} refused"
         )
-    if missing or states[RetryState.REFUSED]:
+    if missing or states[RetryState.REFUSED] or states[RetryState.PARTLY]:
         raise typer.Exit(1)
 
 

@@ -1,6 +1,7 @@
 """Reads dead letters, and publishes again what they hold.
 
 - ``reading``   ``read_letters``: every letter, and whether it was published again
+- ``settled``   what the seal logs say became of the entries that letters are about
 - ``retrying``  ``retry_letters``: publishes what can be read now
 """
 

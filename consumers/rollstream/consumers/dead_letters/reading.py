@@ -49,6 +49,9 @@ def source_of(event: DeadLetter | Retried) -> Source:
 def read_letters(broker: Broker, layout: Layout, deadline: Deadline) -> Iterator[StoredLetter]:
     """Yields every letter that is kept, a few in memory at a time.
 
+    Args:
+        deadline: for each answer, however many letters there are: every record restarts it.
+
     Raises:
         BrokerUnavailable: not read in time. UnknownTopic: there is no such log. NewerEvent,
             CorruptLog: it holds what this version cannot read.
@@ -60,6 +63,7 @@ def read_letters(broker: Broker, layout: Layout, deadline: Deadline) -> Iterator
         def events() -> Iterator[tuple[int, Event]]:
             for record in read_between(reader, where, first, end, deadline):
                 yield record.offset, event_in(record)
+                deadline.restart()
 
         retried = {source_of(event) for _, event in events() if isinstance(event, Retried)}
         for offset, event in events():

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple, Self
 
 from rollstream.consumers.dead_letters.reading import Source, StoredLetter, read_letters
+from rollstream.consumers.dead_letters.settled import SettledSources, settled_sources
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
@@ -27,7 +28,9 @@ class RetryState(StrEnum):
     """What became of a letter."""
 
     PUBLISHED = "published"
+    PARTLY = "published in part"
     BEFORE = "published before"
+    SETTLED = "was sealed"
     REFUSED = "not published"
 
 
@@ -35,7 +38,7 @@ class Outcome(NamedTuple):
     """What ``retry_letters`` did with a letter.
 
     Attributes:
-        entries: how many were published now.
+        entries: how many were published now, without those that break a rule.
         detail: where to, or why not, for a person.
     """
 
@@ -54,15 +57,29 @@ def retry_letters(
     """Publishes what the wanted letters hold, as records of their own, to the log of the entry's
     environment and the partition of its key; yields what became of each letter.
 
-    Repeating it publishes nothing again: a letter whose entry was published is marked. Where a
-    process was killed before the mark, or two run at once, the sealer settles what comes twice as
-    ``duplicate``. What cannot be read yet, or breaks a rule still, is refused and stays.
+    Repeating it publishes nothing again: a letter whose entry was published is marked. Nor does it
+    publish what a sealer could read after all, and so sealed or settled otherwise; the seal logs
+    are asked first, and what they have not settled yet is refused until they have. Where a process
+    was killed before the mark, or two run at once, the sealer settles what comes twice as
+    ``duplicate``, within its dedupe horizon. What cannot be read yet, or breaks a rule still, is
+    refused and stays; where only some entries of a letter break one, they are published with the
+    others, so that each comes back as a letter of its own.
+
+    Args:
+        deadline: for each answer of the broker.
 
     Raises:
         BrokerUnavailable, PermanentBrokerError: the broker did not take it, or not in time; letters
             that were yielded are done.
     """
     layout = Layout.of(config.kafka)
+    partitions = {name: section.partitions for name, section in config.environments.items()}
+    asked = {
+        stored.source
+        for stored in read_letters(broker, layout, deadline)
+        if wanted(stored) and not stored.retried
+    }
+    settled = settled_sources(broker, layout, partitions, asked, deadline)
     done: set[Source] = set()
     with _Sender(broker, deadline) as sender:
         for stored in read_letters(broker, layout, deadline):
@@ -71,61 +88,82 @@ def retry_letters(
             if stored.retried or stored.source in done:
                 yield Outcome(stored.number, RetryState.BEFORE, 0, "")
                 continue
-            try:
-                records, broken = _records_of(stored.letter, config, layout)
-                addresses = [sender.publish(record) for record in records]
-            except (UnreadableEvent, RecordTooLarge) as error:
-                yield Outcome(stored.number, RetryState.REFUSED, 0, str(error))
-                continue
-            mark = Retried(**stored.source._asdict())
-            sender.publish(_Outgoing(layout.dead_letters(), 0, codec.encode(mark), 0))
-            done.add(stored.source)
-            entries = sum(record.entries for record in records)
-            detail = ", ".join(addresses) + (
-                f"; not those that break a rule: {broken}" * bool(broken)
-            )
-            yield Outcome(stored.number, RetryState.PUBLISHED, entries, detail)
+            outcome = _retry(stored, config, layout, settled, sender)
+            if outcome.state in (RetryState.PUBLISHED, RetryState.PARTLY):
+                done.add(stored.source)
+            yield outcome
+
+
+def _retry(
+    stored: StoredLetter,
+    config: RollstreamConfig,
+    layout: Layout,
+    settled: SettledSources,
+    sender: _Sender,
+) -> Outcome:
+    """Publishes what the letter holds, and the mark."""
+    number = stored.number
+    try:
+        record = _record_in(stored.letter, config)
+        # A letter of several entries is about a whole record, so it is of its entry 0.
+        ending = settled.sealed_as(stored.source, whole=record.count > 1)
+        if ending:
+            return Outcome(number, RetryState.SETTLED, 0, f"its seal log says {ending}")
+        if stored.source not in settled.endings:
+            detail = "no seal log says yet what became of it; run it again when sealers went on"
+            return Outcome(number, RetryState.REFUSED, 0, detail)
+        records = _records_of(record, config, layout)
+        addresses = [sender.publish(outgoing) for outgoing in records]
+    except (UnreadableEvent, RecordTooLarge) as error:
+        return Outcome(number, RetryState.REFUSED, 0, str(error))
+    mark = Retried(**stored.source._asdict())
+    sender.publish(_Outgoing(layout.dead_letters(), 0, codec.encode(mark)))
+    detail, state = ", ".join(addresses), RetryState.PUBLISHED
+    if record.broken:
+        detail += f"; letters again, since they break a rule: {_rules_broken(record)}"
+        state = RetryState.PARTLY
+    return Outcome(number, state, record.count - len(record.broken), detail)
 
 
 class _Outgoing(NamedTuple):
     topic: str
     partition: int
     value: bytes
-    entries: int
 
 
-def _records_of(
-    letter: DeadLetter, config: RollstreamConfig, layout: Layout
-) -> tuple[Sequence[_Outgoing], str]:
-    """The records to publish, and which entries break a rule; ``UnreadableEvent`` where none is
-    sound."""
+def _record_in(letter: DeadLetter, config: RollstreamConfig) -> IngestRecord:
+    """What the letter holds; ``UnreadableEvent`` where no entry of it could be sealed."""
     if letter.value is None:
         raise UnreadableEvent("too_large", "the letter holds no bytes, since they were too many")
     record = decode_record(letter.value)
-    section = config.environments.get(record.environment)
-    if section is None:
+    if record.environment not in config.environments:
         known = ", ".join(config.environments)
         raise UnreadableEvent(
             "wrong_environment", f"no environment {record.environment!r} is configured, but {known}"
         )
-    broken = "; ".join(f"entry {entry}: {rule}" for entry, rule in sorted(record.broken.items()))
     if len(record.broken) == record.count:
-        raise UnreadableEvent("inconsistent", broken)
-    topic, count = layout.rollouts(record.environment), section.partitions
-    return [
-        _Outgoing(topic, number, record.part(entries, partitions=count), len(entries))
-        for number, entries in sorted(_by_partition(record, count).items())
-    ], broken
+        raise UnreadableEvent("inconsistent", _rules_broken(record))
+    return record
 
 
-def _by_partition(record: IngestRecord, count: int) -> dict[int, list[int]]:
-    """The sound entries, by the partition of their keys."""
+def _rules_broken(record: IngestRecord) -> str:
+    return "; ".join(f"entry {entry}: {rule}" for entry, rule in sorted(record.broken.items()))
+
+
+def _records_of(
+    record: IngestRecord, config: RollstreamConfig, layout: Layout
+) -> Sequence[_Outgoing]:
+    """The record's entries, as one record for each partition of their keys."""
+    topic = layout.rollouts(record.environment)
+    count = config.environments[record.environment].partitions
     found: defaultdict[int, list[int]] = defaultdict(list)
     keys = zip(record.values("group_uid"), record.values("example_id"), strict=True)
     for entry, (group_uid, example_id) in enumerate(keys):
-        if entry not in record.broken:
-            found[partition_of((group_uid or example_id).encode(), count)].append(entry)
-    return found
+        found[partition_of((group_uid or example_id).encode(), count)].append(entry)
+    return [
+        _Outgoing(topic, number, record.part(entries, partitions=count))
+        for number, entries in sorted(found.items())
+    ]
 
 
 class _Sender(AbstractContextManager["_Sender"]):
@@ -137,6 +175,7 @@ class _Sender(AbstractContextManager["_Sender"]):
 
     def publish(self, record: _Outgoing) -> str:
         """Where it is, for people."""
+        self._deadline.restart()
         reports: list[Delivery] = []
         self._writer.append(
             record.topic, record.value, partition=record.partition, on_delivery=reports.append

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 
 from harness.command_line import CommandLine
+from harness.owned_logs import owner_of
 from harness.rollouts import encode_record, make_entry
+from harness.seal_events import flushed
 from rollstream.consumers import InlineExecutor, Sealer
-from rollstream.consumers.dead_letters import retry_letters
+from rollstream.consumers.dead_letters import read_letters, retry_letters
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
-from rollstream.schemas.events import DeadLetter, Retried
-from rollstream.streams.broker import Admin, TopicPartition
+from rollstream.schemas.events import DeadLetter, Retried, UnreadRanges
+from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.partitioning import partition_of
@@ -24,6 +28,8 @@ from rollstream.streams.partitioning import partition_of
 TIMEOUT_S = 30.0
 TURNS_MAX = 200
 PARTITIONS = 2
+TWO = {"counts": {0: 2}}
+FIRST_LOST = UnreadRanges(reason="lost", firsts=np.zeros(1, np.int64), stops=np.ones(1, np.int64))
 
 
 @pytest.fixture
@@ -57,7 +63,21 @@ def letter(line: CommandLine, value: bytes | None, *, offset: int = 0, **of: Any
 
 
 def write_letters(line: CommandLine, *letters: DeadLetter) -> None:
+    """Letters of partition 0, where whatever stands up to them is settled as unreadable."""
+    stop = max(one.offset for one in letters) + 1
+    append(line, line.layout.rollouts("math"), *[b"of a newer version"] * stop)
+    settle(line, stop, settled={"unreadable": range(stop)})
     append(line, line.layout.dead_letters(), *map(codec.encode, letters))
+
+
+def settle(line: CommandLine, watermark: int, **flush: Any) -> None:
+    """One flush of a sealer of partition 0."""
+    log = owner_of(line.broker(), TopicPartition(line.layout.groups("math"), 0))
+    log.claim(Deadline(TIMEOUT_S))
+    unread = flush.pop("unread", ())
+    event = flushed(log.epoch, log.nonce, flush.pop("sealed", ()), watermark, **flush)
+    log.wait_confirmed(log.append(replace(event, unread=unread)), Deadline(TIMEOUT_S))
+    log.release()
 
 
 def group(name: str, **overrides: Any) -> list[Any]:
@@ -115,13 +135,13 @@ def test_what_is_retried_twice_counts_once(line: CommandLine) -> None:
     first = line.run("deadletters", "retry", "0")
     where = f"{line.layout.rollouts('math')}[{number}]"
     assert first.stdout.splitlines() == [
-        f"letter 0: published: {where} at 0",
-        "2 entries published of 1 letters; 0 letters published before, 0 refused",
+        f"letter 0: published: {where} at {1 if number == 0 else 0}",
+        "2 entries published of 1 letters; 0 letters published before, 0 were sealed, 0 refused",
     ]
     again = line.run("deadletters", "retry", "--all")
     assert "letter 0: published before" in again.stdout
     assert again.exit_code == 0
-    assert sealed(line) == (2, {})
+    assert sealed(line) == (2, {"unreadable": 1})
     (row,) = json.loads(line.run("deadletters", "list", "--json").stdout)
     assert row["retried"] is True
 
@@ -140,20 +160,82 @@ def test_a_retry_that_ended_before_its_mark_is_a_duplicate(line: CommandLine) ->
     number = partition_of(b"g", PARTITIONS)
     append(line, line.layout.rollouts("math"), value, partition=number)
     assert [row["state"] for row in retried(line, "0")] == ["published"]
-    assert sealed(line) == (2, {"duplicate": 2})
+    assert sealed(line) == (2, {"duplicate": 2, "unreadable": 1})
 
 
-def test_entries_go_to_the_partitions_of_their_keys_and_those_that_break_a_rule_stay(
+@pytest.mark.proves("F19")
+def test_entries_go_to_the_partitions_of_their_keys_and_those_that_break_a_rule_come_back(
     line: CommandLine,
 ) -> None:
     names = [f"group-{i}" for i in range(8)]
     bad = make_entry(rollout_uid="bad", group_uid="bad", split="x" * 5_000)
     entries = [entry for name in names for entry in group(name)]
     write_letters(line, letter(line, encode_record([*entries, bad], partitions=5)))
-    (row,) = retried(line, "0")
-    assert (row["state"], row["entries"]) == ("published", 16)
-    assert "entry 16: split has 5000 characters" in row["detail"]
-    assert sealed(line) == (16, {})
+    done = line.run("deadletters", "retry", "--json", "0")
+    assert done.exit_code == 1
+    (row,) = json.loads(done.stdout)
+    assert (row["state"], row["entries"]) == ("published in part", 16)
+    assert "entry 16: split is 'xxx" in row["detail"]
+    assert sealed(line) == (16, {"unreadable": 2})
+    first, again = json.loads(line.run("deadletters", "list", "--json").stdout)
+    assert (first["retried"], again["retried"], again["reason"]) == (True, False, "inconsistent")
+    states = [row["state"] for row in retried(line, "--all")]
+    assert states == ["published before", "not published"]
+
+
+@pytest.mark.proves("F19")
+def test_what_was_sealed_after_its_letter_was_written_is_not_published_again(
+    line: CommandLine,
+) -> None:
+    """A sealer that could not read it delivered the letter and was killed before its flush; its
+    successor can read it."""
+    name = next(
+        n for n in map("g{}".format, range(99)) if partition_of(n.encode(), PARTITIONS) == 0
+    )
+    value = encode_record(group(name), partitions=PARTITIONS)
+    append(line, line.layout.rollouts("math"), value)
+    append(line, line.layout.dead_letters(), codec.encode(letter(line, value)))
+    early = line.run("deadletters", "retry", "0")
+    assert early.exit_code == 1
+    assert "letter 0: not published: no seal log says yet what became of it" in early.stdout
+    assert sealed(line) == (2, {})
+    late = line.run("deadletters", "retry", "0")
+    assert late.exit_code == 0
+    assert "letter 0: was sealed" in late.stdout
+    assert line.logs.bounds(TopicPartition(line.layout.rollouts("math"), 0)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("entry", "members", "flush", "state"),
+    [
+        (0, 1, {"sealed": [0]}, "was sealed"),
+        (0, 1, {"settled": {"expired": [0]}}, "was sealed"),
+        (0, 1, {"settled": {"unreadable": [0]}}, "published"),
+        (1, 1, {"sealed": [(0, 0)], "settled": {"unreadable": [(0, 1)]}, **TWO}, "published"),
+        (0, 2, {"settled": {"unreadable": [(0, 0)]}, **TWO, "watermark": 0}, "was sealed"),
+        (0, 2, {"unread": (FIRST_LOST,)}, "published"),
+    ],
+    ids=["sealed", "expired", "unreadable", "one entry", "told apart", "lost"],
+)
+def test_seal_log_says_whether_a_letter_may_be_published(
+    line: CommandLine, entry: int, members: int, flush: dict[str, Any], state: str
+) -> None:
+    value = encode_record(group("g")[:members], partitions=PARTITIONS)
+    flush = {"watermark": 1, **flush}
+    settle(line, **flush)
+    append(line, line.layout.dead_letters(), codec.encode(letter(line, value, entry=entry)))
+    assert [row["state"] for row in retried(line, "0")] == [state]
+
+
+def test_letters_are_read_however_long_it_takes_as_long_as_the_broker_answers(
+    line: CommandLine,
+) -> None:
+    write_letters(line, *(letter(line, None, offset=offset) for offset in range(100)))
+    deadline = Deadline(1.0, line.clock)
+    with line.broker() as broker:
+        for _ in read_letters(broker, line.layout, deadline):
+            line.clock.advance(0.6)
+    assert not deadline.passed()
 
 
 @pytest.mark.parametrize(
@@ -173,7 +255,7 @@ def test_what_cannot_be_sealed_is_refused_with_the_reason(
     done = line.run("deadletters", "retry", "0")
     assert done.exit_code == 1
     assert finding in done.stdout
-    assert "0 letters published before, 1 refused" in done.stdout
+    assert "0 letters published before, 0 were sealed, 1 refused" in done.stdout
 
 
 def test_letters_are_chosen_by_number_or_reason(line: CommandLine) -> None:
@@ -205,7 +287,7 @@ def test_a_broker_that_cannot_be_reached_is_told_before_anything_is_read(
     line: CommandLine, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     class Away(MemoryBroker):
-        def admin(self) -> Admin:
+        def admin(self) -> NoReturn:
             raise BrokerUnavailable("Kafka at unused:9092 cannot be reached")
 
     monkeypatch.setattr(line, "broker", lambda: Away(line.logs))
