@@ -132,7 +132,16 @@ def serve(world: World, step: int, groups: int, checkpointed: int | None = None)
 
 
 def _shown(record: Any) -> Any:
-    names = ("region", "sampler_seed", "notes", "entropies", "prefix_hash", "lineage", "rewards")
+    names = (
+        "region",
+        "site",
+        "sampler_seed",
+        "notes",
+        "entropies",
+        "prefix_hash",
+        "lineage",
+        "rewards",
+    )
     found = {name: getattr(record, name) for name in names if hasattr(record, name)}
     return {
         name: value.tolist() if isinstance(value, np.ndarray) else value

@@ -22,6 +22,7 @@ _EVENTS = "schemas/rollstream/schemas/events"
 _RECORD: Mapping[tuple[str, str], Sequence[str]] = {
     ("schemas/rollstream/schemas/records.py", "RolloutRecord"): [
         'region: str = "nowhere"',
+        'site: str = "nowhere"',
         "sampler_seed: int = 7",
         'notes: str = ""',
         "entropies: NDArray[np.float32] | None = None",
@@ -160,6 +161,9 @@ def second_ingest_record() -> Source:
     fields.insert(at, {**entropies, **_row("array", ["null", "array"], None)})
     at = names.index("example_id")
     fields.insert(at, {**seed, **_row("number", "long", 7)})
+    # Behind ``shared``, whose columns stand behind it in rows; the payload stays the last.
+    site = {**REGION, "name": "site"}
+    fields.insert(-1, {**site, **_row("once", "string", "nowhere")})
     return {**source, "fields": fields}
 
 

@@ -90,6 +90,7 @@ def test_after_an_upgrade_everything_is_read_and_every_digest_holds(
     for uid, record in second["records"].items():
         expected = ADDED if uid in ("mixed-1", "new-0", "new-1") else DEFAULTS
         assert {name: record[name] for name in ADDED} == expected, uid
+        assert record["site"] == "nowhere", "no producer gives it"
         if uid.startswith("late"):
             assert record["rewards"] == {"format": 0.5}, "behind what was removed"
     replayed = newer.run(tmp_path, "replayed", step=1)

@@ -89,7 +89,7 @@ class _Gathering:
         ]
         columns += zip(*map(dict.values, chain.from_iterable(shared)), strict=True)
         found: dict[str, Any] = {}
-        for field, values in zip(named("once", "shared"), columns, strict=True):
+        for field, values in zip((*named("once"), *named("shared")), columns, strict=True):
             if values.count(values[0]) == len(values):
                 of_rows = [values[0]] * self._rows
             else:
