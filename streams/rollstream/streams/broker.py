@@ -105,8 +105,8 @@ class Writer(Protocol):
 class LogReader(Protocol):
     """Reads named partitions from named offsets. Not shared between threads.
 
-    Within a partition records come in the order of offsets, none skipped. A marker that ends a
-    transaction takes an offset and is no record.
+    Within a partition records come in the order of offsets, none skipped, also where a ``poll``
+    raised between. A marker that ends a transaction takes an offset and is no record.
     """
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:

@@ -13,6 +13,7 @@ from rollstream.streams.broker import (
     Committed,
     Delivery,
     GroupReader,
+    Record,
     TopicPartition,
     TopicSpec,
 )
@@ -220,6 +221,23 @@ def test_offsets_lost_in_two_logs_are_said_until_both_are_sought(world: World) -
     assert sorted((r.partition, r.offset) for r in found) == [
         (p, o) for p in (0, 1) for o in (6, 7, 8, 9)
     ]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_an_offset_lost_in_one_log_takes_nothing_of_another(world: World, lost: int) -> None:
+    topic = world.topic(partitions=2)
+    logs = [TopicPartition(topic, number) for number in range(2)]
+    broker = world.broker()
+    for where in logs:
+        write(broker, where, [b"x"] * 10)
+    world.drop_before(logs[lost], 6)
+    reader, found = broker.reader(dict.fromkeys(logs, 0)), list[Record]()
+    with pytest.raises(OffsetLost):
+        until(lambda: False, lambda: found.extend(reader.poll(100, 0.5)))
+    reader.seek(logs[lost], 6)
+    until(lambda: len(found) >= 14, lambda: found.extend(reader.poll(100, 0.5)))
+    assert [r.offset for r in found if r.partition == lost] == [6, 7, 8, 9]
+    assert [r.offset for r in found if r.partition != lost] == list(range(10))
 
 
 def test_reading_no_topic_says_so(world: World) -> None:

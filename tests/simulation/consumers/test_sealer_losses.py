@@ -124,3 +124,17 @@ def test_losses_in_several_partitions_are_found_once_the_broker_answers() -> Non
     world.run(world.sealer(broker=ShyBroker(world.logs)))
     assert sorted(world.groups()) == [("c0", "d0"), ("c1", "d1")]
     assert world.settled() == {"lost": 4}
+
+
+def test_a_loss_in_one_partition_takes_nothing_of_another() -> None:
+    world = SealWorld(partitions=2)
+    world.publish("x", partition=1)
+    world.run(sealer := world.sealer())
+    for uid in "abcd":
+        world.publish(uid, partition=0)
+    for uid in "yz":
+        world.publish(uid, partition=1)
+    world.logs.drop_before(world.source(1), 3)
+    world.run(sealer)
+    assert world.groups() == [("a", "b"), ("c", "d")]
+    assert world.settled() == {"lost": 2}

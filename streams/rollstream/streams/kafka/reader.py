@@ -151,20 +151,29 @@ class KafkaReader:
         return True
 
     def _without_failures(self, messages: list[Any]) -> list[Any]:
+        """The records; of a partition none behind its first failure, since librdkafka goes on
+        behind what it could not decode. It is read again from there, so nothing is skipped."""
         good = []
+        failed = set()
         for message in messages:
-            error = message.error()
+            error, offset = message.error(), message.offset()
+            where = TopicPartition(message.topic(), message.partition())
+            if where in failed:
+                continue
             if error is None:
                 good.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
-                self._ends[TopicPartition(message.topic(), message.partition())] = message.offset()
+                self._ends[where] = offset
             elif error.code() in _IS_LOST:
-                where = TopicPartition(message.topic(), message.partition())
                 # An error from before the last seek concerns an offset that nobody wants now.
-                if message.offset() >= self._starts.get(where, message.offset() + 1):
-                    self._lost[where] = message.offset()
+                if offset >= self._starts.get(where, offset + 1):
+                    self._lost[where] = offset
             elif isinstance(_as_read_error(error, "poll"), PermanentBrokerError):
                 self._failures.append(error)
+                if where in self._starts and offset >= 0:
+                    failed.add(where)
+                    # The offset may be that of a whole batch, of which only the end was wanted.
+                    self.seek(where, max(offset, self._starts[where]))
             # Else the client retries by itself, until the deadline of its caller passes.
         return good
 

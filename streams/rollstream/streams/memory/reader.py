@@ -54,11 +54,14 @@ class MemoryReader:
     def _read(self, records_max: int) -> list[Record]:
         partitions = sorted(self._positions)
         records: list[Record] = []
+        behind: dict[TopicPartition, int] = {}
         for index in range(len(partitions)):
             where = partitions[(self._turn + index) % len(partitions)]
-            offset = self._logs.resolve(where, self._positions[where])
+            offset = self._positions[where] = self.read_to(where)
             left = records_max - len(records)
-            taken, self._positions[where] = self._logs.read_on(where, offset, left)
+            taken, behind[where] = self._logs.read_on(where, offset, left)
             records += taken
+        # Only now: where an offset is lost, the others are read again.
+        self._positions |= behind
         self._turn += 1
         return records
