@@ -9,7 +9,8 @@ class SettleReason(StrEnum):
     """Why an entry of the ingest log ended without a readable group.
 
     ``dispatched`` is no loss: the entry said that a group was begun, and it is settled with that
-    group. Nor is ``no_record``: the offset is that of a transaction's marker. Every other one is a
+    group. Nor is ``no_record``: no record was read there, between or behind others that were, and
+    none is lost by retention; such are the offsets of transactions' markers. Every other one is a
     rollout, or a control event about one, that nobody will train on.
     """
 

@@ -17,8 +17,9 @@ from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.consumers.sealing.rows import draft_flush
 from rollstream.schemas import codec
 from rollstream.schemas.events import Flushed, TouchedOffsets
+from rollstream.schemas.wire_schemas import MARKER
 from rollstream.streams.broker import TopicPartition
-from rollstream.streams.errors import CorruptLog
+from rollstream.streams.errors import CorruptLog, NewerEvent
 from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN
 
 PUT, APPEND, PROJECT, _, COMMIT = STEPS
@@ -102,12 +103,12 @@ def test_an_owner_who_does_not_wait_for_confirmation_is_found() -> None:
     assert any("is visible" in problem for problem in found)
 
 
-def world_within_a_record(*steps: Step) -> SealWorld:
+def world_within_a_record(*steps: Step, partitions: int = 1) -> SealWorld:
     """One life of such a sealer over one record, of which two entries are sealed by its first flush
     and two wait for others."""
-    world = SealWorld(partitions=1, target_group_size=2, max_flush_rollouts=2)
+    world = SealWorld(partitions=partitions, target_group_size=2, max_flush_rollouts=2)
     uids = ("a", "b", "c", "d")
-    examples = ("ex-1", "ex-1", "ex-2", "ex-3")
+    examples = ("ex-0", "ex-0", "ex-2", "ex-3")  # Of partition 0, also where there are two.
     world.publish_entries(
         *(make_entry(rollout_uid=u, example_id=e) for u, e in zip(uids, examples, strict=True))
     )
@@ -116,6 +117,17 @@ def world_within_a_record(*steps: Step) -> SealWorld:
         world.run(world.sealer(broker=own, steps=steps), seconds=5)
     own.close()
     return world
+
+
+def with_another_record(world: SealWorld, value: bytes) -> SealWorld:
+    """The same seal log of partition 0, and an ingest log that begins with other bytes."""
+    other = SealWorld(partitions=world.environment.partitions)
+    other.put(value)
+    where = TopicPartition(world.layout.groups("math"), 0)
+    root_recorded = len(other.logs.read(where, 0, 100))
+    for record in world.logs.read(where, root_recorded, 100):
+        other.logs.append(where, record.key, record.value)
+    return other
 
 
 def changing(change: Callable[[Flushed], Flushed]) -> Step:
@@ -194,18 +206,38 @@ def test_a_record_that_is_not_the_one_that_was_sealed_stops_the_next_owner(
     value: bytes, found: str
 ) -> None:
     """The log was restored to something else: nobody knows what its entries are."""
-    world = world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH)
-    other = SealWorld(partitions=1)
-    other.put(value)
-    where = TopicPartition(world.layout.groups("math"), 0)
-    root_recorded = len(other.logs.read(where, 0, 100))
-    for record in world.logs.read(where, root_recorded, 100):
-        other.logs.append(where, record.key, record.value)
+    other = with_another_record(world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH), value)
     told = re.escape(f"record at 0 has {found}") + ".*; the seal log says 4: it is not the one that"
     with pytest.raises(CorruptLog, match=told):
         other.run(other.sealer(), seconds=5)
     reader = other.broker.reader({TopicPartition(other.layout.dead_letters(), 0): 0})
     assert reader.poll(1, 0.1) == []
+
+
+@pytest.mark.proves("F19")
+def test_a_record_that_a_newer_sealer_sealed_in_part_asks_for_an_upgrade() -> None:
+    newer = MARKER + bytes(8) + b"newer"
+    world = with_another_record(world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH), newer)
+    with pytest.raises(NewerEvent, match=r"math\.1\[0\], offset 0: .* upgrade this process"):
+        world.run(world.sealer(), seconds=5)
+
+
+def test_what_was_read_with_a_record_that_stops_the_sealer_is_taken_or_left() -> None:
+    """Of its own partition nothing behind it is settled, of the other one everything is sealed."""
+    world = with_another_record(
+        world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH, partitions=2), b"garbage"
+    )
+    for uid in ("v", "w"):
+        world.publish(uid, partition=0)
+    for uid in ("x", "y"):
+        world.publish(uid, partition=1)
+    sealer = world.sealer()
+    for _ in range(2):
+        with pytest.raises(CorruptLog, match="record at 0 has entries that cannot be read"):
+            world.run(sealer, seconds=5)
+    sealer.close()
+    assert world.groups() == [("a", "b"), ("x", "y")]
+    assert world.settled() == {}
 
 
 def test_a_file_that_changed_on_disk_is_found() -> None:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.partition import FINAL_STATES, Partition, State
 from rollstream.consumers.sealing.stats import PartitionStats
+from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, CorruptLog, OffsetLost
 from rollstream.streams.reading import POLL_RECORDS_MAX
@@ -46,11 +47,17 @@ class EnvironmentSealer:
         for record in records:
             by_number[record.partition].append(record)
         # Whatever was read is taken, or its offsets would count as ones without a record.
+        broken: RollstreamError | None = None
         for number, listed in by_number.items():
             # The reader returns no records of a partition that was not begun, or was revoked.
             intake = self._partitions[TopicPartition(self._topic, number)].intake
             assert intake is not None, f"{self._topic}[{number}] was not begun"
-            intake.take(listed)
+            try:
+                intake.take(listed)
+            except RollstreamError as error:
+                broken = broken or error
+        if broken is not None:
+            raise broken
         try:
             self._adopt()
         except BrokerUnavailable as error:

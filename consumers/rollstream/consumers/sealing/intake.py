@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 from rollstream.consumers.assembling import Assembler
 from rollstream.consumers.sealing.context import SealerContext
-from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.errors import RollstreamError, UnreadableEvent
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.broker import GroupReader, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, CorruptLog
+from rollstream.streams.errors import BrokerUnavailable, CorruptLog, NewerEvent
 from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.reading import upgrade_remedy
 from rollstream.streams.partitioning import partition_of
 
 TICK_EVERY_S = 0.25  # How often the end offset is asked for, where a time-out may be due.
@@ -47,24 +48,18 @@ class Intake:
 
     def take(self, records: Iterable[Record]) -> None:
         """Assembles the next records. Where too many dead letters wait for the broker, the rest is
-        left, and read again. Offsets without a record, between two, are settled as such.
+        left, and read again; so is it where an error is raised. Offsets without a record, between
+        two, are settled as such.
+
+        Raises:
+            PermanentBrokerError, NewerEvent, CorruptLog: somebody must change something first.
         """
-        count = 0
-        for record in records:
-            position = self.assembler.position
-            if record.offset != position:
-                self._settle_unread(record.offset, SettleReason.NO_RECORD)
-                position = record.offset
-            known, settled = self._known(position)
-            if known and len(settled) == known:
-                self.assembler.skip(position, record.timestamp_us, known)
-                count += known
-                continue
-            entries = self._take(record, known, settled)
-            if not entries:
-                break
-            count += entries
-        self._context.counters.read += count
+        try:
+            self._context.counters.read += self._take_all(records)
+        except RollstreamError:
+            # Else the reader would stand behind records that nobody took, as behind a marker.
+            self._read_from_position()
+            raise
 
     def lost(self, first: int) -> None:
         """Settles what retention deleted, unread, between the position and ``first``."""
@@ -123,6 +118,25 @@ class Intake:
         elif self._paused and backlog <= BACKLOG_FLUSHES_MAX / 2:
             self._read_from_position()
 
+    def _take_all(self, records: Iterable[Record]) -> int:
+        """As ``take``; how many entries were taken."""
+        count = 0
+        for record in records:
+            position = self.assembler.position
+            if record.offset != position:
+                self._settle_unread(record.offset, SettleReason.NO_RECORD)
+                position = record.offset
+            known, settled = self._known(position)
+            if known and len(settled) == known:
+                self.assembler.skip(position, record.timestamp_us, known)
+                count += known
+                continue
+            entries = self._take(record, known, settled)
+            if not entries:
+                break
+            count += entries
+        return count
+
     def _take(self, record: Record, known: int, settled: Collection[int]) -> int:
         """Assembles one record, of which these entries were settled before, and said to be of
         ``known``; how many it has. 0 where too many dead letters wait; it is then read again."""
@@ -131,6 +145,10 @@ class Intake:
             ingested = decode_record(record.value)
         except UnreadableEvent as error:
             if settled:
+                if error.reason == "unknown_schema":
+                    found = f"{self._source}, offset {offset}: {error}"
+                    told = f"{found}, and entries of it were sealed: {upgrade_remedy()}"
+                    raise NewerEvent(told) from error
                 found = f"entries that cannot be read ({error.reason}: {error.detail})"
                 raise self._not_the_sealed(offset, known, found) from error
             if not self._write_dead_letters(record, [(0, error, record.value)]):

@@ -113,7 +113,7 @@ class Partition:
         """Does what can be done without waiting for a job.
 
         Raises:
-            PermanentBrokerError, CorruptLog: somebody must change something first.
+            PermanentBrokerError, NewerEvent, CorruptLog: somebody must change something first.
         """
         if self._job is not None and self._job.done():
             job, self._job = self._job, None

@@ -121,7 +121,8 @@ class Sealer:
         latest until the deadline.
 
         Raises:
-            PermanentBrokerError, CorruptLog: it cannot go on until somebody changes something.
+            PermanentBrokerError, NewerEvent, CorruptLog: it cannot go on until somebody changes
+                something.
         """
         while True:
             busy = self._busy()

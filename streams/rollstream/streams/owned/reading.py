@@ -34,11 +34,12 @@ def event_in(record: Record, owner: Claimed | None = None) -> Event:
         where = TopicPartition(record.topic, record.partition)
         found = f"{where}, offset {record.offset}: {error}"
         if error.reason == "unknown_schema":
-            raise NewerEvent(f"{found}: {_upgrade(owner)}") from error
+            raise NewerEvent(f"{found}: {upgrade_remedy(owner)}") from error
         raise CorruptLog(f"{found}: {_FOREIGN}") from error
 
 
-def _upgrade(owner: Claimed | None) -> str:
+def upgrade_remedy(owner: Claimed | None = None) -> str:
+    """What to do about bytes whose schema is none of this version's."""
     claimed = ""
     if owner is not None and owner.software:
         claimed = f" (the log was claimed last by {owner.owner!r}, rollstream {owner.software})"
