@@ -138,7 +138,10 @@ def test_readers_stop_at_a_newer_event_and_say_which_release_reads_it(
     newer.run(tmp_path, "publish", rollouts=group("new"))
     newer.run(tmp_path, "seal")
     ends = older.run(tmp_path, "ends")
-    sentence = "rollstream 0.1.0 cannot read it; its owner 'sealer-a' runs 0.2.0: upgrade"
+    claimed = "the log was claimed last by 'sealer-a', rollstream 0.2.0"
+    sentence = (
+        f"rollstream 0.1.0 cannot read it ({claimed}). Where a newer version wrote it, upgrade"
+    )
     for do in ("serve", "seal"):
         arguments = {"step": 0, "groups": 2} if do == "serve" else {}
         stopped = older.run(tmp_path, do, **arguments)
@@ -165,7 +168,7 @@ def test_an_older_sampler_does_not_take_over_from_a_newer_one(
     ends = older.run(tmp_path, "ends")
     stopped = older.run(tmp_path, "serve", step=1, groups=1, checkpointed=0)
     assert stopped["error"] == "NewerEvent"
-    assert "runs 0.2.0: upgrade" in stopped["message"]
+    assert "rollstream 0.2.0). Where a newer version wrote it, upgrade" in stopped["message"]
     assert older.run(tmp_path, "ends") == ends
     assert len(newer.run(tmp_path, "serve", step=1, groups=1, checkpointed=0)["uids"]) == 2
 
