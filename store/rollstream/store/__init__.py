@@ -34,6 +34,7 @@ from rollstream.store.errors import (
     CorruptFile,
     NewerFile,
     NoTokenArray,
+    StoreAway,
     StoreError,
     StoreFull,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "Pieces",
     "Provenance",
     "RollUps",
+    "StoreAway",
     "StoreError",
     "StoreFull",
     "UnsupportedRoot",

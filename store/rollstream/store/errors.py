@@ -17,6 +17,11 @@ class BlobMissing(StoreError):
     """There is no blob under that path."""
 
 
+class StoreAway(StoreError):
+    """Blobs that were there are missing, in a way that looks as if the store was: a mount that is
+    gone, a folder that is elsewhere. Nothing was given up for it; the call may be repeated."""
+
+
 class StoreFull(StoreError):
     """No space is left; nothing was created."""
 

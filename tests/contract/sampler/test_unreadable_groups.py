@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, SamplerWorld, log_end, memory_world
 from rollstream.sampler import (
@@ -15,11 +16,11 @@ from rollstream.sampler import (
     NotEnoughGroups,
     RequestDiffers,
     SamplerApi,
-    SamplerError,
 )
 from rollstream.sampler.history import replay_step
 from rollstream.schemas.events import Flushed
-from rollstream.store.layout import ROOT_ID
+from rollstream.store import BlobMissing, StoreAway
+from rollstream.store.blobs import BlobInfo, Blobs
 
 WAIT_S = 30.0
 pytestmark = pytest.mark.proves("F20")
@@ -56,7 +57,7 @@ def test_groups_that_cannot_be_read_give_way_before_a_share_is_handed_out(
     spoil(world, bad, how)
     sampler = world.open()
     sampler.resume(None)
-    with pytest.raises(NotEnoughGroups, match="step 0 needs 2 groups"):
+    with pytest.raises(NotEnoughGroups, match=r"needs 2 groups \(others, .* cannot be read"):
         sampler.next_batch(0, 3, timeout_s=0.05)
     writer.flush(*specs(2, first=3))
     shares = [share(sampler, rank, 3) for rank in (2, 0, 1)]
@@ -115,18 +116,100 @@ def test_a_sampler_that_is_to_stop_replaces_nothing_by_itself() -> None:
     world.close()
 
 
-def test_nothing_is_replaced_while_the_whole_store_is_away() -> None:
-    world: LocalWorld = memory_world()
+class AwayBlobs(PassingBlobs):
+    """Blobs below ``prefix`` are missing from ``leave`` on, for so many requests."""
+
+    def __init__(self, blobs: Blobs, prefix: str) -> None:
+        super().__init__(blobs)
+        self.prefix = prefix
+        self.requests_left = 0
+
+    def leave(self, requests: int) -> None:
+        self.requests_left = requests
+
+    def read(self, path: str) -> bytes:
+        if self._is_away(path):
+            raise BlobMissing(f"there is no blob {path}")
+        return super().read(path)
+
+    def info(self, path: str) -> BlobInfo | None:
+        return None if self._is_away(path) else super().info(path)
+
+    def _is_away(self, path: str) -> bool:
+        if self.requests_left and path.startswith(self.prefix):
+            self.requests_left -= 1
+            return True
+        return False
+
+
+def away_world(prefix: str, **sampler: Any) -> tuple[LocalWorld, AwayBlobs]:
+    """A world with twelve groups, each in a file of its own."""
+    world = memory_world()
+    world.configure(**sampler)
+    blobs = world.store = AwayBlobs(world.store, prefix)
+    writer = world.writer()
+    for i in range(12):
+        writer.flush(*specs(1, first=i))
+    return world, blobs
+
+
+@pytest.mark.parametrize(
+    ("prefix", "told"),
+    [
+        ("groups/", r"missing below .* none of 8 other files .*'math' is there.* counts as away"),
+        ("", r"is not the folder that it was: root_id.json is missing .*repeat the call"),
+    ],
+)
+@pytest.mark.parametrize("on_unreadable", ["replace", "stop"])
+def test_a_store_that_is_away_costs_no_group(prefix: str, told: str, on_unreadable: str) -> None:
+    world, blobs = away_world(prefix, on_unreadable=on_unreadable)
+    sampler = world.open()
+    sampler.resume(None)
+    sampler.stats()  # The root is looked at once, before it goes.
+    blobs.leave(1_000_000)
+    with pytest.raises(StoreAway, match=told):
+        sampler.next_batch(0, 4, timeout_s=0.05)
+    written = log_end(world)
+    blobs.leave(20)
+    batch = sampler.next_batch(0, 4, timeout_s=WAIT_S)
+    assert blobs.requests_left == 0
+    assert not batch.batch_id.endswith("-r1")
+    assert log_end(world) == written
+    assert sampler.stats().outcomes == {}
+    world.close()
+
+
+def test_the_last_file_of_an_environment_is_given_up_once_another_is_there() -> None:
+    world = memory_world()
     spoil(world, world.writer().flush(*specs(1)), "missing")
     sampler = world.open()
     sampler.resume(None)
-    root_id = world.store.read(ROOT_ID)
-    world.store.delete(ROOT_ID)
-    with pytest.raises(SamplerError, match=r"is not the folder that it was, .* mount it again"):
-        share(sampler, 0, 1)
-    world.store.create(ROOT_ID, root_id)
-    world.writer("math", 1).flush(*specs(1, first=1))
+    with pytest.raises(StoreAway, match=r"none of 0 other files .* replace\(0, \[0\], reason\)"):
+        sampler.next_batch(0, 1, timeout_s=0.05)
+    world.writer("code").flush(*specs(1, first=1))
+    with pytest.raises(StoreAway, match="none of 0 other files of environment 'math'"):
+        sampler.next_batch(0, 1, timeout_s=0.05)
+    world.writer("math", 1).flush(*specs(1, first=2))
     assert share(sampler, 0, 1).batch_id.endswith("-r1")
+    world.close()
+
+
+def test_one_call_replaces_few_groups(caplog: pytest.LogCaptureFixture) -> None:
+    world = memory_world()
+    writer = world.writer()
+    for event in [writer.flush(*specs(1, first=i)) for i in range(20)]:
+        spoil(world, event, "damaged")
+    whole = writer.flush(*specs(12, first=20))
+    sampler = world.open()
+    sampler.resume(None)
+    for dropped in (8, 16):
+        with pytest.raises(StoreAway, match="this call replaced 8 groups before"):
+            sampler.next_batch(0, 12, timeout_s=0.05)
+        assert sampler.stats().outcomes == {"unreadable": dropped}
+    batch = sampler.next_batch(0, 12, timeout_s=WAIT_S)
+    assert set(batch.sampled.group_ids) == ids_of(whole)
+    lines = [one.getMessage() for one in caplog.records if one.name == "rollstream.sampler"]
+    assert all("others are looked for" in one and "restore" not in one for one in lines)
     world.close()
 
 

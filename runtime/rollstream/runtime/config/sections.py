@@ -145,7 +145,7 @@ class SamplerConfig(Section):
     """Bytes of payloads that are cached in memory."""
     on_unreadable: Literal["replace", "stop"] = "replace"
     """A group of a new batch whose file is missing or damaged: replace serves another one in its
-    place and counts it, stop raises an error that names it."""
+    place for good and counts it, stop raises an error that names it (for network mounts)."""
     timeout_s: float = Field(default=300.0, gt=0)
     """Time-out of next_batch where the caller passes none."""
 

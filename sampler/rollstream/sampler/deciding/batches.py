@@ -216,12 +216,14 @@ class Replace(BatchCommand):
             are the same.
         outcome: what the groups that give way count as; where they are ``unreadable`` and the batch
             has changed since, there is nothing to do.
+        replaced_before: unreadable groups that the same call replaced; no part of the decision.
     """
 
     digest: bytes | None
     slots: tuple[int, ...]
     reason: str
     outcome: Literal["filtered", "unreadable"] = "filtered"
+    replaced_before: int = 0
 
     def decision_key(self) -> Hashable:
         return type(self), self.trainer_epoch, self.step, self.digest, self.slots, self.reason
@@ -274,7 +276,9 @@ class Replace(BatchCommand):
     def shortage(self, state: SamplerState) -> Shortage | None:
         if self._is_done(state.batches[self.step]):
             return None
-        return Shortage(self.step, len(self.slots), f"{len(self.slots)} others")
+        why = "cannot be read" if self.outcome == "unreadable" else "are to be replaced"
+        sources = f"others, in the places {list(self.slots)} of its batch, whose groups {why}"
+        return Shortage(self.step, len(self.slots), sources)
 
     def _is_done(self, batch: ServedBatch) -> bool:
         """Whether this very replacement was the batch's last."""

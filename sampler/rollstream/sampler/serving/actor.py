@@ -18,8 +18,8 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.deciding.command import Command, R, Reply, Unread
 from rollstream.sampler.errors import GroupsUnreadable, SamplerError
-from rollstream.sampler.serving.calls import WAITING_MAX, Call
-from rollstream.sampler.serving.owner import AGAIN_S, UNANSWERED, Owner
+from rollstream.sampler.serving.calls import AGAIN_S, PASSING, WAITING_MAX, Call
+from rollstream.sampler.serving.owner import Owner
 from rollstream.schemas.errors import RollstreamError
 from rollstream.store.blobs import Blobs
 from rollstream.store.warm_memory import keep_memory_warm
@@ -88,7 +88,7 @@ class SamplerActor:
                         continue
                     except RollstreamError as refused:
                         error = refused
-                if not isinstance(error, UNANSWERED) or deadline.passed():
+                if not isinstance(error, PASSING) or deadline.passed():
                     return Refused(
                         _portable(error), isinstance(error, Fenced) and self._owner.fenced
                     )

@@ -168,6 +168,8 @@ class SamplerApi(ABC):
             GroupsUnreadable: files are missing or damaged, and a share of this batch was handed out
                 before, or ``on_unreadable`` is ``stop``; else other groups are served in their
                 places. Every rank gets it.
+            StoreAway: the root is missing, or all files of an environment, or a call would replace
+                more than 8 groups; waited for within ``timeout_s``. No group is dropped for it.
             RequestDiffers: the step was served for other arguments.
             UnknownStep: neither served nor next.
             TooManyOpenBatches: ``checkpointed`` was not called for too long.

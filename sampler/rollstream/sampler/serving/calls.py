@@ -11,8 +11,13 @@ from typing import Any, Generic
 from rollstream.sampler.deciding.command import Command, R, Reply, Unread
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import SamplerUnavailable
+from rollstream.store.errors import StoreAway
+from rollstream.streams.errors import BrokerUnavailable, ClaimFailed
 
 WAITING_MAX = 8_192  # Calls that wait at once; further ones are refused.
+UNANSWERED = (BrokerUnavailable, ClaimFailed)
+PASSING = (*UNANSWERED, StoreAway)  # Worth another attempt,
+AGAIN_S = 0.2  # after that, where the call has time left.
 
 
 class Call(Generic[R]):

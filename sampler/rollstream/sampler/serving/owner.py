@@ -17,7 +17,7 @@ from rollstream.sampler.deciding.command import Command, Now, R, Reply, ResultCo
 from rollstream.sampler.deciding.dropping import evict_over_capacity
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import GroupsUnreadable, SamplerError, SamplerUnavailable
-from rollstream.sampler.serving.calls import Call, WaitingCalls
+from rollstream.sampler.serving.calls import AGAIN_S, PASSING, UNANSWERED, Call, WaitingCalls
 from rollstream.sampler.serving.configuration import (
     root_of_deployment,
     sampler_config,
@@ -25,15 +25,13 @@ from rollstream.sampler.serving.configuration import (
 )
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.serving.projecting import Projector
-from rollstream.sampler.serving.repairing import repaired
+from rollstream.sampler.serving.repairing import lost_groups, repaired
 from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.store.blobs import Blobs
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import (
     BrokerError,
-    BrokerUnavailable,
-    ClaimFailed,
     DeliveryUnknown,
     Fenced,
 )
@@ -42,13 +40,12 @@ from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import StoreRoot
 
 FOLLOW_RECORDS_MAX = 256  # Flushes that are folded at a time.
 FOLLOW_SLICE_S = 0.05  # The longest that a thread reads the seal logs before it looks up.
 READ_TIMEOUT_FACTOR = 4.0  # Whole logs are read, from a broker that answers.
 ANSWER_S = 10.0  # A broker that does not answer by then lets others have their turn.
-AGAIN_S = 0.2  # After that, where the call has time left.
-UNANSWERED = (BrokerUnavailable, ClaimFailed)  # Worth another attempt.
 
 
 class Owner:
@@ -151,24 +148,26 @@ class Owner:
         Raises:
             NotEnoughGroups: not there within ``wait_s``. Fenced: this sampler has a successor, or
                 the command's trainer has. ClaimFailed, BrokerUnavailable: the broker did not answer
-                in time. Others as the command's ``decide`` and ``result``.
+                in time. StoreAway: the store was not there in time. Others as the command's
+                ``decide`` and ``result``.
         """
         wait = Deadline(wait_s, self._clock)
         deadline = self.deadline(wait_s)
         while True:
             try:
-                return self._execute(command, wait)
-            except GroupsUnreadable as error:
-                command = self.repair(command, error)
-            except UNANSWERED as error:
+                try:
+                    return self._execute(command, wait)
+                except GroupsUnreadable as error:
+                    command = self.repair(command, error)
+            except PASSING as error:
                 if deadline.passed():
                     raise
                 deadline.log_waiting(partial(str, error))
                 deadline.wait(AGAIN_S)
 
     def deadline(self, wait_s: float) -> Deadline:
-        """Until when a call is attempted that the broker does not answer: as long as it waits for
-        groups; those that wait for none, ``kafka.timeout_s``."""
+        """Until when a call is attempted that the broker does not answer, or whose store is away:
+        as long as it waits for groups; those that wait for none, ``kafka.timeout_s``."""
         return Deadline(wait_s or self._config.kafka.timeout_s, self._clock)
 
     def _execute(self, command: Command[R], deadline: Deadline) -> Reply[R]:
@@ -192,11 +191,12 @@ class Owner:
         return Reply(reply.trainer_epoch, read(reply.value))
 
     def repair(self, command: Command[R], error: GroupsUnreadable) -> Command[R]:
-        """As ``repaired``; raises the error where it is to stop, or a share was handed out."""
+        """The command to go on with; raises as ``repaired``."""
+        with self._lock:
+            lost = lost_groups(error, self._state)
         stops = self._config.samplers[self.name].on_unreadable == "stop"
-        if stops or self._payloads.undelivered.get(error.step) != error.digest:
-            raise error
-        return repaired(command, error, self._store, self._log.root_id)
+        root = StoreRoot(self._config.store.root, self._log.root_id)
+        return repaired(command, error, lost, self._payloads, self._store, root, stops=stops)
 
     def begin(self, command: Command[R]) -> Call[R]:
         """A call for ``decide``."""

@@ -109,9 +109,9 @@ class Payloads:
             parts = self.parts(step, slotted, columns)
         except (BlobMissing, CorruptFile):
             self._readable.pop(step, None)
-            failed = self._failing(step, files.values(), asked)
+            failed = self.failing(step, files.values(), asked)
             if failed:
-                raise _unreadable(served, groups, failed) from None
+                raise _unreadable(served, dict(enumerate(groups)), failed) from None
             parts = self.parts(step, slotted, columns)
         self._readable[step] = served.digest
         self.undelivered.pop(step, None)
@@ -124,9 +124,11 @@ class Payloads:
             self._begin(step)
             self._file(sealed, asked)
 
-    def _failing(
-        self, step: int, files: Iterable[SealedFile], asked: frozenset[str]
+    def failing(
+        self, step: int, files: Iterable[SealedFile], columns: Collection[str] = ()
     ) -> dict[str, StoreError]:
+        """Which of these files cannot be read, by path, and why."""
+        asked = frozenset(columns)
         failed: dict[str, StoreError] = {}
         for sealed in files:
             try:
@@ -191,21 +193,28 @@ class Payloads:
         self._left.add(key[0])
 
 
+def describe_unreadable(
+    step: int, groups: Mapping[int, KnownGroup], failed: Mapping[str, str]
+) -> str:
+    """Which groups cannot be read, by slot, and why each of their files cannot."""
+    named = ", ".join(f"{slot} ({groups[slot].group.group_id})" for slot in sorted(groups)[:SHOWN])
+    more = f" and {len(groups) - SHOWN} more" if len(groups) > SHOWN else ""
+    why = "; ".join(failed[path] for path in sorted(failed)[:SHOWN])
+    return f"groups {named}{more} of the batch of step {step} cannot be read: {why}"
+
+
 def _unreadable(
-    served: ServedBatch, groups: Sequence[KnownGroup], failed: Mapping[str, StoreError]
+    served: ServedBatch, groups: Mapping[int, KnownGroup], failed: Mapping[str, StoreError]
 ) -> GroupsUnreadable:
     step = served.event.step
-    slots = [slot for slot, group in enumerate(groups) if group.file.path in failed]
-    ids = {slot: groups[slot].group.group_id for slot in slots}
-    named = ", ".join(f"{slot} ({ids[slot]})" for slot in slots[:SHOWN])
-    more = f" and {len(slots) - SHOWN} more" if len(slots) > SHOWN else ""
+    lost = {slot: group for slot, group in groups.items() if group.file.path in failed}
+    why = {path: str(error) for path, error in failed.items()}
     return GroupsUnreadable(
-        f"groups {named}{more} of the batch of step {step} cannot be read: "
-        f"{'; '.join(str(failed[path]) for path in sorted(failed)[:SHOWN])}; restore the files, or "
-        f"replace({step}, {slots[:SHOWN]}, reason) on one rank, then ask for the step again",
+        f"{describe_unreadable(step, lost, why)}; restore the files, or "
+        f"replace({step}, {sorted(lost)[:SHOWN]}, reason) on one rank, then ask for the step again",
         step=step,
         digest=served.digest,
-        groups=ids,
+        groups={slot: group.group.group_id for slot, group in lost.items()},
     )
 
 

@@ -112,6 +112,11 @@ class SamplerState:
         """The group as it was sealed; None where its seal log was not applied that far."""
         return self._known.get(ref_of(chosen))
 
+    def paths(self, environment: str) -> list[str]:
+        """The files of all groups of the environment that are known and have not ended."""
+        known = self._known.values()
+        return sorted({one.file.path for one in known if one.key.environment == environment})
+
     def undecided(self, group_ids: Collection[str]) -> list[GroupRef]:
         """Of groups of these ids: those that are ready or wait."""
         return [
