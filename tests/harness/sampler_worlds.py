@@ -123,7 +123,7 @@ class SecondClient(SamplerApi):
     """Another trainer's client of a sampler in this process."""
 
     def __init__(self, first: Sampler) -> None:
-        super().__init__(first._clock, first._timeout_s)
+        super().__init__(first._name, first._clock, first._timeout_s)
         self._first = first
 
     def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:

@@ -93,6 +93,8 @@ class SchemaRegistry:
         found = self._by_prefix.get(value[:PREFIX_BYTES])
         if found is not None:
             return found
+        if not value:
+            raise UnreadableEvent("not_an_event", "empty record")
         if value[:2] != MARKER:
             raise UnreadableEvent("not_an_event", f"begins with {value[:PREFIX_BYTES].hex()!r}")
         raise UnreadableEvent("unknown_schema", f"fingerprint {value[2:PREFIX_BYTES].hex()!r}")

@@ -34,6 +34,7 @@ WRONG: dict[str, tuple[Call, str]] = {
     "ack none": (lambda s, b: s.ack(None), r"batch is None; give the Batch that next_batch"),
     "ack step": (lambda s, b: s.ack(b.step), r"batch is 0; give the Batch that next_batch"),
     "checkpointed": (lambda s, b: s.checkpointed("0"), r"step is '0'; give a whole number"),
+    "checkpointed -1": (lambda s, b: s.checkpointed(-1), r"step -1 is negative; steps count from"),
     "policy step": (lambda s, b: s.publish_policy(1.5, policy_version="a"), r"step is 1\.5; give"),
     "version": (lambda s, b: s.publish_policy(1, policy_version=3), r"policy_version is 3; give"),
     "replace none": (lambda s, b: s.replace(None, [0], "why"), r"batch is None; give a whole"),

@@ -53,6 +53,7 @@ SAMPLER = SamplerFigures(
     open_batches=64,
     unacked=1,
     next_step=12_345,
+    trainer_step=12_001,
     policy_epoch=1,
     policy_step=12_345,
     decision_age_s=91.0,
@@ -109,6 +110,17 @@ def test_groups_that_are_not_ready_are_named_below_the_table() -> None:
     assert "trainer-a: 6 eval groups, never served for training" in text
     assert "6 wait" not in text
     assert "trainer-a: 7 groups from before the dedupe horizon" in text
+
+
+def test_a_sampler_that_was_never_started_is_a_remark() -> None:
+    text = " ".join(status(actor="").split())
+    assert "trainer-a: was never started, and 65,536 groups are ready for it" in text
+    assert "nothing is stuck" in text
+    assert "never started" not in status()
+
+
+def test_the_next_step_is_the_one_that_the_trainer_asks_for() -> None:
+    assert "12,001" in status()
 
 
 def test_publishing_is_summed_by_environment_with_its_rate() -> None:

@@ -26,6 +26,9 @@ def with_sampler(**values: Any) -> RollstreamConfig:
     return RUNNING.model_copy(update={"samplers": {NAME: section}})
 
 
+END, CORRECT = "end that actor first", r"has one root: correct store\.root here"
+
+
 def test_equal_configurations_agree() -> None:
     check_same(NAME, RUNNING, config_of("file:///root", NAME))
 
@@ -36,17 +39,17 @@ def test_samplers_of_other_names_may_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "key", "value"),
+    ("given", "key", "value", "remedy"),
     [
-        (changed("store", root="file:///elsewhere"), "store.root", "file:///elsewhere"),
-        (changed("kafka", namespace="other"), "kafka.namespace", "other"),
-        (with_sampler(seed=99), f"samplers.{NAME}.seed", 99),
+        (changed("store", root="file:///elsewhere"), "store.root", "file:///elsewhere", CORRECT),
+        (changed("kafka", namespace="other"), "kafka.namespace", "other", END),
+        (with_sampler(seed=99), f"samplers.{NAME}.seed", 99, END),
     ],
 )
 def test_the_first_key_that_differs_is_named_with_both_values(
-    given: RollstreamConfig, key: str, value: Any
+    given: RollstreamConfig, key: str, value: Any, remedy: str
 ) -> None:
-    with pytest.raises(ConfigurationDiffers, match="end that actor first") as told:
+    with pytest.raises(ConfigurationDiffers, match=remedy) as told:
         check_same(NAME, RUNNING, given)
     assert (told.value.key, told.value.given) == (key, value)
     assert repr(value) in str(told.value)

@@ -84,3 +84,8 @@ def test_a_record_of_an_ingest_log_is_no_event() -> None:
     with pytest.raises(UnreadableEvent) as told:
         decode(encode_segment())
     assert told.value.reason == "not_an_event"
+
+
+def test_a_record_without_bytes_is_said_to_be_empty() -> None:
+    with pytest.raises(UnreadableEvent, match=r"^not_an_event: empty record$"):
+        decode(b"")

@@ -264,13 +264,13 @@ def test_replayed_batches_stand_and_their_second_ack_is_not_counted_again(logs: 
     events = [event for step in range(4) for event in (served(step, 4), acked(step))]
     figures = sampler(logs, *events, resumed(1, "replay"), acked(2), acked(3))
     assert (figures.batches, figures.acked) == (4, 4)
-    assert (figures.open_batches, figures.next_step) == (2, 4)
+    assert (figures.open_batches, figures.next_step, figures.trainer_step) == (2, 4, 4)
 
 
 def test_final_batches_behind_the_checkpoint_of_a_replay_stay_served(logs: Logs) -> None:
     saved = Checkpointed(**DECISION, step=3)
     figures = sampler(logs, *(served(step, 4) for step in range(4)), saved, resumed(0, "replay"))
-    assert (figures.open_batches, figures.next_step) == (0, 4)
+    assert (figures.open_batches, figures.next_step, figures.trainer_step) == (0, 4, 1)
 
 
 def test_step_after_a_release_is_the_one_behind_the_checkpoint(logs: Logs) -> None:

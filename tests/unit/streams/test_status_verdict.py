@@ -62,12 +62,21 @@ HEALTHY_SAMPLER = SamplerFigures(
     open_batches=1,
     unacked=0,
     next_step=2,
+    trainer_step=2,
     policy_epoch=2,
     policy_step=1,
     decision_age_s=1.0,
     dropped_since={},
     waiting_since={},
 )
+
+
+def test_a_sampler_that_was_never_started_is_not_stuck() -> None:
+    figures = Figures(
+        partitions=(HEALTHY_PARTITION,),
+        samplers=(replace(HEALTHY_SAMPLER, owner="", decision_age_s=None),),
+    )
+    assert stuck_stages(figures, CONFIG) == ()
 
 
 @pytest.mark.proves("F17")
@@ -90,7 +99,6 @@ HEALTHY_SAMPLER = SamplerFigures(
             "10 records of math[0] wait, the oldest for 12 s, and none of the 1 sealers of math "
             "has them",
         ),
-        ({}, {"owner": ""}, "sampler", "5 groups are ready for t, which was never started"),
         (
             {"watermark": 100, "published_age_s": 80.0},
             {"decision_age_s": 90.0, "ready": 0, "unacked": 1},

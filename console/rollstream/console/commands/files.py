@@ -9,16 +9,25 @@ import typer
 from rollstream.console.options import CONFIG_FILE, AsJson, ConfigOption
 from rollstream.console.services import services_of
 from rollstream.runtime.config.load import load_config
-from rollstream.store import visible_files
+from rollstream.store import read_root_id, visible_files
+from rollstream.store.errors import BlobMissing
 
 
 def files(
     context: typer.Context, config: ConfigOption = CONFIG_FILE, as_json: AsJson = False
 ) -> None:
-    """Lists the Parquet files that belong to the data set: those that manifests name."""
+    """Lists the Parquet files that belong to the data set: those that manifests name. Exit code 1
+    where the root is missing.
+    """
     settings = load_config(config)
     blobs = services_of(context).store(settings)
     paths = [str(blobs.local_path(path) or path) for path in visible_files(blobs)]
+    if not paths and not read_root_id(blobs):
+        raise BlobMissing(
+            f"{settings.store.root} is missing or no root of a deployment: it has no files and no "
+            "id; correct store.root, or mount what should be there; for a new deployment run "
+            "`rollstream topics create`"
+        )
     if not paths:
         typer.echo(
             f"no manifest under {settings.store.root} names a file: nothing was sealed there yet, "

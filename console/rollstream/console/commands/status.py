@@ -232,7 +232,7 @@ def _sampling(figures: Figures) -> Table:
             f"{row.batches:,}",
             f"{row.batches_per_minute:,}",
             f"{row.open_batches:,}",
-            f"{row.next_step:,}",
+            f"{row.trainer_step:,}",
             "none" if row.policy_step < 0 else f"{row.policy_step:,}",
             age(row.decision_age_s),
             Text(row.owner or "none"),
@@ -248,6 +248,11 @@ def _notes(row: SamplerFigures, config: SamplerConfig) -> list[str]:
         lines.append(
             f"{row.name}: {row.older:,} groups from before the dedupe horizon were neither served "
             "nor dropped; whether they are ready is not looked up here"
+        )
+    if row.ready and not row.owner:
+        lines.append(
+            f"{row.name}: was never started, and {row.ready:,} groups are ready for it; attach a "
+            "trainer to it, or remove its section"
         )
     if row.over:
         lines.append(f"{row.name}: the run was finished {age(row.decision_age_s)} ago")

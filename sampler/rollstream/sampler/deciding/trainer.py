@@ -66,6 +66,8 @@ class MarkCheckpointed(Command[None]):
     step: int
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        if self.step < 0:
+            raise InvalidRequest(f"step {self.step} is negative; steps count from 0")
         held = any(at <= self.step and not batch.final for at, batch in state.batches.items())
         if not held and self.step <= state.final_step:
             return []

@@ -12,7 +12,18 @@ from rollstream.sampler.errors import ConfigurationDiffers
 from rollstream.sampler.serving.configuration import partitions_of, sampler_config
 from rollstream.streams.folds.sampler.state import SamplerState
 
+_ROOT = "store.root"
 _SECRET = ("password", "secret", "pem", "oauth")  # In names of properties of librdkafka.
+
+
+_CORRECT_ROOT = (
+    "a deployment has one root: correct store.root here; `rollstream topics check` says which one "
+    "it is"
+)
+_SAME = (
+    "attach with the same configuration, or end that actor first: one on this machine ends with "
+    "the last process that is attached"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +55,7 @@ def check_same(name: str, running: RollstreamConfig, given: RollstreamConfig) ->
             )
             raise ConfigurationDiffers(
                 f"the actor of sampler {name!r} runs with {key} = {there}, and here it is {here}; "
-                "attach with the same configuration, or end that actor first: one on this machine "
-                "ends with the last process that is attached",
+                f"{_CORRECT_ROOT if key == _ROOT else _SAME}",
                 key=key,
                 running=theirs.get(key) if shown else None,
                 given=ours.get(key) if shown else None,

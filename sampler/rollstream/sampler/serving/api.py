@@ -71,7 +71,8 @@ class SamplerApi(ABC):
         >>> sampler.checkpointed(step)                                      # doctest: +SKIP
     """
 
-    def __init__(self, clock: Clock, timeout_s: float) -> None:
+    def __init__(self, name: str, clock: Clock, timeout_s: float) -> None:
+        self._name = name
         self._clock = clock
         self._timeout_s = timeout_s
         self._trainer_epoch: int | None = None
@@ -85,6 +86,9 @@ class SamplerApi(ABC):
     @abstractmethod
     def close(self) -> None:
         """Releases what this object holds. Idempotent."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r}, trainer_epoch={self._trainer_epoch})"
 
     def __enter__(self) -> Self:
         return self
@@ -256,7 +260,11 @@ class SamplerApi(ABC):
         return self._ask(Ack(step=batch.step, batch_id=batch.batch_id, status=status))
 
     def checkpointed(self, step: SupportsIndex) -> None:
-        """Makes batches up to ``step`` final: the weights after it are saved. May come late."""
+        """Makes batches up to ``step`` final: the weights after it are saved. May come late.
+
+        Raises:
+            UnknownStep: the step has no batch that is held. InvalidRequest: it is negative. Fenced.
+        """
         return self._ask(MarkCheckpointed(step=whole_number("step", step)))
 
     def finish(self) -> None:

@@ -92,7 +92,7 @@ class SamplerClient(SamplerApi):
         return client
 
     def __init__(self, name: str, actor: Any, clock: Clock, timeout_s: float) -> None:
-        super().__init__(clock, timeout_s)
+        super().__init__(name, clock, timeout_s)
         self._calls = ActorCalls(name, actor, clock)
 
     def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:

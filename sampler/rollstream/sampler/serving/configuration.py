@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
 from rollstream.runtime.deadline import Deadline
+from rollstream.sampler.arguments import text
 from rollstream.sampler.errors import UnknownSampler
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
@@ -16,7 +17,9 @@ from rollstream.streams.topics.specs import specs_for
 
 
 def sampler_config(name: str, config: RollstreamConfig) -> SamplerConfig:
-    """The ``[samplers.<name>]`` of a configuration; ``UnknownSampler`` where it has none."""
+    """The ``[samplers.<name>]`` of a configuration; ``UnknownSampler`` where it has none,
+    ``InvalidRequest`` where the name is no text."""
+    name = text("name", name)
     if name not in config.samplers:
         raise UnknownSampler(
             f"there is no [samplers.{name}] in the configuration, only {sorted(config.samplers)}; "

@@ -47,7 +47,7 @@ class Sampler(SamplerApi):
     ) -> None:
         loaded = configured(config)
         clock = clock or SystemClock()
-        super().__init__(clock, sampler_config(name, loaded).timeout_s)
+        super().__init__(name, clock, sampler_config(name, loaded).timeout_s)
         self._owner = Owner(
             name,
             loaded,

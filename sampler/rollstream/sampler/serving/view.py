@@ -123,6 +123,9 @@ class SamplerView:
         """Releases what this object holds. Idempotent."""
         self._reader.close()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._reader.name!r})"
+
     def __enter__(self) -> Self:
         return self
 

@@ -100,6 +100,9 @@ class SamplerFigures:
         batches: served so far, of which ``acked`` are acked; released ones count.
         batches_per_minute: served in the last minute.
         open_batches: served and not final yet, of which ``unacked`` are not acked.
+        next_step: the first that was not served.
+        trainer_step: what its trainer asks for next; before ``next_step`` where it went back to a
+            checkpoint and replays.
         policy_epoch: of the policies that are published now.
         policy_step: of the newest policy of that epoch; -1: none was published.
         decision_age_s: of the newest decision that is no drop (before there is one, of the oldest
@@ -121,6 +124,7 @@ class SamplerFigures:
     open_batches: int
     unacked: int
     next_step: int
+    trainer_step: int
     policy_epoch: int
     policy_step: int
     decision_age_s: float | None

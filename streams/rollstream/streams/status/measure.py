@@ -31,6 +31,7 @@ from rollstream.streams.reading import read_between
 from rollstream.streams.status.figures import Figures, PartitionFigures
 from rollstream.streams.status.letters import measure_letters
 from rollstream.streams.status.sampling import RECENT_US, SamplerReading, age_s
+from rollstream.streams.topics.check import joined
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import CREATOR, StoreRoot, root_differences
 
@@ -97,7 +98,7 @@ def measure(
         partitions=tuple(partitions),
         samplers=tuple(sampler.figures(now_us) for sampler in samplers),
         sealers={name: group.members for name, group in sealers.items()},
-        other_root=tuple(map(str, other_root)),
+        other_root=tuple(map(str, joined(other_root))),
         dead_letters=measure_letters(broker, layout.dead_letters(), now_us, deadline),
     )
 

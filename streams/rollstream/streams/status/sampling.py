@@ -7,7 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from rollstream.runtime.config.sections import SamplerConfig
-from rollstream.schemas.events import Acked, Adopted, BatchServed, Claimed, Dropped, Flushed
+from rollstream.schemas.events import (
+    Acked,
+    Adopted,
+    BatchServed,
+    Claimed,
+    Dropped,
+    Flushed,
+    Resumed,
+)
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.eligible import Waits
@@ -40,6 +48,7 @@ class SamplerReading:
         self._batches = 0
         self._served_ts: list[int] = []
         self._acked: set[str] = set()  # By id: a batch that is replayed is acked again.
+        self._trainer_step = 0
         self._decided_ts: int | None = None
         self._dropped_since: Counter[DropReason] = Counter()
         self._groups_read = 0
@@ -64,8 +73,13 @@ class SamplerReading:
                 if isinstance(event, BatchServed):
                     self._batches += 1
                     self._served_ts.append(confirmed.timestamp_us)
+                    self._trainer_step = event.step + 1
                 if isinstance(event, Acked):
                     self._acked.add(event.batch_id)
+                    # A batch that is replayed is not served anew, but acked.
+                    self._trainer_step = max(self._trainer_step, event.step + 1)
+                if isinstance(event, Resumed):
+                    self._trainer_step = event.first_step
                 self._decided_ts = confirmed.timestamp_us
                 self._dropped_since.clear()
 
@@ -112,6 +126,7 @@ class SamplerReading:
             open_batches=len(state.open_batches()),
             unacked=sum(batch.status is None for batch in state.open_batches()),
             next_step=state.next_step,
+            trainer_step=self._trainer_step,
             policy_epoch=state.policy_epoch,
             policy_step=NOTHING if newest is None else newest.step,
             decision_age_s=age_s(now_us, self._decided_ts),

@@ -107,16 +107,8 @@ def _wait(partitions: Sequence[PartitionFigures]) -> str:
 
 def _sampling(sampler: SamplerFigures, figures: Figures, config: SamplerConfig) -> Verdict | None:
     name = sampler.name
-    if sampler.over:
-        return None
-    if not sampler.owner:
-        if not sampler.ready:
-            return None  # It waits for groups.
-        return Verdict(
-            "sampler",
-            f"{sampler.ready} groups are ready for {name}, which was never started; attach a "
-            "trainer to it, or let it ask for no more than that",
-        )
+    if sampler.over or not sampler.owner:
+        return None  # One that was never started is not behind: nobody may want it yet.
     if sampler.open_batches >= config.max_open_batches:
         return Verdict(
             "trainer",

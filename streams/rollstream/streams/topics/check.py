@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rollstream.streams.broker import Admin, TopicSpec
@@ -34,6 +34,14 @@ class Difference(NamedTuple):
                 return f"{self.topic} names no root of a store yet; {self.found}: {self.remedy}"
             return f"{self.topic} names root {self.wanted}, but {self.found}: {self.remedy}"
         return f"{self.topic} has {self.what} {self.found}, not {self.wanted}: {self.remedy}"
+
+
+def joined(found: Iterable[Difference]) -> list[Difference]:
+    """Those that differ in nothing but the topic as one, which names all of its topics. Pure."""
+    topics: dict[Difference, list[str]] = {}
+    for one in found:
+        topics.setdefault(one._replace(topic=""), []).append(one.topic)
+    return [one._replace(topic=", ".join(names)) for one, names in topics.items()]
 
 
 def check_topics(admin: Admin, specs: Sequence[TopicSpec], timeout_s: float) -> list[Difference]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.command_line import CommandLine
+from harness.command_line import CONFIG, CommandLine
 from harness.rollouts import encode_record, encode_segment, make_entry, members
 from harness.sealed_files import seal
 from rollstream.console.services import specs_of
@@ -104,7 +104,16 @@ def test_topics_check_lists_differences_and_exits_1(line: CommandLine) -> None:
     ]
 
 
+def test_files_of_a_root_that_is_missing_exits_1_with_the_remedy(line: CommandLine) -> None:
+    done = line.run("files")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("rollstream: file:///unused is missing or no root")
+    assert "correct store.root" in done.stderr
+    assert not line.blobs.root.exists()
+
+
 def test_files_lists_the_files_that_manifests_name(line: CommandLine) -> None:
+    line.create_topics()
     assert line.run("files").stdout == ""
     assert json.loads(line.run("files", "--json").stdout) == []
     path = seal(line.blobs, members(2))
@@ -117,6 +126,7 @@ def test_files_lists_the_files_that_manifests_name(line: CommandLine) -> None:
 def test_files_of_an_empty_root_explains_it_on_stderr(
     line: CommandLine, options: list[str]
 ) -> None:
+    line.create_topics()
     done = line.run("files", *options)
     assert (done.exit_code, done.stdout.strip()) == (0, "[]" if options else "")
     assert "nothing was sealed there yet" in done.stderr
@@ -164,6 +174,16 @@ def test_another_root_is_a_stuck_stage_of_status_and_a_difference_of_topics_chec
         assert (done.exit_code, done.stdout) == (1, "")
         assert told in done.stderr
     assert not line.blobs.root.exists()
+
+
+def test_another_root_is_one_line_of_status_however_many_environments(tmp_path: Path) -> None:
+    line = CommandLine(tmp_path, f"{CONFIG}\n[environments.code]\n[environments.chat]\n")
+    line.create_topics()
+    line.blobs = LocalBlobs(tmp_path / "mount that is missing")
+    stuck = json.loads(line.run("status", "--json").stdout)["stuck"]
+    (told,) = [verdict for verdict in stuck if verdict["stage"] == "store"]
+    for environment in ("math", "code", "chat"):
+        assert f"{line.layout.groups(environment)}[0]" in told["reason"]
 
 
 def test_topics_create_says_which_root_it_recorded(line: CommandLine) -> None:

@@ -48,11 +48,19 @@ def test_without_files_all_that_is_shipped_is_compared() -> None:
     ("text", "finding"),
     [
         (None, "No such file or directory: give the path"),
-        ("{", "is no Avro schema"),
-        ('{"type": "record", "name": "X", "fields": [{"name": "a", "type": "y"}]}', "no Avro"),
+        ("{", "is no Avro schema, as it is no JSON (Expecting property name"),
+        (
+            '{"type": "record", "name": "X", "fields": [{"name": "a", "type": "y"}]}',
+            "is no Avro schema: nothing defines type 'y': mend it",
+        ),
+        ('{"type": "record", "name": "X"}', "holds no record with fields"),
+        (
+            '{"type": "record", "name": "X", "fields": [{"name": "a", "type": {"type": "array"}}]}',
+            "is no Avro schema: it has no 'items': mend it",
+        ),
         ('"string"', "holds no record"),
     ],
-    ids=["missing", "no JSON", "unknown type", "no record"],
+    ids=["missing", "no JSON", "unknown type", "no fields", "bad field", "no record"],
 )
 def test_files_that_hold_no_schema_are_named_with_a_remedy(
     tmp_path: Path, text: str | None, finding: str
@@ -65,6 +73,23 @@ def test_files_that_hold_no_schema_are_named_with_a_remedy(
     assert done.stderr.startswith(f"rollstream: {path}")
     assert finding in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_folders_are_compared_by_the_names_of_their_files(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+        written(folder / "acked.v1.avsc", shipped_source("acked"))
+    source = shipped_source("flushed")
+    written(old / "flushed.v1.avsc", source)
+    file = written(new / "flushed.v1.avsc", changed(source, remove=["watermark"]))
+    done = check(old, new)
+    assert (done.exit_code, done.stdout.splitlines()[1]) == (1, "1 changes refused")
+    assert done.stdout.startswith(f"{file}: watermark: was removed")
+    file.unlink()
+    assert f"{file}: No such file or directory" in check(old, new).stderr
+    assert "give two files or two folders" in check(old, new / "acked.v1.avsc").stderr
+    assert "has no .avsc file" in check(tmp_path, new).stderr
 
 
 def test_one_file_alone_is_a_usage_error(tmp_path: Path) -> None:
