@@ -14,7 +14,7 @@ from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.command import ResultContext, read
 from rollstream.sampler.deciding.queries import AskProgress
 from rollstream.sampler.deciding.trainer import Resume
-from rollstream.sampler.serving import owner as owner_module
+from rollstream.sampler.serving import logs
 from rollstream.sampler.serving.owner import Owner
 from rollstream.streams.errors import Fenced
 from rollstream.streams.folds.sampler.state import SamplerState
@@ -79,7 +79,7 @@ def test_a_defect_ends_the_call_that_meets_it_and_no_other(monkeypatch: pytest.M
 def test_the_first_claim_reads_all_that_was_sealed_since_a_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(owner_module, "FOLLOW_RECORDS_MAX", 1)
+    monkeypatch.setattr(logs, "FOLLOW_RECORDS_MAX", 1)
     world = memory_world()
     owner = owner_in(world)
     owner.execute(AskProgress(), 0.0)

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from itertools import count
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.runtime.entropy import Entropy
-from rollstream.sampler.deciding.command import Command, Now, R, Reply, ResultContext, Unread, read
-from rollstream.sampler.deciding.dropping import evict_over_capacity
+from rollstream.sampler.deciding.command import Command, R, Reply, ResultContext, Unread, read
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import GroupsUnreadable, SamplerError, SamplerUnavailable
 from rollstream.sampler.serving.calls import AGAIN_S, PASSING, UNANSWERED, Call, WaitingCalls
-from rollstream.sampler.serving.configuration import (
-    root_of_deployment,
-    sampler_config,
-    seal_logs_of,
-)
+from rollstream.sampler.serving.configuration import sampler_config
+from rollstream.sampler.serving.logs import FOLLOW_RECORDS_MAX, SamplerLogs
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.serving.projecting import Projector
 from rollstream.sampler.serving.repairing import lost_groups, repaired
@@ -30,22 +24,12 @@ from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.store.blobs import Blobs
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker
-from rollstream.streams.errors import (
-    BrokerError,
-    DeliveryUnknown,
-    Fenced,
-)
-from rollstream.streams.folds.sampler.state import SamplerState
+from rollstream.streams.errors import BrokerError, Fenced
 from rollstream.streams.kafka import KafkaBroker
-from rollstream.streams.owned.follow import ConfirmedEvent, Follower
-from rollstream.streams.owned.log import OwnedLog
-from rollstream.streams.topics.layout import Layout
+from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.root import StoreRoot
 
-FOLLOW_RECORDS_MAX = 256  # Flushes that are folded at a time.
 FOLLOW_SLICE_S = 0.05  # The longest that a thread reads the seal logs before it looks up.
-READ_TIMEOUT_FACTOR = 4.0  # Whole logs are read, from a broker that answers.
-ANSWER_S = 10.0  # A broker that does not answer by then lets others have their turn.
 
 
 class Owner:
@@ -83,37 +67,20 @@ class Owner:
         self._config = config
         self._broker = broker
         self._clock = clock
-        self._layout = Layout.of(config.kafka)
-        self._addresses = seal_logs_of(name, config)
-        self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
+        self._logs = SamplerLogs(name, config, broker, clock, entropy)
         self._payloads = Payloads(self._store, sampler.cache_bytes)
         self._projector = Projector(self._store, name)
-        self._log = OwnedLog(
-            broker,
-            self._layout.sampler_log(name),
-            owner=f"{socket.gethostname()}:{os.getpid()}",
-            make_fold=lambda: SamplerState(name, sampler, list(self._addresses.values())),
-            entropy=entropy,
-        )
-        self._state = self._log.fold
-        self._claimed = False  # Also where it is not known what was written: claim first.
-        self._closed = False
-        self._successor = ""  # Who took over, for people; kept when it is closed.
-        # Guards all that is decided with; notified of a claim, and when `_reading` becomes None.
+        # Guards all that is decided with; notified of a claim, and when nobody reads any more.
         self._lock = threading.Condition(threading.Lock())
-        self._reading: Follower | None = None  # That a thread polls now, without the lock.
         self._waiting = WaitingCalls()
-        self._changed = False  # Whether those that wait may have something to gain.
-        self._numbers = count()
-        self._owned_at = -1  # Nobody had taken over when this number was drawn.
-        self._deployment_checked = False
+        self._closed = False
         self._unanswered: Callable[[], Exception] | None = None  # How the newest attempt ended,
         self._unanswered_at = -1  # and the number that was drawn then.
 
     @property
     def fenced(self) -> bool:
         """Whether another owner took over; it stays so."""
-        return self._successor != ""
+        return self._logs.successor != ""
 
     def outage(self) -> str:
         """Why no broker can be reached; empty: as far as is known, one can."""
@@ -122,7 +89,7 @@ class Owner:
     def state_digest(self) -> bytes:
         """A digest of the state as it was folded so far."""
         with self._lock:
-            return self._state.digest()
+            return self._logs.state.digest()
 
     def check_deployment(self) -> None:
         """Returns when the sampler's topics are as configured, and the store's root is the one
@@ -131,13 +98,8 @@ class Owner:
         Raises:
             TopicMismatch: topics are missing or not as configured. RootMismatch. BrokerUnavailable.
         """
-        self._check_deployment(Deadline(self._config.kafka.timeout_s, self._clock))
-
-    def _check_deployment(self, deadline: Deadline) -> None:
-        self._log.root_id = root_of_deployment(
-            self.name, self._config, self._broker, self._store, deadline
-        )
-        self._deployment_checked = True
+        deadline = Deadline(self._config.kafka.timeout_s, self._clock)
+        self._logs.check_deployment(self._store, deadline)
 
     def execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         """Decides what the command calls for and replies once that is confirmed.
@@ -193,14 +155,14 @@ class Owner:
     def repair(self, command: Command[R], error: GroupsUnreadable) -> Command[R]:
         """The command to go on with; raises as ``repaired``."""
         with self._lock:
-            lost = lost_groups(error, self._state)
+            lost = lost_groups(error, self._logs.state)
         stops = self._config.samplers[self.name].on_unreadable == "stop"
-        root = StoreRoot(self._config.store.root, self._log.root_id)
+        root = StoreRoot(self._config.store.root, self._logs.root_id)
         return repaired(command, error, lost, self._payloads, self._store, root, stops=stops)
 
     def begin(self, command: Command[R]) -> Call[R]:
         """A call for ``decide``."""
-        return Call(command, next(self._numbers))
+        return Call(command, self._logs.next_number())
 
     def decide(self, call: Call[R]) -> None:
         """Answers the call once what it calls for is confirmed; where groups are missing, it waits
@@ -214,28 +176,23 @@ class Owner:
             if self._unanswered is not None and self._unanswered_at > call.number:
                 raise self._unanswered()
             try:
-                self._decide_or_look(call, self._attempt())
+                self._decide_or_look(call, self._logs.attempt())
             except UNANSWERED as error:
                 # An error of each call's own: one that is raised again keeps all frames it passed.
                 self._unanswered = partial(type(error), *error.args)
-                self._unanswered_at = next(self._numbers)
+                self._unanswered_at = self._logs.next_number()
                 raise
             self._unanswered = None
 
-    def _attempt(self) -> Deadline:
-        """For all that one attempt asks of the broker."""
-        return Deadline(min(ANSWER_S, self._config.kafka.timeout_s), self._clock)
-
     def _decide_or_look(self, call: Call[R], deadline: Deadline) -> None:
-        if not self._deployment_checked:
-            self._check_deployment(deadline)
+        self._logs.check_deployment(self._store, deadline)
         if not call.command.claims:
             self._look(call.number, deadline)
-            assert not call.command.decide(self._state, self._now()), call.command
+            assert not call.command.decide(self._logs.state, self._logs.now()), call.command
             call.answer(self._reply(call.command))
             return
         self._projector.raise_failure()  # Once, so only where the trainer asks.
-        if not self._claimed:
+        if not self._logs.claimed:
             self._claim(deadline)
         self._fold_arrived(deadline)
         try:
@@ -259,18 +216,17 @@ class Owner:
             RollstreamError: as ``execute``; calls that wait go on waiting.
         """
         with self._lock:
-            if self._reading is not None:
+            if self._logs.being_read:
                 return False
-            if not (self._claimed or self._waiting):
+            if not (self._logs.claimed or self._waiting):
                 self._lock.wait(timeout_s)
                 return False
             self._check_usable()
-            if not self._claimed:
-                deadline = self._attempt()
+            if not self._logs.claimed:
+                deadline = self._logs.attempt()
                 self._claim(deadline)
                 self._serve_waiting(deadline)
-            follower = self._reading = self._follower
-        assert follower is not None
+            follower = self._logs.begin_reading()
         try:
             sealed = follower.poll(FOLLOW_RECORDS_MAX, timeout_s)
         except BaseException:
@@ -279,8 +235,9 @@ class Owner:
             raise
         with self._lock:
             if self._end_reading(follower) and sealed:
-                deadline = self._attempt()
-                self._fold(sealed, deadline)
+                deadline = self._logs.attempt()
+                if not self._logs.fold(sealed, deadline):
+                    self._claim(deadline)
                 self._serve_waiting(deadline)
         return True
 
@@ -289,7 +246,7 @@ class Owner:
         with self._lock:
             if not call.ended:
                 assert call.shortage is not None, "decide first"
-                call.fail(call.shortage.error(self._state))
+                call.fail(call.shortage.error(self._logs.state))
 
     def fail_waiting(self, error: BaseException) -> None:
         """Ends all calls that wait with this error."""
@@ -298,12 +255,12 @@ class Owner:
     def close(self) -> None:
         """Releases everything; nothing is written to the logs. Idempotent."""
         with self._lock:
-            self._claimed, self._closed = False, True
+            self._closed = True
             self._waiting.fail_all(self._unusable())
-            self._stop_following()
+            self._logs.stop()
             # For the end of one poll, after which nobody uses the broker any more.
-            self._lock.wait_for(lambda: self._reading is None, self._config.kafka.timeout_s)
-            self._log.release()
+            self._lock.wait_for(lambda: not self._logs.being_read, self._config.kafka.timeout_s)
+            self._logs.release()
             self._projector.close()
             if self._own_broker is not None:
                 self._own_broker.close()
@@ -315,22 +272,22 @@ class Owner:
 
     def _unusable(self) -> Fenced | SamplerUnavailable:
         if self.fenced:
-            return Fenced(self._successor)
+            return Fenced(self._logs.successor)
         return SamplerUnavailable(f"sampler {self.name!r} is closed; make a new one")
 
     def _describe(self, call: Call[R]) -> str:
         with self._lock:
-            return "" if call.shortage is None else str(call.shortage.error(self._state))
+            return "" if call.shortage is None else str(call.shortage.error(self._logs.state))
 
     def _reply(self, command: Command[R]) -> Reply[R | Unread[R]]:
         context = ResultContext(os.getpid(), self._config, self._payloads, len(self._waiting))
-        return Reply(self._state.trainer_epoch, command.result(self._state, context))
+        return Reply(self._logs.state.trainer_epoch, command.result(self._logs.state, context))
 
     def _serve_waiting(self, deadline: Deadline) -> None:
         """Looks at the calls that wait, as long as there is something new for them: in the order of
         their arrival, and once for all that ask for the same."""
-        while self._changed and self._claimed:
-            self._changed = False
+        while self._logs.changed and self._logs.claimed:
+            self._logs.changed = False
             short: set[Hashable] = set()
             for call in self._waiting:
                 if call.ended or call.decision_key in short:
@@ -349,151 +306,50 @@ class Owner:
 
     def _look(self, number: int, deadline: Deadline) -> None:
         """Folds all logs up to their ends, and claims nothing."""
-        if self._claimed and self._is_owner(number, deadline):
+        if self._logs.claimed and self._logs.is_owner(number, deadline):
             self._fold_arrived(deadline)
         else:
-            self._read(deadline)
-
-    def _read(self, deadline: Deadline) -> None:
-        """Folds all logs up to their ends. Only that the broker answers is within the deadline: its
-        logs may be long."""
-        reading = self._reading_deadline()
-        try:
-            self._log.look(reading, end_within_s=deadline.left_s())
-        except Fenced as error:
-            raise self._stop_for_good(error) from error
-        self._fold_to_ends(reading)
-
-    def _reading_deadline(self) -> Deadline:
-        return Deadline(self._config.kafka.timeout_s * READ_TIMEOUT_FACTOR, self._clock)
+            self._logs.read(deadline)
 
     def _decide(self, call: Call[R], deadline: Deadline) -> Shortage | None:
         """Decides, and confirms the events; returns the shortage where groups are missing."""
         command = call.command
         while True:
             try:
-                events = command.decide(self._state, self._now())
+                events = command.decide(self._logs.state, self._logs.now())
             except SamplerError:
-                if self._is_owner(call.number, deadline):  # A fenced owner's state is stale.
+                if self._logs.is_owner(call.number, deadline):  # A fenced owner's state is stale.
                     raise
             else:
                 if not events:
-                    shortage = command.shortage(self._state)
-                    if shortage or self._is_owner(call.number, deadline):
+                    shortage = command.shortage(self._logs.state)
+                    if shortage or self._logs.is_owner(call.number, deadline):
                         return shortage
-                elif self._confirm(events, deadline):
-                    self._project(events)
-                    return command.shortage(self._state)
+                elif self._logs.confirm(events, deadline):
+                    self._hand_on(events)
+                    return command.shortage(self._logs.state)
             self._claim(deadline)
 
-    def _is_owner(self, number: int, deadline: Deadline) -> bool:
-        """Returns whether nobody had taken over at some time after ``number`` was drawn; False and
-        ``Fenced`` as ``_confirm``. So calls that come together cost one question to the broker."""
-        return self._owned_at > number or self._confirm([], deadline)
-
-    def _confirm(self, events: Sequence[SamplerEvent], deadline: Deadline) -> bool:
-        """Appends the events and waits until they are confirmed; where there are none, checks that
-        nobody took over (``Fenced``). Returns False where the outcome is unknown: after the next
-        claim the fold holds what was written."""
-        number = next(self._numbers)
-        try:
-            if events:
-                tickets = [self._log.append(event) for event in events]
-                self._log.wait_confirmed(tickets[-1], deadline)
-                self._changed = True
-                chosen = (event for event in events if isinstance(event, BatchServed | Replaced))
-                self._payloads.undelivered.update((one.step, one.digest) for one in chosen)
-            else:
-                self._log.check_still_owner(deadline)
-        except DeliveryUnknown:
-            self._claimed = False
-            return False
-        except Fenced as error:
-            raise self._stop_for_good(error) from error
-        self._owned_at = number
-        return True
-
     def _claim(self, deadline: Deadline) -> None:
-        """Claims the log, and folds the seal logs where the state is new. Raises ``Fenced`` where
-        somebody took over, ``ClaimFailed`` where the broker does not answer."""
-        behind = self._follower is None or self._log.epoch < 0
-        if behind:  # Before the claim, so that whoever is fenced has a successor that is ready.
-            self._read(deadline)
-            deadline = self._attempt()
-        try:
-            # Somebody may have taken over meanwhile: a sampler never takes its log back.
-            self._log.claim(deadline, retake=False)
-        except Fenced as error:
-            raise self._stop_for_good(error) from error
-        if behind or self._log.fold is not self._state:
-            self._fold_to_ends(self._reading_deadline())
-        self._projector.project_missing(self._state)  # Among them what turned out to be written.
-        self._claimed = self._changed = True
+        self._logs.claim(deadline)
+        # Among them what turned out to be written.
+        self._projector.project_missing(self._logs.state)
         self._lock.notify_all()
-
-    def _stop_for_good(self, error: Fenced) -> Fenced:
-        """Ends this owner, and returns what every call raises from now on."""
-        self._claimed = False
-        self._successor = (
-            f"sampler {self.name!r} was taken over and this one stops for good: {error}"
-        )
-        return Fenced(self._successor)
-
-    def _fold_to_ends(self, deadline: Deadline) -> None:
-        """Reads the seal logs to their ends within the deadline, and folds what the state has not
-        applied yet: from where it stands, or from the beginning where the state is new."""
-        if self._log.fold is not self._state:
-            self._state = self._log.fold
-            self._stop_following()
-        elif self._follower is self._reading:
-            self._stop_following()  # Another thread is at it: this one reads anew.
-        follower, self._follower = self._follower, None
-        follower = follower or Follower(self._broker, dict.fromkeys(self._addresses, 0))
-        try:
-            events = follower.read_to_end(deadline, ends_within_s=self._attempt().timeout_s)
-            for where, offset, _, event in events:
-                address = self._addresses[where]
-                if offset >= self._state.applied(address):  # Else an earlier attempt applied it.
-                    self._state.apply_groups(address, offset, event)
-        except BaseException:
-            follower.close()
-            raise
-        self._follower = follower
 
     def _fold_arrived(self, deadline: Deadline) -> None:
         """Folds what was sealed, unless a thread is reading that, and answers those it lets go."""
-        if self._reading is None:
-            assert self._follower is not None, "claim first"
-            self._fold(self._follower.poll(FOLLOW_RECORDS_MAX, 0.0), deadline)
-            self._serve_waiting(deadline)
+        if not self._logs.fold_arrived(deadline):
+            self._claim(deadline)
+        self._serve_waiting(deadline)
 
     def _end_reading(self, follower: Follower) -> bool:
-        """Returns whether what the thread read is to be folded; False: others read anew."""
-        self._reading = None
+        """As ``SamplerLogs.end_reading``."""
         self._lock.notify_all()
-        if follower is not self._follower:
-            follower.close()
-        return follower is self._follower
+        return self._logs.end_reading(follower)
 
-    def _fold(self, sealed: Sequence[ConfirmedEvent], deadline: Deadline) -> None:
-        """Folds what was sealed, and evicts what is beyond the capacity."""
-        for where, offset, _, event in sealed:
-            self._state.apply_groups(self._addresses[where], offset, event)
-        self._changed = self._changed or bool(sealed)
-        evictions = evict_over_capacity(self._state, self._now())
-        if evictions and not self._confirm(evictions, deadline):
-            self._claim(deadline)
-
-    def _stop_following(self) -> None:
-        """Drops the follower; one that a thread polls now is closed by that thread."""
-        follower, self._follower = self._follower, None
-        if follower is not None and follower is not self._reading:
-            follower.close()
-
-    def _project(self, events: Sequence[SamplerEvent]) -> None:
+    def _hand_on(self, events: Sequence[SamplerEvent]) -> None:
+        """What was decided is to be delivered, and written as a file."""
         for event in events:
             if isinstance(event, BatchServed | Replaced):
-                self._projector.project(self._state.batches[event.step], self._state)
-
-    def _now(self) -> Now:
-        return Now(epoch=self._log.epoch, nonce=self._log.nonce, now_ts=self._clock.now_us())
+                self._payloads.undelivered[event.step] = event.digest
+                self._projector.project(self._logs.state.batches[event.step], self._logs.state)

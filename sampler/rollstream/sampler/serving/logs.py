@@ -1,0 +1,239 @@
+"""A sampler's hold on its decision log, and its reading of the seal logs: one state of both."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from itertools import count
+
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.entropy import Entropy
+from rollstream.sampler.deciding.command import Now
+from rollstream.sampler.deciding.dropping import evict_over_capacity
+from rollstream.sampler.serving.configuration import (
+    root_of_deployment,
+    sampler_config,
+    seal_logs_of,
+)
+from rollstream.schemas.events import SamplerEvent
+from rollstream.store.blobs import Blobs
+from rollstream.streams.broker import Broker
+from rollstream.streams.errors import DeliveryUnknown, Fenced
+from rollstream.streams.folds.sampler.state import SamplerState
+from rollstream.streams.owned.follow import ConfirmedEvent, Follower
+from rollstream.streams.owned.log import OwnedLog
+from rollstream.streams.topics.layout import Layout
+
+FOLLOW_RECORDS_MAX = 256  # Flushes that are folded at a time.
+READ_TIMEOUT_FACTOR = 4.0  # Whole logs are read, from a broker that answers.
+ANSWER_S = 10.0  # A broker that does not answer by then lets others have their turn.
+
+
+class SamplerLogs:
+    """Claims, reads and writes the logs of one sampler, and folds them into its state.
+
+    Where the outcome of a write is not known it is no owner any more: ``claim`` first, after which
+    the state holds what was written. Once fenced it stays so, and never takes the log back.
+
+    Not shared between threads, but for the follower of ``begin_reading``: one thread may poll that
+    one while others do all else.
+
+    Attributes:
+        state: of all that was folded; another object after a claim or a read that began anew.
+        claimed: whether it owns the decision log, as far as it knows.
+        successor: who took over, for people; empty: nobody did.
+        changed: whether the state or the claim changed since somebody last set it to False.
+    """
+
+    def __init__(
+        self, name: str, config: RollstreamConfig, broker: Broker, clock: Clock, entropy: Entropy
+    ) -> None:
+        sampler = sampler_config(name, config)
+        self._name = name
+        self._config = config
+        self._broker = broker
+        self._clock = clock
+        self._addresses = seal_logs_of(name, config)
+        self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
+        self._reading: Follower | None = None  # That a thread polls now.
+        self._log = OwnedLog(
+            broker,
+            Layout.of(config.kafka).sampler_log(name),
+            owner=f"{socket.gethostname()}:{os.getpid()}",
+            make_fold=lambda: SamplerState(name, sampler, list(self._addresses.values())),
+            entropy=entropy,
+        )
+        self.state = self._log.fold
+        self.claimed = False
+        self.successor = ""
+        self.changed = False
+        self._numbers = count()
+        self._owned_at = -1  # Nobody had taken over when this number was drawn.
+        self._deployment_checked = False
+
+    @property
+    def root_id(self) -> str:
+        """Of the store's root, once the deployment was checked."""
+        return self._log.root_id
+
+    @property
+    def being_read(self) -> bool:
+        """Whether a thread polls the follower of ``begin_reading``."""
+        return self._reading is not None
+
+    def attempt(self) -> Deadline:
+        """For all that one attempt asks of the broker."""
+        return Deadline(min(ANSWER_S, self._config.kafka.timeout_s), self._clock)
+
+    def next_number(self) -> int:
+        """Greater than every number that was drawn before; any thread may draw one."""
+        return next(self._numbers)
+
+    def now(self) -> Now:
+        """The claim and the time, for the events of a decision."""
+        return Now(epoch=self._log.epoch, nonce=self._log.nonce, now_ts=self._clock.now_us())
+
+    def check_deployment(self, store: Blobs, deadline: Deadline) -> None:
+        """Checks topics and root against the configuration, until they were found to be right.
+
+        Raises:
+            TopicMismatch, RootMismatch, BrokerUnavailable: as ``root_of_deployment``.
+        """
+        if self._deployment_checked:
+            return
+        # Says at once, and in its own words, why no broker can be reached.
+        self._broker.admin().reach(deadline.left_s())
+        self._log.root_id = root_of_deployment(
+            self._name, self._config, self._broker, store, deadline
+        )
+        self._deployment_checked = True
+
+    def is_owner(self, number: int, deadline: Deadline) -> bool:
+        """Returns whether nobody had taken over at some time after ``number`` was drawn; False and
+        ``Fenced`` as ``confirm``. So calls that come together cost one question to the broker."""
+        return self._owned_at > number or self.confirm([], deadline)
+
+    def confirm(self, events: Sequence[SamplerEvent], deadline: Deadline) -> bool:
+        """Appends the events and waits until they are confirmed; where there are none, checks that
+        nobody took over (``Fenced``). Returns False where the outcome is unknown: after the next
+        claim the state holds what was written."""
+        number = self.next_number()
+        try:
+            if events:
+                tickets = [self._log.append(event) for event in events]
+                self._log.wait_confirmed(tickets[-1], deadline)
+                self.changed = True
+            else:
+                self._log.check_still_owner(deadline)
+        except DeliveryUnknown:
+            self.claimed = False
+            return False
+        except Fenced as error:
+            raise self._stop_for_good(error) from error
+        self._owned_at = number
+        return True
+
+    def claim(self, deadline: Deadline) -> None:
+        """Claims the log, and folds the seal logs where the state is new. Raises ``Fenced`` where
+        somebody took over, ``ClaimFailed`` where the broker does not answer."""
+        behind = self._follower is None or self._log.epoch < 0
+        if behind:  # Before the claim, so that whoever is fenced has a successor that is ready.
+            self.read(deadline)
+            deadline = self.attempt()
+        try:
+            # Somebody may have taken over meanwhile: a sampler never takes its log back.
+            self._log.claim(deadline, retake=False)
+        except Fenced as error:
+            raise self._stop_for_good(error) from error
+        if behind or self._log.fold is not self.state:
+            self._fold_to_ends(self._reading_deadline())
+        self.claimed = self.changed = True
+
+    def read(self, deadline: Deadline) -> None:
+        """Folds all logs up to their ends, and claims nothing. Only that the broker answers is
+        within the deadline: its logs may be long."""
+        reading = self._reading_deadline()
+        try:
+            self._log.look(reading, end_within_s=deadline.left_s())
+        except Fenced as error:
+            raise self._stop_for_good(error) from error
+        self._fold_to_ends(reading)
+
+    def fold_arrived(self, deadline: Deadline) -> bool:
+        """Folds what was sealed, unless a thread is reading that; returns as ``fold``."""
+        if self.being_read:
+            return True
+        assert self._follower is not None, "claim first"
+        return self.fold(self._follower.poll(FOLLOW_RECORDS_MAX, 0.0), deadline)
+
+    def fold(self, sealed: Sequence[ConfirmedEvent], deadline: Deadline) -> bool:
+        """Folds what was sealed, and evicts what is beyond the capacity; returns as ``confirm``."""
+        for where, offset, _, event in sealed:
+            self.state.apply_groups(self._addresses[where], offset, event)
+        self.changed = self.changed or bool(sealed)
+        evictions = evict_over_capacity(self.state, self.now())
+        return not evictions or self.confirm(evictions, deadline)
+
+    def begin_reading(self) -> Follower:
+        """What is sealed next, for a thread to poll until it calls ``end_reading``."""
+        assert self._follower is not None, "claim first"
+        assert self._reading is None, "a thread reads already"
+        self._reading = self._follower
+        return self._reading
+
+    def end_reading(self, follower: Follower) -> bool:
+        """Returns whether what the thread read is to be folded; False: others read anew."""
+        self._reading = None
+        if follower is not self._follower:
+            follower.close()
+        return follower is self._follower
+
+    def stop(self) -> None:
+        """Owns and follows nothing any more."""
+        self.claimed = False
+        self._stop_following()
+
+    def release(self) -> None:
+        """Closes what it reads and writes the decision log with, after ``stop``."""
+        self._log.release()
+
+    def _reading_deadline(self) -> Deadline:
+        return Deadline(self._config.kafka.timeout_s * READ_TIMEOUT_FACTOR, self._clock)
+
+    def _stop_for_good(self, error: Fenced) -> Fenced:
+        """Returns what every call raises from now on."""
+        self.claimed = False
+        self.successor = (
+            f"sampler {self._name!r} was taken over and this one stops for good: {error}"
+        )
+        return Fenced(self.successor)
+
+    def _fold_to_ends(self, deadline: Deadline) -> None:
+        """Reads the seal logs to their ends within the deadline, and folds what the state has not
+        applied yet: from where it stands, or from the beginning where the state is new."""
+        if self._log.fold is not self.state:
+            self.state = self._log.fold
+            self._stop_following()
+        elif self._follower is self._reading:
+            self._stop_following()  # Another thread is at it: this one reads anew.
+        follower, self._follower = self._follower, None
+        follower = follower or Follower(self._broker, dict.fromkeys(self._addresses, 0))
+        try:
+            events = follower.read_to_end(deadline, ends_within_s=self.attempt().timeout_s)
+            for where, offset, _, event in events:
+                address = self._addresses[where]
+                if offset >= self.state.applied(address):  # Else an earlier attempt applied it.
+                    self.state.apply_groups(address, offset, event)
+        except BaseException:
+            follower.close()
+            raise
+        self._follower = follower
+
+    def _stop_following(self) -> None:
+        """Drops the follower; one that a thread polls now is closed by that thread."""
+        follower, self._follower = self._follower, None
+        if follower is not None and follower is not self._reading:
+            follower.close()
