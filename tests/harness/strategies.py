@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,16 +47,21 @@ def segments(draw: st.DrawFn, /, **fixed: Any) -> Entry:
     drawn: dict[str, Any] = {
         **draw(_SHARED),
         **draw(_OWN),
-        "prompt_tokens": draw(per_token(draw(st.integers(0, TOKENS_MAX)), "<i4")),
-        "output_tokens": draw(per_token(count, "<i4")),
-        "logprobs": some("<f4"),
+        "prompt_tokens": np.abs(draw(per_token(draw(st.integers(0, TOKENS_MAX)), "<i4"))),
+        "output_tokens": np.abs(draw(per_token(count, "<i4"))),
+        "logprobs": _logprobs(some("<f4")),
         "loss_mask": some("|b1"),
     }
     if draw(st.booleans()):
         arrays = {name: some(dtype) for name, dtype in _RARE_ARRAYS.items()}
+        arrays |= {name: _logprobs(arrays[name]) for name in ("actor_logprobs", "ref_logprobs")}
         drawn |= {name: array for name, array in arrays.items() if array is not None}
         drawn |= draw(_rare(count))
     return make_entry(**{**drawn, **fixed})
+
+
+def _logprobs(values: NDArray[Any] | None) -> NDArray[Any] | None:
+    return None if values is None else -np.abs(values)
 
 
 _RARE_ARRAYS = {
@@ -69,7 +75,7 @@ _OWN = st.fixed_dictionaries(
         "example_id": words,
         "group_uid": words,
         "rollout_uid": uids,
-        "metadata": st.just("{}") | texts,
+        "metadata": st.just("{}") | st.dictionaries(words, words, max_size=2).map(json.dumps),
         "segment_idx": st.integers(0, 5),
         "is_last_segment": st.booleans(),
         "created_ts": st.integers(0, 2**52),

@@ -15,12 +15,20 @@ from numpy.typing import NDArray
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ingest.entry import NamedArray
 from rollstream.schemas.order import UNKNOWN_STEP
-from rollstream.schemas.rules import INT_MAX, LONG_MAX, check_token_rows
+from rollstream.schemas.rules import (
+    INT_MAX,
+    LOGPROB_MAX,
+    LONG_MAX,
+    check_logprobs,
+    check_token_rows,
+)
 
 _I4 = np.dtype("<i4")
 _I8 = np.dtype("<i8")
 _F4 = np.dtype("<f4")
 _B1 = np.dtype("|b1")
+# Fourth bytes of float32 values that are negative, or positive and below the limit.
+_SOUND_LOGPROBS = bytes([*range(np.array(LOGPROB_MAX, _F4).tobytes()[3]), *range(128, 256)])
 _INTEGERS = "iu"
 _vdot = np.vdot
 _NUMBERS = "fiu"
@@ -74,6 +82,17 @@ def packed_floats(name: str, values: Any) -> bytes | None:
         if bad.any():
             _refuse(name, given, bad, "every value must be finite in float32")
     packed: bytes = array.tobytes()
+    return packed
+
+
+def packed_logprobs(name: str, values: Any) -> bytes | None:
+    """float32 [n], all finite and at most 0, but for rounding; None for None."""
+    packed = packed_floats(name, values)
+    # The fourth byte of each has the sign and most of the exponent: what is left of them may be
+    # too great.
+    if packed and packed[3::4].translate(None, _SOUND_LOGPROBS):
+        array = np.frombuffer(packed, _F4)
+        check_logprobs(name, array)
     return packed
 
 

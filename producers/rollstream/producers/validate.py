@@ -96,7 +96,7 @@ def segment(
             reward = _finite("reward", reward)
         prompt = arrays.packed_tokens("prompt_tokens", whole["prompt_tokens"])
         output = arrays.packed_tokens("output_tokens", whole["output_tokens"])
-        logprobs = arrays.packed_floats("logprobs", whole["logprobs"])
+        logprobs = arrays.packed_logprobs("logprobs", whole["logprobs"])
         size = _ENTRY_BYTES + sum(map(len, names)) + len(prompt) + len(output)
         count = len(output) >> 2
         if logprobs is not None:
@@ -336,8 +336,8 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "continuation_of": _text,
     "prefix_hash": _text,
     "rewards": _rewards,
-    "actor_logprobs": arrays.packed_floats,
-    "ref_logprobs": arrays.packed_floats,
+    "actor_logprobs": arrays.packed_logprobs,
+    "ref_logprobs": arrays.packed_logprobs,
     "token_rewards": arrays.packed_floats,
     "attachments": _attachments,
     "messages": _messages,

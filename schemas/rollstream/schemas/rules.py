@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.order import UNKNOWN_STEP
@@ -40,6 +41,7 @@ VERSION_BYTES_MAX = 200
 _READ_AS_NULL = ("", "__HIVE_DEFAULT_PARTITION__")  # By readers of partitioned paths.
 _SHORT_VERSION = VERSION_BYTES_MAX // 12  # A character takes at most 12 bytes when it is escaped.
 SPLITS = ("train", "eval")
+LOGPROB_MAX = 1e-3  # Rounding in the kernels of inference engines takes a certain token above 0.
 # Of one token in a token array. A batch has room for every token, also for those without a value.
 TOKEN_ROW_BYTES_MAX = 1 << 20
 # Named arrays of one record, and the length of such a name: each is a column of files and data set.
@@ -100,6 +102,25 @@ def check_name(name: str, value: str) -> None:
     if len(value) > NAME_CHARS_MAX:
         remedy = f"give at most {NAME_CHARS_MAX}, and put what is longer into metadata"
         raise BrokenRule(name, f"has {len(value)} characters", remedy)
+
+
+def check_tokens(name: str, tokens: NDArray[np.int32]) -> None:
+    """No token id is negative."""
+    _check_values(name, tokens, tokens < 0, "token ids are not negative; is padding still in it?")
+
+
+def check_logprobs(name: str, values: NDArray[np.float32]) -> None:
+    """Every value is finite, and a natural logarithm of a probability but for rounding."""
+    bad = ~(np.isfinite(values) & (values <= LOGPROB_MAX))
+    _check_values(
+        name, values, bad, f"log-probs are finite and at most 0 (rounding: {LOGPROB_MAX})"
+    )
+
+
+def _check_values(name: str, values: NDArray[Any], bad: NDArray[np.bool_], remedy: str) -> None:
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise BrokenRule(f"{name}[{at}]", f"is {values[at].item()!r}", remedy)
 
 
 def check_split(name: str, value: str) -> None:

@@ -115,8 +115,6 @@ def test_what_the_page_leaves_to_the_producer_is_not_checked() -> None:
     entry = make_entry(
         metadata="no JSON",
         messages="no JSON",
-        output_tokens=[-1, 2],
-        logprobs=[math.inf, 1.0],
         rewards={"length": math.nan},
     )
     assert not make_record([entry]).broken

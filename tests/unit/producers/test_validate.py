@@ -71,6 +71,9 @@ def publish(**overrides: Any) -> Mapping[str, Any]:
         ({"logprobs": [0.0, 0.0, -math.inf]}, r"logprobs\[2\] is -inf"),
         ({"logprobs": [math.nan] * 3}, r"logprobs\[0\] is nan \(and 2 more\)"),
         ({"logprobs": [0.0, 1e300, 0.0]}, r"logprobs\[1\] is 1e\+300; every value .* float32"),
+        ({"logprobs": [0.0, 0.5, 0.0]}, r"logprobs\[1\] is 0.5; .*at most 0 \(rounding: 0.001\)"),
+        ({"actor_logprobs": [0.0, 0.0, 0.0011]}, r"actor_logprobs\[2\] is 0.00109"),
+        ({"ref_logprobs": [70.0, 0.0, 0.0]}, r"ref_logprobs\[0\] is 70.0"),
         (
             {"logprobs": ["a", "b", "c"]},
             "logprobs has dtype <U1, first value .*'a'.*; give numbers",
@@ -212,8 +215,8 @@ def test_large_logprobs_whose_square_overflows_are_finite_all_the_same() -> None
 
 
 @given(st.lists(st.floats(width=32), max_size=40))
-def test_exactly_finite_values_are_taken(values: list[float]) -> None:
-    given = np.array(values, np.float32)
+def test_exactly_finite_values_that_are_not_positive_are_taken(values: list[float]) -> None:
+    given = -np.abs(np.array(values, np.float32))
     arguments = {"output_tokens": [1] * len(values), "logprobs": given}
     if np.isfinite(given).all():
         assert publish(**arguments)["logprobs"] == given.tobytes()

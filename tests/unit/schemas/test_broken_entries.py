@@ -30,6 +30,13 @@ BROKEN: list[tuple[Entry, str]] = [
     (make_entry(reward=INFINITE), "reward is inf"),
     (make_entry(reward=-INFINITE), "reward is -inf"),
     (make_entry(actor_logprob_sum=INFINITE), "actor_logprob_sum is inf"),
+    (make_entry(prompt_tokens=[3, -1]), "prompt_tokens[1] is -1; token ids are not negative"),
+    (make_entry(output_tokens=[-7, 1, -2]), "output_tokens[0] is -7"),
+    (make_entry(logprobs=[-1, 0.5, 0.25]), "logprobs[1] is 0.5; log-probs are finite and at most"),
+    (make_entry(logprobs=[-1, 0.0, float("nan")]), "logprobs[2] is nan"),
+    (make_entry(logprobs=[-1, -INFINITE, 0]), "logprobs[1] is -inf"),
+    (make_entry(actor_logprobs=[0, 0, 0.01]), "actor_logprobs[2] is 0.0"),
+    (make_entry(ref_logprobs=[1, 0, 0]), "ref_logprobs[0] is 1.0"),
     (make_entry(loss_mask=b"\0\1\2"), "loss_mask has bytes other than 0 and 1"),
     (make_entry(is_last_segment=7), "is_last_segment is 7"),
     (make_entry(rollout_uid=""), "rollout_uid is empty"),
@@ -86,6 +93,11 @@ def test_exactly_the_broken_entries_are_named(given_entries: list[Entry]) -> Non
 
 def is_broken(entry: Entry) -> bool:
     return bool(decode_record(encode_record([entry])).broken)
+
+
+def test_rounding_takes_a_log_prob_a_little_above_zero() -> None:
+    assert not is_broken(make_entry(logprobs=[0.0, 9.9e-4, 1e-7]))
+    assert is_broken(make_entry(logprobs=[0.0, 1.1e-3, 0.0]))
 
 
 def test_a_dispatch_needs_neither_uid_nor_policy() -> None:

@@ -30,6 +30,9 @@ _SHARED_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "split": rules.check_split,
     "policy_version": rules.check_version,
 }
+_TOKENS = ("prompt_tokens", "output_tokens")
+_LOGPROBS = ("logprobs", "actor_logprobs", "ref_logprobs")
+_LEAST = -float(np.finfo(np.float32).max)
 _INFINITY, _MINUS_INFINITY = pack("<d", float("inf")), pack("<d", float("-inf"))
 
 
@@ -39,7 +42,7 @@ def broken_entries(record: Frame) -> Mapping[int, BrokenRule]:
     Each column is looked at as a whole, and by entries only where something is wrong with it.
     """
     found: dict[int, BrokenRule] = {}
-    for check in (_kinds, _texts, _shared, _numbers, _loss_mask):
+    for check in (_kinds, _texts, _shared, _numbers, _arrays):
         for index, broken in check(record):
             found.setdefault(index, broken)
     return found
@@ -122,13 +125,31 @@ def _numbers(record: Frame) -> _Found:
                 yield from _each(finite, rules.check_finite, field.name)
 
 
-def _loss_mask(record: Frame) -> _Found:
-    run = record.arrays.get("loss_mask")
-    if run is not None:
-        flags = np.frombuffer(record.bytes_of(run, 0, record.count), np.uint8)
-        if flags.max(initial=0) > 1:
-            masks = (flags[start:stop] for start, stop in pairwise(run.ends))
-            yield from _each(masks, _check_mask, "loss_mask")
+def _arrays(record: Frame) -> _Found:
+    for name in _TOKENS:
+        tokens = _values(record, name, np.dtype("<i4"))
+        if np.minimum.reduce(tokens, initial=0) < 0:
+            yield from _each(_by_entry(record, name, tokens), rules.check_tokens, name)
+    for name in _LOGPROBS:
+        if name in record.arrays:
+            values = _values(record, name, np.dtype("<f4"))
+            # Neither is so where one is NaN.
+            at_most = np.maximum.reduce(values, initial=0) <= rules.LOGPROB_MAX
+            if not (at_most and np.minimum.reduce(values, initial=0) >= _LEAST):
+                yield from _each(_by_entry(record, name, values), rules.check_logprobs, name)
+    if "loss_mask" in record.arrays:
+        flags = _values(record, "loss_mask", np.dtype(np.uint8))
+        if np.maximum.reduce(flags, initial=0) > 1:
+            yield from _each(_by_entry(record, "loss_mask", flags), _check_mask, "loss_mask")
+
+
+def _values(record: Frame, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Of all entries; an entry without the array has none."""
+    return np.frombuffer(record.bytes_of(record.arrays[name], 0, record.count), dtype)
+
+
+def _by_entry(record: Frame, name: str, values: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    return (values[start:stop] for start, stop in pairwise(record.arrays[name].ends))
 
 
 def _check_mask(name: str, flags: NDArray[np.uint8]) -> None:
