@@ -61,7 +61,7 @@ def create_deployment(
     Repeating it changes nothing.
 
     Args:
-        broker, store, clock, entropy: from ``config`` and the system unless given.
+        config: names topics, root and the broker; what else is not given is the system's.
         timeout_s: for all of it; None: ``kafka.timeout_s``.
 
     Raises:

@@ -92,11 +92,7 @@ class MemoryLogs:
             self.wake()
 
     def read(self, where: TopicPartition, offset: int, records_max: int) -> list[Record]:
-        """The records of so many offsets from ``offset`` on.
-
-        Raises:
-            As ``read_on``.
-        """
+        """The records of so many offsets from ``offset`` on; raises as ``read_on``."""
         return self.read_on(where, offset, records_max)[0]
 
     def read_on(
