@@ -8,19 +8,32 @@ import pytest
 from harness.held_workers import HeldWorkers
 from harness.rollouts import make_entry
 from harness.sealing import SealWorld
+from rollstream.consumers import Sealer
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.events import Flushed
 
 INTERVAL_S = 10.0
 SECONDS = 60
-LOOP_S = (
-    0.05  # Enough for a sealer to read, and flush what goes at once; flushes are 3 times apart.
-)
+# Enough for a sealer to read, and flush what goes at once; flushes are 3 times apart.
+LOOP_S = 0.05
 
 
 def publish_pair(world: SealWorld, name: str) -> None:
     for number in range(2):
         world.publish(f"{name}-{number}", example_id=name)
+
+
+def held_flush() -> tuple[HeldWorkers, SealWorld, Sealer]:
+    """A sealer whose flush of group "a" began and stands still until the workers go on."""
+    workers = HeldWorkers()
+    world = SealWorld(partitions=1, flush_interval_s=INTERVAL_S)
+    sealer = world.sealer(workers=workers)
+    world.run(sealer)
+    publish_pair(world, "a")
+    world.run(sealer, seconds=INTERVAL_S - 1)
+    workers.holding = True
+    world.run(sealer, seconds=2)
+    return workers, world, sealer
 
 
 def publish_pairs(world: SealWorld, name: str, pairs: int, tokens: int = 1) -> None:
@@ -51,14 +64,7 @@ def test_a_complete_group_waits_for_the_interval_and_no_longer() -> None:
 
 
 def test_what_was_decided_during_a_long_flush_follows_at_once() -> None:
-    workers = HeldWorkers()
-    world = SealWorld(partitions=1, flush_interval_s=INTERVAL_S)
-    sealer = world.sealer(workers=workers)
-    world.run(sealer)
-    publish_pair(world, "a")
-    world.run(sealer, seconds=INTERVAL_S - 1)
-    workers.holding = True
-    world.run(sealer, seconds=2)  # The flush begins, and stands still.
+    workers, world, sealer = held_flush()
     publish_pair(world, "b")
     world.run(sealer, seconds=2 * INTERVAL_S)
     assert world.groups() == []
@@ -68,14 +74,7 @@ def test_what_was_decided_during_a_long_flush_follows_at_once() -> None:
 
 
 def test_a_group_decided_during_a_flush_waits_from_then_on() -> None:
-    workers = HeldWorkers()
-    world = SealWorld(partitions=1, flush_interval_s=INTERVAL_S)
-    sealer = world.sealer(workers=workers)
-    world.run(sealer)
-    publish_pair(world, "a")
-    world.run(sealer, seconds=INTERVAL_S - 1)
-    workers.holding = True
-    world.run(sealer, seconds=2)  # The flush begins.
+    workers, world, sealer = held_flush()
     publish_pair(world, "b")
     world.run(sealer, seconds=INTERVAL_S / 2)
     workers.go_on()
