@@ -61,8 +61,11 @@ class RollstreamSource:
         )
 
     def pids(self) -> Mapping[str, int]:
-        daemons = {p.name(): p.pid for p in psutil.Process().children() if p.name() in DAEMONS}
-        return {"sampler": self._client.stats().pid, **daemons}
+        actor = self._client.stats().pid
+        # The Ray that it runs in is another process's child.
+        siblings = [p for raylet in psutil.Process(actor).parents()[:2] for p in raylet.children()]
+        daemons = {p.name(): p.pid for p in siblings if p.name() in DAEMONS}
+        return {"sampler": actor, **daemons}
 
     def close(self) -> None:
         self._client.close()  # Ends the pending request, too.
