@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from rollstream.runtime.config.sections import EnvironmentConfig, SamplerConfig
+from rollstream.runtime.config.sections import EnvironmentConfig
+from rollstream.schemas.choosing import Choosing, ServedEnvironment
 from rollstream.schemas.events import (
     BatchServed,
     Checkpointed,
@@ -42,6 +43,7 @@ CHECKPOINT_STEPS = 16
 EXAMPLES = 100_000  # Problems that groups take turns over.
 ROWS = 10  # Of the table, for each fold.
 LOG = PartitionAddress("math", 1, 0)
+CHOOSING = Choosing(environments=(ServedEnvironment(name="math"),))
 OWNER: dict[str, Any] = {"epoch": 0, "nonce": "bench", "now_ts": 0}
 
 
@@ -133,7 +135,7 @@ class SamplerBench:
     name = "sampler"
 
     def __init__(self) -> None:
-        self._state = SamplerState("trainer", SamplerConfig(environments=("math",)), [LOG])
+        self._state = SamplerState("trainer", CHOOSING, [LOG])
         self._waiting: deque[ChosenGroup] = deque()
         self._decisions = 0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.groups import GroupSpec, flush_of
 from harness.sampler_worlds import config_of
-from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.runtime.config.sections import EnvironmentConfig, SamplerConfig
 from rollstream.sampler.deciding.batches import BatchCommand, NextBatch
 from rollstream.sampler.deciding.command import Command, Now, R, ResultContext, read
 from rollstream.sampler.deciding.dropping import evict_over_capacity
@@ -17,6 +17,7 @@ from rollstream.schemas.events import Flushed, SamplerEvent, SealedGroup
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.folds.refs import GroupRef, ref_of
+from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
 
@@ -34,13 +35,15 @@ class Decider:
     """A state, its decision log, and the seal logs that feed it."""
 
     def __init__(self, **config: Any) -> None:
-        self.config = SamplerConfig(**{"environments": ("math", "code"), **config})
+        sampler = SamplerConfig(**{"environments": ("math", "code"), **config})
+        environment = EnvironmentConfig()
+        self.choosing = choosing_of(sampler, dict.fromkeys(sampler.environments, environment))
         self.state = self.fresh()
         self.events: list[SamplerEvent] = []
         self.sealed: list[tuple[PartitionAddress, int, Flushed]] = []
 
     def fresh(self) -> SamplerState:
-        return SamplerState("trainer-a", self.config, LOGS)
+        return SamplerState("trainer-a", self.choosing, LOGS)
 
     def seal(self, *specs: GroupSpec, log: PartitionAddress = LOGS[1]) -> None:
         offset = sum(1 for at, _, _ in self.sealed if at == log)

@@ -28,6 +28,7 @@ from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import BrokerError
 from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
@@ -206,7 +207,9 @@ def refolded(simulation: Simulation) -> tuple[SamplerState, list[GroupRef]]:
         for name, partitions in ENVIRONMENTS.items()
         for partition in range(partitions)
     }
-    state = SamplerState(NAME, simulation.config.samplers[NAME], list(logs.values()))
+    config = simulation.config
+    choosing = choosing_of(config.samplers[NAME], config.environments)
+    state = SamplerState(NAME, choosing, list(logs.values()))
     for confirmed in simulation.confirmed_events():
         state.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
     sealed: list[GroupRef] = []

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rollstream.console.commands.audit import audit_view
 from rollstream.console.commands.status import status_view
 from rollstream.consumers.audit import AuditReport, PartitionAudit
-from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.schemas.choosing import Choosing, ServedEnvironment
 from rollstream.streams.status import (
     DeadLetterFigures,
     Figures,
@@ -60,7 +60,7 @@ SAMPLER = SamplerFigures(
     dropped_since={},
     waiting_since={},
 )
-SAMPLERS = {"trainer-a": SamplerConfig(environments=("math",))}
+SAMPLERS = {"trainer-a": Choosing(environments=(ServedEnvironment(name="math"),))}
 
 
 def shown(view: RenderableType) -> str:

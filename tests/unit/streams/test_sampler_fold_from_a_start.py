@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.schemas.choosing import Choosing, ServedEnvironment
 from rollstream.schemas.events import (
     BatchServed,
     ChosenGroup,
@@ -18,12 +18,13 @@ from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.state import SamplerState
 
 LOG = PartitionAddress("math", 1, 0)
+CHOOSING = Choosing(environments=(ServedEnvironment(name="math"),))
 START = 2  # Groups at the offsets 0 and 1 are before it.
 
 
 def digest(events: Iterable[SamplerEvent], start: int) -> bytes:
     """Of the state after these events, where the seal log is applied from ``start`` on."""
-    state = SamplerState("trainer-a", SamplerConfig(environments=("math",)), [LOG])
+    state = SamplerState("trainer-a", CHOOSING, [LOG])
     state.start_at(LOG, start)
     for offset, event in enumerate(events):
         state.apply(offset, 0, event)

@@ -100,7 +100,7 @@ def test_status_and_sampler_agree_whatever_was_decided(actions: list[Action], un
 
 def status_of(sampler: Decider, start: int) -> SamplerFigures:
     """What status finds, where it reads each seal log from ``start`` on."""
-    reading = SamplerReading("trainer-a", sampler.config, dict.fromkeys(LOGS, start))
+    reading = SamplerReading("trainer-a", sampler.choosing, dict.fromkeys(LOGS, start))
     for offset, event in enumerate(sampler.events):
         reading.apply_decision(ConfirmedEvent(TopicPartition("sampler", 0), offset, 0, event))
     for log in LOGS:

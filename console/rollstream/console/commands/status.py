@@ -18,9 +18,11 @@ from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOpt
 from rollstream.console.services import Services, root_of, services_of
 from rollstream.console.showing import show, table_of
 from rollstream.runtime.config.load import load_config
-from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
+from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.choosing import Choosing
 from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.remedies import describe_waiting
 from rollstream.streams.status import (
     Figures,
@@ -100,7 +102,9 @@ class _Screen:
             found = {**asdict(figures), "over": figures.over, "stuck": verdicts}
             typer.echo(json.dumps(found, indent=self._indent))
         else:
-            self._draw(status_view(figures, stuck, settings.samplers))
+            environments = settings.environments
+            samplers = {n: choosing_of(s, environments) for n, s in settings.samplers.items()}
+            self._draw(status_view(figures, stuck, samplers))
 
     def show_error(self, message: str) -> None:
         if self._as_json:
@@ -116,7 +120,7 @@ class _Screen:
 
 
 def status_view(
-    figures: Figures, stuck: Sequence[Verdict], samplers: Mapping[str, SamplerConfig]
+    figures: Figures, stuck: Sequence[Verdict], samplers: Mapping[str, Choosing]
 ) -> RenderableType:
     """Tables of publishing, sealing and sampling (by samplers as they are configured), what else
     is to be known, and the stages that are stuck, a line each."""
@@ -240,9 +244,9 @@ def _sampling(figures: Figures) -> Table:
     return table
 
 
-def _notes(row: SamplerFigures, config: SamplerConfig) -> list[str]:
+def _notes(row: SamplerFigures, choosing: Choosing) -> list[str]:
     lines = [
-        f"{row.name}: {sentence}" for sentence in describe_waiting(row.waiting, row.name, config)
+        f"{row.name}: {sentence}" for sentence in describe_waiting(row.waiting, row.name, choosing)
     ]
     if row.older:
         lines.append(

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from rollstream.runtime.addresses import check_bootstrap, local_folder
 from rollstream.runtime.client_properties import contradictions
 
-Recency = Literal["uniform", "linear", "exp"]
 # Two of the largest records of a topic (streams' RECORD_BYTES_MAX), since each is held whole.
 _PENDING_BYTES_MIN = 32 * 1024 * 1024
 _FILE_BYTES_MAX = 1 << 30  # A column of a file is one page, and a page's size is an int32.
@@ -133,12 +132,30 @@ class SamplerConfig(Section):
     """The lineage of the policies that its trainer publishes; lag is measured within a lineage."""
     seed: int = 0
     """Seed of every random choice."""
-    recency: Recency = "uniform"
-    """How much newer policies are preferred among the groups that are ready."""
+    recency: Literal["uniform", "linear", "exp"] = "uniform"
+    """How much newer policies are preferred among an example's ready groups."""
+    alpha: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Power of the weights of recency linear or exp: above 1, newer policies are preferred more."""
+    on_policy_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Least share of a batch that the newest policy sampled; the rest may be of any."""
+    prefer_policy_versions: tuple[str, ...] = ()
+    """Published versions whose groups come first; others follow where these are too few."""
+    recent_n_versions: int | None = Field(default=None, ge=1)
+    """Only groups of so many of the newest policies that are ready are chosen; none: of all."""
     max_policy_lag: int | None = Field(default=None, ge=0)
     """Groups sampled by weights older than this many steps are dropped as stale; none: no limit."""
+    max_rollout_step_delay: int = -1
+    """Rollouts sampled by weights older than this many steps are left out of their group, which is
+    dropped below its environment's min_group_size; negative: no limit."""
+    max_rollout_timestamp_delay: float = Field(default=-1.0, allow_inf_nan=False)
+    """The same for rollouts that were made more than so many seconds ago; negative: no limit."""
+    max_samples: int = 1
+    """How often one group is served, in another batch each time; negative: no limit."""
     capacity_groups: int = Field(default=65_536, ge=1)
     """Most ready groups; above it the oldest are dropped, never one of an open batch."""
+    capacity: int | None = Field(default=None, ge=1)
+    """Most ready groups of an environment, the oldest dropped above it; several environments divide
+    its multiple by what the last 8 batches had of each. None: only capacity_groups bounds."""
     max_open_batches: int = Field(default=64, ge=1)
     """Most served batches that are not final; then next_batch refuses until checkpointed."""
     cache_bytes: int = Field(default=256 * 1024 * 1024, ge=0)
@@ -148,6 +165,34 @@ class SamplerConfig(Section):
     place for good and counts it, stop raises an error that names it (for network mounts)."""
     timeout_s: float = Field(default=300.0, gt=0)
     """Time-out of next_batch where the caller passes none."""
+
+    @model_validator(mode="after")
+    def _can_progress(self) -> Self:
+        if self.max_samples == 0:
+            raise ValueError(
+                "max_samples 0 would never serve a group; use 1 or more, or -1 for no limit"
+            )
+        if self.max_rollout_timestamp_delay == 0:
+            raise ValueError(
+                "max_rollout_timestamp_delay 0 would leave every rollout out, since each is older; "
+                "use seconds above 0, or -1 for no limit"
+            )
+        if self.alpha != 1 and self.recency == "uniform":
+            raise ValueError(
+                f"alpha {self.alpha:g} has no effect with recency 'uniform'; set recency to "
+                "'linear' or 'exp', or leave alpha out"
+            )
+        if self.prefer_policy_versions and self.recent_n_versions is not None:
+            raise ValueError(
+                "prefer_policy_versions names versions that recent_n_versions leaves out as soon "
+                "as newer ones are ready; set one of them"
+            )
+        if self.prefer_policy_versions and self.on_policy_fraction == 1:
+            raise ValueError(
+                "on_policy_fraction 1 leaves no group that prefer_policy_versions could choose; "
+                "lower it, or leave prefer_policy_versions out"
+            )
+        return self
 
 
 class RollstreamConfig(Section):

@@ -143,10 +143,10 @@ class NextBatch(BatchCommand):
         chosen = sample_groups(
             state.ready,
             self.num_groups,
-            environments=state.config.environments,
-            seed=state.config.seed,
+            environments=state.choosing.names(),
+            seed=state.choosing.seed,
             step=self.step,
-            recency=state.config.recency,
+            recency=state.choosing.recency,
             mix=self.mix,
             without={ref for refs in drops.values() for ref in refs},
         )
@@ -159,7 +159,7 @@ class NextBatch(BatchCommand):
             trainer_epoch=state.trainer_epoch,
             step=self.step,
             batch_id=f"{state.name}-{state.trainer_epoch}-{self.step}",
-            seed=state.config.seed,
+            seed=state.choosing.seed,
             request=self.request(),
             policy_step=NOTHING if newest is None else newest.step,
             cursor=state.cursor(),
@@ -171,13 +171,13 @@ class NextBatch(BatchCommand):
     def shortage(self, state: SamplerState) -> Shortage | None:
         if self.step in state.batches:
             return None
-        shares = quotas(state.config.environments, self.num_groups, self.mix)
+        shares = quotas(state.choosing.names(), self.num_groups, self.mix)
         sources = ", ".join(f"{count} of {' or '.join(names)}" for names, count in shares)
         return Shortage(self.step, self.num_groups, sources)
 
     def _check_new_step(self, state: SamplerState) -> None:
         """Steps are decided one after the other, from what is configured."""
-        config = state.config
+        choosing = state.choosing
         if self.step != state.next_step:
             held = "no batch is held"
             if state.batches:
@@ -187,22 +187,22 @@ class NextBatch(BatchCommand):
                 f"{state.next_step}; {held}. Ask for {state.next_step}, or resume from the "
                 "checkpoint you have"
             )
-        unknown = set(self.mix or ()) - set(config.environments)
+        unknown = set(self.mix or ()) - set(choosing.names())
         if unknown:
             raise InvalidRequest(
                 f"mix names {sorted(unknown)}, but sampler {state.name!r} serves "
-                f"{sorted(config.environments)}; add them to its environments"
+                f"{sorted(choosing.names())}; add them to its environments"
             )
-        if self.num_groups > config.capacity_groups:
+        if self.num_groups > choosing.capacity_groups:
             raise InvalidRequest(
-                f"num_groups {self.num_groups} is above capacity_groups {config.capacity_groups}: "
-                "that many would never be ready; raise the capacity"
+                f"num_groups {self.num_groups} is above capacity_groups "
+                f"{choosing.capacity_groups}: that many would never be ready; raise the capacity"
             )
         opened = len(state.open_batches())
-        if opened >= config.max_open_batches:
+        if opened >= choosing.max_open_batches:
             raise TooManyOpenBatches(
                 f"{opened} served batches are not final, and max_open_batches is "
-                f"{config.max_open_batches}; call checkpointed(step) after saving the weights"
+                f"{choosing.max_open_batches}; call checkpointed(step) after saving the weights"
             )
 
 
@@ -246,10 +246,10 @@ class Replace(BatchCommand):
                 state.ready,
                 1,
                 environments=(batch.groups[slot].environment,),
-                seed=state.config.seed,
+                seed=state.choosing.seed,
                 step=self.step,
                 start_offset=1 + batch.replacements,
-                recency=state.config.recency,
+                recency=state.choosing.recency,
                 without=without,
             )
             if other is None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import xxhash
 
-from rollstream.runtime.config.sections import Recency
+from rollstream.schemas.choosing import Recency
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
 from rollstream.streams.folds.sampler.ready import ReadyIndex

@@ -24,7 +24,7 @@ def useless_groups(state: SamplerState, step: int, *, all_equal: bool) -> Drops:
     drops: Drops = {}
     reference, branches = state.reference(step), tuple(state.branches.values())
     for policies, refs in state.ready.by_policies().items():
-        reason = dropped_for(policies, reference, branches, state.config.max_policy_lag)
+        reason = dropped_for(policies, reference, branches, state.choosing.max_policy_lag)
         if reason is not None:
             drops.setdefault(reason, []).extend(refs)
     dropped = {ref for refs in drops.values() for ref in refs}

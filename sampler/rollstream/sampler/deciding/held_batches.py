@@ -35,7 +35,7 @@ def group_of(served: ServedBatch, slot: int, state: SamplerState) -> KnownGroup:
     chosen = served.groups[slot]
     group = state.group(chosen)
     if group is None:
-        assert chosen.environment not in state.config.environments, chosen
+        assert chosen.environment not in state.choosing.names(), chosen
         raise InvalidRequest(
             f"the batch of step {served.event.step} holds groups of environment "
             f"{chosen.environment!r}, which samplers.{state.name}.environments does not name "

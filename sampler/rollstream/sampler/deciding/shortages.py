@@ -28,11 +28,11 @@ class Shortage(NamedTuple):
             waiting["eval"] = state.eval_groups
         totals = state.outcomes.totals()
         dropped = {why.value: totals[why] for why in DropReason if why in totals}
-        name, config = state.name, state.config
-        reasons = describe_waiting(waiting, name, config)
+        name, choosing = state.name, state.choosing
+        reasons = describe_waiting(waiting, name, choosing)
         reasons += [
             f"{n} were dropped as {why}: "
-            + why_dropped(DropReason(why), name, config, state.policy_epoch)
+            + why_dropped(DropReason(why), name, choosing, state.policy_epoch)
             for why, n in sorted(dropped.items())
         ]
         message = (

@@ -185,14 +185,14 @@ class PublishPolicy(Command[Policy]):
             trainer_epoch=state.trainer_epoch,
             step=self.step,
             policy_version=version,
-            lineage=state.config.lineage,
+            lineage=state.choosing.lineage,
             policy_epoch=state.policy_epoch,
         )
         return [event]
 
     def result(self, state: SamplerState, context: ResultContext) -> Policy:
         version = state.policies[state.policy_epoch, self.step]
-        return Policy(state.config.lineage, state.policy_epoch, self.step, version)
+        return Policy(state.choosing.lineage, state.policy_epoch, self.step, version)
 
     def _unused_version(self, state: SamplerState) -> str:
         """A version that no older epoch used: a rewound trainer tends to count up to the same."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -27,6 +27,7 @@ from rollstream.store.errors import BlobMissing
 from rollstream.store.layout import batch_path
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.state import SamplerState, position_of
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
@@ -124,7 +125,8 @@ def replay_step(
         served = choices[0].event
         assert isinstance(served, BatchServed), served
         cursors = [position_of(choice.event.cursor) for choice in choices]
-        seeded = sampler_config(name, loaded).model_copy(update={"seed": served.seed})
+        choosing = choosing_of(sampler_config(name, loaded), loaded.environments)
+        seeded = replace(choosing, seed=served.seed)
         state = SamplerState(name, seeded, list(addresses.values()))
         between: list[tuple[PartitionAddress, ConfirmedEvent]] = []  # First choice and last.
         for sealed in _read(used, list(addresses), Deadline(timeout_s, clock)):

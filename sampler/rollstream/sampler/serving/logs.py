@@ -22,6 +22,7 @@ from rollstream.schemas.events import SamplerEvent
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import DeliveryUnknown, Fenced
+from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.owned.log import OwnedLog
@@ -51,7 +52,7 @@ class SamplerLogs:
     def __init__(
         self, name: str, config: RollstreamConfig, broker: Broker, clock: Clock, entropy: Entropy
     ) -> None:
-        sampler = sampler_config(name, config)
+        choosing = choosing_of(sampler_config(name, config), config.environments)
         self._name = name
         self._config = config
         self._broker = broker
@@ -63,7 +64,7 @@ class SamplerLogs:
             broker,
             Layout.of(config.kafka).sampler_log(name),
             owner=f"{socket.gethostname()}:{os.getpid()}",
-            make_fold=lambda: SamplerState(name, sampler, list(self._addresses.values())),
+            make_fold=lambda: SamplerState(name, choosing, list(self._addresses.values())),
             entropy=entropy,
         )
         self.state = self._log.fold

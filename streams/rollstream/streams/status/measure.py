@@ -24,6 +24,7 @@ from rollstream.streams.broker import (
     LogReader,
     TopicPartition,
 )
+from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.follow import Follower
@@ -77,7 +78,7 @@ def measure(
             starts[address] = find_start(reader, where, None, deadline)
     samplers = []
     for name, section in sorted(config.samplers.items()):
-        samplers.append(SamplerReading(name, section, starts))
+        samplers.append(SamplerReading(name, choosing_of(section, config.environments), starts))
         with closing(Follower(broker, {layout.sampler_log(name): 0})) as follower:
             for confirmed in follower.read_to_end(deadline):
                 samplers[-1].apply_decision(confirmed)

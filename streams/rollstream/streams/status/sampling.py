@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import (
     Acked,
     Adopted,
@@ -37,12 +37,12 @@ class SamplerReading:
     """
 
     def __init__(
-        self, name: str, config: SamplerConfig, starts: Mapping[PartitionAddress, int]
+        self, name: str, choosing: Choosing, starts: Mapping[PartitionAddress, int]
     ) -> None:
         self._starts = {
-            log: start for log, start in starts.items() if log.environment in config.environments
+            log: start for log, start in starts.items() if log.environment in choosing.names()
         }
-        self._state = SamplerState(name, config, list(self._starts))
+        self._state = SamplerState(name, choosing, list(self._starts))
         for log, start in self._starts.items():
             self._state.start_at(log, start)
         self._batches = 0
@@ -114,7 +114,7 @@ class SamplerReading:
         ]
         return SamplerFigures(
             name=state.name,
-            environments=state.config.environments,
+            environments=state.choosing.names(),
             owner=state.owner,
             over=state.over,
             ready=len(state.ready),

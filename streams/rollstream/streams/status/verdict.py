@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.remedies import describe_waiting, why_dropped, why_waiting
 from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
 
@@ -37,7 +39,10 @@ def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, .
     for name in sorted(config.environments):
         partitions = [p for p in figures.partitions if p.environment == name]
         verdicts += _sealing(name, partitions, figures, config)
-    samplers = (_sampling(s, figures, config.samplers[s.name]) for s in figures.samplers)
+    samplers = (
+        _sampling(s, figures, choosing_of(config.samplers[s.name], config.environments))
+        for s in figures.samplers
+    )
     return (*verdicts, *filter(None, samplers))
 
 
@@ -105,11 +110,11 @@ def _wait(partitions: Sequence[PartitionFigures]) -> str:
     return f"{records} records of {_names(partitions)} wait, the oldest for {oldest_s:.0f} s"
 
 
-def _sampling(sampler: SamplerFigures, figures: Figures, config: SamplerConfig) -> Verdict | None:
+def _sampling(sampler: SamplerFigures, figures: Figures, choosing: Choosing) -> Verdict | None:
     name = sampler.name
     if sampler.over or not sampler.owner:
         return None  # One that was never started is not behind: nobody may want it yet.
-    if sampler.open_batches >= config.max_open_batches:
+    if sampler.open_batches >= choosing.max_open_batches:
         return Verdict(
             "trainer",
             f"{sampler.open_batches} batches of {name} are open, as many as max_open_batches "
@@ -127,7 +132,7 @@ def _sampling(sampler: SamplerFigures, figures: Figures, config: SamplerConfig) 
             "more than that?",
         )
     if sampler.dropped_since or sampler.waiting_since:
-        return _unserved(sampler, config)
+        return _unserved(sampler, choosing)
     ages = [
         partition.published_age_s
         for partition in figures.partitions
@@ -144,20 +149,20 @@ def _sampling(sampler: SamplerFigures, figures: Figures, config: SamplerConfig) 
         return Verdict(
             "env workers",
             f"nothing was published to {', '.join(sampler.environments)} for {min(ages):.0f} s "
-            f"and {name} has no group ready{_waiting(sampler, config)}; are the env workers still "
-            "running?",
+            f"and {name} has no group ready{_waiting(sampler, choosing)}; are the env workers "
+            "still running?",
         )
     return None
 
 
-def _unserved(sampler: SamplerFigures, config: SamplerConfig) -> Verdict:
+def _unserved(sampler: SamplerFigures, choosing: Choosing) -> Verdict:
     """Names the commonest reason why no group that came could be served."""
     ends = [
         (
             count,
             f"were dropped as {reason}",
             "sampler" if reason == DropReason.CAPACITY else "env workers",
-            why_dropped(reason, sampler.name, config, sampler.policy_epoch),
+            why_dropped(reason, sampler.name, choosing, sampler.policy_epoch),
         )
         for reason, count in sampler.dropped_since.items()
     ]
@@ -166,7 +171,7 @@ def _unserved(sampler: SamplerFigures, config: SamplerConfig) -> Verdict:
             count,
             "are eval groups" if why == "eval" else "wait",
             "env workers",
-            why_waiting(why, sampler.name, config),
+            why_waiting(why, sampler.name, choosing),
         )
         for why, count in sampler.waiting_since.items()
     ]
@@ -178,8 +183,8 @@ def _unserved(sampler: SamplerFigures, config: SamplerConfig) -> Verdict:
     )
 
 
-def _waiting(sampler: SamplerFigures, config: SamplerConfig) -> str:
-    waiting = describe_waiting(sampler.waiting, sampler.name, config)
+def _waiting(sampler: SamplerFigures, choosing: Choosing) -> str:
+    waiting = describe_waiting(sampler.waiting, sampler.name, choosing)
     return f" ({'; '.join(waiting)})" if waiting else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, off_branch, policy_lag
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.known import KnownGroup
@@ -15,7 +15,7 @@ Accept = Literal["nonzero_std"]
 Waits = Literal["eval", "reward", "weight_step", "lineage"]
 
 
-def waits_for(known: KnownGroup, config: SamplerConfig) -> Waits | None:
+def waits_for(known: KnownGroup, choosing: Choosing) -> Waits | None:
     """Returns why the group cannot be served as it is, whatever the policy; None where it can.
 
     ``eval`` never ends; the others may. A group's weight step is unknown where any member's is.
@@ -24,10 +24,10 @@ def waits_for(known: KnownGroup, config: SamplerConfig) -> Waits | None:
         return "eval"
     if not known.has_rewards:
         return "reward"
-    if config.max_policy_lag is not None:
+    if choosing.max_policy_lag is not None:
         if known.group.weight_step == UNKNOWN_STEP:
             return "weight_step"
-        if known.group.lineage != config.lineage:
+        if known.group.lineage != choosing.lineage:
             return "lineage"
     return None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
-from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.eligible import Waits
 
 
-def why_waiting(reason: Waits, name: str, config: SamplerConfig) -> str:
+def why_waiting(reason: Waits, name: str, choosing: Choosing) -> str:
     """Why the sampler ``name`` cannot serve sealed groups as they are, and what serves them."""
     match reason:
         case "reward":
@@ -20,15 +20,15 @@ def why_waiting(reason: Waits, name: str, config: SamplerConfig) -> str:
             )
         case "weight_step":
             return (
-                f"max_policy_lag is {config.max_policy_lag} and a member names no weight_step; "
+                f"max_policy_lag is {choosing.max_policy_lag} and a member names no weight_step; "
                 "workers must publish(weight_step=N) with the N that publish_policy returned as "
                 f"step, or leave samplers.{name}.max_policy_lag out"
             )
         case "lineage":
             return (
-                f"max_policy_lag is {config.max_policy_lag} and the group is of another lineage "
-                f"than {config.lineage!r}, the sampler's; workers must publish(lineage="
-                f"{config.lineage!r}), or samplers.{name}.lineage must name theirs"
+                f"max_policy_lag is {choosing.max_policy_lag} and the group is of another lineage "
+                f"than {choosing.lineage!r}, the sampler's; workers must publish(lineage="
+                f"{choosing.lineage!r}), or samplers.{name}.lineage must name theirs"
             )
         case "eval":
             return "they are never served for training; publish(split='train') is what trainers get"
@@ -36,11 +36,11 @@ def why_waiting(reason: Waits, name: str, config: SamplerConfig) -> str:
             assert_never(reason)
 
 
-def describe_waiting(waiting: Mapping[Waits, int], name: str, config: SamplerConfig) -> list[str]:
+def describe_waiting(waiting: Mapping[Waits, int], name: str, choosing: Choosing) -> list[str]:
     """A sentence for each reason: how many groups wait, why, and what serves them; groups of split
     ``eval``, which wait for nothing, last."""
     sentences = [
-        f"{count:,} wait: {why_waiting(why, name, config)}"
+        f"{count:,} wait: {why_waiting(why, name, choosing)}"
         for why, count in sorted(waiting.items())
         if why != "eval"
     ]
@@ -50,7 +50,7 @@ def describe_waiting(waiting: Mapping[Waits, int], name: str, config: SamplerCon
     return sentences
 
 
-def why_dropped(reason: DropReason, name: str, config: SamplerConfig, policy_epoch: int) -> str:
+def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch: int) -> str:
     """Why the sampler ``name`` will never serve groups, and what keeps the next ones from the same.
 
     Args:
@@ -64,13 +64,13 @@ def why_dropped(reason: DropReason, name: str, config: SamplerConfig, policy_epo
             )
         case DropReason.STALE:
             return (
-                f"their weights were more than max_policy_lag = {config.max_policy_lag} steps "
+                f"their weights were more than max_policy_lag = {choosing.max_policy_lag} steps "
                 "behind; workers must load newer weights and publish their weight_step, or raise "
                 f"samplers.{name}.max_policy_lag"
             )
         case DropReason.CAPACITY:
             return (
-                f"more than capacity_groups = {config.capacity_groups} were kept, and they were "
+                f"more than capacity_groups = {choosing.capacity_groups} were kept, and they were "
                 f"the oldest; raise samplers.{name}.capacity_groups"
             )
         case DropReason.FILTERED:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import xxhash
 
-from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import (
     Acked,
     Adopted,
@@ -61,9 +61,9 @@ class SamplerState:
         versions: version to (epoch, step).
     """
 
-    def __init__(self, name: str, config: SamplerConfig, logs: Sequence[PartitionAddress]) -> None:
+    def __init__(self, name: str, choosing: Choosing, logs: Sequence[PartitionAddress]) -> None:
         self.name = name
-        self.config = config
+        self.choosing = choosing
         self.owner = ""
         self.claimed_at = NOTHING
         self.over = False
@@ -75,7 +75,7 @@ class SamplerState:
         self.batches: dict[int, ServedBatch] = {}
         self.policies: dict[tuple[int, int], str] = {}
         self.versions: dict[str, tuple[int, int]] = {}
-        self.ready = ReadyIndex(config.seed)
+        self.ready = ReadyIndex(choosing.seed)
         self.waiting: dict[GroupRef, Waits] = {}
         self.eval_groups = 0
         self.outcomes = ExampleCounts()
@@ -135,17 +135,17 @@ class SamplerState:
         if step is None:
             return None
         version = self.policies[self.policy_epoch, step]
-        return Policy(self.config.lineage, self.policy_epoch, step, version)
+        return Policy(self.choosing.lineage, self.policy_epoch, step, version)
 
     def reference(self, step: int) -> PolicyRef:
         """What lag is measured against in the batch of ``step``, which updates weights ``step``."""
         newest = self.newest_policy()
         published = UNKNOWN_STEP if newest is None else newest.step
-        return PolicyRef(self.config.lineage, self.policy_epoch, max(step, published))
+        return PolicyRef(self.choosing.lineage, self.policy_epoch, max(step, published))
 
     def excess(self) -> int:
         """Groups beyond the capacity."""
-        return max(0, len(self.ready) + len(self.waiting) - self.config.capacity_groups)
+        return max(0, len(self.ready) + len(self.waiting) - self.choosing.capacity_groups)
 
     def oldest(self, count: int) -> list[GroupRef]:
         """Of those that are in no batch: the ones sealed longest ago."""
@@ -359,7 +359,7 @@ class SamplerState:
         return ref.offset >= self._applied.get(ref.log, 0)
 
     def _index(self, group: KnownGroup) -> None:
-        waits = waits_for(group, self.config)
+        waits = waits_for(group, self.choosing)
         if waits == "eval":
             self.eval_groups += 1
             return
