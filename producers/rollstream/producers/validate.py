@@ -20,6 +20,7 @@ from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import REQUIRED_ARRAYS, named
 from rollstream.schemas.ingest.entry import EXTRAS, PLAIN, SHARED, Entry, NamedArray
+from rollstream.schemas.metadata import check_metadata, may_be_too_deep
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _COMBINATIONS_KEPT = 1_024
@@ -258,7 +259,12 @@ def _json_object(name: str, value: Any) -> str:
     for key in value:
         if key.__class__ is not str:
             raise InvalidRollout(f"{name} has the key {key!r}; JSON has strings as keys only")
-    return _json(name, dict(value)) if value else "{}"
+    if not value:
+        return "{}"
+    text = _json(name, dict(value))
+    if may_be_too_deep(text):
+        check_metadata(name, text)
+    return text
 
 
 def _json(name: str, value: Any) -> str:

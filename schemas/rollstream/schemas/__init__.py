@@ -8,6 +8,7 @@ Map, a line a file:
 - ``fields``           the fields of a rollout segment, from ``ingest_record.vN.avsc``
 - ``ingest/``          records of the ingest log: several entries as columns
 - ``rules``            the rules on a rollout's fields, with their limits
+- ``metadata``         what a rollout's ``metadata`` may be
 - ``codec``            encodes and decodes events (Avro single-object encoding)
 - ``event_converter``  events to fastavro's dicts and back
 - ``columns``          ``Columns``: many segments as ragged arrays

@@ -109,6 +109,11 @@ def check_tokens(name: str, tokens: NDArray[np.int32]) -> None:
     _check_values(name, tokens, tokens < 0, "token ids are not negative; is padding still in it?")
 
 
+def check_floats(name: str, values: NDArray[np.float32]) -> None:
+    """Every value is finite."""
+    _check_values(name, values, ~np.isfinite(values), "give finite numbers")
+
+
 def check_logprobs(name: str, values: NDArray[np.float32]) -> None:
     """Every value is finite, and a natural logarithm of a probability but for rounding."""
     bad = ~(np.isfinite(values) & (values <= LOGPROB_MAX))

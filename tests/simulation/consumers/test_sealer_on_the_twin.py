@@ -161,20 +161,23 @@ def test_one_bad_entry_is_a_letter_of_one_and_the_others_of_its_record_go_on() -
     mine = world.key_in(0, "here")
     bad = make_entry(rollout_uid="bad", example_id=mine, segment_idx=-1)
     stray = make_entry(rollout_uid="stray", example_id=other)
+    listed = make_entry(rollout_uid="listed", example_id=mine, metadata="[1]")
     good = [make_entry(rollout_uid=uid, example_id=mine) for uid in "ab"]
-    world.put(encode_record([good[0], bad, stray, good[1]], partitions=2), entries=4)
+    world.put(encode_record([good[0], bad, stray, listed, good[1]], partitions=2), entries=5)
     world.run(world.sealer())
     assert world.groups() == [("a", "b")]
-    assert world.settled() == {"unreadable": 2}
+    assert world.settled() == {"unreadable": 3}
     letters = letters_of(world)
     assert [(letter.entry, letter.reason) for letter in letters] == [
         (1, "inconsistent"),
         (2, "wrong_partition"),
+        (3, "inconsistent"),
     ]
+    assert letters[2].detail.startswith("metadata '[1]' of 3 characters is no JSON object")
     assert "partition 1 of 2" in letters[1].detail
     assert "partitioner=murmur2_random" in letters[1].detail
     assert [letter.value for letter in letters] == [
-        encode_record([entry], partitions=2) for entry in (bad, stray)
+        encode_record([entry], partitions=2) for entry in (bad, stray, listed)
     ]
     assert problems_of(world, "ab") == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from enum import Enum
@@ -28,6 +29,13 @@ def publish(**overrides: Any) -> Mapping[str, Any]:
     record = decode_record(OUTBOX.encode([outgoing], partitions=1))
     assert record.broken == {}
     return record.entry(0).fields
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
 
 
 @pytest.mark.parametrize(
@@ -105,6 +113,7 @@ def publish(**overrides: Any) -> Mapping[str, Any]:
         ({"metadata": {"x": math.nan}}, "metadata cannot be written as JSON"),
         ({"metadata": {"x": object()}}, "metadata cannot be written as JSON.*float"),
         ({"metadata": {1: "x"}}, "metadata has the key 1; JSON has strings as keys only"),
+        ({"metadata": {"x": nested(100)}}, "metadata .* no JSON object: it nests 101 deep"),
         ({"metadata": "{}"}, "metadata is '{}'; give a mapping"),
         ({"messages": "hello"}, "messages is 'hello'; give a list"),
         ({"messages": [{"content": b"x"}]}, "messages cannot be written as JSON"),
@@ -118,6 +127,29 @@ def publish(**overrides: Any) -> Mapping[str, Any]:
 def test_what_breaks_a_rule_is_told_with_value_and_remedy(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidRollout, match=told):
         publish(**wrong)
+
+
+def test_metadata_that_python_cannot_write_is_refused() -> None:
+    for wrong in (nested(50_000), 10**5_000):
+        with pytest.raises(InvalidRollout, match="metadata "):
+            publish(metadata={"x": wrong})
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("\ud800")
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(0, 1), inner),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), JSON | st.integers(95, 105).map(nested)))
+def test_metadata_that_is_taken_is_taken_by_sealers_too(metadata: dict[str, Any]) -> None:
+    try:
+        text = publish(metadata=metadata)["metadata"]
+    except InvalidRollout:
+        return
+    assert json.loads(text).keys() == metadata.keys()
 
 
 def test_an_unknown_argument_is_a_type_error() -> None:

@@ -37,11 +37,16 @@ BROKEN: list[tuple[Entry, str]] = [
     (make_entry(logprobs=[-1, -INFINITE, 0]), "logprobs[1] is -inf"),
     (make_entry(actor_logprobs=[0, 0, 0.01]), "actor_logprobs[2] is 0.0"),
     (make_entry(ref_logprobs=[1, 0, 0]), "ref_logprobs[0] is 1.0"),
+    (make_entry(token_rewards=[0, INFINITE, 0]), "token_rewards[1] is inf; give finite numbers"),
+    (make_entry(rewards={"a": 1.0, "b": -INFINITE}), "rewards['b'] is -inf; give a finite"),
     (make_entry(loss_mask=b"\0\1\2"), "loss_mask has bytes other than 0 and 1"),
     (make_entry(is_last_segment=7), "is_last_segment is 7"),
     (make_entry(rollout_uid=""), "rollout_uid is empty"),
     (make_entry(rollout_uid=b"\xff\xfe"), "rollout_uid is no UTF-8"),
     (make_entry(metadata=b"\xc3"), "metadata is no UTF-8"),
+    (make_entry(metadata="[1]"), "metadata '[1]' of 3 characters is no JSON object: it is"),
+    (make_entry(metadata=""), "metadata '' of 0 characters is no JSON object"),
+    (make_entry(metadata='{"x":NaN}'), "metadata '{\"x\":NaN}' of 9 characters is no JSON object"),
     (make_entry(messages=b"\x80"), "messages is no UTF-8"),
     *(
         (make_entry(**{name: LONG}), f"{name} has 4097 characters")
@@ -104,6 +109,11 @@ def test_a_dispatch_needs_neither_uid_nor_policy() -> None:
     entry = make_dispatched(rollout_uid="", policy_version="")
     assert entry.kind == EntryKind.DISPATCHED
     assert not is_broken(entry)
+
+
+def test_nobody_reads_the_metadata_of_a_dispatch() -> None:
+    both = [make_dispatched(metadata=""), make_entry(metadata='{"seed":1}')]
+    assert decode_record(encode_record(both)).broken == {}
 
 
 def test_the_same_combination_may_be_broken_for_a_segment_only() -> None:

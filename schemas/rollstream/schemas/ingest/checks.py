@@ -15,6 +15,8 @@ from rollstream.schemas import rules
 from rollstream.schemas.fields import named
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.frame import Frame
+from rollstream.schemas.ingest.wire import COUNTS, unpacked
+from rollstream.schemas.metadata import are_metadata, check_metadata
 from rollstream.schemas.rules import BrokenRule
 
 _Found = Iterator[tuple[int, BrokenRule]]
@@ -42,7 +44,7 @@ def broken_entries(record: Frame) -> Mapping[int, BrokenRule]:
     Each column is looked at as a whole, and by entries only where something is wrong with it.
     """
     found: dict[int, BrokenRule] = {}
-    for check in (_kinds, _texts, _shared, _numbers, _arrays):
+    for check in (_kinds, _texts, _metadata, _shared, _numbers, _rewards, _arrays):
         for index, broken in check(record):
             found.setdefault(index, broken)
     return found
@@ -86,6 +88,14 @@ def _texts(record: Frame) -> _Found:
                 yield index, BrokenRule("rollout_uid", "is empty", remedy)
 
 
+def _metadata(record: Frame) -> _Found:
+    texts = record.texts.get("metadata", ())
+    if not are_metadata(set(texts)):
+        for index, broken in _each(texts, check_metadata, "metadata"):
+            if record.kinds[index] == EntryKind.SEGMENT:  # Nobody reads another's.
+                yield index, broken
+
+
 def _shared(record: Frame) -> _Found:
     broken = []
     for one in record.header["shared"]:
@@ -125,6 +135,21 @@ def _numbers(record: Frame) -> _Found:
                 yield from _each(finite, rules.check_finite, field.name)
 
 
+def _rewards(record: Frame) -> _Found:
+    wire = record.extra("rewards")
+    if wire is None:
+        return
+    values = np.frombuffer(wire["values"], "<f8")
+    finite = np.isfinite(values)
+    if not finite.all():
+        entries = np.repeat(np.arange(record.count), unpacked(COUNTS, wire["counts"]))
+        names = unpacked(COUNTS, wire["indexes"])
+        for at in np.flatnonzero(~finite).tolist():
+            name = f"rewards[{wire['names'][names[at]]!r:.80}]"
+            for _, broken in _each([values[at].item()], rules.check_finite, name):
+                yield int(entries[at]), broken
+
+
 def _arrays(record: Frame) -> _Found:
     for name in _TOKENS:
         tokens = _values(record, name, np.dtype("<i4"))
@@ -137,6 +162,12 @@ def _arrays(record: Frame) -> _Found:
             at_most = np.maximum.reduce(values, initial=0) <= rules.LOGPROB_MAX
             if not (at_most and np.minimum.reduce(values, initial=0) >= _LEAST):
                 yield from _each(_by_entry(record, name, values), rules.check_logprobs, name)
+    if "token_rewards" in record.arrays:
+        values = _values(record, "token_rewards", np.dtype("<f4"))
+        if not np.isfinite(values).all():
+            yield from _each(
+                _by_entry(record, "token_rewards", values), rules.check_floats, "token_rewards"
+            )
     if "loss_mask" in record.arrays:
         flags = _values(record, "loss_mask", np.dtype(np.uint8))
         if np.maximum.reduce(flags, initial=0) > 1:

@@ -1,0 +1,77 @@
+"""What a rollout's ``metadata`` may be: one rule for who publishes and who seals. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from math import isfinite
+from typing import Any, NoReturn
+
+from rollstream.schemas.rules import BrokenRule
+
+# Readers give up at some depth, Python's at one that depends on who called it.
+DEPTH_MAX = 100
+_SHALLOW_CHARS = 2 * DEPTH_MAX  # So short a text has no brackets for more, opened and closed.
+
+
+def check_metadata(name: str, text: str) -> None:
+    """The text is a JSON object that every reader takes: its numbers are finite, its texts can be
+    written as UTF-8, and it nests at most ``DEPTH_MAX`` deep. Of a key that an object has twice
+    the last counts."""
+    try:
+        found = _decoder.decode(text)
+        if found.__class__ is not dict:
+            raise ValueError("it is another value")
+        if may_be_too_deep(text) and _depth(found) > DEPTH_MAX:
+            raise ValueError(f"it nests {_depth(found)} deep, and {DEPTH_MAX} is the most")
+        if "\\" in text:  # Half of a surrogate pair can be escaped, and is no character.
+            json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        finding = f"{text[:40]!r} of {len(text)} characters is no JSON object: {error}"
+        raise BrokenRule(name, finding, "give one, with finite numbers, or {}") from None
+
+
+def are_metadata(texts: Iterable[str]) -> bool:
+    """Whether all of them surely are. Where not, ``check_metadata`` decides on each: a text with
+    space around it, with escapes or with many brackets may be one too."""
+    read = _decoder.raw_decode
+    try:
+        for text in texts:
+            found, end = read(text)
+            if found.__class__ is not dict or end != len(text) or "\\" in text:
+                return False
+            if end > _SHALLOW_CHARS and may_be_too_deep(text):
+                return False
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def may_be_too_deep(text: str) -> bool:
+    """Whether it has brackets for more than ``DEPTH_MAX``. Nobody has to read it for that."""
+    return text.count("{") + text.count("[") > DEPTH_MAX
+
+
+def _depth(value: Any) -> int:
+    """How many arrays and objects are within one another."""
+    depth, level = 0, [value]
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        depth += 1
+        level = [
+            inner for one in level for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    return depth
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        _refuse(text)
+    return number
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text:.40} is no finite number")
+
+
+_decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
