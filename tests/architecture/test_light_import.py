@@ -1,4 +1,4 @@
-"""What an env worker loads when it imports the SDK."""
+"""What an env worker loads when it imports the SDK, and what it is told of the rest."""
 
 from __future__ import annotations
 
@@ -16,15 +16,37 @@ print(json.dumps(sorted({{name.split(".")[0] for name in sys.modules}})))
 """
 
 
+BASE_INSTALL = """
+import sys
+sys.modules.update(dict.fromkeys({missing}))
+try:
+    import rollstream.{module}
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def printed(program: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True, timeout=60
+    ).stdout
+
+
+@pytest.mark.parametrize(
+    "module", ["sampler", "consumers", "store", "runtime.config.load", "runtime.config.sections"]
+)
+@pytest.mark.parametrize("missing", [("pydantic", "pyarrow", "orjson"), ("pyarrow",)])
+def test_what_needs_the_consumer_extra_says_so_in_a_base_install(
+    module: str, missing: tuple[str, ...]
+) -> None:
+    told = printed(BASE_INSTALL.format(missing=missing, module=module))
+    assert told.startswith("MissingExtra ")
+    assert ", ".join(sorted(missing)) in told
+    assert "pip install '.[consumer]'" in told
+
+
 @pytest.mark.parametrize("package", ["producers", "streams", "schemas", "runtime"])
 def test_package_of_the_base_install_loads_nothing_heavy(package: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(package=package)],
-        capture_output=True,
-        check=True,
-        text=True,
-        timeout=60,
-    )
-    loaded = json.loads(done.stdout)
+    loaded = json.loads(printed(PROGRAM.format(package=package)))
     assert "rollstream" in loaded
     assert set(HEAVY) & set(loaded) == set()

@@ -9,6 +9,7 @@ Map:
 - ``audit/``        checks that every offset is accounted for and every file intact (``audit``)
 """
 
+import rollstream.runtime.config  # noqa: F401 - First: it says which extra is missing.
 from rollstream.consumers.audit import AuditReport, PartitionAudit, audit
 from rollstream.consumers.deployment import Created, create_deployment
 from rollstream.consumers.sealing import InlineExecutor, PartitionStats, Sealer, SealerStats

@@ -18,6 +18,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+import rollstream.runtime.config  # noqa: F401 - First: it says which extra is missing.
 from rollstream.runtime.extras import how_to_install
 from rollstream.sampler.deciding.queries import BatchSummary, Progress, SamplerStats
 from rollstream.sampler.errors import (
@@ -25,7 +26,6 @@ from rollstream.sampler.errors import (
     ConfigurationDiffers,
     GroupsUnreadable,
     InvalidRequest,
-    MissingExtra,
     NotEnoughGroups,
     RequestDiffers,
     RowsOutOfReach,
@@ -39,6 +39,7 @@ from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.local import Sampler
 from rollstream.sampler.serving.view import SamplerView
 from rollstream.sampler.shaping.batch import Batch, Padded
+from rollstream.schemas.errors import MissingExtra
 from rollstream.schemas.order import Policy
 from rollstream.streams.errors import Fenced
 

@@ -93,10 +93,6 @@ class SamplerUnavailable(SamplerError, TimeoutError):
     """The sampler's actor did not answer within the deadline."""
 
 
-class MissingExtra(SamplerError, ImportError):
-    """A library that this conversion needs is not installed."""
-
-
 class RowsOutOfReach(SamplerError):
     """The batch has left the process that could read its rows."""
 

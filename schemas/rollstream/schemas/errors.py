@@ -9,6 +9,10 @@ class RollstreamError(Exception):
     """Whatever Rollstream raises on purpose: the message names the value and the remedy."""
 
 
+class MissingExtra(RollstreamError, ImportError):
+    """A library that this needs is not installed; the message says how to install it."""
+
+
 class InvalidRollout(RollstreamError, ValueError):
     """A rollout, score or dispatch that a caller gave breaks a rule; nothing was published."""
 

@@ -21,6 +21,7 @@ Map, a line a file:
 - ``errors``       the errors of the store
 """
 
+import rollstream.runtime.config  # noqa: F401 - First: it says which extra is missing.
 from rollstream.store.blobs import BlobInfo, Blobs, Bytes, Pieces, create_or_compare
 from rollstream.store.dataset import (
     Provenance,

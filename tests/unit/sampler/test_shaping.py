@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from harness.groups import EVERY_COLUMN, GroupSpec, flush_of, group_columns, routed_experts
 from rollstream.sampler.deciding.batches import share
-from rollstream.sampler.errors import ArraysDiffer, InvalidRequest, MissingExtra, RowsOutOfReach
+from rollstream.sampler.errors import ArraysDiffer, InvalidRequest, RowsOutOfReach
 from rollstream.sampler.shaping.assembled import ALIGNMENT, AssembledBatch, assemble
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.packing import GroupRows
@@ -25,6 +25,7 @@ from rollstream.sampler.shaping.requested import (
     column_names,
     token_array_names,
 )
+from rollstream.schemas.errors import MissingExtra
 from rollstream.schemas.events import BatchServed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.sampler.known import known_groups

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.sampler.arguments import whole_number
-from rollstream.sampler.errors import ArraysDiffer, InvalidRequest, MissingExtra, RowsOutOfReach
+from rollstream.sampler.errors import ArraysDiffer, InvalidRequest, RowsOutOfReach
+from rollstream.schemas.errors import MissingExtra
 from rollstream.schemas.records import RolloutGroup, RolloutRecord, SampledBatch
 
 GroupReader = Callable[[int, bytes, int], RolloutGroup]  # Called with step, digest and slot.
