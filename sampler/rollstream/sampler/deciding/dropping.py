@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import takewhile
+
 from rollstream.sampler.deciding.command import Now
 from rollstream.schemas.events import Dropped, SamplerEvent
+from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.eligible import dropped_for
@@ -21,15 +27,10 @@ def useless_groups(state: SamplerState, step: int, *, all_equal: bool) -> Drops:
     Args:
         all_equal: whether groups whose rewards are all the same are among them.
     """
-    drops: Drops = {}
-    reference, branches = state.reference(step), tuple(state.branches.values())
-    for policies, refs in state.ready.by_policies().items():
-        reason = dropped_for(policies, reference, branches, state.choosing.max_policy_lag)
-        if reason is not None:
-            drops.setdefault(reason, []).extend(refs)
+    drops = _beyond_use(state, step)
     dropped = {ref for refs in drops.values() for ref in refs}
     if all_equal:
-        equal = [group.ref for group in state.ready.all_equal() if group.ref not in dropped]
+        equal = [ref for ref in state.ready.all_equal() if ref not in dropped]
         drops[DropReason.FILTERED] = equal
         dropped.update(equal)
     excess = state.excess() - len(dropped)
@@ -37,6 +38,39 @@ def useless_groups(state: SamplerState, step: int, *, all_equal: bool) -> Drops:
         oldest = [ref for ref in state.oldest(excess + len(dropped)) if ref not in dropped]
         drops[DropReason.CAPACITY] = oldest[:excess]
     return drops
+
+
+def _beyond_use(state: SamplerState, step: int) -> Drops:
+    """Ready groups of policies that are stale or off the branch; no others are looked at."""
+    ready, reference = state.ready, state.reference(step)
+    branches, lag_max = tuple(state.branches.values()), state.choosing.max_policy_lag
+    dropped = partial(dropped_for, newest=reference, branches=branches, max_policy_lag=lag_max)
+    useless = {
+        policies
+        for policy in _at_ends(ready.policies(), lambda one: dropped((one,)) is not None)
+        for policies in ready.having(policy)
+    }
+    drops: Drops = {}
+    for policies in useless:
+        reason = dropped(policies)
+        assert reason is not None, policies
+        drops.setdefault(reason, []).extend(ready.by_policies(policies))
+    return drops
+
+
+def _at_ends(
+    policies: Sequence[PolicyRef], dropped: Callable[[PolicyRef], bool]
+) -> Iterator[PolicyRef]:
+    """Those of the sorted policies that are dropped: within an epoch the first are stale, and the
+    last are off the branch. Policies of an unknown step are neither."""
+    start = 0
+    while start < len(policies):
+        lineage, epoch, _ = policies[start]
+        start = bisect_left(policies, (lineage, epoch, UNKNOWN_STEP + 1), start)
+        stop = bisect_left(policies, (lineage, epoch + 1, UNKNOWN_STEP), start)
+        yield from takewhile(dropped, map(policies.__getitem__, range(start, stop)))
+        yield from takewhile(dropped, map(policies.__getitem__, range(stop - 1, start - 1, -1)))
+        start = stop
 
 
 def evict_over_capacity(state: SamplerState, now: Now) -> list[SamplerEvent]:

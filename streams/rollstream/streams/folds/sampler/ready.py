@@ -3,120 +3,245 @@
 from __future__ import annotations
 
 import heapq
+from array import array
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
-from operator import attrgetter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice, repeat
+from operator import itemgetter
+from typing import overload
 
 import xxhash
 
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
+from rollstream.streams.folds.sampler.packed_refs import PackedRefs
+from rollstream.streams.folds.sampler.sorted_pairs import SortedPairs
 
-_TurnKey = tuple[int, int, Key]  # By which keys take turns: last turn, hash, the key itself.
-_by_ref = attrgetter("ref")
+Policies = tuple[PolicyRef, ...]  # The distinct ones of a group, sorted.
+KEYS_TAKEN = 64  # Of the keys in turn a batch takes about so many.
+
+
+class Bucket(Sequence[KnownGroup]):
+    """The ready groups of a key by rising ref, each made when it is looked at."""
+
+    def __init__(self, refs: array[int], group_at: Callable[[int], KnownGroup]) -> None:
+        self._refs = refs
+        self._group_at = group_at
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    @overload
+    def __getitem__(self, index: int) -> KnownGroup: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Bucket: ...
+
+    def __getitem__(self, index: int | slice) -> KnownGroup | Bucket:
+        if isinstance(index, slice):
+            return Bucket(self._refs[index], self._group_at)
+        return self._group_at(self._refs[index])
+
+
+class _Environment:
+    """The keys of an environment, as hashes.
+
+    Attributes:
+        groups: (key, ref) of the ready groups.
+        turns: (key, last turn) of the keys that were ever served.
+        order: (last turn, key) of the keys that have ready groups; 0: it was never served.
+    """
+
+    def __init__(self) -> None:
+        self.groups = SortedPairs()
+        self.turns = SortedPairs()
+        self.order = SortedPairs()
+
+    def turn(self, key: int) -> int:
+        return self.turns.any_second(key) or 0
+
+    def add(self, key: int, ref: int) -> None:
+        if self.groups.any_second(key) is None:
+            self.order.add(self.turn(key), key)
+        self.groups.add(key, ref)
+
+    def remove(self, key: int, ref: int) -> None:
+        self.groups.remove(key, ref)
+        if self.groups.any_second(key) is None:
+            self.order.remove(self.turn(key), key)
+
+    def mark_served(self, key: int, turn: int) -> None:
+        before = self.turn(key)
+        if turn <= before:
+            return
+        if before:
+            self.turns.remove(key, before)
+        self.turns.add(key, turn)
+        if self.groups.any_second(key) is not None:
+            self.order.remove(before, key)
+            self.order.add(turn, key)
 
 
 class ReadyIndex:
     """Buckets by key, each sorted by ref; keys least recently served first, ties by a seeded hash.
 
-    So the order is a function of what is in it, of the seed, and of what was served before.
+    So the order is a function of what is in it, of the seed, and of what was served before. A
+    change costs some microseconds among a million groups, and no question but ``refs`` and
+    ``turns`` walks all of them. Two keys of one environment with the same 64-bit hash count as one.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, logs: Collection[PartitionAddress]) -> None:
         self._seed = seed
-        self._buckets: dict[Key, list[KnownGroup]] = {}
-        self._turn_keys: dict[Key, _TurnKey] = {}
-        self._order: dict[str, list[_TurnKey]] = {}
-        self._turns: dict[Key, int] = {}
-        self._policies: dict[tuple[PolicyRef, ...], dict[GroupRef, KnownGroup]] = {}
-        self._ages: list[tuple[int, GroupRef]] = []
-        self._groups: dict[GroupRef, KnownGroup] = {}
+        self._packed = PackedRefs(logs)
+        self._environments: dict[str, _Environment] = {}
+        self._groups: dict[int, KnownGroup] = {}
+        self._numbers: dict[Policies, int] = {}  # Drawn anew where policies come back.
+        self._next_number = 0
+        self._by_number = SortedPairs()
+        self._having: dict[PolicyRef, set[Policies]] = {}
+        self._distinct: list[PolicyRef] = []
+        self._ages = SortedPairs()
+        self._all_equal = SortedPairs()  # By age.
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def __contains__(self, ref: GroupRef) -> bool:
-        return ref in self._groups
+        return self._packed.holds(ref) and self._packed.pack(ref) in self._groups
 
     def counts(self) -> dict[str, int]:
         """Groups by environment, of those that have any."""
-        counts = {
-            environment: sum(len(self._buckets[key]) for *_, key in order)
-            for environment, order in self._order.items()
-        }
-        return {environment: count for environment, count in counts.items() if count}
+        found = self._environments.items()
+        return {environment: len(of.groups) for environment, of in found if len(of.groups)}
 
     def refs(self) -> list[GroupRef]:
         """Sorted."""
-        return sorted(self._groups)
+        return self._unpacked(sorted(self._groups))
 
     def add(self, group: KnownGroup) -> None:
         """The group is ready from now on."""
-        ref = group.ref
-        assert ref not in self._groups, ref
+        ref = self._packed.pack(group.ref)
+        assert ref not in self._groups, group.ref
         self._groups[ref] = group
-        bucket = self._buckets.get(group.key)
-        if bucket is None:
-            self._buckets[group.key] = [group]
-            self._enter_order(group.key)
-        else:
-            insort(bucket, group, key=_by_ref)
-        self._policies.setdefault(group.policies, {})[ref] = group
-        insort(self._ages, (group.sealed_ts, ref))
+        self._environment(group.key).add(self._hash(group.key), ref)
+        number = self._numbers.get(group.policies)
+        if number is None:
+            number = self._numbers[group.policies] = self._next_number
+            self._next_number += 1
+            for policy in group.policies:
+                if policy not in self._having:
+                    self._having[policy] = set()
+                    insort(self._distinct, policy)
+                self._having[policy].add(group.policies)
+        self._by_number.add(number, ref)
+        self._ages.add(group.sealed_ts, ref)
+        if group.all_equal:
+            self._all_equal.add(group.sealed_ts, ref)
 
-    def remove(self, ref: GroupRef) -> None:
+    def remove(self, of: GroupRef) -> None:
         """The group is no longer ready."""
+        ref = self._packed.pack(of)
         group = self._groups.pop(ref)
-        bucket = self._buckets[group.key]
-        del bucket[bisect_left(bucket, ref, key=_by_ref)]
-        if not bucket:
-            del self._buckets[group.key]
-            self._leave_order(group.key)
-        alike = self._policies[group.policies]
-        del alike[ref]
-        if not alike:
-            del self._policies[group.policies]
-        del self._ages[bisect_left(self._ages, (group.sealed_ts, ref))]
+        self._environment(group.key).remove(self._hash(group.key), ref)
+        number = self._numbers[group.policies]
+        self._by_number.remove(number, ref)
+        if self._by_number.any_second(number) is None:
+            del self._numbers[group.policies]
+            for policy in group.policies:
+                self._having[policy].discard(group.policies)
+                if not self._having[policy]:
+                    del self._having[policy]
+                    del self._distinct[bisect_left(self._distinct, policy)]
+        self._ages.remove(group.sealed_ts, ref)
+        if group.all_equal:
+            self._all_equal.remove(group.sealed_ts, ref)
 
     def mark_served(self, key: Key, turn: int) -> None:
         """A group of the key was served in this turn; turns may become known in any order."""
-        if turn <= self._turns.get(key, 0):
+        self._environment(key).mark_served(self._hash(key), turn)
+
+    def turns(self) -> list[tuple[str, int, int]]:
+        """Of each key that was ever served its environment, its hash and its last turn; sorted."""
+        found = sorted(self._environments.items())
+        return [(environment, *pair) for environment, of in found for pair in of.turns]
+
+    def keys_in_turn(
+        self, environments: Collection[str], policies: Collection[Policies] | None = None
+    ) -> Iterator[tuple[Key, Sequence[KnownGroup]]]:
+        """Keys of these environments, those served longest ago first, with their groups.
+
+        Args:
+            policies: only groups of these, and only keys that have any; None: all.
+        """
+        if policies is None:
+            yield from self._in_turn(environments)
             return
-        self._turns[key] = turn
-        if key in self._turn_keys:
-            self._leave_order(key)
-            self._enter_order(key)
+        numbers = [self._numbers[one] for one in set(policies) if one in self._numbers]
+        refs = array("Q", chain.from_iterable(map(self._by_number.seconds, numbers)))
+        if len(refs) ** 2 < KEYS_TAKEN * len(self):
+            yield from self._looked_up(environments, refs)
+            return
+        alike = set(policies)
+        for key, bucket in self._in_turn(environments):
+            among = [group for group in bucket if group.policies in alike]
+            if among:
+                yield key, among
 
-    def turns(self) -> list[tuple[Key, int]]:
-        """Sorted by key."""
-        return sorted(self._turns.items())
+    def policies(self) -> Sequence[PolicyRef]:
+        """The distinct policies of the ready groups' members, sorted."""
+        return self._distinct
 
-    def keys_in_turn(self, environments: list[str]) -> Iterator[tuple[Key, list[KnownGroup]]]:
-        """Keys of these environments, those served longest ago first, with their groups."""
-        orders = [self._order.get(environment, []) for environment in environments]
-        for _, _, key in heapq.merge(*orders):
-            yield key, self._buckets[key]
+    def having(self, policy: PolicyRef) -> Collection[Policies]:
+        """The policies of ready groups of which a member has this one."""
+        return self._having[policy]
 
-    def by_policies(self) -> Mapping[tuple[PolicyRef, ...], Mapping[GroupRef, KnownGroup]]:
-        """The distinct policies among the ready groups, and whose they are."""
-        return self._policies
+    def by_policies(self, policies: Policies) -> list[GroupRef]:
+        """The groups of exactly these policies; sorted."""
+        number = self._numbers.get(policies)
+        return [] if number is None else self._unpacked(self._by_number.seconds(number))
 
-    def all_equal(self) -> list[KnownGroup]:
-        """Groups whose rewards are all the same."""
-        return [group for group in self._groups.values() if group.all_equal]
+    def all_equal(self) -> list[GroupRef]:
+        """Groups whose rewards are all the same, those sealed longest ago first."""
+        return self._unpacked(ref for _, ref in self._all_equal)
 
     def oldest(self, count: int) -> list[GroupRef]:
         """The groups sealed longest ago."""
-        return [ref for _, ref in self._ages[:count]]
+        return self._unpacked(ref for _, ref in islice(self._ages, count))
 
-    def _enter_order(self, key: Key) -> None:
+    def _in_turn(self, environments: Collection[str]) -> Iterator[tuple[Key, Bucket]]:
+        found = [
+            (name, self._environments[name]) for name in {*environments} & {*self._environments}
+        ]
+        orders = [zip(of.order, repeat(name), repeat(of)) for name, of in found]
+        for (_, hashed), _, of in heapq.merge(*orders, key=itemgetter(0, 1)):
+            bucket = Bucket(of.groups.seconds(hashed), self._groups.__getitem__)
+            yield bucket[0].key, bucket
+
+    def _looked_up(
+        self, environments: Collection[str], refs: Iterable[int]
+    ) -> Iterator[tuple[Key, Bucket]]:
+        """The keys of these groups in turn, with no others in their buckets."""
+        buckets: dict[tuple[int, int, str], array[int]] = {}
+        for ref in sorted(refs):
+            key = self._groups[ref].key
+            if key.environment in environments:
+                hashed = self._hash(key)
+                turn = self._environments[key.environment].turn(hashed)
+                buckets.setdefault((turn, hashed, key.environment), array("Q")).append(ref)
+        for _, those in sorted(buckets.items()):
+            yield self._groups[those[0]].key, Bucket(those, self._groups.__getitem__)
+
+    def _environment(self, key: Key) -> _Environment:
+        found = self._environments.get(key.environment)
+        if found is None:
+            found = self._environments[key.environment] = _Environment()
+        return found
+
+    def _hash(self, key: Key) -> int:
         text = f"{self._seed}\x1f{key.environment}\x1f{key.example_id}"
-        turn_key = (self._turns.get(key, 0), xxhash.xxh3_64_intdigest(text.encode()), key)
-        self._turn_keys[key] = turn_key
-        insort(self._order.setdefault(key.environment, []), turn_key)
+        return xxhash.xxh3_64_intdigest(text.encode())
 
-    def _leave_order(self, key: Key) -> None:
-        turn_key = self._turn_keys.pop(key)
-        order = self._order[key.environment]
-        del order[bisect_left(order, turn_key)]
+    def _unpacked(self, refs: Iterable[int]) -> list[GroupRef]:
+        return list(map(self._packed.unpack, refs))

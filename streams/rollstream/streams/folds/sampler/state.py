@@ -75,7 +75,7 @@ class SamplerState:
         self.batches: dict[int, ServedBatch] = {}
         self.policies: dict[tuple[int, int], str] = {}
         self.versions: dict[str, tuple[int, int]] = {}
-        self.ready = ReadyIndex(choosing.seed)
+        self.ready = ReadyIndex(choosing.seed, logs)
         self.waiting: dict[GroupRef, Waits] = {}
         self.eval_groups = 0
         self.outcomes = ExampleCounts()
