@@ -3,6 +3,7 @@
 - ``state``     ``SamplerState``: the fold over the seal logs and the decision log
 - ``known``     a sealed group as the seal log describes it
 - ``ready``     the groups that may be served, least recently served examples first
+- ``packed_refs``, ``sorted_pairs``  what the ready groups are sorted by, compactly
 - ``eligible``  the rules which groups cannot be served: not as they are, or never
 - ``served``    a served batch, and what became of examples
 - ``remedies``  why groups are not served, and what to do about it
