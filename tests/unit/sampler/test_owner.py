@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,10 @@ from rollstream.sampler.deciding.queries import AskProgress
 from rollstream.sampler.deciding.trainer import Resume
 from rollstream.sampler.serving import logs
 from rollstream.sampler.serving.owner import Owner
-from rollstream.streams.errors import Fenced
+from rollstream.schemas.events import Flushed
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.errors import CorruptLog, Fenced
+from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.folds.sampler.state import SamplerState
 
 WAIT_S = 30.0
@@ -72,6 +76,36 @@ def test_a_defect_ends_the_call_that_meets_it_and_no_other(monkeypatch: pytest.M
     with pytest.raises(OSError, match="a defect"):
         calls[0].answered.result(0)
     assert read(calls[1].answered.result(0).value).others["step"] == 0
+    owner.close()
+    world.close()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_was_read_with_an_event_that_fails_is_not_passed_over(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = memory_world()
+    owner = owner_in(world)
+    asked = NextBatch(step=0, num_groups=3)
+    call = owner.begin(asked)
+    owner.decide(call)
+    failing = [2]
+
+    def known(log: PartitionAddress, offset: int, event: Flushed) -> list[KnownGroup]:
+        failing[0] -= 1
+        if not failing[0]:
+            raise CorruptLog("a defect")
+        return known_groups(log, offset, event)
+
+    monkeypatch.setattr("rollstream.streams.folds.sampler.state.known_groups", known)
+    writer = world.writer()
+    for spec in specs(3):
+        writer.flush(spec)
+    folding = partial(owner.follow, WAIT_S) if waits else partial(owner.execute, AskProgress(), 0.0)
+    with pytest.raises(CorruptLog, match="a defect"):
+        folding()
+    assert owner.execute(asked, 0.0).value.others["step"] == 0
+    assert read(call.answered.result(0).value).others["step"] == 0
     owner.close()
     world.close()
 

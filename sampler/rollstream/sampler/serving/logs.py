@@ -171,9 +171,14 @@ class SamplerLogs:
         return self.fold(self._follower.poll(FOLLOW_RECORDS_MAX, 0.0), deadline)
 
     def fold(self, sealed: Sequence[ConfirmedEvent], deadline: Deadline) -> bool:
-        """Folds what was sealed, and evicts what is beyond the capacity; returns as ``confirm``."""
-        for where, offset, _, event in sealed:
-            self.state.apply_groups(self._addresses[where], offset, event)
+        """Folds what was sealed, and evicts what is beyond the capacity; returns as ``confirm``.
+        Where that fails, the next claim reads anew what is not folded."""
+        try:
+            for where, offset, _, event in sealed:
+                self.state.apply_groups(self._addresses[where], offset, event)
+        except BaseException:
+            self.stop()  # The follower stands behind all of them.
+            raise
         self.changed = self.changed or bool(sealed)
         evictions = evict_over_capacity(self.state, self.now())
         return not evictions or self.confirm(evictions, deadline)

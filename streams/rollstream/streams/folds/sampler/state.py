@@ -160,13 +160,13 @@ class SamplerState:
         self._applied[log] = offset
 
     def apply_groups(self, log: PartitionAddress, offset: int, event: Event) -> None:
-        """Applies the next event of a seal log that counts, by rising offset."""
+        """Applies the next event of a seal log that counts, by rising offset. One that does not
+        hold together changes nothing."""
         assert offset >= self._applied[log], (log, offset, self._applied[log])
+        groups = known_groups(log, offset, event) if isinstance(event, Flushed) else []
         self._applied[log] = offset + 1
-        if not isinstance(event, Flushed):
-            return
         taken = self._taken[log].get(offset, 0)
-        for group in known_groups(log, offset, event):
+        for group in groups:
             ref = group.ref
             turn = self._turn_of_unknown.pop(ref, None)
             if turn is not None:
