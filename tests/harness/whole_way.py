@@ -113,7 +113,8 @@ class Deployment:
 
 def goes_the_whole_way(bootstrap: str, folder: Path) -> None:
     """Topics, a sealer's process, groups of which one has a failed member, batches, ack,
-    checkpoint, policy, a second trainer's client, the audit: each as promised, or it raises."""
+    checkpoint, policy, a second trainer's client, the audit, replay and lineage: each as promised,
+    or it raises."""
     deployment = Deployment(bootstrap, folder)
     assert len(json.loads(deployment.run("topics", "create", "--json"))) == 4
     deployment.run("topics", "check")
@@ -127,6 +128,7 @@ def goes_the_whole_way(bootstrap: str, folder: Path) -> None:
     finally:
         deployment.close()
     _accounted_for(deployment)
+    _explained(deployment, batches[0])
 
 
 def _publish(deployment: Deployment) -> Mapping[str, NDArray[np.int32]]:
@@ -204,3 +206,20 @@ def _accounted_for(deployment: Deployment) -> None:
         for reason, count in partition["settled"].items():
             settled[reason] = settled.get(reason, 0) + count
     assert settled == {"dispatched": GROUPS, "failed": 1}
+
+
+def _explained(deployment: Deployment, batch: Batch) -> None:
+    """The batch is decided again, its rows are found in the files, a rollout of it is traced."""
+    step = ("--sampler", deployment.sampler, "--step", str(batch.step))
+    assert json.loads(deployment.run("replay", *step, "--json"))["same"]
+    files = json.loads(deployment.run("replay", *step, "--from-files", "--json"))
+    assert (files["same"], files["found"]) == (True, batch.digest.hex())
+    made_of = json.loads(deployment.run("lineage", *step, "--json"))["groups"]
+    rows = [row for group in made_of for row in group["origin"]["segments"]]
+    assert [row["rollout_uid"] for row in rows] == list(batch.uids)
+    assert {row["replica_id"] for row in rows} == {"replica-1"}
+    back = json.loads(deployment.run("lineage", "--uid", batch.uids[0], "--json"))
+    (entry,), (sampler,) = back["entries"], back["samplers"]
+    (use,) = sampler["uses"]
+    assert (use["step"], use["state"]) == (batch.step, "trained")
+    assert entry["group"]["segments"] == rows[:1]

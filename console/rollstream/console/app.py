@@ -12,6 +12,8 @@ from rollstream.console.commands.audit import audit
 from rollstream.console.commands.deadletters import list_letters, retry, show
 from rollstream.console.commands.files import files
 from rollstream.console.commands.finish import finish
+from rollstream.console.commands.lineage import lineage
+from rollstream.console.commands.replay import replay
 from rollstream.console.commands.schemas import check as check_schemas
 from rollstream.console.commands.seal import seal
 from rollstream.console.commands.status import status
@@ -66,6 +68,8 @@ def build() -> typer.Typer:
     app.command(epilog="Example: rollstream audit --config rollstream.toml")(audit)
     app.command(epilog="Example: rollstream files | xargs -n 1 parquet-tools inspect")(files)
     app.command(epilog="Example: rollstream finish --sampler trainer-a")(finish)
+    app.command(epilog="Example: rollstream lineage --sampler trainer-a --step 7")(lineage)
+    app.command(epilog="Example: rollstream replay --sampler trainer-a --step 7")(replay)
     app.command(epilog="Example: rollstream seal --config rollstream.toml")(seal)
     app.command(epilog="Example: rollstream status --config rollstream.toml")(status)
     app.command(epilog="Example: rollstream up --data ./kafka --port 9092")(up)

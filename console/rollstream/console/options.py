@@ -20,5 +20,11 @@ AnswerTimeoutOption = Annotated[
         "--timeout", help="Seconds for each answer, however much is read.", metavar="SECONDS"
     ),
 ]
+SamplerOption = Annotated[str, typer.Option(help="Whose.", metavar="NAME")]
+StepOption = Annotated[int, typer.Option(help="Of the trainer.", metavar="N")]
+TrainerEpochOption = Annotated[
+    int | None,
+    typer.Option(help="In which it was decided; else the newest.", metavar="N"),
+]
 CONFIG_FILE = Path("rollstream.toml")
 TIMEOUT_S = 60.0

@@ -6,7 +6,7 @@ Map:
 - ``shaping/``   ``Batch``, and how it is joined from groups' rows (pure)
 - ``serving/``   executes commands: ``Sampler`` in process, ``SamplerClient`` over a Ray actor;
   ``SamplerView`` for who only looks
-- ``history/``   ``replay``: served batches recomputed
+- ``history/``   ``replay``: served batches recomputed; ``lineage``: where they came from
 - ``errors``     every error that a sampler raises
 
 ``SamplerClient`` and ``AsyncSamplerClient`` load Ray when they are first named; the others never.
@@ -32,6 +32,7 @@ from rollstream.sampler.errors import (
     SamplerError,
     SamplerUnavailable,
     TooManyOpenBatches,
+    UnknownRollout,
     UnknownSampler,
     UnknownStep,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "SamplerUnavailable",
     "SamplerView",
     "TooManyOpenBatches",
+    "UnknownRollout",
     "UnknownSampler",
     "UnknownStep",
 ]

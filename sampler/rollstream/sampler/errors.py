@@ -58,6 +58,10 @@ class UnknownStep(SamplerError, LookupError):
     """The step has not been served, is not the next one, or is no longer held."""
 
 
+class UnknownRollout(SamplerError, LookupError):
+    """No log has a rollout of this uid."""
+
+
 class GroupsUnreadable(SamplerError):
     """Files of a batch's groups are missing or damaged, and a share of it may have been handed out,
     or ``on_unreadable`` is ``stop``; every rank is told the same.
@@ -118,4 +122,5 @@ class ConfigurationDiffers(SamplerError, ValueError):
 
 
 class UnknownSampler(SamplerError, LookupError):
-    """The configuration has no section for that sampler."""
+    """The configuration has no section for that sampler; of ``history``: it has no decision log, or
+    no decisions among the files."""

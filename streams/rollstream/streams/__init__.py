@@ -9,6 +9,7 @@ Map:
 - ``memory/``     ``MemoryBroker``: the same in memory, for tests (public)
 - ``topics/``     names, layout, creation, checks
 - ``reading``     a stretch of one log, record by record
+- ``tracing``     where rollouts are, by the logs that sealers read and write
 - ``owned/``      a partition with one owner at a time: claim, append, fence, follow
 - ``folds/``      state from events: settled entries, dedupe, a sampler's decisions
 - ``status/``     how far each stage is, and which one is stuck

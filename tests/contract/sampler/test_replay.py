@@ -17,7 +17,7 @@ from harness.owned_logs import only
 from harness.sampler_worlds import LocalWorld, config_of, memory_world, new_name
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler import InvalidRequest, UnknownSampler, UnknownStep
-from rollstream.sampler.history import FileCheck, check_from_files, replay, replay_step
+from rollstream.sampler.history import FileCheck, check_from_files, decisions, replay_step
 from rollstream.schemas.events import BatchServed, Replaced
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.dataset import Provenance, encode_rows, read_rows
@@ -165,7 +165,7 @@ def test_the_path_of_a_configuration_is_enough_for_both_kinds(
     world.configure(max_policy_lag=4, seed=7, recency="exp")
     train(world, 2)
     broker = OpenedBroker(world.broker())
-    monkeypatch.setattr(replay, "KafkaBroker", broker)
+    monkeypatch.setattr(decisions, "KafkaBroker", broker)
     config = kind(written(world.config, root, tmp_path))
     assert all(one.same for one in replay_step(world.name, 1, config=config))
     assert broker.opened == [("one:9092", {"client.id": "reader"})]
@@ -204,7 +204,7 @@ def test_a_step_without_files_and_a_name_without_section_say_so(world: LocalWorl
     train(world, 1)
     with pytest.raises(BlobMissing, match="for step 9 under"):
         file_check(world, 9)
-    with pytest.raises(UnknownSampler, match=r"no \[samplers\.other\]"):
+    with pytest.raises(UnknownSampler, match="no decision of a sampler 'other'"):
         check_from_files("other", 0, config=world.config, store=world.store)
 
 

@@ -1,8 +1,33 @@
-"""Served batches, looked at again.
+"""Served batches, looked at again; every function reads, and claims nothing.
 
-- ``replay``  recomputes a served batch from its cursor and seed, or checks it from the files alone
+- ``replay``     recomputes a served batch from its cursor and seed, or checks it from files alone
+- ``lineage``    from a step to files, rows, offsets and env replicas, and back from a rollout
+- ``uses``       which batches had a group, and what became of it there (pure)
+- ``decisions``  a decision log, read by who does not own it
 """
 
+from rollstream.sampler.history.lineage import (
+    RolloutLineage,
+    SamplerLineage,
+    StepLineage,
+    UsedGroup,
+    lineage_of_rollout,
+    lineage_of_step,
+)
 from rollstream.sampler.history.replay import FileCheck, Replayed, check_from_files, replay_step
+from rollstream.sampler.history.uses import Drop, Use
 
-__all__ = ["FileCheck", "Replayed", "check_from_files", "replay_step"]
+__all__ = [
+    "Drop",
+    "FileCheck",
+    "Replayed",
+    "RolloutLineage",
+    "SamplerLineage",
+    "StepLineage",
+    "Use",
+    "UsedGroup",
+    "check_from_files",
+    "lineage_of_rollout",
+    "lineage_of_step",
+    "replay_step",
+]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -16,8 +18,9 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.deciding.batches import NextBatch, Replace
 from rollstream.sampler.deciding.command import Now
-from rollstream.sampler.errors import UnknownStep
-from rollstream.sampler.serving.configuration import sampler_config, seal_logs_of
+from rollstream.sampler.errors import InvalidRequest, UnknownSampler, UnknownStep
+from rollstream.sampler.history.decisions import connected, read_decisions
+from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.schemas.digest import combined, row_digests
 from rollstream.schemas.events import BatchServed, Replaced
 from rollstream.schemas.ids import PartitionAddress
@@ -29,7 +32,6 @@ from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.state import SamplerState, position_of
-from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.topics.layout import Layout
 
@@ -91,6 +93,7 @@ def replay_step(
     step: SupportsIndex,
     *,
     config: RollstreamConfig | Path | str,
+    trainer_epoch: SupportsIndex | None = None,
     broker: Broker | None = None,
     clock: Clock | None = None,
     timeout_s: float = TIMEOUT_S,
@@ -101,12 +104,13 @@ def replay_step(
         name: which ``[samplers.<name>]``.
         config: the configuration, or the path of its file, with the sampler's settings as they
             were when the step was served.
+        trainer_epoch: in which the step was decided; None: the newest decision for it.
         broker: instead of the configured one; the caller closes it.
         clock: instead of the system's.
         timeout_s: for reading the decision log, each of two times, and again for the seal logs.
 
     Returns:
-        The newest decision for the step and the replacements in it, in their order.
+        The decision for the step and the replacements in it, in their order.
 
     Raises:
         UnknownStep: the log has no decision for the step.
@@ -114,78 +118,94 @@ def replay_step(
         BrokerUnavailable: a log was not read within ``timeout_s``.
     """
     at = whole_number("step", step)
+    epoch = None if trainer_epoch is None else whole_number("trainer_epoch", trainer_epoch)
     loaded = configured(config)
-    kafka = loaded.kafka
-    log = Layout.of(kafka).sampler_log(name)
-    addresses = seal_logs_of(name, loaded)
-    with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
-        choices = _choices_of(at, _read(used, [log], Deadline(timeout_s, clock)))
+    layout = Layout.of(loaded.kafka)
+    choosing = choosing_of(sampler_config(name, loaded), loaded.environments)
+    with connected(loaded.kafka, broker) as used:
+        decisions = partial(read_decisions, used, layout, name)
+        choices = _choices_of(at, epoch, decisions(Deadline(timeout_s, clock)))
         if not choices:
-            raise UnknownStep(f"the log of sampler {name!r} has no batch for step {at}")
-        served = choices[0].event
-        assert isinstance(served, BatchServed), served
-        cursors = [position_of(choice.event.cursor) for choice in choices]
-        choosing = choosing_of(sampler_config(name, loaded), loaded.environments)
-        seeded = replace(choosing, seed=served.seed)
-        state = SamplerState(name, seeded, list(addresses.values()))
-        between: list[tuple[PartitionAddress, ConfirmedEvent]] = []  # First choice and last.
-        for sealed in _read(used, list(addresses), Deadline(timeout_s, clock)):
-            address = addresses[sealed.where]
-            if sealed.offset < cursors[0].get(address, 0):
-                state.apply_groups(address, sealed.offset, sealed.event)
-            elif sealed.offset < cursors[-1].get(address, 0):
-                between.append((address, sealed))
-        # Read a second time: a whole history of decisions is too much to keep.
+            raise UnknownStep(f"the log of sampler {name!r} has no batch for {_named(at, epoch)}")
         replayed: list[Replayed] = []
-        with closing(_read(used, [log], Deadline(timeout_s, clock))) as decisions:
-            waiting: ConfirmedEvent | None = None
-            for choice, cursor in zip(choices, cursors, strict=True):
-                for address, sealed in between:
-                    if state.applied(address) <= sealed.offset < cursor.get(address, 0):
-                        state.apply_groups(address, sealed.offset, sealed.event)
-                while (decision := waiting or next(decisions)).offset < choice.offset:
-                    state.apply(decision.offset, decision.timestamp_us, decision.event)
-                    waiting = None
-                waiting = decision
-                replayed.append(_decide_again(choice.offset, choice.event, state))
+        # Others may have decided about the replacements, who read other environments.
+        for logs, run in groupby(choices, key=_logs_of):
+            addresses = {
+                layout._replace(generation=log.generation).groups_log(log): log for log in logs
+            }
+            state = SamplerState(name, choosing, list(logs))
+            sealed = _read(used, addresses, Deadline(timeout_s, clock))
+            # Read a second time: a whole history of decisions is too much to keep.
+            with closing(decisions(Deadline(timeout_s, clock))) as again:
+                replayed += _decided_again(list(run), state, addresses, sealed, again)
     return replayed
+
+
+def _decided_again(
+    choices: Sequence[_Chosen],
+    state: SamplerState,
+    addresses: Mapping[TopicPartition, PartitionAddress],
+    sealed: Iterable[ConfirmedEvent],
+    decisions: Iterator[ConfirmedEvent],
+) -> Iterator[Replayed]:
+    """Each choice, from the state of what had been sealed and decided before it."""
+    cursors = [position_of(choice.event.cursor) for choice in choices]
+    between: list[tuple[PartitionAddress, ConfirmedEvent]] = []  # First choice and last.
+    for one in sealed:
+        address = addresses[one.where]
+        if one.offset < cursors[0][address]:
+            state.apply_groups(address, one.offset, one.event)
+        elif one.offset < cursors[-1][address]:
+            between.append((address, one))
+    waiting: ConfirmedEvent | None = None
+    for choice, cursor in zip(choices, cursors, strict=True):
+        for address, one in between:
+            if state.applied(address) <= one.offset < cursor[address]:
+                state.apply_groups(address, one.offset, one.event)
+        while (decision := waiting or next(decisions)).offset < choice.offset:
+            state.apply(decision.offset, decision.timestamp_us, decision.event)
+            waiting = None
+        waiting = decision
+        yield _decide_again(choice.offset, choice.event, state)
 
 
 def check_from_files(
     name: str,
     step: SupportsIndex,
     *,
-    config: RollstreamConfig | Path | str,
+    config: RollstreamConfig | Path | str | None = None,
     store: Blobs | None = None,
     trainer_epoch: SupportsIndex | None = None,
 ) -> FileCheck:
-    """Reads a projected decision and its rows, without any log.
+    """Reads a projected decision and its rows, without any log: the root alone is needed.
 
     Args:
-        name: which ``[samplers.<name>]``.
-        config: the configuration, or the path of its file.
+        name: of the sampler, whether or not it is configured any more.
+        config: the configuration, or the path of its file, whose ``store.root`` is read.
         store: instead of the configured one.
         trainer_epoch: in which the step was decided; None: the newest that has a file of it.
 
     Raises:
+        UnknownSampler: the root has no decision of that sampler.
         BlobMissing: the decision was not projected, or a file of it is gone.
         CorruptFile: a file is damaged.
-        ConfigError, UnknownSampler: the configuration is wrong, or has no such sampler.
+        ConfigError: the configuration is wrong. InvalidRequest: neither it nor a store is given.
     """
     at = whole_number("step", step)
-    loaded = configured(config)
-    sampler_config(name, loaded)
-    used = open_store(loaded.store.root) if store is None else store
+    if store is None:
+        if config is None:
+            raise InvalidRequest("config is None; give a configuration, or store=")
+        store = open_store(configured(config).store.root)
     if trainer_epoch is None:
-        trainer_epoch = _newest_epoch(used, name, at)
+        trainer_epoch = _newest_epoch(store, name, at)
     path = batch_path(name, whole_number("trainer_epoch", trainer_epoch), at)
-    decision: dict[str, Any] = json.loads(used.read(path))
+    decision: dict[str, Any] = json.loads(store.read(path))
     digests: list[bytes] = []
     differing: list[str] = []
     for group in decision["groups"]:
         if "path" not in group:
             raise BlobMissing(f"the decision of step {at} names no file of {group['group_id']}")
-        rows = read_rows(used, group["path"], ranges=[(group["row_start"], group["rows"])])
+        rows = read_rows(store, group["path"], ranges=[(group["row_start"], group["rows"])])
         (digest,) = row_digests(rows, [0])
         digests.append(digest)
         if digest.hex() != group["digest"]:
@@ -193,27 +213,42 @@ def check_from_files(
     return FileCheck(bytes.fromhex(decision["digest"]), combined(digests), tuple(differing))
 
 
-def _choices_of(step: int, decisions: Iterable[ConfirmedEvent]) -> list[_Chosen]:
-    """The newest batch of a step and the replacements in it."""
+def _choices_of(
+    step: int, trainer_epoch: int | None, decisions: Iterable[ConfirmedEvent]
+) -> list[_Chosen]:
+    """The newest batch of a step, of that trainer epoch, and the replacements in it."""
     choices: list[_Chosen] = []
+    wanted = False
     for decision in decisions:
         event = decision.event
-        if isinstance(event, BatchServed | Replaced) and event.step == step:
-            if isinstance(event, BatchServed):
+        if isinstance(event, BatchServed) and event.step == step:
+            wanted = trainer_epoch in (None, event.trainer_epoch)
+            if wanted:
                 choices.clear()
+        if wanted and isinstance(event, BatchServed | Replaced) and event.step == step:
             choices.append(_Chosen(decision.offset, event))
     return choices
+
+
+def _logs_of(choice: _Chosen) -> tuple[PartitionAddress, ...]:
+    return tuple(position_of(choice.event.cursor))
+
+
+def _named(step: int, trainer_epoch: int | None) -> str:
+    return f"step {step}" + ("" if trainer_epoch is None else f" of trainer epoch {trainer_epoch}")
 
 
 def _newest_epoch(store: Blobs, name: str, step: int) -> int:
     """The newest trainer epoch in which a decision for the step was projected."""
     path = PurePosixPath(batch_path(name, 0, step))
     folder = path.parents[1]
-    epochs = [
-        int(written.parent.name.partition("=")[2])
-        for blob in store.list(f"{folder}/")
-        if (written := PurePosixPath(blob.path)).name == path.name
-    ]
+    decisions = [PurePosixPath(blob.path) for blob in store.list(f"{folder}/")]
+    if not decisions:
+        raise UnknownSampler(
+            f"there is no decision of a sampler {name!r} under {folder}/; correct the name, or the "
+            "root: it is store.root of the trainer's configuration"
+        )
+    epochs = [int(one.parent.name.partition("=")[2]) for one in decisions if one.name == path.name]
     if not epochs:
         raise BlobMissing(
             f"there is no decision of sampler {name!r} for step {step} under {folder}/; either the "
@@ -244,7 +279,7 @@ def _decide_again(offset: int, event: Choice, state: SamplerState) -> Replayed:
 
 
 def _read(
-    broker: Broker, logs: Sequence[TopicPartition], deadline: Deadline
+    broker: Broker, logs: Iterable[TopicPartition], deadline: Deadline
 ) -> Generator[ConfirmedEvent, None, None]:
     with closing(Follower(broker, dict.fromkeys(logs, 0))) as follower:
         yield from follower.read_to_end(deadline)

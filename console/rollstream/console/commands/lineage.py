@@ -1,0 +1,147 @@
+"""``rollstream lineage``"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rollstream.console.options import (
+    CONFIG_FILE,
+    AsJson,
+    ConfigOption,
+    TimeoutOption,
+    TrainerEpochOption,
+)
+from rollstream.console.services import services_of
+from rollstream.console.showing import show, table_of
+from rollstream.runtime.config.load import load_config
+from rollstream.sampler.history import (
+    RolloutLineage,
+    SamplerLineage,
+    StepLineage,
+    Use,
+    lineage_of_rollout,
+    lineage_of_step,
+)
+from rollstream.sampler.history.lineage import TIMEOUT_S
+from rollstream.streams.tracing import TracedEntry
+
+
+def lineage(
+    context: typer.Context,
+    config: ConfigOption = CONFIG_FILE,
+    timeout_s: TimeoutOption = TIMEOUT_S,
+    sampler: Annotated[
+        str | None, typer.Option(help="Whose step; with --uid: only this one.", metavar="NAME")
+    ] = None,
+    step: Annotated[int | None, typer.Option(help="Of the trainer.", metavar="N")] = None,
+    trainer_epoch: TrainerEpochOption = None,
+    uid: Annotated[str | None, typer.Option(help="A rollout's.", metavar="UID")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """From a step to its groups, their files and rows, their entries in the ingest log and their
+    env replicas (--sampler, --step); or back from a rollout: where it is, why it was dropped, and
+    which steps trained on it (--uid). From the logs alone.
+    """
+    if (step is None) == (uid is None):
+        raise typer.BadParameter("give --sampler and --step, or --uid")
+    services, settings = services_of(context), load_config(config)
+    found: StepLineage | RolloutLineage
+    with services.connected(settings, min(timeout_s, settings.kafka.timeout_s)) as broker:
+        if step is None:
+            assert uid is not None
+            found = lineage_of_rollout(
+                uid,
+                config=settings,
+                sampler=sampler,
+                broker=broker,
+                clock=services.clock,
+                timeout_s=timeout_s,
+            )
+        elif sampler is None:
+            raise typer.BadParameter("--step needs --sampler: whose step it is")
+        else:
+            found = lineage_of_step(
+                sampler,
+                step,
+                config=settings,
+                trainer_epoch=trainer_epoch,
+                broker=broker,
+                clock=services.clock,
+                timeout_s=timeout_s,
+            )
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=2))
+    elif isinstance(found, StepLineage):
+        show(_step_view(found))
+    else:
+        show(Group(*map(Text, _rollout_lines(found))))
+
+
+def _step_view(found: StepLineage) -> RenderableType:
+    title = f"Step {found.step} of {found.sampler}, trainer epoch {found.trainer_epoch}"
+    table = table_of(title, "group", "slot", "rollout", "replica", "entry", last="row")
+    for one in found.groups:
+        origin = one.origin
+        for row in origin.segments:
+            table.add_row(
+                origin.group_id,
+                str(one.use.slot),
+                _segment(row.rollout_uid, row.segment_idx),
+                row.replica_id,
+                _entry(origin.environment, origin.partition, row.offset, row.entry),
+                f"{origin.path}, row {row.row}",
+            )
+    lines = [
+        f"in slot {one.use.slot} before: group {one.origin.group_id}, {_ended(one.use)}"
+        for one in found.replaced
+    ]
+    states = sorted({one.use.state for one in found.groups})
+    return Group(table, *map(Text, lines), Text(f"the batch: {', '.join(states)}"))
+
+
+def _rollout_lines(found: RolloutLineage) -> Iterator[str]:
+    for entry in found.entries:
+        at = _entry(entry.environment, entry.partition, entry.offset, entry.entry)
+        replica = "" if entry.replica_id is None else f" from {entry.replica_id}"
+        segment = _segment(found.rollout_uid, entry.segment_idx)
+        yield f"{segment}{replica}, {at}: {_state(entry)}"
+    for sampler in found.samplers:
+        yield from _sampler_lines(sampler)
+
+
+def _state(entry: TracedEntry) -> str:
+    if entry.group is None:
+        return f"{entry.state}{entry.detail and f', {entry.detail}'}"
+    group = entry.group
+    rows = ", ".join(str(row.row) for row in group.segments if row.offset == entry.offset)
+    kept = " (split eval: never served)" if group.split == "eval" else ""
+    return f"sealed in group {group.group_id}{kept}, {group.path}, row {rows}"
+
+
+def _sampler_lines(found: SamplerLineage) -> Iterator[str]:
+    for use in found.uses:
+        yield f"{found.sampler}: step {use.step}, slot {use.slot} of {use.batch_id}: {_ended(use)}"
+    for drop in found.drops:
+        yield f"{found.sampler}: dropped, {drop.reason}{drop.detail and f': {drop.detail}'}"
+    if not found.uses and not found.drops:
+        yield f"{found.sampler}: neither served nor dropped"
+
+
+def _ended(use: Use) -> str:
+    acked = "" if use.acked is None or use.acked == use.state else f", acked as {use.acked}"
+    return f"{use.state}{acked}{use.detail and f': {use.detail}'}"
+
+
+def _segment(uid: str, index: int) -> str:
+    return uid if index <= 0 else f"{uid}, segment {index}"
+
+
+def _entry(environment: str, partition: int, offset: int, entry: int) -> str:
+    return f"{environment}[{partition}] offset {offset}, entry {entry}"

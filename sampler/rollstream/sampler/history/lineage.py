@@ -1,0 +1,179 @@
+"""From a step to what it was trained on and where that came from; and back from a rollout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import SupportsIndex
+
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.config.load import configured
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.sampler.arguments import text, whole_number
+from rollstream.sampler.errors import UnknownRollout, UnknownSampler, UnknownStep
+from rollstream.sampler.history.decisions import connected, read_decisions
+from rollstream.sampler.history.uses import Drop, GroupUses, Use
+from rollstream.streams.broker import Broker
+from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.tracing import GroupOrigin, TracedEntry, origins_of, trace
+
+TIMEOUT_S = 600.0  # Logs are read whole.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedGroup:
+    """A group in a batch: what became of it there, and where it came from."""
+
+    use: Use
+    origin: GroupOrigin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLineage:
+    """What a batch was made of.
+
+    Attributes:
+        trainer_epoch: in which the batch was decided.
+        groups: by slot, replacements in the places of those that they replaced.
+        replaced: groups that gave way to others, in the order in which they did.
+    """
+
+    sampler: str
+    step: int
+    trainer_epoch: int
+    groups: tuple[UsedGroup, ...]
+    replaced: tuple[UsedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerLineage:
+    """What one sampler did with the groups of a rollout.
+
+    Attributes:
+        uses: the batches that had one, in the order of decisions.
+        drops: why groups of it are never served.
+    """
+
+    sampler: str
+    uses: tuple[Use, ...]
+    drops: tuple[Drop, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutLineage:
+    """Where a rollout is, and which steps trained on it.
+
+    Attributes:
+        entries: of the ingest logs: each segment, repetitions too.
+        samplers: those that serve an environment in which it was sealed.
+    """
+
+    rollout_uid: str
+    entries: tuple[TracedEntry, ...]
+    samplers: tuple[SamplerLineage, ...]
+
+
+def lineage_of_step(
+    name: str,
+    step: SupportsIndex,
+    *,
+    config: RollstreamConfig | Path | str,
+    trainer_epoch: SupportsIndex | None = None,
+    broker: Broker | None = None,
+    clock: Clock | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> StepLineage:
+    """The groups of a served batch, with file, rows, offsets and env replicas, from the logs alone.
+
+    Args:
+        name: of the sampler, whether or not it is configured any more.
+        config: the configuration, or the path of its file.
+        trainer_epoch: in which the step was decided; None: the newest decision of it.
+        broker: instead of the configured one; the caller closes it.
+        clock: instead of the system's.
+        timeout_s: for all of it.
+
+    Raises:
+        UnknownStep: the log has no such batch. UnknownSampler: there is no decision log of that
+            name. BrokerUnavailable: not read within ``timeout_s``.
+    """
+    at = whole_number("step", step)
+    epoch = None if trainer_epoch is None else whole_number("trainer_epoch", trainer_epoch)
+    kafka = configured(config).kafka
+    deadline = Deadline(timeout_s, clock)
+    fold = GroupUses(lambda _, used_in: used_in == at)
+    with connected(kafka, broker) as used:
+        for decision in read_decisions(used, Layout.of(kafka), name, deadline):
+            fold.apply(decision.offset, decision.event)
+        batches = {use.decided_at for use in fold.uses if epoch in (None, use.trainer_epoch)}
+        uses = [use for use in fold.uses if use.decided_at == max(batches, default=-1)]
+        if not uses:
+            of = "" if epoch is None else f" of trainer epoch {epoch}"
+            raise UnknownStep(f"the log of sampler {name!r} has no batch for step {at}{of}")
+        origins = origins_of(used, Layout.of(kafka), {use.group for use in uses}, deadline)
+    found = [UsedGroup(use=use, origin=origins[use.group]) for use in uses]
+    held = [one for one in found if not one.use.replaced]
+    return StepLineage(
+        sampler=name,
+        step=at,
+        trainer_epoch=uses[0].trainer_epoch,
+        groups=tuple(sorted(held, key=lambda one: one.use.slot)),
+        replaced=tuple(one for one in found if one.use.replaced),
+    )
+
+
+def lineage_of_rollout(
+    rollout_uid: str,
+    *,
+    config: RollstreamConfig | Path | str,
+    sampler: str | None = None,
+    broker: Broker | None = None,
+    clock: Clock | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> RolloutLineage:
+    """Where every segment of a rollout is (pending, in which file and row, settled for which
+    reason, a dead letter), which batches had it, and why it is never served; from the logs alone.
+
+    Args:
+        config: the configuration, or the path of its file: its environments are searched.
+        sampler: only this one; None: every configured one.
+        broker: instead of the configured one; the caller closes it.
+        clock: instead of the system's.
+        timeout_s: for all of it.
+
+    Raises:
+        UnknownRollout: no log has it, or has it any more. UnknownSampler: there is no decision log
+            of that name. BrokerUnavailable: not read within ``timeout_s``.
+    """
+    uid = text("rollout_uid", rollout_uid)
+    loaded = configured(config)
+    layout, deadline = Layout.of(loaded.kafka), Deadline(timeout_s, clock)
+    environments = {name: one.partitions for name, one in loaded.environments.items()}
+    with connected(loaded.kafka, broker) as used:
+        entries = trace(used, layout, environments, uid, deadline)
+        if not entries:
+            raise UnknownRollout(
+                f"no rollout {uid!r} in the logs of {', '.join(sorted(environments))}: it was "
+                "never published, is still in its producer's buffer, or was settled without a uid "
+                "on record; `rollstream deadletters list` has what could not be read"
+            )
+        refs = {entry.group.ref for entry in entries if entry.group is not None}
+        rows = []
+        for name in [sampler] if sampler is not None else sorted(loaded.samplers):
+            try:
+                rows.append(_in_sampler(used, layout, name, refs, deadline))
+            except UnknownSampler:  # Of those configured, one may never have been created.
+                if sampler is not None:
+                    raise
+    return RolloutLineage(rollout_uid=uid, entries=tuple(entries), samplers=tuple(rows))
+
+
+def _in_sampler(
+    broker: Broker, layout: Layout, name: str, refs: set[GroupRef], deadline: Deadline
+) -> SamplerLineage:
+    fold = GroupUses(lambda ref, _: ref in refs)
+    for decision in read_decisions(broker, layout, name, deadline):
+        fold.apply(decision.offset, decision.event)
+    return SamplerLineage(sampler=name, uses=tuple(fold.uses), drops=tuple(fold.drops.values()))

@@ -1,0 +1,152 @@
+"""Which batches had a group, and what became of it there: a fold over a decision log. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from rollstream.schemas.events import (
+    Acked,
+    BatchServed,
+    Checkpointed,
+    ChosenGroup,
+    Dropped,
+    Event,
+    Replaced,
+    Resumed,
+)
+from rollstream.streams.folds.refs import GroupRef, ref_of
+
+SERVED, TRAINED, FAILED, RELEASED = "served", "trained", "failed", "released"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """A group in a batch.
+
+    Attributes:
+        decided_at: offset of the batch in the decision log.
+        trainer_epoch: in which the batch was decided.
+        batch_id: of the newest batch of the step that had the group.
+        state: ``served`` (not final yet), ``trained``, ``failed``, ``released`` (a resume gave it
+            back), or why others took its place: ``filtered``, ``unreadable``.
+        acked: as what; None: not, in the trainer epoch in effect.
+        detail: the reason that was given for a replacement.
+    """
+
+    group: GroupRef
+    decided_at: int
+    trainer_epoch: int
+    step: int
+    slot: int
+    batch_id: str
+    state: str = SERVED
+    acked: str | None = None
+    detail: str = ""
+
+    @property
+    def replaced(self) -> bool:
+        """Whether another group took its place."""
+        return self.state not in (SERVED, TRAINED, FAILED, RELEASED)
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A group that is never served, and why."""
+
+    reason: str
+    detail: str
+
+
+class GroupUses:
+    """What was decided about the groups that matter.
+
+    Args:
+        matters: asked of each group that is chosen or dropped; the step, or None for a drop.
+
+    Attributes:
+        uses: in the order of decisions.
+        drops: of groups that were dropped outside of a batch.
+        batches: the newest decision of each step: its offset and trainer epoch.
+    """
+
+    def __init__(self, matters: Callable[[GroupRef, int | None], bool]) -> None:
+        self._matters = matters
+        self.uses: list[Use] = []
+        self.drops: dict[GroupRef, Drop] = {}
+        self.batches: dict[int, tuple[int, int]] = {}
+        self._held: dict[tuple[int, int], int] = {}  # Step and slot to the index of a use.
+
+    def apply(self, offset: int, event: Event) -> None:
+        """Applies the next event of the decision log that counts."""
+        match event:
+            case BatchServed():
+                self.batches[event.step] = (offset, event.trainer_epoch)
+                self._choose(event, list(enumerate(event.groups)))
+            case Replaced():
+                self._replace(event)
+            case Acked():
+                for at in self._of_step(event.step):
+                    self.uses[at] = replace(self.uses[at], acked=event.status)
+            case Checkpointed():
+                self._end_up_to(event.step)
+            case Resumed():
+                self._resume(event)
+            case Dropped():
+                for group in event.groups:
+                    ref = ref_of(group)
+                    if self._matters(ref, None):
+                        self.drops[ref] = Drop(event.reason, event.detail)
+            case _:
+                pass
+
+    def _choose(
+        self, event: BatchServed | Replaced, chosen: Sequence[tuple[int, ChosenGroup]]
+    ) -> None:
+        decided_at, trainer_epoch = self.batches[event.step]
+        for slot, group in chosen:
+            ref = ref_of(group)
+            if self._matters(ref, event.step):
+                self._held[event.step, slot] = len(self.uses)
+                self.uses.append(
+                    Use(
+                        group=ref,
+                        decided_at=decided_at,
+                        trainer_epoch=trainer_epoch,
+                        step=event.step,
+                        slot=slot,
+                        batch_id=event.batch_id,
+                    )
+                )
+
+    def _replace(self, event: Replaced) -> None:
+        slots: list[int] = event.slots.tolist()
+        for slot in slots:
+            at = self._held.pop((event.step, slot), None)
+            if at is not None:
+                ended = replace(self.uses[at], state=event.outcome, detail=event.reason)
+                self.uses[at] = ended
+        for at in self._of_step(event.step):
+            self.uses[at] = replace(self.uses[at], batch_id=event.batch_id)
+        self._choose(event, list(zip(slots, event.groups, strict=True)))
+
+    def _resume(self, event: Resumed) -> None:
+        saved = -1 if event.checkpointed_step is None else event.checkpointed_step
+        self._end_up_to(saved)
+        for (step, slot), at in list(self._held.items()):
+            if event.later == "replay":
+                self.uses[at] = replace(self.uses[at], acked=None)
+            else:
+                self.uses[at] = replace(self.uses[at], state=RELEASED, acked=None)
+                del self._held[step, slot]
+
+    def _end_up_to(self, step: int) -> None:
+        """Batches up to the step are final."""
+        for key, at in list(self._held.items()):
+            if key[0] <= step:
+                use = self.uses[at]
+                self.uses[at] = replace(use, state=FAILED if use.acked == FAILED else TRAINED)
+                del self._held[key]
+
+    def _of_step(self, step: int) -> list[int]:
+        return [at for (held, _), at in self._held.items() if held == step]

@@ -1,0 +1,311 @@
+"""Where rollouts are, as the logs that sealers read and write have it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.codec import decode
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import DeadLetter, Flushed, Retried
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.ingest.entry import EntryKind
+from rollstream.schemas.ingest.record import decode_record
+from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.errors import CorruptLog
+from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.follow import Follower
+from rollstream.streams.owned.reading import event_in
+from rollstream.streams.reading import bounds_in_time, read_between
+from rollstream.streams.topics.layout import Layout
+
+PENDING, SEALED, DEAD_LETTER, RETRIED = "pending", "sealed", "dead_letter", "retried"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentOrigin:
+    """A row of a sealed group, and where it came from.
+
+    Attributes:
+        row: in the group's file, from 0.
+        offset, entry: in the ingest log of the group's partition.
+        replica_id: the env replica that published it.
+    """
+
+    rollout_uid: str
+    segment_idx: int
+    row: int
+    offset: int
+    entry: int
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOrigin:
+    """A sealed group: its flush, its file and its rows.
+
+    Attributes:
+        flush_offset, index: its event in the seal log of the partition, and which group of it.
+        path: of its file, below the store's root.
+        sealed_ts: log time of the flush, microseconds.
+    """
+
+    group_id: str
+    environment: str
+    generation: int
+    partition: int
+    flush_offset: int
+    index: int
+    example_id: str
+    policy_version: str
+    weight_step: int
+    split: str
+    sealed_ts: int
+    path: str
+    segments: tuple[SegmentOrigin, ...]
+
+    @property
+    def ref(self) -> GroupRef:
+        """As decisions name it."""
+        address = (self.environment, self.generation, self.partition)
+        return GroupRef(*address, self.flush_offset, self.index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedEntry:
+    """What became of an entry of an ingest log.
+
+    Attributes:
+        offset, entry: in the ingest log of the partition.
+        state: ``pending``, ``sealed``, a ``SettleReason``, ``dead_letter``, or ``retried`` (a dead
+            letter that was published again).
+        detail: why it could not be read; else empty.
+        replica_id: the env replica; None where the log has it no more.
+        group: with this entry's row alone; None where it is not sealed.
+    """
+
+    environment: str
+    generation: int
+    partition: int
+    offset: int
+    entry: int
+    segment_idx: int
+    state: str
+    detail: str = ""
+    replica_id: str | None = None
+    group: GroupOrigin | None = None
+
+
+def group_origin(
+    log: PartitionAddress, offset: int, event: Flushed, index: int, rollout_uid: str | None = None
+) -> GroupOrigin:
+    """The group with this index of the flush at ``offset``; with the rows of all its rollouts, or
+    of one."""
+    group, segments = event.groups[index], event.segments
+    first = sum(one.rows for one in event.groups[:index])
+    rows = tuple(
+        SegmentOrigin(
+            rollout_uid=segments.uids[at],
+            segment_idx=int(segments.segment_idxs[at]),
+            row=group.row_start + at - first,
+            offset=int(segments.offsets[at]),
+            entry=int(segments.entries[at]),
+            replica_id=segments.replicas[segments.replica_idxs[at]],
+        )
+        for at in range(first, first + group.rows)
+        if rollout_uid in (None, segments.uids[at])
+    )
+    return GroupOrigin(
+        group_id=group.group_id,
+        **log._asdict(),
+        flush_offset=offset,
+        index=index,
+        example_id=group.example_id,
+        policy_version=group.policy_version,
+        weight_step=group.weight_step,
+        split=group.split,
+        sealed_ts=event.now_ts,
+        path=event.files[group.file].path,
+        segments=rows,
+    )
+
+
+def origins_of(
+    broker: Broker, layout: Layout, refs: Iterable[GroupRef], deadline: Deadline
+) -> dict[GroupRef, GroupOrigin]:
+    """The groups that decisions name; only their own events are read.
+
+    Raises:
+        CorruptLog: an event named is no flush. OffsetLost: it is no longer in the log.
+        BrokerUnavailable.
+    """
+    wanted: defaultdict[PartitionAddress, defaultdict[int, list[GroupRef]]]
+    wanted = defaultdict(lambda: defaultdict(list))
+    for ref in refs:
+        wanted[ref.log][ref.offset].append(ref)
+    found: dict[GroupRef, GroupOrigin] = {}
+    for log, flushes in wanted.items():
+        where = layout._replace(generation=log.generation).groups_log(log)
+        with closing(broker.reader({where: EARLIEST})) as reader:
+            for offset, there in sorted(flushes.items()):
+                for record in read_between(reader, where, offset, offset + 1, deadline):
+                    event = event_in(record)
+                    if not isinstance(event, Flushed):
+                        raise CorruptLog(f"{where}: the event at {offset} is no flush")
+                    for ref in there:
+                        found[ref] = group_origin(log, offset, event, ref.index_in_flush)
+    return found
+
+
+def trace(
+    broker: Broker,
+    layout: Layout,
+    environments: Mapping[str, int],
+    rollout_uid: str,
+    deadline: Deadline,
+) -> list[TracedEntry]:
+    """Every entry of a rollout, by environment, partition and offset: where it is now.
+
+    Reads the seal logs whole, since any partition may have it, of the ingest logs what is not
+    settled, and the dead letters that are kept.
+
+    Args:
+        environments: name to number of partitions.
+
+    Raises:
+        BrokerUnavailable: not read in time. CorruptLog, NewerEvent: a log holds what this version
+            cannot read.
+    """
+    found: list[TracedEntry] = []
+    for address in layout.addresses(environments):
+        found += _in_partition(broker, layout, address, rollout_uid, deadline)
+    letters = list(_dead_letters(broker, layout, rollout_uid, deadline))
+    read = {_place(letter) for letter in letters}
+    # A letter says more than the settlement as `unreadable`.
+    found = [entry for entry in found if _place(entry) not in read] + letters
+    return sorted(found, key=_place)
+
+
+def _place(entry: TracedEntry) -> tuple[str, int, int, int, int]:
+    return (entry.environment, entry.generation, entry.partition, entry.offset, entry.entry)
+
+
+def _in_partition(
+    broker: Broker, layout: Layout, address: PartitionAddress, uid: str, deadline: Deadline
+) -> Iterator[TracedEntry]:
+    fold = SealFold(dedupe_horizon=0)
+    where = layout.groups_log(address)
+    with closing(Follower(broker, {where: 0})) as follower:
+        for _, offset, timestamp_us, event in follower.read_to_end(deadline):
+            fold.apply(offset, timestamp_us, event)
+            if isinstance(event, Flushed):
+                yield from _in_flush(address, offset, event, uid)
+    yield from _pending(broker, layout.rollouts_log(address), address, fold, uid, deadline)
+
+
+def _in_flush(
+    address: PartitionAddress, offset: int, event: Flushed, uid: str
+) -> Iterator[TracedEntry]:
+    place = address._asdict()
+    if uid in event.segments.uids:
+        ends = list(accumulate(group.rows for group in event.groups))
+        rows = [at for at, one in enumerate(event.segments.uids) if one == uid]
+        for index in sorted({bisect_right(ends, at) for at in rows}):
+            origin = group_origin(address, offset, event, index, uid)
+            for row in origin.segments:
+                yield TracedEntry(
+                    **place,
+                    offset=row.offset,
+                    entry=row.entry,
+                    segment_idx=row.segment_idx,
+                    state=SEALED,
+                    replica_id=row.replica_id,
+                    group=origin,
+                )
+    for part in event.settled:
+        for at, one in enumerate(part.uids):
+            if one == uid:
+                yield TracedEntry(
+                    **place,
+                    offset=int(part.offsets[at]),
+                    entry=int(part.entries[at]),
+                    segment_idx=int(part.segment_idxs[at]),
+                    state=part.reason,
+                )
+
+
+def _pending(
+    broker: Broker,
+    where: TopicPartition,
+    address: PartitionAddress,
+    fold: SealFold,
+    uid: str,
+    deadline: Deadline,
+) -> Iterator[TracedEntry]:
+    with closing(broker.reader({where: EARLIEST})) as reader:
+        first, end = bounds_in_time(reader, where, deadline)
+        for record in read_between(reader, where, max(first, fold.watermark), end, deadline):
+            for entry, segment_idx, replica_id in _entries_of(record.value, uid):
+                if not fold.settled(record.offset, entry):
+                    yield TracedEntry(
+                        **address._asdict(),
+                        offset=record.offset,
+                        entry=entry,
+                        segment_idx=segment_idx,
+                        state=PENDING,
+                        replica_id=replica_id,
+                    )
+
+
+def _dead_letters(
+    broker: Broker, layout: Layout, uid: str, deadline: Deadline
+) -> Iterator[TracedEntry]:
+    where = TopicPartition(layout.dead_letters(), 0)
+    letters: dict[tuple[str, int, int, int], TracedEntry] = {}
+    retried: set[tuple[str, int, int, int]] = set()
+    with closing(broker.reader({where: EARLIEST})) as reader:
+        first, end = bounds_in_time(reader, where, deadline)
+        for record in read_between(reader, where, first, end, deadline):
+            try:
+                event = decode(record.value)
+            except UnreadableEvent:
+                continue
+            if not isinstance(event, DeadLetter | Retried):
+                continue
+            source = (event.topic, event.partition, event.offset, event.entry)
+            if isinstance(event, Retried):
+                retried.add(source)
+                continue
+            for _, segment_idx, replica_id in _entries_of(event.value, uid):
+                letters[source] = TracedEntry(
+                    environment=event.topic.split(".")[-2],
+                    generation=int(event.topic.rpartition(".")[2]),
+                    partition=event.partition,
+                    offset=event.offset,
+                    entry=event.entry,
+                    segment_idx=segment_idx,
+                    state=DEAD_LETTER,
+                    detail=f"{event.reason}: {event.detail}",
+                    replica_id=replica_id,
+                )
+    for source, letter in letters.items():
+        yield replace(letter, state=RETRIED) if source in retried else letter
+
+
+def _entries_of(value: bytes | None, uid: str) -> Iterator[tuple[int, int, str]]:
+    """Number, segment index and replica of each segment of the rollout in a record; none where its
+    frame is broken."""
+    try:
+        record = decode_record(value or b"")
+    except UnreadableEvent:
+        return
+    columns = [record.values(name) for name in ("rollout_uid", "segment_idx", "replica_id")]
+    for entry, (one, segment_idx, replica_id) in enumerate(zip(*columns, strict=True)):
+        if one == uid and record.kinds[entry] == EntryKind.SEGMENT:
+            yield entry, segment_idx, replica_id

@@ -1,0 +1,251 @@
+"""``rollstream replay`` and ``rollstream lineage`` over a run in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.command_line import CONFIG, CommandLine
+from harness.rollouts import encode_record, make_entry
+from rollstream.consumers import InlineExecutor, Sealer
+from rollstream.producers import RolloutProducer
+from rollstream.runtime.deadline import Deadline
+from rollstream.sampler import NotEnoughGroups, Sampler
+
+TURNS_MAX = 1000
+SAMPLERS = '[samplers.trainer-b]\nenvironments = ["math"]\nmax_policy_lag = 0\n'
+
+
+class Run:
+    """A deployment in memory in which rollouts are published, sealed and served."""
+
+    def __init__(self, folder: Path) -> None:
+        self.line = CommandLine(folder, CONFIG.replace("partitions = 2", "partitions = 1"))
+        self.line.config_file.write_text(self.line.config_file.read_text() + SAMPLERS)
+        self.line = CommandLine(folder, self.line.config_file.read_text())
+        self.line.create_topics()
+        self.parts: dict[str, Any] = {"broker": self.line.broker(), "store": self.line.blobs}
+
+    def publish(self, *examples: str, weight_step: int = 0, split: str = "train") -> None:
+        """A group of two for each example, from two replicas: ``EXAMPLE-0`` and ``EXAMPLE-1``."""
+        clock, broker = self.line.clock, self.line.broker()
+        with RolloutProducer(environment="math", broker=broker, clock=clock) as producer:
+            for example in examples:
+                for index in range(2):
+                    producer.publish(
+                        example_id=example,
+                        rollout_uid=f"{example}-{index}",
+                        group_uid=f"group of {example}",
+                        group_size=2,
+                        replica_id=f"worker-{index}",
+                        policy_version=f"step-{weight_step}",
+                        weight_step=weight_step,
+                        prompt_tokens=[1, 2],
+                        output_tokens=[3, index],
+                        logprobs=[-0.5, -0.5],
+                        reward=float(index),
+                        split=split,
+                    )
+
+    def seal(self, groups: int) -> None:
+        line = self.line
+        with Sealer(
+            line.config, clock=line.clock, workers=InlineExecutor(), **self.parts
+        ) as sealer:
+            for _ in range(TURNS_MAX):
+                if sealer.stats().groups >= groups:
+                    break
+                sealer.step(Deadline(1.0, line.clock))
+                line.clock.advance(0.1)
+            assert sealer.stats().groups == groups
+
+    def sampler(self, name: str = "trainer-a") -> Sampler:
+        return Sampler(name, config=self.line.config, clock=self.line.clock, **self.parts)
+
+    def read(self, *arguments: str, exit_code: int = 0) -> Any:
+        done = self.line.run(*arguments, "--json")
+        assert done.exit_code == exit_code, done.output
+        return json.loads(done.stdout)
+
+    def uses(self, uid: str, sampler: str) -> list[dict[str, Any]]:
+        found = self.read("lineage", "--uid", uid, "--sampler", sampler)
+        (row,) = found["samplers"]
+        return list(row["uses"])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+def two_steps(run: Run) -> Sequence[str]:
+    """Two batches of one group, the second replaced once; the examples of each slot in turn."""
+    run.publish("a", "b", "c")
+    run.seal(3)
+    with run.sampler() as sampler:
+        sampler.resume(None)
+        first = sampler.next_batch(0, 1)
+        sampler.ack(first)
+        second = sampler.next_batch(1, 1)
+        third = sampler.replace(second, [0], "all the same")
+        sampler.ack(third)
+        sampler.checkpointed(0)
+        return [batch.uids[0].partition("-")[0] for batch in (first, second, third)]
+
+
+@pytest.mark.proves("F2")
+def test_replay_decides_the_same_from_logs_and_finds_the_same_rows_in_the_files(run: Run) -> None:
+    two_steps(run)
+    found = run.read("replay", "--sampler", "trainer-a", "--step", "1")
+    assert found["same"]
+    assert [one["decision"] for one in found["decisions"]] == ["served", "replaced"]
+    assert all(one["groups_found"] == one["groups_recorded"] for one in found["decisions"])
+    done = run.line.run("replay", "--sampler", "trainer-a", "--step", "1")
+    assert done.stdout.splitlines()[-1] == "step 1 of trainer-a: the same"
+    files = run.read("replay", "--sampler", "trainer-a", "--step", "1", "--from-files")
+    assert files["same"]
+    assert files["recorded"] == found["decisions"][-1]["recorded"]
+
+
+@pytest.mark.proves("F2")
+def test_the_root_alone_is_enough_to_check_a_batch(run: Run, tmp_path: Path) -> None:
+    two_steps(run)
+    run.line.config_file.write_text("not a configuration")
+    root = run.line.blobs.root
+    batch = ("replay", "--sampler", "trainer-a", "--step", "0", "--from-files")
+    assert run.read(*batch, "--root", root.as_uri())["same"]
+    (decision,) = root.glob("batches/sampler=trainer-a/*/000000000000.json")
+    changed = json.loads(decision.read_text())
+    changed["digest"] = "00" * 16
+    decision.write_text(json.dumps(changed))
+    done = run.line.run(*batch, "--root", root.as_uri())
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[-1] == "step 0 of trainer-a: DIFFERS"
+    done = run.line.run("replay", "--sampler", "trainer-b", *batch[3:], "--root", root.as_uri())
+    assert done.exit_code == 1
+    assert "no decision of a sampler 'trainer-b'" in done.stderr
+
+
+def test_replay_of_a_step_or_sampler_that_never_was_is_one_line(run: Run) -> None:
+    two_steps(run)
+    done = run.line.run("replay", "--sampler", "trainer-a", "--step", "9")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no batch for step 9" in done.stderr
+    done = run.line.run("replay", "--sampler", "nobody", "--step", "0")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no decision log of a sampler 'nobody'" in done.stderr
+    done = run.line.run("replay", "--sampler", "trainer-a", "--step", "0", "--root", "file:///x")
+    assert done.exit_code == 2
+    assert "--root goes with --from-files" in done.stderr
+
+
+@pytest.mark.proves("F2")
+def test_lineage_of_a_step_leads_to_rows_entries_and_replicas(run: Run) -> None:
+    first, second, third = two_steps(run)
+    found = run.read("lineage", "--sampler", "trainer-a", "--step", "1")
+    (group,) = found["groups"]
+    (before,) = found["replaced"]
+    assert group["origin"]["example_id"] == third
+    assert before["origin"]["example_id"] == second
+    assert (before["use"]["state"], before["use"]["detail"]) == ("filtered", "all the same")
+    assert (group["use"]["state"], group["use"]["acked"]) == ("served", "trained")
+    segments = group["origin"]["segments"]
+    assert [one["rollout_uid"] for one in segments] == [f"{third}-0", f"{third}-1"]
+    assert [one["replica_id"] for one in segments] == ["worker-0", "worker-1"]
+    text = run.line.run("lineage", "--sampler", "trainer-a", "--step", "1").stdout
+    assert f"{third}-0" in text
+    assert group["origin"]["path"] in text
+    (done,) = run.read("lineage", "--sampler", "trainer-a", "--step", "0")["groups"]
+    assert (done["use"]["state"], done["origin"]["example_id"]) == ("trained", first)
+
+
+@pytest.mark.proves("F2")
+def test_lineage_of_a_rollout_names_row_entry_and_the_steps_that_trained_on_it(run: Run) -> None:
+    first, second, third = two_steps(run)
+    found = run.read("lineage", "--uid", f"{first}-1")
+    (entry,) = found["entries"]
+    assert (entry["state"], entry["replica_id"]) == ("sealed", "worker-1")
+    (row,) = entry["group"]["segments"]
+    assert (row["offset"], row["entry"]) == (entry["offset"], entry["entry"])
+    assert [one["sampler"] for one in found["samplers"]] == ["trainer-a", "trainer-b"]
+    (use,) = run.uses(f"{first}-1", "trainer-a")
+    assert (use["step"], use["state"]) == (0, "trained")
+    (use,) = run.uses(f"{second}-0", "trainer-a")
+    assert (use["step"], use["state"], use["detail"]) == (1, "filtered", "all the same")
+    (use,) = run.uses(f"{third}-0", "trainer-a")
+    assert (use["step"], use["state"]) == (1, "served")
+    assert run.uses(f"{third}-0", "trainer-b") == []
+    text = run.line.run("lineage", "--uid", f"{first}-1").stdout
+    assert "trainer-a: step 0, slot 0 of trainer-a-1-0: trained" in text
+    assert "trainer-b: neither served nor dropped" in text
+
+
+@pytest.mark.proves("F2")
+def test_lineage_follows_a_resume_that_releases_and_one_that_replays(run: Run) -> None:
+    _, _, third = two_steps(run)
+    with run.sampler() as sampler:
+        sampler.resume(0, later="replay")
+    (use,) = run.uses(f"{third}-0", "trainer-a")
+    assert (use["state"], use["acked"]) == ("served", None)
+    with run.sampler() as sampler:
+        sampler.resume(0, later="release")
+        again = sampler.next_batch(1, 1)
+        sampler.ack(again, "failed")
+        sampler.checkpointed(1)
+    assert again.uids[0] == f"{third}-0"  # The others were trained on, or filtered.
+    states = [(use["state"], use["trainer_epoch"]) for use in run.uses(f"{third}-0", "trainer-a")]
+    assert states == [("released", 1), ("failed", 3)]
+    released = ("lineage", "--sampler", "trainer-a", "--step", "1", "--trainer-epoch", "1")
+    assert run.read(*released)["groups"][0]["use"]["state"] == "released"
+    assert run.read(*released[:-2])["groups"][0]["use"]["state"] == "failed"
+    assert run.read("replay", *released[1:])["same"]
+
+
+@pytest.mark.proves("F2")
+def test_lineage_says_why_a_rollout_is_never_trained_on(run: Run) -> None:
+    run.publish("old")
+    run.publish("new", weight_step=1)
+    run.publish("test", split="eval")
+    run.publish("old")  # Once more.
+    run.seal(3)
+    with run.sampler("trainer-b") as sampler:
+        sampler.resume(None)
+        sampler.publish_policy(0, policy_version="step-0")
+        sampler.next_batch(0, 1)
+        sampler.publish_policy(1, policy_version="step-1")
+        with pytest.raises(NotEnoughGroups):
+            sampler.next_batch(1, 2, timeout_s=0.0)
+    found = run.read("lineage", "--uid", "old-0", "--sampler", "trainer-b")
+    assert [one["state"] for one in found["entries"]] == ["sealed", "duplicate"]
+    (dropped,) = found["samplers"][0]["drops"]
+    assert dropped["reason"] == "stale"
+    text = run.line.run("lineage", "--uid", "test-0").stdout
+    assert "(split eval: never served)" in text
+
+
+def test_lineage_finds_what_is_pending_and_what_could_not_be_read(run: Run) -> None:
+    foreign = encode_record([make_entry(rollout_uid="foreign-0")], environment="code")
+    writer = run.line.broker().writer()
+    writer.append(run.line.layout.rollouts("math"), foreign, partition=0)
+    assert writer.flush(10) == 0
+    run.publish("half")
+    (entry,) = run.read("lineage", "--uid", "half-1")["entries"]
+    assert (entry["state"], entry["replica_id"], entry["group"]) == ("pending", "worker-1", None)
+    run.seal(1)
+    (entry,) = run.read("lineage", "--uid", "foreign-0")["entries"]
+    assert entry["state"] == "dead_letter"
+    assert entry["detail"].startswith("wrong_environment: ")
+
+
+def test_lineage_of_nothing_says_what_to_give(run: Run) -> None:
+    for wrong in ([], ["--step", "0", "--uid", "a"], ["--step", "0"]):
+        done = run.line.run("lineage", *wrong)
+        assert done.exit_code == 2, wrong
+        assert "--sampler" in done.stderr
+    done = run.line.run("lineage", "--uid", "nobody-0")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no rollout 'nobody-0' in the logs of math" in done.stderr
