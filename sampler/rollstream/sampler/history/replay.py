@@ -121,12 +121,12 @@ def replay_step(
     epoch = None if trainer_epoch is None else whole_number("trainer_epoch", trainer_epoch)
     loaded = configured(config)
     layout = Layout.of(loaded.kafka)
-    choosing = choosing_of(sampler_config(name, loaded), loaded.environments)
     with connected(loaded.kafka, broker) as used:
         decisions = partial(read_decisions, used, layout, name)
         choices = _choices_of(at, epoch, decisions(Deadline(timeout_s, clock)))
         if not choices:
             raise UnknownStep(f"the log of sampler {name!r} has no batch for {_named(at, epoch)}")
+        choosing = choosing_of(sampler_config(name, loaded), loaded.environments)
         replayed: list[Replayed] = []
         # Others may have decided about the replacements, who read other environments.
         for logs, run in groupby(choices, key=_logs_of):
