@@ -5,15 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from harness.groups import GroupSpec, flush_of
+from harness.retiring import retired
 from harness.sampler_worlds import config_of
 from rollstream.runtime.config.sections import EnvironmentConfig, SamplerConfig
 from rollstream.sampler.deciding.batches import BatchCommand, NextBatch
 from rollstream.sampler.deciding.command import Command, Now, R, ResultContext, read
-from rollstream.sampler.deciding.dropping import evict_over_capacity
+from rollstream.sampler.deciding.dropping import after_sealed
 from rollstream.sampler.deciding.queries import AskProgress, Progress
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.sampler.serving.payloads import Payloads
-from rollstream.schemas.events import Flushed, SamplerEvent, SealedGroup
+from rollstream.schemas.events import (
+    Flushed,
+    Retired,
+    SamplerEvent,
+    SealedGroup,
+)
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.folds.refs import GroupRef, ref_of
@@ -40,7 +46,7 @@ class Decider:
         self.choosing = choosing_of(sampler, dict.fromkeys(sampler.environments, environment))
         self.state = self.fresh()
         self.events: list[SamplerEvent] = []
-        self.sealed: list[tuple[PartitionAddress, int, Flushed]] = []
+        self.sealed: list[tuple[PartitionAddress, int, Flushed | Retired]] = []
 
     def fresh(self) -> SamplerState:
         return SamplerState("trainer-a", self.choosing, LOGS)
@@ -52,6 +58,19 @@ class Decider:
         )
         self.sealed.append((log, offset, flush))
         self.state.apply_groups(log, offset, flush)
+
+    def retire(self, log: PartitionAddress, *offsets: int) -> None:
+        """The files of the flushes at these offsets are retired."""
+        at = sum(1 for other, _, _ in self.sealed if other == log)
+        files = tuple(
+            (offset, file.path)
+            for other, offset, event in self.sealed
+            if other == log and offset in offsets and isinstance(event, Flushed)
+            for file in event.files
+        )
+        event = retired(0, "n", files)
+        self.sealed.append((log, at, event))
+        self.state.apply_groups(log, at, event)
 
     def decide(self, command: Command[Any]) -> None:
         self._apply(command.decide(self.state, self._now()))
@@ -77,7 +96,7 @@ class Decider:
         return batch
 
     def evict(self) -> None:
-        self._apply(evict_over_capacity(self.state, self._now()))
+        self._apply(after_sealed(self.state, self._now()))
 
     def progress(self) -> Progress:
         return self.do(AskProgress())
@@ -95,4 +114,5 @@ class Decider:
 
     def sealed_group(self, ref: GroupRef) -> SealedGroup:
         flush = next(f for log, at, f in self.sealed if log == ref.log and at == ref.offset)
+        assert isinstance(flush, Flushed), flush
         return flush.groups[ref.index_in_flush]

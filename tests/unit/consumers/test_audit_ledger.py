@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from harness.retiring import retired
 from harness.seal_events import EntryRef, flushed
 from rollstream.consumers.audit.ledger import NAMED_MAX, Ledger, repeat_problems
 from rollstream.consumers.audit.repeats import BUCKETS, BUFFER_BYTES_MAX, Repeats
-from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, TouchedOffsets
+from rollstream.schemas.events import Flushed, Retired, SealedFile, SealedGroup, TouchedOffsets
 
 
 def event(
@@ -56,7 +57,7 @@ def event(
     return replace(flush, groups=(group,), files=(file,))
 
 
-def ledger_of(*events: Flushed) -> Ledger:
+def ledger_of(*events: Flushed | Retired) -> Ledger:
     ledger = Ledger("math[0]", 0, Repeats())
     for offset, one in enumerate(events):
         ledger.apply(offset, one)
@@ -223,3 +224,28 @@ def test_repeats_are_found_among_more_names_than_are_kept_in_memory() -> None:
             repeats.add(f"u{number}", number + 1)
         assert repeats.find() == [(0, 1), (rows, rows + 1)]
     assert used < 2 * BUCKETS * BUFFER_BYTES_MAX
+
+
+def test_retired_files_need_not_exist_and_their_rows_still_count() -> None:
+    sealed = [event("a", [0], 1), event("b", [1], 2)]
+    ledger = ledger_of(*sealed, retired(0, "n", [(0, "a.parquet")]))
+    assert ledger.problems == []
+    assert [*ledger.files] == ["b.parquet"]
+    assert (ledger.sealed, ledger.groups) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "files", [[(0, "other.parquet")], [(1, "a.parquet")], [(0, "a.parquet"), (0, "a.parquet")]]
+)
+def test_a_file_that_no_such_flush_names_cannot_be_retired(files: list[tuple[int, str]]) -> None:
+    ledger = ledger_of(event("a", [0], 1), event("b", [1], 2), retired(0, "n", files))
+    assert ["which was retired before" in problem for problem in ledger.problems] == [True]
+
+
+def test_events_that_retire_name_the_one_before() -> None:
+    files = [[(0, "a.parquet")], [(1, "b.parquet")]]
+    first = retired(0, "n", files[0])
+    sealed = (event("a", [0], 1), event("b", [1], 2), first)
+    assert ledger_of(*sealed, retired(0, "n", files[1], previous=2)).problems == []
+    (problem,) = ledger_of(*sealed, retired(0, "n", files[1])).problems
+    assert "names -1" in problem

@@ -22,6 +22,7 @@ from rollstream.sampler.deciding.trainer import (
     Resume,
 )
 from rollstream.sampler.errors import TooManyOpenBatches
+from rollstream.schemas.events import Flushed, Retired
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import ref_of
 from rollstream.streams.folds.sampler.eligible import Accept
@@ -42,7 +43,9 @@ def seal_logs(draw: st.DrawFn) -> list[tuple[PartitionAddress, list[GroupSpec]]]
 
 
 steps = st.lists(
-    st.sampled_from(["next", "filter", "ack", "save", "replay", "release", "policy", "replace"]),
+    st.sampled_from(
+        ["next", "filter", "ack", "save", "replay", "release", "policy", "replace", "retire"]
+    ),
     max_size=14,
 )
 
@@ -61,6 +64,9 @@ def perform(sampler: Decider, action: str) -> None:
     state = sampler.state
     step = state.next_step
     newest = max(state.batches, default=None)
+    if action == "retire":
+        retire_oldest(sampler)
+        return
     if action in ("next", "filter"):
         accept: Accept | None = "nonzero_std" if action == "filter" else None
         sampler.choose(NextBatch(step=step, num_groups=2, accept=accept))
@@ -77,6 +83,22 @@ def perform(sampler: Decider, action: str) -> None:
     elif action == "replace" and not (state.batches[newest].final or state.batches[newest].status):
         digest = state.batches[newest].digest
         sampler.choose(Replace(step=newest, digest=digest, slots=(0,), reason="test"))
+
+
+def retire_oldest(sampler: Decider) -> None:
+    """The files of the oldest flush that has any that is not retired; an idle sampler is told."""
+    flushes = sorted((log, at) for log, at, event in sampler.sealed if isinstance(event, Flushed))
+    retired = {
+        (log, file.offset)
+        for log, _, event in sampler.sealed
+        if isinstance(event, Retired)
+        for file in event.files
+    }
+    for log, at in flushes:
+        if (log, at) not in retired:
+            sampler.retire(log, at)
+            sampler.evict()
+            return
 
 
 @pytest.mark.proves("I5")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.retiring import requested, retired
 from harness.seal_events import flushed
 from rollstream.schemas.events import Claimed, Event
 from rollstream.streams.owned.fence import CurrentClaim, Fence
@@ -55,3 +56,15 @@ def test_the_fence_names_the_claim_in_effect() -> None:
     assert fence.current_claim is None
     fence.admits(7, claim("a"))
     assert fence.current_claim == CurrentClaim(7, "a")
+
+
+def test_anybody_may_ask_and_only_the_owner_answers() -> None:
+    asked, answered = requested(), retired(1, "a")
+    assert admitted(asked, claim("a"), asked, answered, claim("b"), answered) == [
+        True,
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.retiring import requested, retired
 from harness.seal_events import flushed
 from rollstream.schemas.events import (
     Adopted,
@@ -22,7 +23,7 @@ from rollstream.schemas.events import (
 from rollstream.schemas.ids import segment_id
 from rollstream.schemas.ingest.entry import ENTRIES_MAX
 from rollstream.streams.errors import CorruptLog
-from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN, SealFold
+from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN, REQUESTS_KEPT_MAX, SealFold
 
 
 def folded(*events: Event, dedupe_horizon: int = 100) -> SealFold:
@@ -312,11 +313,19 @@ def log_of_sealers(seed: int) -> tuple[list[Entry], int]:
         assert checkpoint.fold_from in claims
         add(Adopted(epoch=claims[-1], nonce="n", **checkpoint._asdict()))
 
+    asked: list[int] = []
     claim()
     for _ in range(dice.randrange(120)):
         if dice.randrange(8) == 0:
             claim()
             continue
+        if dice.randrange(8) == 0:
+            add(requested())
+            asked.append(entries[-1].offset)
+        if dice.randrange(8) == 0:
+            answered = asked.pop(dice.randrange(len(asked))) if asked else -1
+            files = [(claims[-1], "a.parquet")] if dice.randrange(2) else []
+            add(retired(claims[-1], "n", files, request=answered))
         chosen = [n for n in unsettled[:10] if dice.random() < 0.5]
         unsettled = [n for n in unsettled if n not in chosen]
         unsettled += islice(entries_to_come, len(chosen))
@@ -354,6 +363,7 @@ def test_a_fold_from_any_checkpoint_equals_the_whole_fold(seed: int) -> None:
         assert piece.now_ts == whole.now_ts
         assert +piece.counts == +whole.counts  # type: ignore[operator]
         assert piece.flushes == whole.flushes
+        assert (piece.retired, piece.requests) == (whole.retired, whole.requests)
         assert piece.replay_until == whole.replay_until
         for above in range(whole.watermark, whole.replay_until):
             assert piece.known(above) == whole.known(above)
@@ -375,3 +385,23 @@ def test_digests_tell_states_apart() -> None:
     ]
     assert len({fold.digest() for fold in (base, *others)}) == 8
     assert folded(CLAIM, flushed(0, "n", [0, 1], 2)).digest() == base.digest()
+
+
+def test_a_request_is_open_until_the_last_event_of_its_answer() -> None:
+    fold = folded(CLAIM, requested(1.0), requested(2.0), retired(0, "n", request=1, more=True))
+    assert [asked.older_than_us for asked in fold.requests.values()] == [1_000_000, 2_000_000]
+    fold.apply(4, 0, retired(0, "n", request=1))
+    assert list(fold.requests) == [2]
+    assert fold.retired == -1, "nothing was retired"
+
+
+def test_only_the_newest_requests_are_kept() -> None:
+    fold = folded(CLAIM, *[requested()] * (REQUESTS_KEPT_MAX + 3))
+    assert list(fold.requests) == list(range(4, REQUESTS_KEPT_MAX + 4))
+
+
+def test_an_open_request_keeps_the_claim_before_it() -> None:
+    events: list[Event] = [CLAIM, requested(), *[flushed(0, "n", [i], i + 1) for i in range(40)]]
+    assert folded(*events, dedupe_horizon=0).checkpoint([0, 30]).fold_from == 0
+    events.append(retired(0, "n", request=1))
+    assert folded(*events, dedupe_horizon=0).checkpoint([0, 20, 42]).fold_from == 20

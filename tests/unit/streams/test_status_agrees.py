@@ -20,7 +20,7 @@ from rollstream.sampler.deciding.trainer import (
     Resume,
 )
 from rollstream.sampler.errors import SamplerError
-from rollstream.schemas.events import BatchServed
+from rollstream.schemas.events import BatchServed, Flushed
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.status.figures import SamplerFigures
@@ -109,5 +109,6 @@ def status_of(sampler: Decider, start: int) -> SamplerFigures:
             if offset >= start:
                 where = TopicPartition(f"groups.{log.environment}", log.partition)
                 reading.apply_groups(log, ConfirmedEvent(where, offset, 0, flush))
-        reading.end_log(log, sum(len(flush.groups) for _, flush in flushes))
+        sealed = [flush for _, flush in flushes if isinstance(flush, Flushed)]
+        reading.end_log(log, sum(len(flush.groups) for flush in sealed))
     return reading.figures(0)

@@ -16,7 +16,7 @@ from rollstream.consumers.audit.repeats import Repeats
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Flushed, SealedGroup
+from rollstream.schemas.events import Flushed, Retired, SealedGroup
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobMissing, Blobs, open_store, read_root_id
 from rollstream.store.layout import manifest_path, manifests_prefix
@@ -42,6 +42,7 @@ class PartitionAudit:
         sealed: those of segments that are in groups.
         settled: by reason, the entries that ended without a group.
         watermark: every entry of every offset below it is settled.
+        files: that events name, but for retired ones.
         manifests_missing: flushes without a manifest; the newest may lack its own.
     """
 
@@ -100,7 +101,7 @@ def audit(
 ) -> AuditReport:
     """Checks that ``published = pending + sealed + settled`` for every partition, entry by entry,
     that every record which is still in an ingest log has as many entries as the events say, and
-    that every file which an event names exists and is as the event says.
+    that every file which an event names, and none retired, exists and is as the event says.
 
     It may run at any time, beside sealers too: what they settle meanwhile counts as pending. It
     reads the seal logs and what is kept of the ingest logs, a few records at a time.
@@ -180,11 +181,7 @@ class _Auditor:
                         groups[event.files[group.file].path].append(group)
             read_to = follower.next_offsets()[where]
             published, pending = ledger.close(records.check_rest(ledger))
-        for file in ledger.files.values():
-            self.deadline.log_waiting(partial("{} to be read".format, file.path))
-            if self.deadline.passed():
-                raise BrokerUnavailable(f"audit: {file.path} was not read within its time")
-            ledger.problems += file_problems(self.blobs, file, groups[file.path])
+            ledger.problems += self._file_problems(ledger, groups, follower)
         ledger.problems += self._manifest_problems(address, ledger, missing, read_to)
         ledger.problems += rollup_problems(self.blobs, address, flushes, read_to)
         row = PartitionAudit(
@@ -206,6 +203,22 @@ class _Auditor:
                 f"settled {sum(row.settled.values())}"
             )
         return row
+
+    def _file_problems(
+        self, ledger: Ledger, groups: Mapping[str, Sequence[SealedGroup]], follower: Follower
+    ) -> Iterator[str]:
+        retired: set[str] = set()  # Since the log was read to its end; they may be deleted by now.
+        for file in ledger.files.values():
+            self.deadline.log_waiting(partial("{} to be read".format, file.path))
+            if self.deadline.passed():
+                raise BrokerUnavailable(f"audit: {file.path} was not read within its time")
+            problems = file_problems(self.blobs, file, groups.get(file.path, ()))
+            if problems:
+                for _, _, _, event in follower.read_to_end(self.deadline):
+                    if isinstance(event, Retired):
+                        retired.update(one.path for one in event.files)
+                if file.path not in retired:
+                    yield from problems
 
     def _ingest_records(self, address: PartitionAddress) -> IngestRecords:
         where = self.layout.rollouts_log(address)

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rollstream.consumers.audit.repeats import Repeats
-from rollstream.schemas.events import Event, Flushed, SealedFile, SealedSegments, Settlements
+from rollstream.schemas.events import (
+    Event,
+    Flushed,
+    Retired,
+    SealedFile,
+    SealedSegments,
+    Settlements,
+)
 from rollstream.schemas.reasons import SettleReason
 
 SEGMENT, GROUP = 0, 1  # What is told of in `Repeats`.
@@ -30,7 +37,9 @@ class Ledger:
         groups: how many.
         settled: by reason, how many entries ended without a group.
         flushes: offsets of the events.
-        files: that events name, by path.
+        files: that events name, by path; without retired ones.
+        retired: files that no reader uses any more, to the offset of the flush that named each.
+        retired_at: offset of the newest event that retired any; -1: none did.
 
     Args:
         number: of the partition.
@@ -45,9 +54,12 @@ class Ledger:
         self.settled: Counter[str] = Counter()
         self.flushes: list[int] = []
         self.files: dict[str, SealedFile] = {}
+        self.retired: dict[str, int] = {}
+        self.retired_at = -1
         self.groups = 0
         self._number = number
         self._repeats = repeats
+        self._named_at: dict[str, int] = {}  # The flush that named a file.
         self._published = 0  # Entries of touched offsets, and offsets of ranges.
         self._open: dict[int, _Offset] = {}  # Touched offsets that are not below the watermark.
         self._ranges: list[tuple[int, int]] = []  # Unread offsets, the same; rising.
@@ -65,6 +77,9 @@ class Ledger:
         if isinstance(event, Flushed):
             self.flushes.append(offset)
             self._flush(f"{self.name} event {offset}", event, offset)
+        elif isinstance(event, Retired) and event.files:
+            self._retire(f"{self.name} event {offset}", event)
+            self.retired_at = offset
 
     def add_problem(self, what: str) -> None:
         """Adds a problem of the partition as a whole."""
@@ -157,9 +172,25 @@ class Ledger:
                 if ranges.reason == SettleReason.LOST:
                     self._lost.add(f"{first} to {stop - 1}", stop - first)
         for file in (*event.files, *event.incomplete):
-            if file.path in self.files:
+            if file.path in self.files or file.path in self.retired:
                 self.problems.append(f"{where}: {file.path} was named before")
             self.files[file.path] = file
+            self._named_at[file.path] = event_offset
+
+    def _retire(self, where: str, event: Retired) -> None:
+        if event.previous != self.retired_at:
+            self.problems.append(
+                f"{where}: names {event.previous} as the event that retired files before it, not "
+                f"{self.retired_at}"
+            )
+        for file in event.files:
+            self.files.pop(file.path, None)
+            if self._named_at.pop(file.path, None) != file.offset:
+                self.problems.append(
+                    f"{where}: retires {file.path}, which flush {file.offset} does not name, or "
+                    "which was retired before"
+                )
+            self.retired[file.path] = file.offset
 
     def _settle(self, where: str, event: Flushed) -> None:
         touched = zip(event.touched.offsets.tolist(), event.touched.counts.tolist(), strict=True)

@@ -1,4 +1,5 @@
-"""Groups that will never be served: which ones, and the events that say so. Pure."""
+"""Groups that will never be served: which ones, and the events that say so; and the cursor behind
+which files may be deleted. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from functools import partial
 from itertools import takewhile
 
 from rollstream.sampler.deciding.command import Now
-from rollstream.schemas.events import Dropped, SamplerEvent
+from rollstream.schemas.events import CursorRecorded, Dropped, SamplerEvent
 from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef
@@ -77,6 +78,16 @@ def evict_over_capacity(state: SamplerState, now: Now) -> list[SamplerEvent]:
     """The events that drop the oldest groups beyond ``capacity_groups``; none where all fit."""
     excess = state.excess()
     return drop_events({DropReason.CAPACITY: state.oldest(excess)}, now) if excess else []
+
+
+def after_sealed(state: SamplerState, now: Now) -> list[SamplerEvent]:
+    """The events that what was sealed calls for, though nobody asks for anything: those of
+    ``evict_over_capacity``, and the cursor, where files were retired since it was recorded. Sealers
+    wait for that before they delete these."""
+    events = evict_over_capacity(state, now)
+    if state.cursor_is_due:
+        events.append(CursorRecorded(**now, cursor=state.cursor()))
+    return events
 
 
 def drop_events(drops: Drops, now: Now, detail: str = "") -> list[SamplerEvent]:

@@ -12,7 +12,7 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.sampler.deciding.command import Now
-from rollstream.sampler.deciding.dropping import evict_over_capacity
+from rollstream.sampler.deciding.dropping import after_sealed
 from rollstream.sampler.serving.configuration import (
     root_of_deployment,
     sampler_config,
@@ -171,8 +171,9 @@ class SamplerLogs:
         return self.fold(self._follower.poll(FOLLOW_RECORDS_MAX, 0.0), deadline)
 
     def fold(self, sealed: Sequence[ConfirmedEvent], deadline: Deadline) -> bool:
-        """Folds what was sealed, and evicts what is beyond the capacity; returns as ``confirm``.
-        Where that fails, the next claim reads anew what is not folded."""
+        """Folds what was sealed, evicts what is beyond the capacity and records the cursor where
+        files were retired; returns as ``confirm``. Where that fails, the next claim reads
+        anew what is not folded."""
         try:
             for where, offset, _, event in sealed:
                 self.state.apply_groups(self._addresses[where], offset, event)
@@ -180,8 +181,8 @@ class SamplerLogs:
             self.stop()  # The follower stands behind all of them.
             raise
         self.changed = self.changed or bool(sealed)
-        evictions = evict_over_capacity(self.state, self.now())
-        return not evictions or self.confirm(evictions, deadline)
+        events = after_sealed(self.state, self.now())
+        return not events or self.confirm(events, deadline)
 
     def begin_reading(self) -> Follower:
         """What is sealed next, for a thread to poll until it calls ``end_reading``."""

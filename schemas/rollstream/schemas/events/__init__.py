@@ -8,6 +8,9 @@ The ingest log holds no events: its records are ``rollstream.schemas.ingest``.
 from rollstream.schemas.events.dead_letters import DeadLetter, Retried
 from rollstream.schemas.events.groups import (
     Flushed,
+    Requested,
+    Retired,
+    RetiredFile,
     RootRecorded,
     SealedFile,
     SealedGroup,
@@ -22,6 +25,7 @@ from rollstream.schemas.events.sampler import (
     BatchServed,
     Checkpointed,
     ChosenGroup,
+    CursorRecorded,
     Dropped,
     DroppedGroup,
     Finished,
@@ -31,7 +35,7 @@ from rollstream.schemas.events.sampler import (
     Resumed,
 )
 
-GroupsEvent = Claimed | Adopted | Flushed | RootRecorded
+GroupsEvent = Claimed | Adopted | Flushed | RootRecorded | Requested | Retired
 SamplerEvent = (
     Claimed
     | Adopted
@@ -43,6 +47,7 @@ SamplerEvent = (
     | Replaced
     | Dropped
     | Finished
+    | CursorRecorded
 )
 Event = GroupsEvent | SamplerEvent | DeadLetter | Retried
 
@@ -53,6 +58,7 @@ __all__ = [
     "Checkpointed",
     "ChosenGroup",
     "Claimed",
+    "CursorRecorded",
     "DeadLetter",
     "Dropped",
     "DroppedGroup",
@@ -64,7 +70,10 @@ __all__ = [
     "OwnedEvent",
     "PolicyPublished",
     "Replaced",
+    "Requested",
     "Resumed",
+    "Retired",
+    "RetiredFile",
     "Retried",
     "RootRecorded",
     "SamplerEvent",

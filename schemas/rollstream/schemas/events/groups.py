@@ -112,3 +112,34 @@ class RootRecorded(OwnedEvent):
 
     root_id: str
     root: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requested:
+    """Somebody asks the owner of the partition for something; it names no claim."""
+
+    kind: str
+    older_than_us: int
+    requested_by: str
+    requested_ts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetiredFile:
+    """A file that the flush at ``offset`` named."""
+
+    offset: int
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retired(OwnedEvent):
+    """Files that no reader is to use any more; deleted once no sampler can need them."""
+
+    now_ts: int
+    previous: int
+    request: int
+    more: bool
+    files: tuple[RetiredFile, ...]
+    detail: str

@@ -31,3 +31,4 @@ class Adopted(OwnedEvent):
     fold_from: int
     watermark: int
     counts: Mapping[str, int]
+    retired: int = -1

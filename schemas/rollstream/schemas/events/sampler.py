@@ -142,3 +142,10 @@ class Finished(Decision):
     """The run is over: nothing more is asked for. Any later decision begins it again."""
 
     trainer_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorRecorded(Decision):
+    """How far the seal logs were applied; it decides nothing."""
+
+    cursor: tuple[LogPosition, ...]

@@ -10,7 +10,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from rollstream.schemas.events import Adopted, Claimed, Event, Flushed, RootRecorded
+from rollstream.schemas.events import (
+    Adopted,
+    Claimed,
+    Event,
+    Flushed,
+    Requested,
+    Retired,
+    RootRecorded,
+)
 from rollstream.schemas.ids import SegmentId, segment_id
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.errors import CorruptLog
@@ -19,6 +27,8 @@ from rollstream.streams.owned.fold import FoldCheckpoint
 
 # The newest always matter: their log time, and files that may lack manifests.
 FLUSHES_KEPT_MIN = 16
+REQUESTS_KEPT_MAX = 64  # Unanswered ones; who asked before these waits in vain, and asks again.
+NOTHING_RETIRED = -1
 
 
 class _Flush(NamedTuple):
@@ -56,6 +66,8 @@ class SealFold:
         counts: ``segments`` (sealed ones), ``groups``, and each ``SettleReason`` by name; entries,
             but for groups.
         flushes: offsets, within this log, of the flushes that still matter, at least the newest 16.
+        retired: offset of the newest ``Retired`` that has files; -1: there is none.
+        requests: those that were not answered yet, by offset, in order.
     """
 
     def __init__(self, *, dedupe_horizon: int) -> None:
@@ -63,6 +75,8 @@ class SealFold:
         self.root_id = ""
         self.watermark = 0
         self.now_ts = 0
+        self.retired = NOTHING_RETIRED
+        self.requests: dict[int, Requested] = {}
         self._horizon = dedupe_horizon
         self._counts: Counter[str] = Counter()
         # Of offsets that are not below the watermark; replaced as a whole.
@@ -99,6 +113,15 @@ class SealFold:
             self._adopt(offset, event)
         elif isinstance(event, Claimed | RootRecorded):
             self.root_id = self.root_id or event.root_id
+        elif isinstance(event, Retired):
+            if event.files:
+                self.retired = offset
+            if not event.more:
+                self.requests.pop(event.request, None)
+        elif isinstance(event, Requested):
+            self.requests[offset] = event
+            if len(self.requests) > REQUESTS_KEPT_MAX:
+                del self.requests[next(iter(self.requests))]
 
     def settled(self, offset: int, entry: int) -> bool:
         """Whether the entry of the record at the source offset is settled."""
@@ -136,17 +159,19 @@ class SealFold:
         return segment in self._seen
 
     def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
-        """The newest claim before every flush that still matters."""
-        oldest = self._flushes[0].offset if self._flushes else claims[-1]
+        """The newest claim before every flush that still matters and every open request."""
+        matters = [*self.flushes[:1], *list(self.requests)[:1]]
+        oldest = min(matters, default=claims[-1])
         before = [claim for claim in claims if claim <= oldest]
         fold_from = before[-1] if before else claims[0]
-        return FoldCheckpoint(fold_from, self.watermark, dict(self._counts))
+        return FoldCheckpoint(fold_from, self.watermark, dict(self._counts), self.retired)
 
     def digest(self) -> bytes:
         """Equal for equal states, wherever the folds began."""
         state = xxhash.xxh3_128()
         counts = sorted((name, count) for name, count in self._counts.items() if count)
         state.update(repr((self.watermark, self.now_ts, counts)).encode())
+        state.update(repr((self.retired, sorted(self.requests))).encode())
         state.update(self._above.settled.tobytes())
         state.update(self._above.counts.tobytes())
         state.update(self._above.unread.tobytes())
@@ -211,6 +236,7 @@ class SealFold:
         self.watermark = event.watermark
         _, self._above = self._above.split(event.watermark)
         self._counts = Counter(event.counts)
+        self.retired = max(self.retired, event.retired)
         assert self._start is not None
         # Nothing that matters stands before `fold_from`, and we have folded since then.
         self._whole = event.fold_from >= self._start

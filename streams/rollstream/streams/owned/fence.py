@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rollstream.schemas.events import Claimed, Event, OwnedEvent
+from rollstream.schemas.events import Claimed, Event, OwnedEvent, Requested
 
 
 class CurrentClaim(NamedTuple):
@@ -17,9 +17,9 @@ class CurrentClaim(NamedTuple):
 class Fence:
     """An event counts if and only if its epoch and nonce equal those of the newest claim before it.
 
-    Claims always count. A fenced owner may go on writing; none of it counts. A fence must be fed
-    from a claim on, since only a claim names the epoch in effect; events before the first claim do
-    not count.
+    Claims always count, and so do requests, which anybody may make. A fenced owner may go on
+    writing; none of it counts. A fence must be fed from a claim on, since only a claim names the
+    epoch in effect; an owner's events before the first claim do not count.
 
     Attributes:
         current_claim: the claim in effect; None before the first.
@@ -35,5 +35,7 @@ class Fence:
         if isinstance(event, Claimed):
             self.current_claim = CurrentClaim(offset, event.nonce)
             self.owner = event
+            return True
+        if isinstance(event, Requested):
             return True
         return isinstance(event, OwnedEvent) and (event.epoch, event.nonce) == self.current_claim

@@ -21,11 +21,13 @@ class FoldCheckpoint(NamedTuple):
             fold reaches the same state.
         watermark: the low watermark; -1 where the log has none.
         counts: totals by name.
+        retired: offset of the newest ``Retired`` with files; -1 where there is none.
     """
 
     fold_from: int
     watermark: int
     counts: Mapping[str, int]
+    retired: int = -1
 
 
 class LogFold(Protocol):

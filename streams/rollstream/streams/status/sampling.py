@@ -12,8 +12,10 @@ from rollstream.schemas.events import (
     Adopted,
     BatchServed,
     Claimed,
+    CursorRecorded,
     Dropped,
     Flushed,
+    Requested,
     Resumed,
 )
 from rollstream.schemas.ids import PartitionAddress
@@ -64,7 +66,7 @@ class SamplerReading:
             case Claimed():
                 if self._decided_ts is None:
                     self._decided_ts = confirmed.timestamp_us
-            case Adopted():
+            case Adopted() | CursorRecorded() | Requested():
                 pass
             case Dropped():
                 # No trainer gets further by a drop: where every group is dropped, it waits.

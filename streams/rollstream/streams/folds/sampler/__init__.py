@@ -5,6 +5,7 @@
 - ``ready``     the groups that may be served, least recently served examples first
 - ``packed_refs``, ``sorted_pairs``  what the ready groups are sorted by, compactly
 - ``eligible``  the rules which groups cannot be served: not as they are, or never
+- ``retired``   groups of retired files, and the recorded cursor
 - ``served``    a served batch, and what became of examples
 - ``remedies``  why groups are not served, and what to do about it
 """

@@ -20,8 +20,16 @@ Outcome = Literal[
     "filtered",
     "unreadable",
     "by_trainer",
+    "retired",
 ]
-DROPPED: tuple[Outcome, ...] = ("stale", "off_branch", "capacity", "unreadable", "by_trainer")
+DROPPED: tuple[Outcome, ...] = (
+    "stale",
+    "off_branch",
+    "capacity",
+    "unreadable",
+    "by_trainer",
+    "retired",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from rollstream.schemas.events import (
     Checkpointed,
     ChosenGroup,
     Claimed,
+    CursorRecorded,
     Dropped,
     Event,
     Finished,
@@ -27,7 +28,9 @@ from rollstream.schemas.events import (
     LogPosition,
     PolicyPublished,
     Replaced,
+    Requested,
     Resumed,
+    Retired,
 )
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, Policy, PolicyRef
@@ -36,6 +39,7 @@ from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.folds.sampler.eligible import Waits, waits_for
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.folds.sampler.ready import ReadyIndex
+from rollstream.streams.folds.sampler.retired import RetiredGroups
 from rollstream.streams.folds.sampler.served import ExampleCounts, Outcome, Replacement, ServedBatch
 from rollstream.streams.owned.fold import FoldCheckpoint
 
@@ -87,6 +91,7 @@ class SamplerState:
         self._in_batch: dict[GroupRef, int] = {}
         # Also of logs that are not configured any more: what was decided stays decided.
         self._taken: defaultdict[PartitionAddress, dict[int, int]] = defaultdict(dict)
+        self._retired = RetiredGroups()
         self._turn_of_unknown: dict[GroupRef, int] = {}
         self._outcome_of_unknown: dict[GroupRef, Outcome] = {}
 
@@ -108,21 +113,45 @@ class SamplerState:
         masks = self._taken[log]
         return sum(mask.bit_count() for at, mask in masks.items() if at < offset)
 
+    def is_done(self, ref: GroupRef) -> bool:
+        """Whether the group is in a final batch, or will never be served: it stays so, since a
+        final batch is never released. Known from the decision log alone."""
+        taken = self._taken[ref.log].get(ref.offset, 0) if ref.log in self._taken else 0
+        step = self._in_batch.get(ref)
+        return bool(taken >> ref.index_in_flush & 1) and (step is None or self.batches[step].final)
+
+    def recorded(self, log: PartitionAddress) -> int:
+        """How far the seal log was applied, by the newest cursor in the decision log; 0 before."""
+        return self._retired.recorded.get(log, 0)
+
+    @property
+    def cursor_is_due(self) -> bool:
+        """Whether files were retired that a later decision may name, by the recorded cursor."""
+        return self._retired.cursor_is_due
+
     def group(self, chosen: ChosenGroup) -> KnownGroup | None:
         """The group as it was sealed; None where its seal log was not applied that far."""
         return self._known.get(ref_of(chosen))
 
     def paths(self, environment: str) -> list[str]:
-        """The files of all groups of the environment that are known and have not ended."""
-        known = self._known.values()
-        return sorted({one.file.path for one in known if one.key.environment == environment})
+        """The files of all groups of the environment that are known and have not ended, but for
+        retired files."""
+        return sorted(
+            {
+                one.file.path
+                for ref, one in self._known.items()
+                if one.key.environment == environment and ref not in self._retired
+            }
+        )
 
     def undecided(self, group_ids: Collection[str]) -> list[GroupRef]:
         """Of groups of these ids: those that are ready or wait."""
         return [
             ref
             for ref, known in self._known.items()
-            if known.group.group_id in group_ids and ref not in self._in_batch
+            if known.group.group_id in group_ids
+            and ref not in self._in_batch
+            and ref not in self._retired
         ]
 
     def open_batches(self) -> list[ServedBatch]:
@@ -165,6 +194,8 @@ class SamplerState:
         assert offset >= self._applied[log], (log, offset, self._applied[log])
         groups = known_groups(log, offset, event) if isinstance(event, Flushed) else []
         self._applied[log] = offset + 1
+        if isinstance(event, Retired):
+            self._retire(log, offset, event)
         taken = self._taken[log].get(offset, 0)
         for group in groups:
             ref = group.ref
@@ -181,7 +212,7 @@ class SamplerState:
 
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
         """Applies the next event of the decision log that counts, by rising offset."""
-        if not isinstance(event, Claimed | Adopted | Dropped):
+        if not isinstance(event, Claimed | Adopted | Dropped | CursorRecorded | Requested):
             self.over = isinstance(event, Finished)
         match event:
             case BatchServed():
@@ -207,6 +238,8 @@ class SamplerState:
                     self._end(ref_of(group), DropReason(event.reason).value)
             case Claimed():
                 self.owner, self.claimed_at = event.owner, offset
+            case CursorRecorded():
+                self._record(event.cursor)
             case _:
                 pass  # Adoptions change nothing that was decided.
 
@@ -234,6 +267,7 @@ class SamplerState:
             sorted(self.waiting.items()),
             sorted(self._known),
             sorted(self._in_batch.items()),
+            self._retired.sorted_items(),
             sorted(self._turn_of_unknown.items()),
             sorted(self._outcome_of_unknown.items()),
             self.outcomes.sorted_items(),
@@ -247,6 +281,7 @@ class SamplerState:
         self.next_step = event.step + 1
         self.epoch_used = True
         self._hand_out(event.groups, event.step)
+        self._record(event.cursor)
 
     def _hand_out(self, groups: Sequence[ChosenGroup], step: int) -> None:
         self._turn += 1
@@ -278,6 +313,7 @@ class SamplerState:
             replacements=batch.replacements + 1,
             replaced=Replacement(batch.digest, slots, event.reason),
         )
+        self._record(event.cursor)
 
     def _finish(self, step: int) -> None:
         """Everything up to ``step`` is final."""
@@ -322,6 +358,9 @@ class SamplerState:
         if not self._taken[log][ref.offset]:
             del self._taken[log][ref.offset]
         del self._in_batch[ref]
+        if self._retired.release(ref):
+            self._end_retired()
+            return
         known = self._known.pop(ref, None)
         if known is not None:
             self._index(known)
@@ -332,6 +371,32 @@ class SamplerState:
             ref = ref_of(chosen)
             del self._in_batch[ref]
             self._known.pop(ref, None)
+            self._retired.discard(ref)
+
+    def _retire(self, log: PartitionAddress, offset: int, event: Retired) -> None:
+        """Groups of these files are not ready any more. Those that the decision log takes later
+        were decided before: of these it counts what was decided."""
+        files = {(file.offset, file.path) for file in event.files}
+        if not files:
+            return
+        refs = [
+            ref
+            for ref, known in self._known.items()
+            if ref.log == log and (ref.offset, known.file.path) in files
+        ]
+        for ref in refs:
+            self._retired.add(ref, offset, taken=ref in self._in_batch)
+            self._withdraw(ref)
+        self._retired.newest[log] = offset
+        self._end_retired()
+
+    def _record(self, cursor: Sequence[LogPosition]) -> None:
+        if self._retired.record(position_of(cursor)):
+            self._end_retired()
+
+    def _end_retired(self) -> None:
+        for ref in self._retired.undecidable():
+            self._end(ref, "retired")
 
     def _end(self, ref: GroupRef, outcome: Outcome) -> None:
         """The group will never be served (again)."""
@@ -339,10 +404,15 @@ class SamplerState:
         self._in_batch.pop(ref, None)
         self._count(ref, outcome)
         self._known.pop(ref, None)
+        self._retired.discard(ref)
 
     def _take(self, ref: GroupRef) -> None:
         masks = self._taken[ref.log]
         masks[ref.offset] = masks.get(ref.offset, 0) | 1 << ref.index_in_flush
+        self._retired.take(ref)
+        self._withdraw(ref)
+
+    def _withdraw(self, ref: GroupRef) -> None:
         if ref in self.ready:
             self.ready.remove(ref)
         self.waiting.pop(ref, None)
