@@ -24,6 +24,7 @@ from rollstream.sampler.deciding.queries import BatchSummary, Progress, SamplerS
 from rollstream.sampler.errors import (
     ArraysDiffer,
     ConfigurationDiffers,
+    DecidedByNewer,
     GroupsUnreadable,
     InvalidRequest,
     NotEnoughGroups,
@@ -54,6 +55,7 @@ __all__ = [
     "Batch",
     "BatchSummary",
     "ConfigurationDiffers",
+    "DecidedByNewer",
     "Fenced",
     "GroupsUnreadable",
     "InvalidRequest",

@@ -62,6 +62,10 @@ class UnknownRollout(SamplerError, LookupError):
     """No log has a rollout of this uid."""
 
 
+class DecidedByNewer(SamplerError):
+    """A newer version of Rollstream chose by what this one does not know; the message names it."""
+
+
 class GroupsUnreadable(SamplerError):
     """Files of a batch's groups are missing or damaged, and a share of it may have been handed out,
     or ``on_unreadable`` is ``stop``; every rank is told the same.

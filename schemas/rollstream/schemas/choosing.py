@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import json
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from typing import Any, Literal, Self
+
+from rollstream.schemas.errors import RollstreamError
 
 Recency = Literal["uniform", "linear", "exp"]
+
+
+class UnknownSettings(RollstreamError):
+    """A newer version recorded settings that this one does not have.
+
+    Attributes:
+        names: of the settings.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__(f"settings of a newer version: {', '.join(names)}; upgrade to read them")
+        self.names = names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +59,37 @@ class Choosing:
     capacity: int | None = None
     max_open_batches: int = 64
 
+    def recorded(self) -> str:
+        """As decisions record it: canonical JSON."""
+        return _recorded(self)
+
+    @classmethod
+    def of_record(cls, recorded: str) -> Self:
+        """What was recorded; a setting that its version did not have yet is as by default.
+
+        Raises:
+            UnknownSettings: of a newer version, which chooses by what this one does not know.
+        """
+        found: dict[str, Any] = json.loads(recorded)
+        environments: list[dict[str, Any]] = found.pop("environments")
+        unknown = found.keys() - _names_of(cls)
+        for environment in environments:
+            unknown |= environment.keys() - _names_of(ServedEnvironment)
+        if unknown:
+            raise UnknownSettings(tuple(sorted(unknown)))
+        lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
+        served = tuple(ServedEnvironment(**one) for one in environments)
+        return cls(environments=served, **{**found, **lists})
+
     def names(self) -> tuple[str, ...]:
         """The environments' names."""
         return tuple(environment.name for environment in self.environments)
+
+
+@cache  # Each decision asks for it, and a process has few.
+def _recorded(choosing: Choosing) -> str:
+    return json.dumps(asdict(choosing), sort_keys=True, separators=(",", ":"))
+
+
+def _names_of(kind: type[Any]) -> set[str]:
+    return {field.name for field in fields(kind)}

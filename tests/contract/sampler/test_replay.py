@@ -91,15 +91,20 @@ def test_the_columns_that_a_batch_was_read_with_are_no_part_of_the_decision(
     assert file_check(world, 0).same
 
 
-def test_other_settings_than_those_it_was_served_under_are_noticed(world: LocalWorld) -> None:
-    """The comparison can fail: without ``code`` another choice would have been made."""
-    train(world, 1)
-    section = world.config.samplers[world.name].model_copy(update={"environments": ("math",)})
-    config = world.config.model_copy(update={"samplers": {world.name: section}})
-    (replayed,) = replay_step(world.name, 0, config=config, broker=world.broker(), timeout_s=WAIT_S)
-    assert isinstance(replayed.event, BatchServed)
-    assert "code" in {group.environment for group in replayed.event.groups}
-    assert not replayed.same
+@pytest.mark.proves("F2")
+def test_a_step_is_recomputed_after_the_configuration_was_edited(world: LocalWorld) -> None:
+    """By what is on record: the sampler's section has other settings now, or is gone."""
+    train(world, 2)
+    edited = {"environments": ("math",), "seed": 3, "recency": "uniform", "max_policy_lag": None}
+    section = world.config.samplers[world.name].model_copy(update=edited)
+    for samplers in ({world.name: section}, {}):
+        config = world.config.model_copy(update={"samplers": samplers})
+        for step in (0, 1):
+            served, *_ = replayed = replay_step(
+                world.name, step, config=config, broker=world.broker(), timeout_s=WAIT_S
+            )
+            assert all(one.same for one in replayed)
+            assert "code" in {group.environment for group in served.event.groups}
 
 
 class OpenedBroker:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from rollstream.sampler.deciding.choose import quotas, sample_groups
+from rollstream.sampler.deciding.choose import ALGORITHM, quotas, sample_groups
 from rollstream.sampler.deciding.command import (
     Command,
     Now,
@@ -165,6 +165,8 @@ class NextBatch(BatchCommand):
             cursor=state.cursor(),
             groups=groups,
             digest=batch_digest(groups),
+            choosing=state.choosing.recorded(),
+            algorithm=ALGORITHM,
         )
         return [*events, decided]
 
@@ -270,6 +272,8 @@ class Replace(BatchCommand):
             cursor=state.cursor(),
             digest=batch_digest(groups),
             outcome=self.outcome,
+            choosing=state.choosing.recorded(),
+            algorithm=ALGORITHM,
         )
         return [*events, replaced]
 

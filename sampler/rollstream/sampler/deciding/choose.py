@@ -13,6 +13,9 @@ from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
 from rollstream.streams.folds.sampler.ready import ReadyIndex
 
+ALGORITHM = 1
+"""Version of everything here that equal settings, state and requests could choose otherwise by. A
+shipped one is never changed: decisions name theirs, and replay makes them again by it."""
 _HASH_RANGE = 2.0**64
 
 

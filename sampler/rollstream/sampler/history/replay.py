@@ -11,18 +11,26 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, SupportsIndex
 
+import rollstream
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.deciding.batches import NextBatch, Replace
+from rollstream.sampler.deciding.choose import ALGORITHM
 from rollstream.sampler.deciding.command import Now
-from rollstream.sampler.errors import InvalidRequest, UnknownSampler, UnknownStep
+from rollstream.sampler.errors import (
+    DecidedByNewer,
+    InvalidRequest,
+    UnknownSampler,
+    UnknownStep,
+)
 from rollstream.sampler.history.decisions import connected, read_decisions
 from rollstream.sampler.serving.configuration import sampler_config
+from rollstream.schemas.choosing import Choosing, UnknownSettings
 from rollstream.schemas.digest import combined, row_digests
-from rollstream.schemas.events import BatchServed, Replaced
+from rollstream.schemas.events import BatchServed, Claimed, Replaced
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import read_rows
@@ -62,10 +70,11 @@ class Replayed:
 
 
 class _Chosen(NamedTuple):
-    """A recorded choice, and its offset in the decision log."""
+    """A recorded choice, its offset in the decision log, and the version that wrote it."""
 
     offset: int
     event: Choice
+    software: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +107,14 @@ def replay_step(
     clock: Clock | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> list[Replayed]:
-    """Decides a step once more: from the logs up to its cursor, with the recorded seed and request.
+    """Decides a step once more, from the logs alone: from what had been sealed up to its cursor and
+    decided before it, by the recorded settings, seed and request. The configuration may have been
+    edited since, and the sampler's section be gone.
 
     Args:
-        name: which ``[samplers.<name>]``.
-        config: the configuration, or the path of its file, with the sampler's settings as they
-            were when the step was served.
+        name: of the sampler.
+        config: the configuration, or the path of its file: where the logs are. Only a decision of
+            before settings were recorded is made by those in ``[samplers.<name>]``.
         trainer_epoch: in which the step was decided; None: the newest decision for it.
         broker: instead of the configured one; the caller closes it.
         clock: instead of the system's.
@@ -114,7 +125,9 @@ def replay_step(
 
     Raises:
         UnknownStep: the log has no decision for the step.
-        ConfigError, UnknownSampler: the configuration is wrong, or has no such sampler.
+        DecidedByNewer: another version chose, by what this one does not know.
+        UnknownSampler: there is no decision log of that name. ConfigError: the configuration is
+            wrong.
         BrokerUnavailable: a log was not read within ``timeout_s``.
     """
     at = whole_number("step", step)
@@ -126,10 +139,9 @@ def replay_step(
         choices = _choices_of(at, epoch, decisions(Deadline(timeout_s, clock)))
         if not choices:
             raise UnknownStep(f"the log of sampler {name!r} has no batch for {_named(at, epoch)}")
-        choosing = choosing_of(sampler_config(name, loaded), loaded.environments)
         replayed: list[Replayed] = []
-        # Others may have decided about the replacements, who read other environments.
-        for logs, run in groupby(choices, key=_logs_of):
+        # Others may have decided about the replacements, by other settings and environments.
+        for (choosing, logs), run in groupby(choices, key=partial(_chosen_by, name, loaded)):
             addresses = {
                 layout._replace(generation=log.generation).groups_log(log): log for log in logs
             }
@@ -218,20 +230,42 @@ def _choices_of(
 ) -> list[_Chosen]:
     """The newest batch of a step, of that trainer epoch, and the replacements in it."""
     choices: list[_Chosen] = []
-    wanted = False
+    wanted, software = False, ""
     for decision in decisions:
         event = decision.event
+        if isinstance(event, Claimed):
+            software = event.software
         if isinstance(event, BatchServed) and event.step == step:
             wanted = trainer_epoch in (None, event.trainer_epoch)
             if wanted:
                 choices.clear()
         if wanted and isinstance(event, BatchServed | Replaced) and event.step == step:
-            choices.append(_Chosen(decision.offset, event))
+            choices.append(_Chosen(decision.offset, event, software))
     return choices
 
 
-def _logs_of(choice: _Chosen) -> tuple[PartitionAddress, ...]:
-    return tuple(position_of(choice.event.cursor))
+def _chosen_by(
+    name: str, config: RollstreamConfig, choice: _Chosen
+) -> tuple[Choosing, tuple[PartitionAddress, ...]]:
+    """The settings that a choice was made by, and the seal logs. Those of the configuration where
+    the decision has none."""
+    event = choice.event
+    logs = tuple(position_of(event.cursor))
+    if not event.choosing:
+        return choosing_of(sampler_config(name, config), config.environments), logs
+    unknown = f"algorithm {event.algorithm}" if event.algorithm > ALGORITHM else ""
+    try:
+        choosing = Choosing.of_record(event.choosing)
+    except UnknownSettings as error:
+        unknown = f"settings {', '.join(error.names)}"
+    if unknown:
+        raise DecidedByNewer(
+            f"the choice at offset {choice.offset} of sampler {name!r} was made with {unknown} by "
+            f"rollstream {choice.software or 'of a newer version'}, and this is "
+            f"{rollstream.__version__}, which does not know that: replay it with that version or a "
+            "later one. `--from-files` (check_from_files) compares its rows with any version"
+        )
+    return choosing, logs
 
 
 def _named(step: int, trainer_epoch: int | None) -> str:

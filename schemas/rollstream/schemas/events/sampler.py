@@ -47,7 +47,10 @@ class ChosenGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchServed(Decision):
-    """Which groups make the batch of a step. It is confirmed before the batch is returned."""
+    """Which groups make the batch of a step. It is confirmed before the batch is returned.
+
+    ``choosing`` (``Choosing.recorded()``) and ``algorithm`` are what chose: with the request, the
+    seed, the cursor and the decisions before it the choice can be made again."""
 
     trainer_epoch: int
     step: int
@@ -58,6 +61,8 @@ class BatchServed(Decision):
     cursor: tuple[LogPosition, ...]
     groups: tuple[ChosenGroup, ...]
     digest: bytes
+    choosing: str = ""
+    algorithm: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +120,8 @@ class Replaced(Decision):
     cursor: tuple[LogPosition, ...]
     digest: bytes
     outcome: str = "filtered"
+    choosing: str = ""
+    algorithm: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

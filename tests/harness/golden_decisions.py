@@ -1,0 +1,133 @@
+"""Logs of a run in memory, kept as bytes: what each shipped version of the algorithm chose.
+
+New ones, of a version that has none: ``PYTHONPATH=tests python -m harness.golden_decisions``. Files
+that exist are never written again: they are what was shipped.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.events import GOLDEN
+from harness.groups import GroupSpec
+from harness.sampler_worlds import ENVIRONMENTS, LocalWorld, config_of
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.sampler.deciding.choose import ALGORITHM
+from rollstream.schemas.codec import decode, encode
+from rollstream.schemas.events import Event
+from rollstream.store.memory import MemoryBlobs
+from rollstream.streams.broker import TopicPartition, TopicSpec
+from rollstream.streams.folds.sampler.eligible import Accept
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+
+SAMPLER = "trainer-a"
+STEPS = 8
+# One after the other, each for two steps, since a run's configuration is edited.
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {"seed": 7, "max_policy_lag": 4},
+    {"seed": 7, "max_policy_lag": 2, "recency": "exp"},
+    {"seed": 8, "recency": "linear", "capacity_groups": 20},
+    {"seed": 8, "environments": ["math"]},
+)
+WAIT_S = 30.0
+
+
+def config() -> RollstreamConfig:
+    """Where the logs are; of the sampler it has no setting that chose anything."""
+    return config_of("file:///unused", SAMPLER, seed=99, environments=["code"])
+
+
+def golden_logs(algorithm: int) -> Path:
+    """Where the logs lie that this version wrote."""
+    return GOLDEN / f"decisions.algorithm-{algorithm}.json"
+
+
+def run() -> MemoryLogs:
+    """Groups of many policies arrive while batches are chosen, dropped from, replaced and
+    released."""
+    logs = MemoryLogs()
+    world = LocalWorld(MemoryBroker(logs), MemoryBlobs(), config())
+    writers = [
+        world.writer(environment, partition)
+        for environment, partitions in ENVIRONMENTS.items()
+        for partition in range(partitions)
+    ]
+    epoch = 0
+    for step in range(STEPS):
+        for index, writer in enumerate(writers):
+            writer.flush(*_groups(step, epoch, f"{index}-"))
+        if step % 2 == 0:
+            world.configure(**SETTINGS[step // 2])
+            sampler = world.open()
+            sampler.resume(step - 1 if step else None, later="release" if step == 6 else "replay")
+        shares = {"math": 0.75, "code": 0.25} if step in (1, 4) else None
+        accept: Accept | None = "nonzero_std" if step in (2, 7) else None
+        batch = sampler.next_batch(step, 4, accept=accept, mix=shares, timeout_s=WAIT_S)
+        if step % 3 == 1:
+            batch = sampler.replace(batch, [1, 3], "tried", timeout_s=WAIT_S)
+            batch = sampler.replace(batch, [0], "again", timeout_s=WAIT_S)
+        epoch = sampler.publish_policy(step + 1, policy_version=f"step-{step + 1}").epoch
+        if step % 2:
+            sampler.ack(batch)
+            sampler.checkpointed(step)
+            if step == 5:
+                sampler.next_batch(step + 1, 2, timeout_s=WAIT_S)  # Released by the resume.
+            world.restart()
+    world.close()
+    return logs
+
+
+def _groups(step: int, epoch: int, prefix: str) -> list[GroupSpec]:
+    """Four groups of three examples, of the four newest policies."""
+    equal = (1.0, 1.0) if step % 3 == 0 else (0.0, 1.0)
+    return [
+        GroupSpec(
+            example_id=f"{prefix}{number % 3}",
+            weight_step=max(0, step - number),
+            policy_epoch=epoch,
+            rewards=rewards,
+        )
+        for number, rewards in enumerate((equal, (0.0, 1.0), (0.0, 0.5), (1.0, 0.0)))
+    ]
+
+
+def to_bytes(logs: MemoryLogs) -> bytes:
+    """The records of seal and decision logs, by topic and partition."""
+    found = {}
+    for name, spec in sorted(logs.topics().items()):
+        places = [TopicPartition(name, number) for number in range(spec.partitions)]
+        records = [logs.read(where, 0, logs.bounds(where)[1]) for where in places]
+        if any(records):
+            found[name] = [[base64.b64encode(one.value).decode() for one in of] for of in records]
+    return json.dumps(found, indent=0).encode()
+
+
+def from_bytes(
+    content: bytes, change: Callable[[Event], Event] = lambda event: event
+) -> MemoryLogs:
+    """The logs again, each event as ``change`` returns it."""
+    logs = MemoryLogs()
+    for name, partitions in json.loads(content).items():
+        logs.create(TopicSpec(name, len(partitions), {"max.message.bytes": str(2**24)}))
+        for number, values in enumerate(partitions):
+            for value in values:
+                event = change(decode(base64.b64decode(value)))
+                logs.append(TopicPartition(name, number), None, encode(event))
+    return logs
+
+
+def write_missing() -> Path | None:
+    """Writes the logs of this version's algorithm, where there are none; which ones."""
+    path = golden_logs(ALGORITHM)
+    if path.exists():
+        return None
+    path.write_bytes(to_bytes(run()))
+    return path
+
+
+if __name__ == "__main__":
+    write_missing()
