@@ -76,6 +76,7 @@ def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = 
         shipped().newest(SCHEMA).version,
         rollstream.__version__,
         arrow.signatures_of(columns),
+        compression,
         in_place,
         absent,
     )

@@ -17,6 +17,7 @@ from rollstream.store import arrow
 _VERSION_KEY = "rollstream.version"  # Of Rollstream, for people.
 _ROWS_KEY = "rollstream.rows"  # Whose fields the rows have: a version of the schema.
 _ENVIRONMENT_KEY = "rollstream.environment"
+_COMPRESSION_KEY = "rollstream.compression"
 # The others are JSON.
 _TOKEN_ARRAYS_KEY = "rollstream.token_arrays"
 _IN_PLACE_KEY = "rollstream.in_place"
@@ -32,6 +33,7 @@ class Stated(NamedTuple):
         rows: which version of ``ingest_record`` has the fields of the rows.
         version: of Rollstream, that wrote the file.
         token_arrays: the named arrays that a row has.
+        compression: ``none``, ``lz4`` or ``zstd``; empty: not known.
         in_place: columns of arrays that end with their values, as many tokens a row as its count.
         absent: columns that are null or empty in each row.
     """
@@ -40,6 +42,7 @@ class Stated(NamedTuple):
     rows: int
     version: str
     token_arrays: arrow.Signatures
+    compression: str
     in_place: Collection[str]
     absent: Collection[str]
 
@@ -58,6 +61,7 @@ class Stated(NamedTuple):
             _ENVIRONMENT_KEY: self.environment,
             _ROWS_KEY: str(self.rows),
             _VERSION_KEY: self.version,
+            _COMPRESSION_KEY: self.compression,
             _IN_PLACE_KEY: json.dumps(list(self.in_place)),
             _ABSENT_KEY: json.dumps(list(self.absent)),
             **_of_token_arrays(self.token_arrays),
@@ -73,8 +77,8 @@ def _stated(metadata: tuple[tuple[bytes, bytes], ...]) -> Stated:
         frozenset(json.loads(texts.get(key, "[]"))) for key in (_IN_PLACE_KEY, _ABSENT_KEY)
     )
     rows, version = int(texts.get(_ROWS_KEY, 1)), texts.get(_VERSION_KEY, "")
-    environment = texts.get(_ENVIRONMENT_KEY, "")
-    return Stated(environment, rows, version, token_arrays, in_place, absent)
+    environment, compression = (texts.get(k, "") for k in (_ENVIRONMENT_KEY, _COMPRESSION_KEY))
+    return Stated(environment, rows, version, token_arrays, compression, in_place, absent)
 
 
 @lru_cache(arrow.SCHEMAS_KEPT)

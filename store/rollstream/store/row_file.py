@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from rollstream.store import arrow
 from rollstream.store.arrow import TOKEN_ARRAY_PREFIX
 from rollstream.store.errors import CorruptFile, NewerFile
 from rollstream.store.footer import Stated
-from rollstream.store.plain.file import MAGIC, Layout
+from rollstream.store.plain.decoding import numbers_of, text_ends, texts_of
+from rollstream.store.plain.file import MAGIC, Layout, Page
 from rollstream.store.plain.rows import chunk_indexes
 
 Ranges = Sequence[tuple[int, int]]
@@ -51,9 +53,12 @@ class RowFile:
         # Another tool that wrote the file anew kept the metadata, but not the layout of pages.
         self._in_place = stated.in_place if layout.ends else ()
         self._absent = stated.absent if layout.ends else ()
+        self._plain = bool(layout.ends) and stated.compression == "none"
         self._chunk_ends = (len(MAGIC), *layout.ends)
         self._chunks = chunk_indexes(stated.token_arrays, self.version)
         self._ends: dict[str, NDArray[np.int64]] = {}
+        self._texts: dict[str, tuple[memoryview, NDArray[np.int64]]] = {}
+        self._numbers: dict[str, NDArray[Any]] = {}
 
     @property
     def removed_fields(self) -> list[str]:
@@ -74,25 +79,30 @@ class RowFile:
         added = [row_fields()[name] for name in names if name not in self._fields]
         fields = [self._fields[name] for name in names if name in self._fields]
         fields = [field for field in fields if field.name not in self._absent]
-        names = [field.name for field in fields if field.column != "token_arrays"]
+        of_rows = [f for f in fields if f.column in arrow.SCALARS and f.name != arrow.ENVIRONMENT]
         arrays = {f.name: ArraySignature(f.dtype, ()) for f in fields if f.column == "array"}
         named = {n: self.token_arrays[n] for n in self.token_arrays if n in token_arrays}
-        columns = [*map(arrow.stored_name, names), *map(TOKEN_ARRAY_PREFIX.__add__, named)]
-        if not {*columns} - {arrow.ENVIRONMENT}:
+        others = [f.name for f in fields if f.column in ("components", "attachments")]
+        columns = [*others, *arrays, *map(TOKEN_ARRAY_PREFIX.__add__, named)]
+        if not self._plain:
+            columns += [arrow.stored_name(field.name) for field in of_rows]
+        if not columns and not of_rows:
             columns.append("token_count")  # Only what is read tells how many rows there are.
         decoded = self._decoded(columns, ranges)
         rows = sum(count for _, count in ranges)
-        scalars: dict[str, Any] = {}
-        for field in fields:
-            if field.column in arrow.SCALARS and field.name != arrow.ENVIRONMENT:
-                scalars[field.name] = arrow.scalars_of(decoded[arrow.stored_name(field.name)])
+        scalars: dict[str, Any] = {
+            field.name: self._scalar(field, ranges)
+            if self._plain
+            else arrow.scalars_of(decoded[arrow.stored_name(field.name)])
+            for field in of_rows
+        }
         found = {name: self._array(name, arrays[name], decoded, ranges) for name in arrays}
         extra = {
             name: self._array(TOKEN_ARRAY_PREFIX + name, named[name], decoded, ranges)
             for name in named
         }
         # What is made for each row comes last: by now the number of rows is what the file holds.
-        if arrow.ENVIRONMENT in names:
+        if any(field.name == arrow.ENVIRONMENT for field in fields):
             scalars[arrow.ENVIRONMENT] = [self._environment] * rows
         for field in added:
             if field.column in arrow.SCALARS:
@@ -157,6 +167,35 @@ class RowFile:
         lengths = [np.diff(ends[first : first + count + 1]) for first, count in ranges]
         return Ragged(_joined(pieces), offsets_of(_joined(lengths)))
 
+    def _scalar(self, field: RowField, ranges: Ranges) -> list[str] | NDArray[Any]:
+        """One value a row of an uncompressed file, as in ``Columns.scalars``."""
+        column = arrow.stored_name(field.name)
+        if field.dtype:
+            numbers = self._numbers.get(column)
+            if numbers is None:
+                optional = isinstance(field.row_type, list)
+                numbers = numbers_of(self._body(column), field.dtype, self.rows, optional=optional)
+                self._numbers[column] = numbers
+            return _joined([numbers[first : first + count] for first, count in ranges])
+        if column not in self._texts:
+            body = self._body(column)
+            self._texts[column] = body, text_ends(body, self.rows)
+        body, ends = self._texts[column]
+        texts = [texts_of(body, ends[first : first + count + 1]) for first, count in ranges]
+        return texts[0] if len(texts) == 1 else list(chain.from_iterable(texts))
+
+    def _body(self, column: str) -> memoryview:
+        """The body of a column's page."""
+        first, end = self._chunk_of(column)
+        data = memoryview(self._data)[first:end]
+        page = Page.of(data)
+        body = data[page.body :]
+        if len(body) != page.size:
+            raise CorruptFile(
+                f"{self._path}: column {column} has {len(body)} bytes, and its page {page.size}"
+            )
+        return body
+
     def _row_ends(self, counts: str) -> NDArray[np.int64]:
         """int64 [rows + 1]: the values of row ``i`` are those from ``[i]`` to ``[i + 1]``."""
         if counts not in self._ends:
@@ -169,14 +208,23 @@ class RowFile:
 
     def _values_of(self, column: str, size: int) -> NDArray[np.uint8]:
         """The last ``size`` bytes of a column's chunk, a view of the file."""
-        index = self._chunks[column]
-        first, end = self._chunk_ends[index : index + 2]
-        if not 0 <= first <= end - size <= end <= self._data.size:
+        first, end = self._chunk_of(column)
+        if not first <= end - size:
             raise CorruptFile(
                 f"{self._path}: column {column}, of {size} bytes or more, is from byte {first} to "
-                f"{end} of {self._data.size}"
+                f"{end}"
             )
         return np.frombuffer(self._data, np.uint8, size, end - size)
+
+    def _chunk_of(self, column: str) -> tuple[int, int]:
+        """Where a column's chunk is in the file."""
+        index = self._chunks[column]
+        first, end = self._chunk_ends[index : index + 2]
+        if not 0 <= first <= end <= self._data.size:
+            raise CorruptFile(
+                f"{self._path}: column {column} is from byte {first} to {end} of {self._data.size}"
+            )
+        return first, end
 
 
 def _version(path: str, stated: Stated) -> WireSchema:

@@ -36,7 +36,7 @@ def assembled(
     *files: Sequence[GroupSpec],
     step: int = 3,
     columns: Sequence[str] = (),
-    segments: Mapping[str, Any] | None = None,
+    scalars: Mapping[str, Any] | None = None,
 ) -> AssembledBatch:
     """A batch of all groups, as if they had been read from these files."""
     log = PartitionAddress("math", 1, 0)
@@ -44,10 +44,9 @@ def assembled(
     signatures = []
     for index, specs in enumerate(files):
         of_file = group_columns(specs, "math", f"f{index}")
-        flush = flush_of(specs, name=f"f{index}")
-        flush = replace(flush, segments=replace(flush.segments, **(segments or {})))
-        for group in known_groups(log, index, flush):
-            parts.append(GroupRows(len(parts), group, of_file))
+        of_file = replace(of_file, scalars={**of_file.scalars, **(scalars or {})})
+        for group in known_groups(log, index, flush_of(specs, name=f"f{index}")):
+            parts.append(GroupRows(len(parts), group, of_file, group.group.row_start))
             signatures.append({name: a.signature for name, a in of_file.token_arrays.items()})
     event = BatchServed(
         epoch=0,
@@ -331,26 +330,30 @@ def test_metrics_are_flat_numbers() -> None:
 @pytest.mark.proves("F20")
 def test_a_trajectory_counts_once_whatever_number_of_turns_it_has() -> None:
     turns = {
-        "uids": ("one", *["nine"] * 9),
-        "segment_idxs": np.array([0, *range(9)], np.int32),
-        "rewards": np.array([1.0, *[float("nan")] * 8, 0.0]),
-        "weight_steps": np.array([3, 1, *[2] * 8], np.int64),
+        "rollout_uid": ["one", *["nine"] * 9],
+        "reward": np.array([1.0, *[float("nan")] * 8, 0.25]),
+        "weight_step": np.array([3, 1, *[2] * 8], np.int64),
     }
-    batch = batch_of([GroupSpec(rewards=(0.0,) * 10)], segments=turns)
+    batch = batch_of([GroupSpec(rewards=(0.0,) * 10)], scalars=turns)
+    assert batch.rewards.tolist() == [1.0, *[0.25] * 9], "a segment without has the next one's"
     assert (len(batch), batch.num_trajectories) == (10, 2)
-    assert batch.trajectory_returns.tolist() == [1.0, 0.0]
+    assert batch.trajectory_returns.tolist() == [1.0, 0.25]
     metrics = batch.metrics()
     assert (metrics["rollouts"], metrics["segments"]) == (2, 10)
-    assert metrics["reward/mean"] == metrics["reward/math"] == 0.5
+    assert metrics["reward/mean"] == metrics["reward/math"] == 0.625
     assert (metrics["lag/mean"], metrics["lag/max"]) == (1.0, 2.0)
     alike = {
-        "uids": ("one", "one", "two", "two"),
-        "segment_idxs": np.array([0, 1, 0, 1], np.int32),
-        "rewards": np.array([0.25, 1.0, 0.25, 1.0]),
+        "rollout_uid": ["one", "one", "two", "two"],
+        "reward": np.array([0.25, 1.0, 0.25, 1.0]),
     }
-    batch = batch_of([GroupSpec(rewards=(0.0,) * 4)], segments=alike)
+    batch = batch_of([GroupSpec(rewards=(0.0,) * 4)], scalars=alike)
     assert batch.trajectory_returns.tolist() == [1.25, 1.25]
     assert batch.metrics()["all_equal_share"] == 1.0
+    nan = float("nan")
+    unknown = {"rollout_uid": ["t", "t", "u", "v"], "reward": np.array([nan, nan, nan, 0.5])}
+    batch = batch_of([GroupSpec(rewards=(0.0,) * 2)] * 2, scalars=unknown)
+    assert batch.rewards[3] == 0.5
+    assert np.isnan(batch.rewards[:3]).all(), "neither another trajectory's nor a group's"
 
 
 def test_an_empty_share_is_a_batch_of_no_rollouts() -> None:

@@ -6,6 +6,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
 
 from rollstream.sampler.errors import GroupsUnreadable
 from rollstream.sampler.shaping.packing import GroupRows
@@ -82,7 +85,7 @@ class Payloads:
                 if first not in file.served:
                     file.served.add(first)
                     file.rows_left -= group.group.rows
-                parts.append(GroupRows(slot, group, file.columns))
+                parts.append(GroupRows(slot, group, file.columns, first))
         return parts
 
     def parts_of_batch(
@@ -223,4 +226,7 @@ def _size(columns: Columns) -> int:
     size = sum(ragged.values.nbytes + ragged.offsets.nbytes for ragged in arrays)
     if columns.rewards is not None:
         size += columns.rewards.offsets.nbytes + columns.rewards.values.nbytes * 3 // 2
-    return size + sum(len(text) + TEXT_BYTES for text in columns.scalars.get("metadata", ()))
+    scalars = columns.scalars.values()
+    size += sum(values.nbytes for values in scalars if isinstance(values, np.ndarray))
+    texts = chain.from_iterable(v for v in scalars if not isinstance(v, np.ndarray))
+    return size + sum(len(text) + TEXT_BYTES for text in texts)

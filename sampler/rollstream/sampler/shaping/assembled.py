@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, repeat
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ from rollstream.sampler.shaping.batch import Batch, GroupReader, TokenArrays
 from rollstream.sampler.shaping.packing import GroupRows, Packing
 from rollstream.sampler.shaping.requested import ON_REQUEST, TOKEN_ARRAY
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
-from rollstream.schemas.events import SealedSegments
 from rollstream.schemas.fields import array_fields
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.records import SampledBatch
@@ -27,7 +25,6 @@ from rollstream.streams.folds.sampler.served import ServedBatch
 
 ALIGNMENT = 64  # Of each array, in bytes: a cache line, and what Ray gives a buffer.
 _COMPONENT = "reward_components/"
-_Logged = Sequence[tuple[SealedSegments, slice]]  # Of each group: its flush, and its rows there.
 
 
 class ArrayLayout(NamedTuple):
@@ -88,21 +85,20 @@ def assemble(
     """
     event = served.event
     rows = [part.group.group.rows for part in parts]
-    logged = [(part.group.segments, part.logged) for part in parts]
     environments = [part.group.key.environment for part in parts]
-    uids = tuple(chain.from_iterable([of.uids[span] for of, span in logged]))
-    packing = Packing.of(
-        parts, _logged(logged, "prompt_counts", np.int64), _logged(logged, "token_counts", np.int64)
-    )
+    uids = _texts(parts, "rollout_uid")
+    packing = Packing.of(parts)
     trajectories = _trajectories(uids)
+    group_index = np.repeat(np.arange(len(parts), dtype=np.int32), rows)
+    own_rewards = _numbers(parts, "reward", np.float64)
     per_row: dict[str, NDArray[Any]] = {
         "offsets": packing.offsets,
         "prompt_lengths": packing.prompts.astype(np.int32),
-        "rewards": _logged(logged, "rewards", np.float32),
-        "group_index": np.repeat(np.arange(len(parts), dtype=np.int32), rows),
+        "rewards": _rewards(own_rewards, trajectories, group_index).astype(np.float32),
+        "group_index": group_index,
         "trajectory_index": trajectories,
-        "trajectory_returns": _returns(parts, trajectories),
-        "weight_steps": _logged(logged, "weight_steps", np.int64),
+        "trajectory_returns": _returns(own_rewards, trajectories),
+        "weight_steps": _numbers(parts, "weight_step", np.int64),
         **_components(parts, len(uids)),
     }
     total = int(packing.offsets[-1])
@@ -124,8 +120,8 @@ def assemble(
         "digest": served.digest,
         "uids": uids,
         "environments": tuple(chain.from_iterable(map(repeat, environments, rows))),
-        "stop_reasons": _stop_reasons(logged),
-        "metadata": _metadata(parts) if "metadata" in columns else None,
+        "stop_reasons": _texts(parts, "stop_reason"),
+        "metadata": list(_texts(parts, "metadata")) if "metadata" in columns else None,
         "sampled": SampledBatch(
             served.batch_id, tuple(group.group_id for group in served.groups), event.now_ts
         ),
@@ -195,16 +191,16 @@ def _array_of(name: str, columns: Columns) -> Ragged | None:
     return columns.arrays.get(ON_REQUEST.get(name, name))
 
 
-def _logged(logged: _Logged, name: str, dtype: DTypeLike) -> NDArray[Any]:
-    """What the seal log has of each row under this name."""
-    column = attrgetter(name)
-    of_groups = [column(segments)[span] for segments, span in logged]
+def _numbers(parts: Sequence[GroupRows], name: str, dtype: DTypeLike) -> NDArray[Any]:
+    """A number of each row."""
+    of_groups = [part.columns.scalars[name][slice(*part.span)] for part in parts]
     return np.concatenate([np.empty(0, dtype), *of_groups], dtype=dtype)
 
 
-def _stop_reasons(logged: _Logged) -> tuple[str, ...]:
-    indexes = [(of.stop_reasons, of.stop_reason_idxs[span].tolist()) for of, span in logged]
-    return tuple([reasons[index] for reasons, of_group in indexes for index in of_group])
+def _texts(parts: Sequence[GroupRows], name: str) -> tuple[str, ...]:
+    """A text of each row."""
+    of_groups: Any = [part.columns.scalars[name][slice(*part.span)] for part in parts]
+    return tuple(chain.from_iterable(of_groups))
 
 
 def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:
@@ -213,11 +209,27 @@ def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:
     return np.fromiter(map(numbers.__getitem__, uids), np.int32, len(uids))
 
 
-def _returns(parts: Sequence[GroupRows], trajectories: NDArray[np.int32]) -> NDArray[np.float32]:
+def _rewards(
+    own: NDArray[np.float64], trajectories: NDArray[np.int32], groups: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """float64 [n]: segments without a reward have that of the next segment of their trajectory.
+
+    A reward is often known at a trajectory's last segment only. Where that has none, none is given.
+    """
+    missing = np.flatnonzero(np.isnan(own))
+    if not missing.size:
+        return own
+    rewards = own.copy()
+    follows = (np.diff(trajectories) == 0) & (np.diff(groups) == 0)
+    for row in missing[::-1].tolist():  # A member's rows lie together, in the order of segments.
+        if row < len(follows) and follows[row]:
+            rewards[row] = rewards[row + 1]
+    return rewards
+
+
+def _returns(own: NDArray[np.float64], trajectories: NDArray[np.int32]) -> NDArray[np.float32]:
     """float32 [m]: what the segments of each trajectory earned, summed."""
-    earned = [part.group.earned[part.logged] for part in parts]
-    together = np.concatenate([np.empty(0), *earned])
-    return np.bincount(trajectories, together).astype(np.float32)
+    return np.bincount(trajectories, np.nan_to_num(own)).astype(np.float32)
 
 
 def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.float32]]:
@@ -236,10 +248,6 @@ def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.f
                     found[name][at] = value
         row += stop - start
     return {_COMPONENT + name: np.array(found[name], np.float32) for name in sorted(found)}
-
-
-def _metadata(parts: Sequence[GroupRows]) -> list[str]:
-    return [text for p in parts for text in p.columns.scalars["metadata"][slice(*p.span)]]
 
 
 def _aligned(size: int) -> NDArray[np.uint8]:

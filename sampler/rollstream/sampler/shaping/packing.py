@@ -17,26 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.schemas.columns import Columns, Ragged
+from rollstream.schemas.fields import REQUIRED_ARRAYS
 from rollstream.streams.folds.sampler.known import KnownGroup
 
 
 class GroupRows(NamedTuple):
-    """A group, its slot in the batch, and the columns of its file."""
+    """A group, its slot in the batch, and columns that hold its rows from row ``start`` on."""
 
     slot: int
     group: KnownGroup
     columns: Columns
+    start: int
 
     @property
     def span(self) -> tuple[int, int]:
         """The group's first row among the columns, and the one after its last."""
-        start = self.group.group.row_start
-        return start, start + self.group.group.rows
-
-    @property
-    def logged(self) -> slice:
-        """The same rows among ``group.segments``."""
-        return slice(self.group.first, self.group.first + self.group.group.rows)
+        return self.start, self.start + self.group.group.rows
 
 
 class Packing(NamedTuple):
@@ -55,10 +51,9 @@ class Packing(NamedTuple):
     offsets: NDArray[np.int64]
 
     @classmethod
-    def of(
-        cls, parts: Sequence[GroupRows], prompts: NDArray[np.int64], outputs: NDArray[np.int64]
-    ) -> Packing:
+    def of(cls, parts: Sequence[GroupRows]) -> Packing:
         """One row after the other."""
+        prompts, outputs = (_lengths(parts, name) for name in REQUIRED_ARRAYS)
         offsets = np.zeros(len(prompts) + 1, np.int64)
         np.cumsum(prompts + outputs, out=offsets[1:])
         return cls(parts, prompts, outputs, offsets)
@@ -110,6 +105,15 @@ class Packing(NamedTuple):
                 first = last
                 row += 1
         return without
+
+
+def _lengths(parts: Sequence[GroupRows], name: str) -> NDArray[np.int64]:
+    """int64 [n]: tokens of each row."""
+    lengths = []
+    for part in parts:
+        start, stop = part.span
+        lengths.append(np.diff(part.columns.arrays[name].offsets[start : stop + 1]))
+    return np.concatenate([np.empty(0, np.int64), *lengths])
 
 
 def _bytes_of(array: NDArray[Any]) -> memoryview:

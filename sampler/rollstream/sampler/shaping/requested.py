@@ -7,8 +7,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.columns import ArraySignature
 
-FIELDS = ("prompt_tokens", "output_tokens", "logprobs", "loss_mask", "rewards")
-"""What every batch reads from the store; all others of its fields are in the seal log."""
+FIELDS = (
+    *("rollout_uid", "weight_step", "stop_reason", "reward"),
+    *("prompt_tokens", "output_tokens", "logprobs", "loss_mask", "rewards"),
+)
+"""What every batch reads from the store."""
 ON_REQUEST = {
     "actor_logprobs": "actor_logprobs",
     "ref_logprobs": "ref_logprobs",

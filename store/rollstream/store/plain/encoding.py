@@ -83,13 +83,18 @@ def sized(value: bytes) -> bytes:
 
 def read_sized(data: bytes, at: int) -> tuple[bytes, int]:
     """What ``sized`` wrote at ``at``, and where it ends; ``IndexError`` where it is cut off."""
-    size = shift = 0
+    size, start = read_varint(data, at)
+    return data[start : start + size], start + size
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number that ``varint`` wrote at ``at``, and where it ends; ``IndexError`` where it is cut
+    off."""
+    bits = shift = 0
     while (byte := data[at]) > 127:
-        size |= (byte & 127) << shift
+        bits |= (byte & 127) << shift
         at, shift = at + 1, shift + 7
-    start = at + 1
-    stop = start + (size | byte << shift)
-    return data[start:stop], stop
+    return bits | byte << shift, at + 1
 
 
 # --- Parquet repetition and definition levels, as RLE runs: an array costs a few bytes whatever its

@@ -31,6 +31,7 @@ from rollstream.store.plain.encoding import (
     i64,
     list_of,
     read_sized,
+    read_varint,
     sized,
     struct,
     varint,
@@ -54,6 +55,18 @@ _NO_ROWS = i64(1, 0) + list_of(1, STRUCT, ())
 _CREATED_BY_AFTER_GROUPS = field(2, BINARY)
 _CREATED_BY = binary(1, CREATED_BY.encode())
 _LAYOUT = binary(1, LAYOUT_KEY.encode())
+
+
+# The bytes before the numbers of a page's header that differ among pages (``_page``): size, stored
+# size, slots, encoding; and those behind them.
+_PAGE_FIELDS = (
+    i32(1, 0) + field(1, I32),
+    field(1, I32),
+    field(2, STRUCT) + field(1, I32),
+    field(1, I32),
+)
+_PAGE_END = i32(1, _RLE) * 2 + STOP * 2
+_PAGE_HEAD_BYTES_MAX = 64
 
 
 class Leaf(NamedTuple):
@@ -166,6 +179,34 @@ def _page(slots: int, encoding: int, size: int, stored: int) -> tuple[bytes, byt
     return page, i64(1, slots) + i64(1, len(page) + size) + i64(1, len(page) + stored)
 
 
+class Page(NamedTuple):
+    """A data page that ``file_pieces`` wrote.
+
+    Attributes:
+        size: of its body, before compression.
+        body: where that begins; it ends where the next page or chunk begins.
+    """
+
+    size: int
+    body: int
+
+    @classmethod
+    def of(cls, data: memoryview) -> Page:
+        """The page that these bytes begin with.
+
+        Raises:
+            ValueError, LookupError: they are damaged.
+        """
+        head = bytes(data[:_PAGE_HEAD_BYTES_MAX])
+        numbers, at = [], 0
+        for begin in _PAGE_FIELDS:
+            if not head.startswith(begin, at):
+                raise ValueError(f"no page begins with {head.hex()}")
+            number, at = read_varint(head, at + len(begin))
+            numbers.append(number >> 1)
+        return cls(numbers[0], at + len(_PAGE_END))
+
+
 @lru_cache(_PAIRS_KEPT)
 def _pair(key: str, value: str) -> bytes:
     return binary(1, key.encode()) + binary(1, value.encode()) + STOP
@@ -191,6 +232,8 @@ class Layout(NamedTuple):
         Raises:
             ValueError, LookupError, TypeError: it is damaged.
         """
+        if data[-len(MAGIC) :] != MAGIC:
+            return None  # It is cut short.
         end = len(data) - len(MAGIC) - _FOOTER_SIZE_BYTES
         size = int.from_bytes(data[end : end + _FOOTER_SIZE_BYTES], "little")
         footer = bytes(data[max(end - size, 0) : end])
