@@ -151,8 +151,8 @@ def main() -> None:
         started = services(Path(name), environment="flush_interval_s = 0.15\n", sampler=settings)
         address = stack.enter_context(started).address
         bootstrap, _, config = address.partition(" ")
+        stack.callback(ray.shutdown)  # Once the client has left.
         client = stack.enter_context(SamplerClient.attach(SAMPLER, config=config))
-        stack.callback(ray.shutdown)
         trainer = Trainer(bootstrap, Path(config), client)
         stack.callback(trainer.close)
         with _ranks(config) as ranks:
