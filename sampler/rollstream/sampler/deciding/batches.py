@@ -66,7 +66,8 @@ class BatchCommand(Command[AssembledBatch]):
         it is read as ``agreed_signatures``, the same for every rank."""
         served = state.batches[self.step]
         groups = [group_of(served, slot, state) for slot in range(len(served.groups))]
-        return Unread(partial(self._read, served, groups, len(state.ready), context.payloads))
+        key = self.step, served.digest, self.dp_rank, self.dp_size, self.columns
+        return Unread(key, partial(self._read, served, groups, len(state.ready), context.payloads))
 
     def _read(
         self,

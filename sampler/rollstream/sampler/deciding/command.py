@@ -78,8 +78,13 @@ class ResultContext(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Unread(Generic[R]):
     """A result whose rows are still to be read from the store. ``read`` needs the state no more, so
-    the next command may be decided meanwhile."""
+    the next command may be decided meanwhile.
 
+    Attributes:
+        key: equal for results that are the same, such as the share of ranks that are peers.
+    """
+
+    key: Hashable
     read: Callable[[], R]
 
 

@@ -201,7 +201,8 @@ class ReadGroup(Command[RolloutGroup]):
 
     def result(self, state: SamplerState, context: ResultContext) -> Unread[RolloutGroup]:
         group = group_of(state.batches[self.step], self.slot, state)
-        return Unread(partial(_group_with_rows, group, context.payloads))
+        key = type(self), self.step, self.digest, self.slot
+        return Unread(key, partial(_group_with_rows, group, context.payloads))
 
 
 def _group_with_rows(group: KnownGroup, payloads: PayloadReader) -> RolloutGroup:

@@ -10,6 +10,8 @@
 - ``payloads``       groups' rows from the store, through a byte-bounded cache
 - ``projecting``     writes decisions as JSON files, in a thread of its own
 - ``actor``          the Ray actor around an owner (imports ray)
+- ``awaited_calls``  calls that coroutines of the actor await and its threads end
+- ``pickled``        what peers get, pickled once
 - ``attaching``      finds or starts the Ray that has the actor (imports ray)
 - ``loopback_ray``   a Ray on 127.0.0.1, and all that is used of Ray's private API (imports ray)
 - ``actor_calls``    calls to that actor: awaited, repeated, cancelled (imports ray)

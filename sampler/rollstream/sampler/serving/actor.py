@@ -6,9 +6,10 @@ import asyncio
 import logging
 import pickle
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import ray
 
@@ -18,8 +19,10 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.deciding.command import Command, R, Reply, Unread
 from rollstream.sampler.errors import GroupsUnreadable, SamplerError
+from rollstream.sampler.serving.awaited_calls import AwaitedCalls
 from rollstream.sampler.serving.calls import AGAIN_S, PASSING, WAITING_MAX, Call
 from rollstream.sampler.serving.owner import Owner
+from rollstream.sampler.serving.pickled import Pickled
 from rollstream.schemas.errors import RollstreamError
 from rollstream.store.blobs import Blobs
 from rollstream.store.warm_memory import keep_memory_warm
@@ -66,6 +69,8 @@ class SamplerActor:
             clock=SystemClock(),
             entropy=SystemEntropy(),
         )
+        self._calls = AwaitedCalls(lambda call: self._submit(self._owner.give_up, call))
+        self._reads: dict[Hashable, asyncio.Future[Pickled]] = {}  # Those under way.
         self._started = False
         self._leaving = threading.Event()
         self._decider = ThreadPoolExecutor(1, thread_name_prefix="rollstream-decider")
@@ -74,8 +79,9 @@ class SamplerActor:
             target=self._follow, name="rollstream-follower", daemon=True
         )
 
-    async def execute(self, command: Command[R], wait_s: float) -> Reply[R] | Refused:
-        """As ``Owner.execute``; errors that Rollstream raises on purpose are returned."""
+    async def execute(self, command: Command[R], wait_s: float) -> Reply[R | Pickled] | Refused:
+        """As ``Owner.execute``; errors that Rollstream raises on purpose are returned, and what is
+        read from the store is pickled."""
         wait, deadline = Deadline(wait_s), self._owner.deadline(wait_s)
         while True:
             try:
@@ -98,17 +104,24 @@ class SamplerActor:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._reader, self._owner.repair, command, error)
 
-    async def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
-        loop = asyncio.get_running_loop()
+    async def _execute(self, command: Command[R], wait_s: float) -> Reply[R | Pickled]:
         call = self._owner.begin(command)
-        decided = self._decider.submit(self._decide, call, wait_s, loop)
-        decided.add_done_callback(partial(_pass_error_on, call))
-        # A call that is cancelled cancels this future, and so is forgotten.
-        reply = await asyncio.wrap_future(call.answered)
+        reply = await self._calls.reply(
+            call, wait_s, lambda decided: self._decider.submit(self._decide, call, decided)
+        )
         if not isinstance(reply.value, Unread):
             return Reply(reply.trainer_epoch, reply.value)
-        value = await loop.run_in_executor(self._reader, reply.value.read)
-        return Reply(reply.trainer_epoch, value)
+        return Reply(reply.trainer_epoch, await self._read(reply.value))
+
+    async def _read(self, unread: Unread[Any]) -> Pickled:
+        """What callers get that ask for the same while it is read is read and pickled once."""
+        reading = self._reads.get(unread.key)
+        if reading is None:
+            loop = asyncio.get_running_loop()
+            reading = loop.run_in_executor(self._reader, lambda: Pickled.of(unread.read()))
+            self._reads[unread.key] = reading
+            reading.add_done_callback(lambda _: self._reads.pop(unread.key))
+        return await asyncio.shield(reading)  # Others may wait for what one has cancelled.
 
     async def outage(self) -> str:
         """Why no broker can be reached; empty: as far as is known, one can."""
@@ -118,20 +131,24 @@ class SamplerActor:
         """Exits for good, so that Ray does not start it anew."""
         self._leaving.set()
         await asyncio.get_running_loop().run_in_executor(self._decider, self._owner.close)
+        self._calls.hand_over()
         ray.actor.exit_actor()  # type: ignore[no-untyped-call]
 
-    def _decide(self, call: Call[R], wait_s: float, loop: asyncio.AbstractEventLoop) -> None:
+    def _submit(self, task: Callable[..., object], *arguments: object) -> None:
+        """Has the thread that decides execute it, and hands over what became of calls."""
+        done = self._decider.submit(task, *arguments)
+        done.add_done_callback(lambda _: self._calls.hand_over())
+
+    def _decide(self, call: Call[R], decided: Callable[[], None]) -> None:
         if not self._started:
             self._started = True
             self._follower.start()
-        self._owner.decide(call)
-        if not call.ended:
-            loop.call_soon_threadsafe(self._limit, call, wait_s, loop)
-
-    def _limit(self, call: Call[R], wait_s: float, loop: asyncio.AbstractEventLoop) -> None:
-        """Gives the call up after its own time."""
-        timer = loop.call_later(wait_s, self._decider.submit, self._owner.give_up, call)
-        call.answered.add_done_callback(lambda _: loop.call_soon_threadsafe(timer.cancel))
+        try:
+            self._owner.decide(call)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it
+            call.fail(error)
+        decided()
+        self._calls.hand_over()
 
     def _follow(self) -> None:
         clock = SystemClock()
@@ -143,13 +160,9 @@ class SamplerActor:
                 self._owner.fail_waiting(error)
                 if not isinstance(error, RollstreamError):
                     _log.exception("the seal logs cannot be read")
+                self._calls.hand_over()
                 clock.wait(self._leaving, FOLLOW_AGAIN_S)
-
-
-def _pass_error_on(call: Call[R], decided: Future[None]) -> None:
-    error = decided.exception()
-    if error is not None:
-        call.fail(error)
+            self._calls.hand_over()
 
 
 def _portable(error: RollstreamError) -> RollstreamError:

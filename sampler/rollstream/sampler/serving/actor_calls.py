@@ -21,6 +21,7 @@ from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.errors import SamplerUnavailable
 from rollstream.sampler.serving.actor import Refused
+from rollstream.sampler.serving.pickled import Pickled
 from rollstream.streams.errors import Fenced
 
 START_TIMEOUT_S = 120.0  # A new worker process, and the logs read to their ends.
@@ -103,11 +104,15 @@ class ActorCalls:
         if self._closed:
             ray.cancel(ref)
 
-    def _get(self, ref: Any, command: Command[R], deadline: Deadline) -> Reply[R] | Refused:
+    def _get(
+        self, ref: Any, command: Command[R], deadline: Deadline
+    ) -> Reply[R | Pickled] | Refused:
         look_s = FIRST_LOOK_S
         while True:
             try:
-                answer: Reply[R] | Refused = ray.get(ref, timeout=deadline.slice_s(look_s))
+                answer: Reply[R | Pickled] | Refused = ray.get(
+                    ref, timeout=deadline.slice_s(look_s)
+                )
             except GetTimeoutError:
                 self._check_waiting(command, deadline)
                 look_s = LOG_WAITING_EVERY_S
@@ -118,8 +123,8 @@ class ActorCalls:
 
     async def _get_async(
         self, ref: Any, command: Command[R], deadline: Deadline
-    ) -> Reply[R] | Refused:
-        answer: asyncio.Future[Reply[R] | Refused] = asyncio.wrap_future(ref.future())
+    ) -> Reply[R | Pickled] | Refused:
+        answer: asyncio.Future[Reply[R | Pickled] | Refused] = asyncio.wrap_future(ref.future())
         look_s = FIRST_LOOK_S
         try:
             while not answer.done():
@@ -138,12 +143,14 @@ class ActorCalls:
         if outage:
             _log.warning("sampler %r: %s", self._name, outage)
 
-    def _opened(self, answer: Reply[R] | Refused) -> Reply[R]:
+    def _opened(self, answer: Reply[R | Pickled] | Refused) -> Reply[R]:
         if isinstance(answer, Refused):
             if answer.sampler_fenced:
                 self._actor.leave.remote()
             raise answer.error
-        return answer
+        if isinstance(answer.value, Pickled):
+            return Reply(answer.trainer_epoch, answer.value.open())
+        return Reply(answer.trainer_epoch, answer.value)
 
     def _check_waiting(self, command: Command[Any], deadline: Deadline) -> None:
         if deadline.passed():
