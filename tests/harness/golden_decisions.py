@@ -9,16 +9,18 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from harness.events import GOLDEN
 from harness.groups import GroupSpec
 from harness.sampler_worlds import ENVIRONMENTS, LocalWorld, config_of
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.deciding.choose import ALGORITHM
-from rollstream.schemas.codec import decode, encode
+from rollstream.schemas.codec import EventCodec, encode
 from rollstream.schemas.events import Event
+from rollstream.schemas.wire_schemas import SchemaRegistry, shipped
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import TopicPartition, TopicSpec
 from rollstream.streams.folds.sampler.eligible import Accept
@@ -96,26 +98,35 @@ def _groups(step: int, epoch: int, prefix: str) -> list[GroupSpec]:
 
 
 def to_bytes(logs: MemoryLogs) -> bytes:
-    """The records of seal and decision logs, by topic and partition."""
-    found = {}
+    """The records of seal and decision logs, by topic and partition, with the schemas that they
+    were written under: until a release these change in place."""
+    found, schemas = {}, {}
     for name, spec in sorted(logs.topics().items()):
         places = [TopicPartition(name, number) for number in range(spec.partitions)]
         records = [logs.read(where, 0, logs.bounds(where)[1]) for where in places]
         if any(records):
             found[name] = [[base64.b64encode(one.value).decode() for one in of] for of in records]
-    return json.dumps(found, indent=0).encode()
+        for record in chain.from_iterable(records):
+            schema = shipped().schema_of(record.value)
+            schemas[schema.name] = schema.source
+    return json.dumps({"schemas": schemas, "logs": found}, indent=0, sort_keys=True).encode()
 
 
 def from_bytes(
     content: bytes, change: Callable[[Event], Event] = lambda event: event
 ) -> MemoryLogs:
     """The logs again, each event as ``change`` returns it."""
+    stored = json.loads(content)
+    texts = {f"{name}.v0.avsc": source for name, source in stored["schemas"].items()}
+    texts |= {f"{one.name}.v{one.version}.avsc": one.source for one in shipped().schemas}
+    registry = SchemaRegistry({name: json.dumps(source) for name, source in texts.items()})
+    codec = EventCodec(registry, get_args(Event))
     logs = MemoryLogs()
-    for name, partitions in json.loads(content).items():
+    for name, partitions in stored["logs"].items():
         logs.create(TopicSpec(name, len(partitions), {"max.message.bytes": str(2**24)}))
         for number, values in enumerate(partitions):
             for value in values:
-                event = change(decode(base64.b64decode(value)))
+                event = change(codec.decode(base64.b64decode(value)))
                 logs.append(TopicPartition(name, number), None, encode(event))
     return logs
 
