@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.groups import GroupSpec, routed_experts
+from harness.groups import EVERY_COLUMN, GroupSpec, every_extra, routed_experts
 from harness.sampler_worlds import SamplerWorld
 from rollstream.sampler import ArraysDiffer, Batch, InvalidRequest
 
@@ -17,6 +17,40 @@ WAIT_S = 30.0
 
 def specs(count: int, **fields: Any) -> list[GroupSpec]:
     return [GroupSpec(example_id=f"ex-{i}", **fields) for i in range(count)]
+
+
+@pytest.mark.proves("A24")
+def test_all_that_a_loss_needs_is_in_the_batch_and_nothing_that_was_not_asked_for(
+    world: SamplerWorld,
+) -> None:
+    extras = (every_extra(), {})
+    world.writer("math").flush(GroupSpec(example_id="one", extras=extras, weight_steps=(3, 5)))
+    world.writer("code").flush(GroupSpec(example_id="two", weight_step=4))
+    sampler = world.open()
+    plain = sampler.next_batch(0, 2, timeout_s=WAIT_S)
+    assert (plain.actor_logprobs, plain.ref_logprobs, plain.metadata) == (None, None, None)
+    assert (plain.token_rewards, plain.token_weight_steps) == (None, None)
+    assert len(plain.token_arrays) == 0
+    batch = sampler.next_batch(0, 2, timeout_s=WAIT_S, columns=EVERY_COLUMN)
+    first = batch.example_ids.index("one")
+    mixed, uniform = slice(first, first + 2), slice(2 - first, 4 - first)
+    for one in (plain, batch):
+        assert one.example_ids[mixed] + one.example_ids[uniform] == ("one", "one", "two", "two")
+        assert one.policy_versions[mixed] == ("step-3", "step-5")
+        assert one.policy_versions[uniform] == ("step-4", "step-4")
+    start, end = batch.offsets[first : first + 2].tolist()
+    rising = np.arange(3)
+    for name, expected in (
+        ("actor_logprobs", -rising / 2),
+        ("ref_logprobs", -rising / 4),
+        ("token_rewards", rising / 8),
+        ("token_weight_steps", rising // 2),
+    ):
+        array = batch.arrays()[name]
+        np.testing.assert_array_equal(array[start + 2 : end], expected)
+        assert len(array) == len(batch.tokens)
+        other = array[batch.offsets[first + 1] + 2 : batch.offsets[first + 2]]
+        assert (other == 5 if name == "token_weight_steps" else np.isnan(other)).all()
 
 
 def test_every_rank_gets_the_same_answer_about_a_token_array(world: SamplerWorld) -> None:

@@ -85,7 +85,7 @@ def assemble(
     """
     event = served.event
     rows = [part.group.group.rows for part in parts]
-    environments = [part.group.key.environment for part in parts]
+    keys = tuple(chain.from_iterable(map(repeat, [part.group.key for part in parts], rows)))
     uids = _texts(parts, "rollout_uid")
     packing = Packing.of(parts)
     trajectories = _trajectories(uids)
@@ -119,7 +119,9 @@ def assemble(
         "batch_id": served.batch_id,
         "digest": served.digest,
         "uids": uids,
-        "environments": tuple(chain.from_iterable(map(repeat, environments, rows))),
+        "environments": tuple([key.environment for key in keys]),
+        "example_ids": tuple([key.example_id for key in keys]),
+        "policy_versions": _texts(parts, "policy_version"),
         "stop_reasons": _texts(parts, "stop_reason"),
         "metadata": list(_texts(parts, "metadata")) if "metadata" in columns else None,
         "sampled": SampledBatch(

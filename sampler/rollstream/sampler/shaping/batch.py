@@ -97,6 +97,8 @@ class Batch:
         uids: [n]; the rollout_uid of each row, so segments of one trajectory have the same.
         weight_steps: int64 [n]; optimizer steps behind the weights that sampled; -1: not known.
         environments: [n].
+        example_ids: [n].
+        policy_versions: [n], of the weights that sampled, as the producer named them.
         stop_reasons: [n].
         token_arrays: name to [total, …], of the named arrays that ``columns`` asked for; 0 at
             prompts, and where a segment has none of that name NaN in floats, 0 in others. One in
@@ -135,6 +137,8 @@ class Batch:
     uids: tuple[str, ...]
     weight_steps: NDArray[np.int64]
     environments: tuple[str, ...]
+    example_ids: tuple[str, ...]
+    policy_versions: tuple[str, ...]
     stop_reasons: tuple[str, ...]
     token_arrays: Mapping[str, NDArray[Any]]
     actor_logprobs: NDArray[np.float32] | None = None

@@ -8,7 +8,7 @@ from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.columns import ArraySignature
 
 FIELDS = (
-    *("rollout_uid", "weight_step", "stop_reason", "reward"),
+    *("rollout_uid", "weight_step", "stop_reason", "reward", "policy_version"),
     *("prompt_tokens", "output_tokens", "logprobs", "loss_mask", "rewards"),
 )
 """What every batch reads from the store."""
