@@ -3,7 +3,8 @@
 ``python -m benchmarks.waiting``: a trainer acks batch after batch while 8 and then 256 calls of
 ``next_batch`` are awaited by four processes. Beside each ack a record is appended to Kafka, so that
 both meet the same machine. Then groups are published, and each rank takes the time from the
-broker's time-stamp of the flush with the last of them until it has its share.
+broker's time-stamp of the flush with the last of them until it has its share. Beside it as many
+calls of an actor that does nothing but let them wait and answer: what Ray itself takes.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import ray
@@ -24,7 +26,14 @@ from benchmarks.one_round import Child, child
 from benchmarks.systems.interface import START_TIMEOUT_S, STOP_TIMEOUT_S
 from benchmarks.systems.rollstream_services import services
 from benchmarks.systems.rollstream_source import SAMPLER
-from benchmarks.waiting_ranks import TIMEOUT_S, Wait, run_ranks
+from benchmarks.waiting_ranks import (
+    BARE,
+    BARE_NAMESPACE,
+    TIMEOUT_S,
+    BareActor,
+    Wait,
+    run_ranks,
+)
 from benchmarks.workload import ENVIRONMENT
 from rollstream.producers import RolloutProducer
 from rollstream.runtime.config.load import load_config
@@ -41,6 +50,7 @@ SLOTS = 8  # Groups a batch that is waited for; ranks with the same slot are pee
 TOKENS = 1024
 WARM_UP_ACKS = 50
 APPENDED_BYTES = 256  # About as large as the event of an ack.
+SHARE_BYTES = 12_288  # About as large as a share that is waited for.
 
 
 @dataclass
@@ -50,6 +60,7 @@ class Times:
     acks: dict[int, list[float]] = field(default_factory=dict)
     appends: dict[int, list[float]] = field(default_factory=dict)
     served: dict[int, list[float]] = field(default_factory=dict)
+    bare: dict[int, list[float]] = field(default_factory=dict)
 
 
 class Trainer:
@@ -111,11 +122,7 @@ class Trainer:
 
     def await_calls(self, count: int) -> None:
         """Returns once so many calls wait."""
-        until = time.monotonic() + START_TIMEOUT_S
-        while self.sampler.stats().calls_waiting != count:
-            if time.monotonic() > until:
-                raise TimeoutError(f"{self.sampler.stats().calls_waiting} calls wait, not {count}")
-            time.sleep(0.05)
+        _until(lambda: self.sampler.stats().calls_waiting == count)
 
     def last_flush_us(self) -> int:
         """The broker's time-stamp of the newest event of the seal logs."""
@@ -155,11 +162,17 @@ def main() -> None:
         client = stack.enter_context(SamplerClient.attach(SAMPLER, config=config))
         trainer = Trainer(bootstrap, Path(config), client)
         stack.callback(trainer.close)
+        bare: Any = ray.remote(BareActor).options(
+            name=BARE, namespace=BARE_NAMESPACE, num_cpus=0, max_concurrency=2 * MANY
+        )
+        bare = bare.remote(SHARE_BYTES)
+        ray.get(bare.parked.remote())  # It runs.
         with _ranks(config) as ranks:
             trainer.ack(trainer.serve(WARM_UP_ACKS))
             for number in range(arguments.rounds):
                 for count in (FEW, MANY):
                     _measure(trainer, ranks, count, arguments, times)
+                    _measure_bare(bare, ranks, count, arguments.batches, times)
                 print(f"round {number + 1} of {arguments.rounds} done", flush=True)
     print()
     print(_report(times))
@@ -187,6 +200,24 @@ def _measure(
         trainer.step += 1
 
 
+def _measure_bare(bare: Any, ranks: list[Child], count: int, batches: int, times: Times) -> None:
+    for _ in range(1 + batches):
+        for one in ranks:
+            one.pipe.send(Wait(0, 0, count // PROCESSES))
+        _until(lambda: ray.get(bare.parked.remote()) == count)
+        gone_us = ray.get(bare.go.remote())
+        got_us = [us for one in ranks for us in one.receive(TIMEOUT_S)]
+        times.bare.setdefault(count, []).extend([(us - gone_us) / 1e3 for us in got_us])
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + START_TIMEOUT_S
+    while not condition():
+        if time.monotonic() > until:
+            raise TimeoutError("the calls do not wait")
+        time.sleep(0.05)
+
+
 @contextmanager
 def _ranks(config: str) -> Iterator[list[Child]]:
     address = ray.get_runtime_context().gcs_address
@@ -202,21 +233,27 @@ def _ranks(config: str) -> Iterator[list[Child]]:
 
 
 def _report(times: Times) -> str:
-    lines = [f"{'ms':28}{'p50':>8}{'p90':>8}{'p99':>8}{'number':>8}"]
+    lines = [f"{'ms':32}{'p50':>8}{'p90':>8}{'p99':>8}{'number':>8}"]
     for name, by_count in (
         ("a raw append, {} wait", times.appends),
         ("an ack, {} wait", times.acks),
         ("flush to a rank, {} wait", times.served),
+        ("a bare actor's reply, {} wait", times.bare),
     ):
         for count, values in by_count.items():
             p50, p90, p99 = np.percentile(values, (50, 90, 99))
-            lines.append(f"{name.format(count):28}{p50:8.1f}{p90:8.1f}{p99:8.1f}{len(values):8}")
+            lines.append(f"{name.format(count):32}{p50:8.1f}{p90:8.1f}{p99:8.1f}{len(values):8}")
+    p50 = {
+        count: np.median(times.served[count]) / np.median(of) for count, of in times.bare.items()
+    }
     p99 = {name: np.percentile(each, 99) for name, each in times.acks.items()}
     raw = np.percentile(times.appends[MANY], 99)
     lines += [
         "",
         f"p99 of an ack while {MANY} wait: {p99[MANY] / raw:.2f} x a raw append's, "
         f"{p99[MANY] / p99[FEW]:.2f} x its own while {FEW} wait",
+        f"p50 from flush to a rank: {p50[FEW]:.1f} x a bare reply while {FEW} wait, "
+        f"{p50[MANY]:.1f} x while {MANY} wait",
     ]
     return "\n".join(lines)
 
