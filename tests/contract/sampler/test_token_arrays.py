@@ -23,7 +23,7 @@ def specs(count: int, **fields: Any) -> list[GroupSpec]:
 def test_all_that_a_loss_needs_is_in_the_batch_and_nothing_that_was_not_asked_for(
     world: SamplerWorld,
 ) -> None:
-    extras = (every_extra(), {})
+    extras: tuple[dict[str, Any], ...] = (every_extra(), {})
     world.writer("math").flush(GroupSpec(example_id="one", extras=extras, weight_steps=(3, 5)))
     world.writer("code").flush(GroupSpec(example_id="two", weight_step=4))
     sampler = world.open()

@@ -20,7 +20,6 @@ from rollstream.sampler.shaping.requested import ON_REQUEST, TOKEN_ARRAY
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
 from rollstream.schemas.fields import array_fields
 from rollstream.schemas.order import UNKNOWN_STEP
-from rollstream.schemas.records import SampledBatch
 from rollstream.streams.folds.sampler.served import ServedBatch
 
 ALIGNMENT = 64  # Of each array, in bytes: a cache line, and what Ray gives a buffer.
@@ -124,9 +123,7 @@ def assemble(
         "policy_versions": _texts(parts, "policy_version"),
         "stop_reasons": _texts(parts, "stop_reason"),
         "metadata": list(_texts(parts, "metadata")) if "metadata" in columns else None,
-        "sampled": SampledBatch(
-            served.batch_id, tuple(group.group_id for group in served.groups), event.now_ts
-        ),
+        "sampled": served.sampled,
         "slots": tuple(part.slot for part in parts),
         "columns": tuple(columns),
         "refused": dict(refused or {}),

@@ -9,6 +9,7 @@ from typing import Literal
 
 from rollstream.schemas.digest import combined
 from rollstream.schemas.events import BatchServed, ChosenGroup, LogPosition
+from rollstream.schemas.records import SampledBatch
 from rollstream.streams.folds.sampler.known import Key
 
 Outcome = Literal[
@@ -67,6 +68,12 @@ class ServedBatch:
     replaced: Replacement | None = None
     status: str | None = None
     final: bool = False
+
+    @property
+    def sampled(self) -> SampledBatch:
+        """The whole batch, as users see it."""
+        ids = tuple(group.group_id for group in self.groups)
+        return SampledBatch(self.batch_id, ids, self.event.now_ts)
 
 
 def batch_digest(groups: Sequence[ChosenGroup]) -> bytes:
