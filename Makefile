@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast coverage lint schemas types architecture docs wheel bench clean
+.PHONY: help install demo test test-fast coverage lint schemas types architecture docs wheel bench simulate chaos clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -59,6 +59,11 @@ wheel: install ## the wheel, in dist/
 
 bench: install ## end-to-end speed and memory, in ratios to raw Kafka
 	$(BIN)/python -m benchmarks.end_to_end
+
+# SEEDS=10000 FIRST=0, or MINUTES=20; WORLD= names one of them; BROKEN=1 runs those with a defect until each is caught.
+simulate: install ## whole systems under seeds, on all cores; a seed that fails says how to repeat it
+	cd tests && ../$(BIN)/python -m simulation $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) \
+		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(WORLD),--world $(WORLD)) $(if $(BROKEN),--broken)
 
 clean: ## removes what was built and what the demo wrote
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .rollstream dist build site runs

@@ -21,6 +21,8 @@ from rollstream.streams.broker import (
 )
 from rollstream.streams.errors import DeliveryUnknown
 
+WRITE_TIMEOUT_S = 30.0
+
 
 class Fate(Enum):
     """What becomes of an append."""
@@ -49,6 +51,13 @@ def always_pass(append: Append) -> Fate:
     return Fate.PASS
 
 
+def write_now(broker: Broker, append: Append) -> None:
+    """The record is in the log when this returns; its own writer never learns of it."""
+    writer = broker.writer()
+    writer.append(append.topic, append.value, key=append.key, partition=append.partition)
+    assert writer.flush(WRITE_TIMEOUT_S) == 0
+
+
 class FaultyBroker:
     """A ``Broker`` whose writers ask ``decide`` about each append, and whose readers count.
 
@@ -69,11 +78,9 @@ class FaultyBroker:
 
     def land(self) -> int:
         """What was held reaches the log now, late; how many records."""
-        writer = self.inner.writer()
         held, self._held = self._held, []
-        for topic, value, key, partition in held:
-            writer.append(topic, value, key=key, partition=partition)
-        assert writer.flush(30.0) == 0
+        for append in held:
+            write_now(self.inner, append)
         return len(held)
 
     def hold(self, append: Append) -> None:
@@ -162,7 +169,7 @@ class FaultyWriter:
 
     def abandon(self) -> None:
         # What was accepted before reaches the log all the same: the harder case, always.
-        self._inner.flush(30.0)
+        self._inner.flush(WRITE_TIMEOUT_S)
         self._inner.abandon()
         _report_doubt(self._doubts)
         _report_doubt(self._silent)

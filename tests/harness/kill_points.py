@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple, NoReturn
 
 from harness.failing_blobs import PassingBlobs
-from harness.faults import Append, Fate, FaultyBroker
+from harness.faults import Append, Fate, FaultyBroker, write_now
 from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
@@ -129,7 +129,7 @@ def _at(
     def decide(append: Append) -> Fate:
         if _is_a(kind, append.value) and fuse.burns_down():
             if written:
-                _write_now(broker.inner, append)
+                write_now(broker.inner, append)
             fuse.die()
         return Fate.PASS
 
@@ -141,12 +141,6 @@ def _is_a(kind: type, value: bytes) -> bool:
         return isinstance(codec.decode(value), kind)
     except UnreadableEvent:
         return False
-
-
-def _write_now(broker: Broker, append: Append) -> None:
-    writer = broker.writer()
-    writer.append(append.topic, append.value, key=append.key, partition=append.partition)
-    assert writer.flush(30.0) == 0
 
 
 class _DyingBlobs(PassingBlobs):

@@ -11,11 +11,9 @@ from typing import Any
 import ray.cloudpickle
 
 import harness.faults
-from harness.faults import Append, Fate, FaultyBroker
+from harness.faults import Append, Fate, FaultyBroker, write_now
 from rollstream.schemas import codec
 from rollstream.streams.kafka import KafkaBroker
-
-WAIT_S = 30.0
 
 # The actor's process cannot import the tests: what is defined here travels with its object.
 ray.cloudpickle.register_pickle_by_value(harness.faults)  # type: ignore[no-untyped-call]
@@ -43,9 +41,7 @@ class KillingBroker(FaultyBroker):
             return Fate.PASS
         marker.touch()
         if written:
-            writer = self.inner.writer()
-            writer.append(append.topic, append.value, partition=append.partition)
-            assert writer.flush(WAIT_S) == 0
+            write_now(self.inner, append)
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("still alive")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from harness.faults import Append, Fate, FaultyBroker
+from harness.faults import Append, Fate, FaultyBroker, write_now
 from harness.kill_points import kill_process
 from rollstream.producers import RolloutProducer
 from rollstream.streams.broker import Broker
@@ -29,9 +29,7 @@ def dying_at(inner: Broker, record: int, *, written: bool) -> Broker:
         nonlocal left
         left -= 1
         if left or written:
-            writer = inner.writer()
-            writer.append(append.topic, append.value, partition=append.partition)
-            assert writer.flush(30.0) == 0
+            write_now(inner, append)
         if not left:
             kill_process()
         return Fate.DROP  # It is in the log already, and nobody ever says so.

@@ -120,14 +120,18 @@ class LocalWorld:
 
 
 class SecondClient(SamplerApi):
-    """Another trainer's client of a sampler in this process."""
+    """Another trainer's client of a sampler in this process.
 
-    def __init__(self, first: Sampler) -> None:
-        super().__init__(first._name, first._clock, first._timeout_s)
-        self._first = first
+    Attributes:
+        sampler: may be replaced by another of its name, as an actor is that was killed.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        super().__init__(sampler._name, sampler._clock, sampler._timeout_s)
+        self.sampler = sampler
 
     def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
-        return self._first._execute(command, wait_s)
+        return self.sampler._execute(command, wait_s)
 
     def close(self) -> None:
         pass

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 
 from rollstream.schemas.events import (
     BatchServed,
@@ -47,6 +48,29 @@ def groups_of(log: PartitionAddress, offset: int, event: Event) -> list[GroupRef
     """The groups that an event of a seal log sealed."""
     count = len(event.groups) if isinstance(event, Flushed) else 0
     return [GroupRef(*log, offset, index) for index in range(count)]
+
+
+def bytes_held(decisions: Iterable[Event]) -> Mapping[tuple[int, int], set[bytes]]:
+    """By trainer epoch and step, the digests of the batches that the step had in that epoch: those
+    that were served or replaced in it, and those that its resume held."""
+    epoch = 0
+    now: dict[int, bytes] = {}
+    held: defaultdict[tuple[int, int], set[bytes]] = defaultdict(set)
+    for event in decisions:
+        match event:
+            case BatchServed() | Replaced():
+                now[event.step] = event.digest
+                held[epoch, event.step].add(event.digest)
+            case Resumed():
+                epoch = event.trainer_epoch
+                newest = -1 if event.checkpointed_step is None else event.checkpointed_step
+                if event.later == "release":
+                    now = {step: digest for step, digest in now.items() if step <= newest}
+                for step, digest in now.items():
+                    held[epoch, step].add(digest)
+            case _:
+                pass
+    return held
 
 
 class _History:

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from harness.faults import CountingReader, FaultyBroker, FaultyWriter
 from rollstream.schemas import codec
+from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Adopted, Claimed, Event
 from rollstream.streams.broker import LogReader, OnDelivery, Record, TopicPartition, Writer
 
 NOBODYS = codec.encode(Adopted(epoch=-1, nonce="nobody", fold_from=0, watermark=0, counts={}))
 
 
-class HidingBroker(FaultyBroker):
-    """Asks ``hides`` about each event that the owner would read.
+@dataclass
+class OwnClaim:
+    """The owner's newest claim of one partition.
 
     Attributes:
-        nonce: of the owner's newest claim.
-        claiming: whether that claim was not read back yet.
-        end_before_claim: of the log, when that claim was appended.
+        nonce: its own.
+        pending: whether it was not read back yet.
+        end_before: of the partition, when it was appended.
     """
 
-    nonce = ""
-    claiming = False
-    end_before_claim = 0
+    nonce: str
+    pending: bool
+    end_before: int
 
-    def hides(self, offset: int, event: Event) -> bool:
+
+class HidingBroker(FaultyBroker):
+    """Asks ``hides`` about each event that the owner would read in a partition that it claimed; it
+    shows what no owner writes as it is."""
+
+    _claims: dict[TopicPartition, OwnClaim]
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._claims = {}
+
+    def hides(self, claim: OwnClaim, offset: int, event: Event) -> bool:
         raise NotImplementedError
 
     def writer(self, **settings: Any) -> Writer:
@@ -35,21 +49,27 @@ class HidingBroker(FaultyBroker):
         return _Reader(self, self.inner.reader(starts))
 
     def note_append(self, where: TopicPartition, value: bytes) -> None:
-        event = codec.decode(value)
+        try:
+            event = codec.decode(value)
+        except UnreadableEvent:
+            return
         if isinstance(event, Claimed):
-            self.nonce, self.claiming = event.nonce, True
-            self.end_before_claim = self.inner.reader({where: 0}).bounds(where, 1.0)[1]
+            end = self.inner.reader({where: 0}).bounds(where, 1.0)[1]
+            self._claims[where] = OwnClaim(event.nonce, True, end)
 
     def shown(self, records: list[Record]) -> list[Record]:
         """The records as the owner reads them: what is hidden stands there as nobody's event."""
-        shown = []
-        for record in records:
-            event = codec.decode(record.value)
-            if isinstance(event, Claimed) and event.nonce == self.nonce:
-                self.claiming = False
-            hidden = self.hides(record.offset, event)
-            shown.append(record._replace(value=NOBODYS) if hidden else record)
-        return shown
+        return [self._shown(record) for record in records]
+
+    def _shown(self, record: Record) -> Record:
+        claim = self._claims.get(TopicPartition(record.topic, record.partition))
+        if claim is None:
+            return record
+        event = codec.decode(record.value)
+        if isinstance(event, Claimed) and event.nonce == claim.nonce:
+            claim.pending = False
+        hidden = self.hides(claim, record.offset, event)
+        return record._replace(value=NOBODYS) if hidden else record
 
 
 class _Writer(FaultyWriter):
@@ -66,9 +86,9 @@ class _Writer(FaultyWriter):
         partition: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        assert partition is not None
-        self._hiding.note_append(TopicPartition(topic, partition), value)
-        super().append(topic, value, partition=partition, on_delivery=on_delivery)
+        if partition is not None:
+            self._hiding.note_append(TopicPartition(topic, partition), value)
+        super().append(topic, value, key=key, partition=partition, on_delivery=on_delivery)
 
 
 class _Reader(CountingReader):

@@ -1,14 +1,12 @@
-"""An owned log that appends again when an outcome is unknown, instead of claiming again."""
+"""An owner that appends again when an outcome is unknown, instead of claiming again."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from harness.faults import FaultyBroker, FaultyWriter
-from rollstream.streams.broker import Broker, Delivery, OnDelivery, TopicPartition
+from rollstream.streams.broker import Delivery, OnDelivery
 from rollstream.streams.errors import DeliveryUnknown
-from rollstream.streams.folds.seal import SealFold
-from rollstream.streams.owned.log import OwnedLog
 
 
 class AppendingTwice(FaultyBroker):
@@ -42,7 +40,3 @@ class _Writer(FaultyWriter):
     def abandon(self) -> None:
         self.abandoned = True
         super().abandon()
-
-
-def without_doubt(broker: Broker, where: TopicPartition, **settings: Any) -> OwnedLog[SealFold]:
-    return OwnedLog(AppendingTwice(broker), where, **settings)

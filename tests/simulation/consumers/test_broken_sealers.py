@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
@@ -13,16 +12,24 @@ import pytest
 from harness.history import problems_of
 from harness.rollouts import encode_record, make_entry
 from harness.sealing import Crash, SealWorld
-from rollstream.consumers.sealing import STEPS, Flush, Step
-from rollstream.consumers.sealing.rows import draft_flush
+from rollstream.consumers.sealing import Flush, Step
 from rollstream.schemas import codec
 from rollstream.schemas.events import Flushed, TouchedOffsets
 from rollstream.schemas.wire_schemas import MARKER
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import CorruptLog, NewerEvent
 from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN
-
-PUT, APPEND, PROJECT, _, COMMIT = STEPS
+from simulation.broken.steps import (
+    APPEND,
+    COMMIT,
+    PROJECT,
+    PUT,
+    changing,
+    draft_only,
+    exchanged_entries,
+    project_early,
+    watermark_too_far,
+)
 
 
 def crash(flush: Flush) -> NoReturn:
@@ -58,19 +65,12 @@ def test_a_commit_before_the_event_is_confirmed_is_refused_by_the_next_owner() -
 
 
 def test_a_manifest_before_the_event_is_confirmed_is_found() -> None:
-    def project_early(flush: Flush) -> None:
-        flush.offset = 2
-        PROJECT.run(flush)
-
     world = world_after(PUT, Step("project_early", project_early), CRASH, APPEND, COMMIT)
     world.run(world.sealer(), seconds=5)
     assert any("does not count" in problem for problem in problems_of(world, drained=False))
 
 
 def test_an_event_before_its_files_is_found() -> None:
-    def draft_only(flush: Flush) -> None:
-        flush.event = draft_flush(flush.plan, flush.target, lambda path, data: None)
-
     world = world_after(Step("draft_only", draft_only), APPEND, CRASH, PUT, PROJECT, COMMIT)
     world.run(world.sealer(), seconds=5)
     assert any("is missing" in problem for problem in problems_of(world, "abcd"))
@@ -130,16 +130,6 @@ def with_another_record(world: SealWorld, value: bytes) -> SealWorld:
     return other
 
 
-def changing(change: Callable[[Flushed], Flushed]) -> Step:
-    """A step that changes the event before it is appended."""
-
-    def run(flush: Flush) -> None:
-        assert flush.event is not None
-        flush.event = change(flush.event)
-
-    return Step("change", run)
-
-
 def test_sound_steps_within_a_record_leave_nothing_to_find() -> None:
     world = world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH)
     for uid, example in (("e", "ex-2"), ("f", "ex-3")):
@@ -150,7 +140,7 @@ def test_sound_steps_within_a_record_leave_nothing_to_find() -> None:
 
 
 def test_a_watermark_past_an_offset_with_unsettled_entries_is_refused_by_every_reader() -> None:
-    too_far = changing(lambda event: replace(event, watermark=event.watermark + 1))
+    too_far = changing(watermark_too_far)
     world = world_within_a_record(PUT, too_far, APPEND, CRASH, PROJECT, COMMIT)
     with pytest.raises(CorruptLog, match=r"from 0 to 1, over 0 offsets .* and 2 entries of others"):
         world.run(world.sealer(), seconds=5)
@@ -172,11 +162,7 @@ def test_a_sealer_that_read_fewer_entries_than_a_record_has_is_found() -> None:
 def test_an_event_that_exchanges_entries_of_a_record_is_found() -> None:
     """Each of them ends once, so that neither the fold nor the audit can tell."""
 
-    def exchange(event: Flushed) -> Flushed:
-        entries = event.segments.entries[::-1].copy()
-        return replace(event, segments=replace(event.segments, entries=entries))
-
-    world = world_within_a_record(PUT, changing(exchange), APPEND, PROJECT, CRASH, COMMIT)
+    world = world_within_a_record(PUT, changing(exchanged_entries), APPEND, PROJECT, CRASH, COMMIT)
     found = problems_of(world, drained=False)
     assert any("ended as" in problem for problem in found)
     assert any("rows, not" in problem for problem in found)

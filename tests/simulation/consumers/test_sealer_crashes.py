@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -13,18 +12,17 @@ from harness.failing_blobs import FullBlobs, PassingBlobs, TornBlobs
 from harness.faults import Append, Fate, FaultyBroker
 from harness.history import problems_of
 from harness.kill_points import KillPoint, arm
-from harness.rollouts import make_dispatched, make_entry, make_failed
+from harness.rollouts import make_entry
 from harness.sealing import Crash, EvictableBroker, SealWorld
 from rollstream.consumers import Sealer
 from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.ingest.entry import Entry
 from rollstream.store import Bytes, Pieces, StoreFull, visible_files
 from rollstream.store.rollups import ROLLED_TOGETHER, encode_rollup, read_rollup
 from rollstream.streams.memory import MemoryBroker
+from simulation.consumers.sealers import finish
 
 WITHIN_RECORD = KillPoint.WITHIN_RECORD
-SETTLE_S = 100.0  # Longer than anything may stay pending in these worlds.
 
 
 def die() -> NoReturn:
@@ -75,16 +73,6 @@ def run_until_it_dies(world: SealWorld, point: KillPoint, passage: int) -> bool:
     finally:
         own.close()  # What the group's session time-out does.
     return False
-
-
-def finish(world: SealWorld) -> Sealer:
-    """A sealer that is not killed settles everything."""
-    sealer = world.sealer()
-    for _ in range(4):
-        world.run(sealer, seconds=1)
-        world.clock.wait(threading.Event(), SETTLE_S / 4)
-    world.run(sealer, seconds=1)
-    return sealer
 
 
 @pytest.mark.proves("F1", "I1", "I2", "I3", "I4", "I10")
@@ -206,62 +194,6 @@ def test_the_audit_names_a_rollup_that_differs_from_the_seal_log() -> None:
     world.blobs.replace(blob.path, b"torn")
     (problem,) = problems_of(world)
     assert f"{blob.path}: no roll-up" in problem
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_many_lives_with_every_kind_of_record(seed: int) -> None:
-    world = make_world(seed)
-    rng = random.Random(seed)
-    uids: dict[str, Entry] = {}
-    for life in range(8):
-        publish_anything(world, rng, 20 * life, uids)
-        run_until_it_dies(world, rng.choice(list(KillPoint)), rng.randint(1, 4))
-    finish(world)
-    assert problems_of(world, uids) == []
-
-
-def publish_anything(
-    world: SealWorld, rng: random.Random, first: int, published: dict[str, Entry]
-) -> None:
-    """Twenty entries in records of up to eight; bytes that are no record among them."""
-    waiting: list[Entry] = []
-    for number in range(first, first + 20):
-        roll = rng.random()
-        if roll < 0.08:
-            partition = rng.randrange(world.environment.partitions)
-            world.put(bytes([rng.randint(0, 255) for _ in range(20)]), partition=partition)
-        else:
-            waiting.append(_anything(rng, number, published))
-        if len(waiting) == rng.randint(1, 8):
-            world.publish_entries(*waiting)
-            waiting.clear()
-    world.publish_entries(*waiting)
-
-
-def _anything(rng: random.Random, number: int, published: dict[str, Entry]) -> Entry:
-    group = f"grp-{rng.randint(0, 12)}" if rng.random() < 0.5 else ""
-    fields: dict[str, Any] = {
-        "group_uid": group,
-        "group_size": 3 if group else 0,
-        "example_id": f"ex-{rng.randint(0, 4)}",
-    }
-    roll = rng.random()
-    if roll < 0.08 and group:
-        return make_dispatched(**fields)
-    if roll < 0.14 and group:
-        return make_failed(rollout_uid=f"failed-{number}", **fields)
-    if published and rng.random() < 0.1:
-        # A retry keeps its key, so it comes to the partition of its original.
-        return published[rng.choice(list(published))]
-    uid = f"u{number}"
-    published[uid] = make_entry(
-        rollout_uid=uid,
-        segment_idx=rng.choice([0, 0, 0, 1]),
-        is_last_segment=rng.random() < 0.8,
-        policy_version=f"step-{rng.randint(0, 2)}",
-        **fields,
-    )
-    return published[uid]
 
 
 @pytest.mark.parametrize("seed", range(4))

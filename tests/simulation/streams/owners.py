@@ -8,23 +8,26 @@ At every call to the broker another owner may get its turn, so claims and append
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from harness.entropy import SeededEntropy
-from harness.faults import Append, Fate, FaultyBroker
+from harness.faults import Append, Fate, always_pass
 from harness.seal_events import flushed
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Flushed
-from rollstream.streams.broker import EARLIEST, TopicPartition, TopicSpec
+from rollstream.streams.broker import EARLIEST, Broker, TopicPartition, TopicSpec
 from rollstream.streams.errors import ClaimFailed, CorruptLog, DeliveryUnknown, Fenced
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.owned.log import OwnedLog
+from simulation.world import TurningBroker, Violation
 
 WHERE = TopicPartition("groups", 0)
+STEPS = 60  # Turns of owners.
 ITEMS = 150
 ENTRIES = 3  # Of each offset: item n is entry n % 3 of offset n // 3.
 HORIZON = 12
@@ -35,8 +38,13 @@ BAD_FATES = [fate for fate in Fate if fate is not Fate.PASS]
 MakeLog = Callable[..., OwnedLog[SealFold]]
 
 
-class Wrong(AssertionError):
-    """An invariant that did not hold."""
+def log_over(wrap: Callable[[Broker], Broker]) -> MakeLog:
+    """Owned logs over such a broker."""
+
+    def make_log(broker: Broker, where: TopicPartition, **settings: Any) -> OwnedLog[SealFold]:
+        return OwnedLog(wrap(broker), where, **settings)
+
+    return make_log
 
 
 class Act(NamedTuple):
@@ -44,22 +52,6 @@ class Act(NamedTuple):
 
     offset: int
     items: tuple[int, ...]
-
-
-class TurningBroker(FaultyBroker):
-    """Calls ``turn`` before each append and each read."""
-
-    def __init__(self, inner: MemoryBroker, turn: Callable[[], None]) -> None:
-        super().__init__(inner, self._decide)
-        self._turn = turn
-        self.fate: Callable[[], Fate] = lambda: Fate.PASS
-
-    def before_read(self) -> None:
-        self._turn()
-
-    def _decide(self, append: Append) -> Fate:
-        self._turn()
-        return self.fate()
 
 
 class Owner:
@@ -87,6 +79,7 @@ class Owner:
         self.busy = True
         try:
             if self.world.dice.random() < self.world.crash_rate:
+                self.world.reached["crashes"] += 1
                 self._start()  # Without a word to anybody: what was on its way stays on its way.
             elif not self.claimed or self.log.should_reclaim():
                 self._claim()
@@ -103,6 +96,7 @@ class Owner:
             self.claimed = False
         else:
             self.claimed = True
+            self.world.reached["adoptions"] += 1
             self.world.epochs.append(self.log.epoch)
 
     def _settle(self) -> None:
@@ -123,8 +117,9 @@ class Owner:
         try:
             ticket = self.log.append(event)
             offset = self.log.wait_confirmed(ticket, Deadline(5.0, self.world.clock))
-        except (Fenced, DeliveryUnknown):
+        except (Fenced, DeliveryUnknown) as error:
             self.claimed = False
+            self.world.reached["fenced" if isinstance(error, Fenced) else "in doubt"] += 1
         else:
             self.world.acts.append(Act(offset, items))
 
@@ -145,31 +140,32 @@ class Owners:
         self.crash_rate = 0.05
         logs = MemoryLogs(self.clock)
         logs.create(TopicSpec(WHERE.topic, 1, {}))
+        self.faults = 0
+        self.reached: Counter[str] = Counter()
         self._memory = MemoryBroker(logs)
-        self.broker = TurningBroker(self._memory, self._maybe_turn)
-        self.broker.fate = self._fate
+        self.broker = TurningBroker(self._memory, self._maybe_turn, self._fate)
         self._fault_rate = self.dice.choice((0.0, 0.05, 0.2))
         self._turn_rate = self.dice.choice((0.05, 0.2, 0.5))
         self._owners = [Owner(self, f"owner-{n}") for n in range(self.dice.choice((2, 2, 3)))]
 
-    def run(self, steps: int) -> None:
-        """So many turns of owners, then the end: what is held lands, and one owner finishes.
+    def run(self) -> None:
+        """Turns of owners, then the end: what is held lands, and one owner finishes.
 
         Raises:
-            Wrong: with what did not hold.
+            Violation: with what did not hold.
         """
         try:
-            for _ in range(steps):
+            for _ in range(STEPS):
                 self.dice.choice(self._owners).step()
                 if self.dice.random() < 0.1:
                     self.broker.land()
             self._finish()
             self._check()
         except CorruptLog as error:
-            raise Wrong(f"the log says what cannot be: {error}") from error
+            raise Violation(f"the log says what cannot be: {error}") from error
 
     def _finish(self) -> None:
-        self.broker.fate = lambda: Fate.PASS
+        self.broker.fate = always_pass
         self.crash_rate = self._turn_rate = 0.0
         self.broker.land()
         last = self._owners[0]
@@ -177,7 +173,7 @@ class Owners:
             last.step()
             if last.claimed and last.log.fold.watermark == ITEMS // ENTRIES:
                 return
-        raise Wrong("the last owner never finished")
+        raise Violation("the last owner never finished")
 
     def _check(self) -> None:
         fold = SealFold(dedupe_horizon=HORIZON)
@@ -193,31 +189,26 @@ class Owners:
         follower.close()
         items = sorted(item for flush in there.values() for item in flush)
         if items != list(range(ITEMS)):
-            raise Wrong(f"settled {items}, not each of {ITEMS} once")
+            raise Violation(f"settled {items}, not each of {ITEMS} once")
         for act in self.acts:
             if there.get(act.offset) != act.items:
-                raise Wrong(f"{act} was acted upon; at that offset counts {there.get(act.offset)}")
+                raise Violation(
+                    f"{act} was acted upon; at that offset counts {there.get(act.offset)}"
+                )
         acted = sorted(item for act in self.acts for item in act.items)
         if len(acted) != len(set(acted)):
-            raise Wrong(f"acted twice upon {[n for n in set(acted) if acted.count(n) > 1]}")
+            raise Violation(f"acted twice upon {[n for n in set(acted) if acted.count(n) > 1]}")
         if fold.digest() != self._owners[0].log.fold.digest():
-            raise Wrong("a reader from the beginning sees another state than the last owner")
+            raise Violation("a reader from the beginning sees another state than the last owner")
 
-    def _fate(self) -> Fate:
-        return self.dice.choice(BAD_FATES) if self.dice.random() < self._fault_rate else Fate.PASS
+    def _fate(self, append: Append) -> Fate:
+        if self.dice.random() >= self._fault_rate:
+            return Fate.PASS
+        self.faults += 1
+        return self.dice.choice(BAD_FATES)
 
     def _maybe_turn(self) -> None:
         idle = [owner for owner in self._owners if not owner.busy]
         busy = len(self._owners) - len(idle)
         if idle and busy < DEPTH_MAX and self.dice.random() < self._turn_rate:
             self.dice.choice(idle).step()
-
-
-def first_failure(make_log: MakeLog, seeds: Sequence[int], steps: int) -> str:
-    """What goes wrong first under ``seeds``; empty when nothing does."""
-    for seed in seeds:
-        try:
-            Owners(seed, make_log).run(steps)
-        except AssertionError as error:
-            return f"seed {seed}: {error}"
-    return ""

@@ -1,0 +1,274 @@
+"""Several sealers of one environment under a seed: they join, crash, sleep and leave, while every
+kind of record is published.
+
+At each step of a flush and at each call to the broker a sealer may die, or be evicted from its
+consumer group while others take its partitions; appends get lost, late or doubtful.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from harness.failing_blobs import PassingBlobs
+from harness.faults import Append, Fate, always_pass, write_now
+from harness.history import claims, problems_of
+from harness.rollouts import make_dispatched, make_entry, make_failed
+from harness.sealing import Crash, EvictableBroker, SealWorld
+from rollstream.consumers import Sealer
+from rollstream.consumers.sealing import STEPS, Flush, Step
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.ingest.entry import Entry
+from rollstream.store import Bytes, Pieces, StoreFull
+from rollstream.streams.broker import Broker
+from simulation.world import TurningBroker, Violation
+
+TURNS = 14
+LIVES_MAX = 3
+DEPTH_MAX = 3  # How many sealers' turns may stand inside one another.
+SLICE_S = 0.05
+SETTLE_S = 100.0  # Longer than anything may stay pending in these worlds.
+BAD_FATES = [fate for fate in Fate if fate is not Fate.PASS]
+
+Wrap = Callable[[Broker], Broker]
+
+
+class Life:
+    """One sealer's process, from its start to its end."""
+
+    def __init__(self, world: Sealers) -> None:
+        self._world = world
+        self.busy = False
+        self.own = EvictableBroker(world.world.logs)
+        self.turning = TurningBroker(
+            self.own, world.maybe_turn, self._fate, clock=world.world.clock
+        )
+        self.sealer = world.world.sealer(
+            broker=world.wrap(self.turning),
+            store=_Blobs(world),
+            steps=tuple(step._replace(run=self._around(step)) for step in world.steps),
+        )
+
+    def turn(self, seconds: float) -> None:
+        """It works for a while, and may end in it."""
+        world, clock = self._world, self._world.world.clock
+        deadline = Deadline(seconds, clock)
+        self.busy = True
+        try:
+            while not deadline.passed():
+                self.sealer.step(Deadline(min(SLICE_S, deadline.left_s()), clock))
+        except Crash:
+            world.end(self, "crashes")
+        finally:
+            self.busy = False
+
+    def _fate(self, append: Append) -> Fate:
+        world = self._world
+        if not world.has_fault():
+            return Fate.PASS
+        if world.dice.random() < 0.3:
+            if world.dice.random() < 0.5:
+                write_now(self.own, append)
+            raise Crash
+        return world.dice.choice(BAD_FATES)
+
+    def _around(self, step: Step) -> Callable[[Flush], None]:
+        def run(flush: Flush) -> None:
+            world = self._world
+            if world.has_fault():
+                if world.dice.random() < 0.5:
+                    raise Crash
+                world.reached["evictions"] += 1
+                self.own.evict()
+                world.turn_of_another(seconds=2.0)
+            step.run(flush)
+            if world.has_fault():
+                raise Crash
+
+        return run
+
+
+class Sealers:
+    """The world of one seed.
+
+    Args:
+        wrap: around each sealer's broker: a defect.
+        steps: of a flush; another tuple is a defect.
+    """
+
+    def __init__(
+        self, seed: int, *, wrap: Wrap = lambda broker: broker, steps: tuple[Step, ...] = STEPS
+    ) -> None:
+        self.dice = random.Random(seed)
+        self.wrap = wrap
+        self.steps = steps
+        self.faults = 0
+        self.reached: Counter[str] = Counter()
+        self.world = SealWorld(
+            seed=seed,
+            partitions=self.dice.choice((1, 2, 2, 4)),
+            target_group_size=3,
+            min_group_size=2,
+            seal_timeout_s=10,
+            expire_after_s=20,
+            grouping="mixed",
+            max_flush_rollouts=self.dice.choice((4, 8, 64)),
+        )
+        self._published: dict[str, Entry] = {}
+        self._lives: list[Life] = []
+        self._fault_rate = self.dice.choice((0.0, 0.05, 0.15))
+        self._turn_rate = self.dice.choice((0.0, 0.02, 0.1))
+        self._old: list[TurningBroker] = []  # Of sealers that ended: what they held may still land.
+
+    def run(self) -> None:
+        """Publishes while sealers come and go; then one that nothing disturbs settles all of it.
+
+        Raises:
+            Violation: with what did not hold.
+        """
+        for number in range(TURNS):
+            publish_anything(self.world, self.dice, 20 * number, self._published)
+            self._act()
+        self._finish()
+        problems = problems_of(self.world, self._published)
+        self.reached["adoptions"] += claims(self.world.confirmed_events())
+        if problems:
+            raise Violation("; ".join(problems[:5]))
+
+    def has_fault(self) -> bool:
+        """Whether something goes wrong here."""
+        bad = self.dice.random() < self._fault_rate
+        self.faults += bad
+        return bad
+
+    def maybe_turn(self) -> None:
+        """Now and then another sealer works while this one waits."""
+        if self.dice.random() < self._turn_rate:
+            self.turn_of_another(seconds=SLICE_S)
+
+    def turn_of_another(self, seconds: float) -> None:
+        """One that is not at work already, where there is one."""
+        idle = [life for life in self._lives if not life.busy]
+        if idle and len(self._lives) - len(idle) < DEPTH_MAX:
+            self.dice.choice(idle).turn(seconds)
+
+    def end(self, life: Life, how: str) -> None:
+        """The process is no more; its session ends too."""
+        self.reached[how] += 1
+        self._lives.remove(life)
+        self._old.append(life.turning)
+        life.own.close()
+
+    def _act(self) -> None:
+        roll = self.dice.random()
+        if not self._lives or (len(self._lives) < LIVES_MAX and roll < 0.3):
+            self._lives.append(Life(self))
+        elif roll < 0.4:
+            life = self.dice.choice(self._lives)
+            life.turning.fate = always_pass
+            if self.dice.random() < 0.5:
+                self._close(life)
+            else:
+                self.end(life, "crashes")
+        elif roll < 0.5:
+            self._land()
+        elif roll < 0.55:
+            self.world.clock.wait(threading.Event(), 15.0)  # Groups time out.
+        for life in list(self._lives):
+            if life in self._lives:
+                life.turn(self.dice.choice((0.1, 0.5, 2.0)))
+
+    def _close(self, life: Life) -> None:
+        rates = self._fault_rate, self._turn_rate
+        self._fault_rate = self._turn_rate = 0.0
+        life.sealer.close()
+        self._fault_rate, self._turn_rate = rates
+        self.end(life, "left")
+
+    def _land(self) -> None:
+        rate, self._turn_rate = self._turn_rate, 0.0
+        for broker in (*self._old, *(life.turning for life in self._lives)):
+            self.reached["landed late"] += broker.land()
+        self._turn_rate = rate
+
+    def _finish(self) -> None:
+        self._fault_rate = self._turn_rate = 0.0
+        self._land()
+        for life in list(self._lives):
+            self.end(life, "crashes")
+        finish(self.world)
+
+
+class _Blobs(PassingBlobs):
+    """A store in which writes are refused, repeated, or the last that their process does."""
+
+    def __init__(self, world: Sealers) -> None:
+        super().__init__(world.world.blobs)
+        self._world = world
+
+    def create(self, path: str, data: Bytes | Pieces) -> None:
+        if not self._world.has_fault():
+            return super().create(path, data)
+        roll = self._world.dice.random()
+        if roll < 0.4:
+            raise StoreFull("no space is left")
+        if roll < 0.7:
+            super().create(path, data)
+        raise Crash
+
+
+def finish(world: SealWorld) -> Sealer:
+    """A sealer that is not killed settles everything."""
+    sealer = world.sealer()
+    for _ in range(4):
+        world.run(sealer, seconds=1)
+        world.clock.wait(threading.Event(), SETTLE_S / 4)
+    world.run(sealer, seconds=1)
+    return sealer
+
+
+def publish_anything(
+    world: SealWorld, rng: random.Random, first: int, published: dict[str, Entry]
+) -> None:
+    """Twenty entries in records of up to eight; bytes that are no record among them."""
+    waiting: list[Entry] = []
+    for number in range(first, first + 20):
+        roll = rng.random()
+        if roll < 0.08:
+            partition = rng.randrange(world.environment.partitions)
+            world.put(bytes([rng.randint(0, 255) for _ in range(20)]), partition=partition)
+        else:
+            waiting.append(_anything(rng, number, published))
+        if len(waiting) == rng.randint(1, 8):
+            world.publish_entries(*waiting)
+            waiting.clear()
+    world.publish_entries(*waiting)
+
+
+def _anything(rng: random.Random, number: int, published: dict[str, Entry]) -> Entry:
+    group = f"grp-{rng.randint(0, 12)}" if rng.random() < 0.5 else ""
+    fields: dict[str, Any] = {
+        "group_uid": group,
+        "group_size": 3 if group else 0,
+        "example_id": f"ex-{rng.randint(0, 4)}",
+    }
+    roll = rng.random()
+    if roll < 0.08 and group:
+        return make_dispatched(**fields)
+    if roll < 0.14 and group:
+        return make_failed(rollout_uid=f"failed-{number}", **fields)
+    if published and rng.random() < 0.1:
+        # A retry keeps its key, so it comes to the partition of its original.
+        return published[rng.choice(list(published))]
+    uid = f"u{number}"
+    published[uid] = make_entry(
+        rollout_uid=uid,
+        segment_idx=rng.choice([0, 0, 0, 1]),
+        is_last_segment=rng.random() < 0.8,
+        policy_version=f"step-{rng.randint(0, 2)}",
+        **fields,
+    )
+    return published[uid]

@@ -1,0 +1,39 @@
+"""A few seeds in every world, each of them reaching what it is there for, and every defect caught;
+``make simulate`` runs as many as there is time for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from simulation.worlds import BROKEN, WORLDS, first_caught, run_seed
+
+SEEDS = 12
+REACHED = {
+    "owners": {"crashes", "adoptions", "fenced", "in doubt"},
+    "sealers": {"crashes", "adoptions", "evictions", "left", "landed late"},
+    "sampler": {
+        *("crashes", "fenced", "in doubt", "landed late", "turns within a call"),
+        *("batches", "replacements", "rewinds", "drops"),
+    },
+}
+
+
+@pytest.mark.proves("F1", "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I10")
+@pytest.mark.parametrize("name", WORLDS)
+def test_everything_holds_in_every_world_and_its_states_are_reached(name: str) -> None:
+    reached: Counter[str] = Counter()
+    faults = 0
+    for seed in range(SEEDS):
+        seen = run_seed(name, seed)
+        assert seen.violation == "", f"make simulate SEEDS=1 FIRST={seed} WORLD={name}"
+        reached += seen.reached
+        faults += seen.faults
+    assert faults > 0
+    assert REACHED[name] <= set(reached), "the worlds are not what they are meant to be"
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_world_with_a_defect_is_caught(name: str) -> None:
+    assert first_caught(name, 0) is not None

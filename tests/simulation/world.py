@@ -1,0 +1,54 @@
+"""What every simulated world has in common: a seed, what it met, and what did not hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from harness.faults import Append, Fate, FaultyBroker
+from rollstream.runtime.clock import Clock
+from rollstream.streams.broker import Broker
+
+
+class Violation(AssertionError):
+    """An invariant that did not hold."""
+
+
+class World(Protocol):
+    """One seed.
+
+    Attributes:
+        faults: how many appends, reads, writes or processes were disturbed.
+        reached: the states that the world came to, and how often.
+    """
+
+    faults: int
+    reached: Counter[str]
+
+    def run(self) -> None:
+        """From its beginning to its end; whatever it raises, ``Violation`` or not, did not hold."""
+
+
+class TurningBroker(FaultyBroker):
+    """Calls ``turn`` before each append and each read, so that others act in between; then ``fate``
+    is asked about the append."""
+
+    def __init__(
+        self,
+        inner: Broker,
+        turn: Callable[[], None],
+        fate: Callable[[Append], Fate],
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(inner, self._turn_and_decide, clock=clock)
+        self._turn = turn
+        self.fate = fate
+
+    def before_read(self) -> None:
+        self._turn()
+
+    def _turn_and_decide(self, append: Append) -> Fate:
+        self._turn()
+        return self.fate(append)

@@ -1,0 +1,99 @@
+"""The simulated worlds by name, those with a defect, and one seed in one of them."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from rollstream.streams.owned.log import OwnedLog
+from simulation.broken.durable_for_confirmed import OnlyItsOwn
+from simulation.broken.early_report import ReportingEarly
+from simulation.broken.forgetting import (
+    ForgettingCheckpoints,
+    ForgettingDrops,
+    ForgettingReplacements,
+    ForgettingRewinds,
+)
+from simulation.broken.no_barrier import UpToTheEndBefore
+from simulation.broken.no_doubt import AppendingTwice
+from simulation.broken.no_fence import Forging, OpenFence
+from simulation.broken.steps import BROKEN_STEPS
+from simulation.consumers.sealers import Sealers
+from simulation.sampler.trainers import Trainers
+from simulation.streams.owners import Owners, log_over
+from simulation.world import Violation, World
+
+CAUGHT_WITHIN = 1000  # Seeds after which a defect counts as never caught.
+
+MakeWorld = Callable[[int], World]
+
+WORLDS: Mapping[str, MakeWorld] = {"owners": Owners, "sealers": Sealers, "sampler": Trainers}
+
+# Defects of an owner, whoever it is: what stands between it and its log.
+_OWNERS = {
+    "no_barrier": UpToTheEndBefore,
+    "no_doubt": AppendingTwice,
+    "durable_for_confirmed": OnlyItsOwn,
+}
+_OF_SAMPLERS = {
+    **_OWNERS,
+    "no_fence": Forging,
+    "early_report": ReportingEarly,
+    "forgetting_drops": ForgettingDrops,
+    "forgetting_replacements": ForgettingReplacements,
+    "forgetting_checkpoints": ForgettingCheckpoints,
+    "forgetting_rewinds": ForgettingRewinds,
+}
+BROKEN: Mapping[str, MakeWorld] = {
+    "owners/no_fence": partial(Owners, make_log=partial(OwnedLog, make_fence=OpenFence)),
+    **{f"owners/{name}": partial(Owners, make_log=log_over(w)) for name, w in _OWNERS.items()},
+    "sealers/no_fence": partial(Sealers, wrap=Forging),
+    "sealers/durable_for_confirmed": partial(Sealers, wrap=OnlyItsOwn),
+    **{f"sealers/{name}": partial(Sealers, steps=steps) for name, steps in BROKEN_STEPS.items()},
+    **{f"sampler/{name}": partial(Trainers, wrap=wrap) for name, wrap in _OF_SAMPLERS.items()},
+}
+
+
+class Seen(NamedTuple):
+    """What one seed came to in one world.
+
+    Attributes:
+        violation: what did not hold; empty: everything did.
+    """
+
+    world: str
+    seed: int
+    faults: int
+    reached: Counter[str]
+    violation: str
+
+
+def run_seed(name: str, seed: int) -> Seen:
+    """One seed in one world, sound or broken."""
+    world = (WORLDS.get(name) or BROKEN[name])(seed)
+    violation = ""
+    try:
+        world.run()
+    except Violation as found:
+        violation = str(found)
+    except Exception:  # noqa: BLE001 - whatever no world expects is a violation too
+        violation = traceback.format_exc()
+    return Seen(name, seed, world.faults, world.reached, violation)
+
+
+def first_caught(name: str, first: int) -> Seen | None:
+    """The first seed, from ``first`` on, under which the world with a defect is caught."""
+    for seed in range(first, first + CAUGHT_WITHIN):
+        seen = run_seed(name, seed)
+        if seen.violation:
+            return seen
+    return None
+
+
+def be_quiet() -> None:
+    """What sealers and samplers log about faults is expected."""
+    logging.disable(logging.CRITICAL)
