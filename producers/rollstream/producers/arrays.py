@@ -140,6 +140,12 @@ def token_array(name: str, values: Any, rows: int) -> NamedArray:
 def as_array(name: str, values: Any) -> NDArray[Any]:
     """An array of whatever NumPy can read, or of a torch tensor on any device."""
     if isinstance(values, np.ndarray):
+        # The bytes of a masked array have the values that it hides.
+        if values.__class__ is not np.ndarray and hasattr(values, "mask"):
+            raise InvalidRollout(
+                f"{name} is a masked array; give x.filled(value) or x.compressed(), or the mask as "
+                "loss_mask"
+            )
         return values
     if hasattr(values, "detach"):
         values = values.detach().cpu()

@@ -228,13 +228,13 @@ def _finite(name: str, value: Any) -> float:
     try:
         number = value if value.__class__ is float else _float(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRollout(f"{name} is {value!r}; give one number") from error
+        raise InvalidRollout(f"{name} is {value!r}; give one number: float(x)") from error
     rules.check_finite(name, number)
     return float(number)
 
 
 def _float(value: Any) -> float:
-    if isinstance(value, str | bytes):
+    if isinstance(value, str | bytes | bool | np.bool_):
         raise TypeError(value)
     return float(value)
 
@@ -281,6 +281,9 @@ def _json(name: str, value: Any) -> str:
 def _messages(name: str, value: Any) -> str:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise InvalidRollout(f"{name} is {value!r}; give a list of mappings")
+    for index, message in enumerate(value):
+        if not isinstance(message, Mapping):
+            raise InvalidRollout(f"{name}[{index}] is {message!r:.200}; give a mapping")
     return _json(name, list(value)) if value else ""
 
 

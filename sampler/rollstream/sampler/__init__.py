@@ -22,6 +22,7 @@ import rollstream.runtime.config  # noqa: F401 - First: it says which extra is m
 from rollstream.runtime.extras import how_to_install
 from rollstream.sampler.deciding.queries import BatchSummary, Progress, SamplerStats
 from rollstream.sampler.errors import (
+    ArrayMissing,
     ArraysDiffer,
     ConfigurationDiffers,
     DecidedByNewer,
@@ -40,7 +41,8 @@ from rollstream.sampler.errors import (
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.local import Sampler
 from rollstream.sampler.serving.view import SamplerView
-from rollstream.sampler.shaping.batch import Batch, Padded
+from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.padded import Padded
 from rollstream.schemas.errors import MissingExtra
 from rollstream.schemas.order import Policy
 from rollstream.streams.errors import Fenced
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from rollstream.sampler.serving.client import SamplerClient
 
 __all__ = [
+    "ArrayMissing",
     "ArraysDiffer",
     "AsyncSamplerClient",
     "Batch",

@@ -93,6 +93,12 @@ class ArraysDiffer(SamplerError, ValueError):
     """Groups of the batch have an array of this name with different dtypes or trailing shapes."""
 
 
+class ArrayMissing(SamplerError, KeyError):
+    """No group of the batch has an array of this name, or it was not asked for."""
+
+    __str__ = Exception.__str__  # Not the representation of the text, as of other keys.
+
+
 class TooManyOpenBatches(SamplerError):
     """As many served batches as ``max_open_batches`` allows are not final."""
 

@@ -21,8 +21,7 @@ class UnreadableEvent(RollstreamError):
     """Bytes that are no event of ours.
 
     Attributes:
-        reason: ``not_an_event``, ``unknown_schema``, ``torn`` or ``inconsistent``; of an entry that
-            stands in the wrong log ``wrong_environment`` or ``wrong_partition``.
+        reason: one of ``LetterReason``.
         detail: what exactly was wrong, for a person.
     """
 

@@ -30,6 +30,17 @@ class SettleReason(StrEnum):
     TOO_LARGE = "too_large"
 
 
+class LetterReason(StrEnum):
+    """Why an entry, or a record, could not be read (docs/wire_format.md)."""
+
+    NOT_AN_EVENT = "not_an_event"
+    UNKNOWN_SCHEMA = "unknown_schema"
+    TORN = "torn"
+    INCONSISTENT = "inconsistent"
+    WRONG_ENVIRONMENT = "wrong_environment"
+    WRONG_PARTITION = "wrong_partition"
+
+
 class SealReason(StrEnum):
     """Why a group was sealed when it was."""
 

@@ -86,6 +86,7 @@ def test_the_same_with_await(world: RayWorld) -> None:
 
     async def train() -> tuple[int, float]:
         client = await AsyncSamplerClient.attach(world.name, config=world.config)
+        assert repr(client) == f"AsyncSamplerClient({world.name!r}, trainer_epoch=None)"
         async with client as sampler:
             step = await sampler.resume(None)
             batch, again = await asyncio.gather(

@@ -96,7 +96,7 @@ def test_columns_are_how_a_batch_is_read_and_differ_from_call_to_call(world: Sam
     writer.flush(*specs(3, extras=(every_extra(), routed_experts())))
     sampler = world.open()
     plain = sampler.next_batch(0, 3, timeout_s=WAIT_S)
-    assert (plain.columns, plain.token_arrays, plain.metadata) == ((), {}, None)
+    assert (plain.columns, dict(plain.token_arrays), plain.metadata) == ((), {}, None)
     asked: tuple[tuple[str, ...], ...] = (("token_rewards",), EVERY_COLUMN, ("routed_experts",))
     for columns in asked:
         batch = sampler.next_batch(0, 3, timeout_s=WAIT_S, columns=columns)

@@ -31,6 +31,9 @@ def publish(**overrides: Any) -> Mapping[str, Any]:
     return record.entry(0).fields
 
 
+MASKED: Any = np.ma.masked_equal([1, 2, 3], 2)
+
+
 def nested(depth: int) -> list[Any]:
     value: list[Any] = []
     for _ in range(depth - 1):
@@ -114,6 +117,14 @@ def nested(depth: int) -> list[Any]:
         ({"metadata": {"x": object()}}, "metadata cannot be written as JSON.*float"),
         ({"metadata": {1: "x"}}, "metadata has the key 1; JSON has strings as keys only"),
         ({"metadata": {"x": nested(100)}}, "metadata .* no JSON object: it nests 101 deep"),
+        ({"reward": True}, "reward is True; give one number"),
+        ({"rewards": {"format": np.bool_(False)}}, r"rewards\['format'\] is .*False.*; give one"),
+        ({"messages": [{}, 1]}, r"messages\[1\] is 1; give a mapping"),
+        ({"messages": [[]]}, r"messages\[0\] is \[\]; give a mapping"),
+        ({"output_tokens": MASKED}, "output_tokens is a masked array; give x.filled"),
+        ({"logprobs": -MASKED}, "logprobs is a masked array"),
+        ({"loss_mask": MASKED > 1}, "loss_mask is a masked array"),
+        ({"token_arrays": {"experts": MASKED}}, r"token_arrays\['experts'\] is a masked array"),
         ({"metadata": "{}"}, "metadata is '{}'; give a mapping"),
         ({"messages": "hello"}, "messages is 'hello'; give a list"),
         ({"messages": [{"content": b"x"}]}, "messages cannot be written as JSON"),
@@ -282,7 +293,7 @@ def test_one_step_may_be_a_numpy_number(number: Any) -> None:
     assert publish(weight_step=number)["weight_step"] == 7
 
 
-@pytest.mark.parametrize("reward", [1, 1.0, True, np.float32(1.0), np.array(1.0)])
+@pytest.mark.parametrize("reward", [1, 1.0, np.float32(1.0), np.array(1.0)])
 def test_a_reward_may_be_any_number(reward: Any) -> None:
     assert publish(reward=reward)["reward"] == 1.0
 

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from harness.groups import EVERY_COLUMN, GroupSpec, flush_of, group_columns, routed_experts
 from rollstream.sampler.deciding.batches import share
-from rollstream.sampler.errors import ArraysDiffer, InvalidRequest, RowsOutOfReach
+from rollstream.sampler.errors import ArrayMissing, ArraysDiffer, InvalidRequest, RowsOutOfReach
 from rollstream.sampler.shaping.assembled import ALIGNMENT, AssembledBatch, assemble
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.packing import GroupRows
+from rollstream.sampler.shaping.padded import PaddedLayout
 from rollstream.sampler.shaping.requested import (
     agreed_signatures,
     column_names,
@@ -182,8 +183,13 @@ def test_token_arrays_that_do_not_fit_together_are_told_to_who_asks_for_them() -
 def test_a_column_that_nobody_has_is_told_with_those_that_there_are() -> None:
     specs = [GroupSpec(extras=(routed_experts(),))]
     for name in ("routed_expert", "tokens", "attachments"):
-        with pytest.raises(InvalidRequest, match=rf"'{name}'.*they have \['routed_experts'\]"):
-            batch_of(specs, columns=[name])
+        arrays = batch_of(specs, columns=[name]).token_arrays
+        assert (dict(arrays), arrays.get(name), name in arrays) == ({}, None, False)
+        told = rf"^columns names '{name}'.*they have \['routed_experts'\]"
+        with pytest.raises(ArrayMissing, match=told):
+            arrays[name]
+    with pytest.raises(ArrayMissing, match="'routed_experts' was not asked for; name it in col"):
+        batch_of(specs).token_arrays["routed_experts"]
 
 
 @pytest.mark.parametrize(
@@ -309,6 +315,34 @@ def test_padded_prompts_end_in_the_same_column() -> None:
     assert padded.attention_mask[2].tolist() == [False, True, True, True, False, False]
     assert padded.loss_mask[0].tolist() == [False, False, True, True, True, False]
     assert padded.tokens[padded.attention_mask].tolist() == batch.tokens.tolist()
+
+
+@pytest.mark.parametrize("layout", ["sequence", "prompt_response"])
+def test_arrays_that_were_asked_for_are_padded_too(layout: PaddedLayout) -> None:
+    extras = (routed_experts(), {"ref_logprobs": [-1, -2, -3], "weight_steps": [5, 6, 7]})
+    specs = [GroupSpec(prompt=2, output=3, extras=extras), GroupSpec(prompt=1, output=2)]
+    batch = batch_of(specs, columns=EVERY_COLUMN)
+    padded = batch.padded(6, -1, layout=layout)
+    there = padded.attention_mask
+    for name in ("actor_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps"):
+        found, packed = getattr(padded, name), getattr(batch, name)
+        assert (found.shape, found.dtype) == ((4, 6), packed.dtype)
+        np.testing.assert_array_equal(found[there], packed)
+        assert set(found[~there].tolist()) == {-1 if name == "token_weight_steps" else 0}
+    experts = padded.token_arrays["routed_experts"]
+    assert (experts.shape, experts.dtype) == ((4, 6, 2), np.dtype("u1"))
+    np.testing.assert_array_equal(experts[there], batch.token_arrays["routed_experts"])
+    assert not experts[~there].any()
+    plain = batch_of(specs).padded(6, -1)
+    assert (plain.ref_logprobs, dict(plain.token_arrays)) == (None, {})
+
+
+def test_what_a_batch_lacks_its_rectangles_lack_for_the_same_reason() -> None:
+    files = [[GroupSpec(extras=(routed_experts(top_k=k),))] for k in (2, 8)]
+    padded = batch_of(*files, columns=["routed_experts", "weights"]).padded(8, 0)
+    for name, error in {"routed_experts": ArraysDiffer, "weights": ArrayMissing}.items():
+        with pytest.raises(error, match=name):
+            padded.token_arrays[name]
 
 
 def test_metrics_are_flat_numbers() -> None:

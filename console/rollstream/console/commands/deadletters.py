@@ -26,10 +26,11 @@ from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.ingest.record import decode_record
+from rollstream.schemas.reasons import LetterReason
 from rollstream.streams.topics.layout import Layout
 
 ReasonOption = Annotated[
-    str | None, typer.Option("--reason", help="Those with this reason.", metavar="REASON")
+    LetterReason | None, typer.Option("--reason", help="Those with this reason.", metavar="REASON")
 ]
 
 
@@ -67,7 +68,7 @@ def list_letters(
             )
     if others and not rows:
         known = ", ".join(sorted(others))
-        typer.echo(f"no dead letter has the reason {reason!r}; those kept have: {known}", err=True)
+        typer.echo(f"no dead letter has the reason {reason}; those kept have: {known}", err=True)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     elif rows:

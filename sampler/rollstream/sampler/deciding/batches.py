@@ -24,6 +24,7 @@ from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import (
     InvalidRequest,
     RequestDiffers,
+    SamplerError,
     TooManyOpenBatches,
     UnknownStep,
 )
@@ -62,8 +63,7 @@ class BatchCommand(Command[AssembledBatch]):
     columns: tuple[str, ...] = ()
 
     def result(self, state: SamplerState, context: ResultContext) -> Unread[AssembledBatch]:
-        """This rank's share of the recorded batch, with its rows; raises as ``group_of``, and when
-        it is read as ``agreed_signatures``, the same for every rank."""
+        """This rank's share of the recorded batch, with its rows; raises as ``group_of``."""
         served = state.batches[self.step]
         groups = [group_of(served, slot, state) for slot in range(len(served.groups))]
         key = self.step, served.digest, self.dp_rank, self.dp_size, self.columns
@@ -79,7 +79,7 @@ class BatchCommand(Command[AssembledBatch]):
         slots = share(len(served.groups), self.dp_rank, self.dp_size)
         parts = payloads.parts_of_batch(served, groups, slots, self.columns)
         token_arrays: Mapping[str, ArraySignature] = {}
-        refused: Mapping[str, str] = {}
+        refused: Mapping[str, SamplerError] = {}
         if names := token_array_names(self.columns):
             found = {path: payloads.token_arrays(path) for path in {g.file.path for g in groups}}
             token_arrays, refused = agreed_signatures(names, [found[g.file.path] for g in groups])

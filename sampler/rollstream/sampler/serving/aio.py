@@ -74,6 +74,10 @@ class AsyncSamplerClient:
     def __init__(self, client: SamplerClient) -> None:
         self._client = client
 
+    def __repr__(self) -> str:
+        """One line, as of any sampler."""
+        return repr(self._client).replace(type(self._client).__name__, type(self).__name__, 1)
+
     attach = staticmethod(_attached(_AwaitedClient.attach))
     resume = _awaited(SamplerClient.resume)
     next_batch = _awaited(SamplerClient.next_batch)

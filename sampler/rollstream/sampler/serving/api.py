@@ -162,13 +162,12 @@ class SamplerApi(ABC):
             columns: what the batch is to have besides: ``actor_logprobs``, ``ref_logprobs``,
                 ``token_rewards``, ``token_weight_steps``, ``metadata``, and names of producers'
                 ``token_arrays``. Only these are read from the store. No part of the request:
-                another call for the step, or another rank, may name others.
+                another call for the step, or another rank, may name others. One that no group of
+                the batch has raises ``ArrayMissing`` at the access to it.
 
         Raises:
             NotEnoughGroups: not there in time; it lists what is ready, waiting and dropped.
-            InvalidRequest: an argument is none that could be satisfied; for ``columns``, which are
-                looked for when the batch is recorded already: the files of its groups have no array
-                of that name. Every rank gets it.
+            InvalidRequest: an argument is none that could be satisfied.
             GroupsUnreadable: files are missing or damaged, and a share of this batch was handed out
                 before, or ``on_unreadable`` is ``stop``; else other groups are served in their
                 places. Every rank gets it.

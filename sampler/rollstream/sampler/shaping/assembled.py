@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rollstream.sampler.shaping.batch import Batch, GroupReader, TokenArrays
+from rollstream.sampler.errors import SamplerError
+from rollstream.sampler.shaping.batch import Batch, GroupReader
 from rollstream.sampler.shaping.packing import GroupRows, Packing
 from rollstream.sampler.shaping.requested import ON_REQUEST, TOKEN_ARRAY
+from rollstream.sampler.shaping.token_arrays import TokenArrays
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
 from rollstream.schemas.fields import array_fields
 from rollstream.schemas.order import UNKNOWN_STEP
@@ -70,7 +72,7 @@ def assemble(
     *,
     columns: Collection[str] = (),
     token_arrays: Mapping[str, ArraySignature] | None = None,
-    refused: Mapping[str, str] | None = None,
+    refused: Mapping[str, SamplerError] | None = None,
     dp_rank: int = 0,
     dp_size: int = 1,
     groups_ready: int,
@@ -80,7 +82,7 @@ def assemble(
     Args:
         columns: that the batch is to have besides.
         token_arrays: dtype and trailing shape of those among ``columns``.
-        refused: the others, and why they cannot be one array.
+        refused: the others, and why the batch does not have them.
     """
     event = served.event
     rows = [part.group.group.rows for part in parts]

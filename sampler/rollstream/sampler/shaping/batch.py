@@ -1,71 +1,24 @@
-"""``Batch``: ragged and packed; ``Padded``: the same as rectangles. Pure."""
+"""``Batch``: ragged and packed. Pure."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.sampler.arguments import whole_number
-from rollstream.sampler.errors import ArraysDiffer, InvalidRequest, RowsOutOfReach
+from rollstream.sampler.errors import InvalidRequest, RowsOutOfReach
+from rollstream.sampler.shaping.padded import Padded, PaddedLayout
+from rollstream.sampler.shaping.token_arrays import TokenArrays
 from rollstream.schemas.errors import MissingExtra
 from rollstream.schemas.records import RolloutGroup, RolloutRecord, SampledBatch
 
 GroupReader = Callable[[int, bytes, int], RolloutGroup]  # Called with step, digest and slot.
-PaddedLayout = Literal["sequence", "prompt_response"]
 TRUNCATED = "length"  # The stop reason of a rollout that ran into its limit.
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Padded:
-    """Rectangles over the rollouts of a batch; ``length`` is the width.
-
-    ``sequence``: the prompt begins in column 0, the output follows, then padding.
-    ``prompt_response``: the output begins in the same column of every row (``prompt_width``), after
-    padding and the prompt; more padding follows.
-
-    Attributes:
-        tokens: int32 [n, length].
-        attention_mask: bool [n, length]; False at padding.
-        loss_mask: bool [n, length]; False at padding.
-        logprobs: float32 [n, length]; 0 at padding, NaN as in the batch.
-        prompt_width: the column where outputs begin; 0 in ``sequence``.
-    """
-
-    tokens: NDArray[np.int32]
-    attention_mask: NDArray[np.bool_]
-    loss_mask: NDArray[np.bool_]
-    logprobs: NDArray[np.float32]
-    prompt_width: int
-
-    def __repr__(self) -> str:
-        """One line."""
-        rows, length = self.tokens.shape
-        return f"Padded(rows {rows:,}, length {length:,}, outputs from column {self.prompt_width})"
-
-
-class TokenArrays(Mapping[str, NDArray[Any]]):
-    """The named arrays of a batch. Access to one in whose dtype or trailing shape groups differ
-    raises ``ArraysDiffer``, which names them; only the others are counted and iterated over."""
-
-    def __init__(self, arrays: Mapping[str, NDArray[Any]], refused: Mapping[str, str]) -> None:
-        self._arrays = dict(arrays)
-        self._refused = dict(refused)
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        if name in self._refused:
-            raise ArraysDiffer(self._refused[name])
-        return self._arrays[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
@@ -102,7 +55,8 @@ class Batch:
         stop_reasons: [n].
         token_arrays: name to [total, …], of the named arrays that ``columns`` asked for; 0 at
             prompts, and where a segment has none of that name NaN in floats, 0 in others. One in
-            which groups differ raises ``ArraysDiffer`` at the access to it.
+            which groups differ raises ``ArraysDiffer`` at the access to it, one that none of them
+            has ``ArrayMissing``.
         actor_logprobs: float32 [total], the trainer's recomputation, and likewise
             ``ref_logprobs`` and ``token_rewards``; 0 at prompts, NaN where a segment has none (also
             where it has the sum of ``actor_logprobs`` alone); None: ``columns`` asked for none.
@@ -140,7 +94,7 @@ class Batch:
     example_ids: tuple[str, ...]
     policy_versions: tuple[str, ...]
     stop_reasons: tuple[str, ...]
-    token_arrays: Mapping[str, NDArray[Any]]
+    token_arrays: TokenArrays
     actor_logprobs: NDArray[np.float32] | None = None
     ref_logprobs: NDArray[np.float32] | None = None
     token_rewards: NDArray[np.float32] | None = None
@@ -189,37 +143,7 @@ class Batch:
         Raises:
             InvalidRequest: a rollout does not fit, or the layout is unknown.
         """
-        if layout not in ("sequence", "prompt_response"):
-            raise InvalidRequest(
-                f"layout {layout!r} is unknown; use 'sequence' or 'prompt_response'"
-            )
-        rows = len(self)
-        lengths = np.diff(self.offsets)
-        prompt_width = 0
-        starts = np.zeros(rows, np.int64)
-        if layout == "prompt_response" and rows:
-            prompt_width = int(self.prompt_lengths.max())
-            starts = prompt_width - self.prompt_lengths.astype(np.int64)
-        needed = int((starts + lengths).max()) if rows else 0
-        if needed > length:
-            raise InvalidRequest(
-                f"the longest rollout needs {needed} columns and length is {length}; raise it"
-            )
-        within = np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], lengths)
-        where = within + np.repeat(np.arange(rows) * length + starts, lengths)
-
-        def spread(values: NDArray[Any], filler: Any) -> NDArray[Any]:
-            rectangle = np.full(rows * length, filler, values.dtype)
-            rectangle[where] = values
-            return rectangle.reshape(rows, length)
-
-        return Padded(
-            spread(self.tokens, pad_id),
-            spread(np.ones(len(self.tokens), np.bool_), False),
-            spread(self.loss_mask, False),
-            spread(self.logprobs, 0),
-            prompt_width,
-        )
+        return Padded.of(self, length, pad_id, layout)
 
     def to_torch(self) -> dict[str, Any]:
         """The arrays as tensors, by name; no copy where the memory may be written to."""

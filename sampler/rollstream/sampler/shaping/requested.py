@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from rollstream.sampler.errors import InvalidRequest
+from rollstream.sampler.errors import ArrayMissing, ArraysDiffer, InvalidRequest, SamplerError
 from rollstream.schemas.columns import ArraySignature
 
 FIELDS = (
@@ -41,15 +41,11 @@ def token_array_names(columns: Iterable[str]) -> list[str]:
 
 def agreed_signatures(
     names: Iterable[str], of_groups: Sequence[Mapping[str, ArraySignature]]
-) -> tuple[dict[str, ArraySignature], dict[str, str]]:
+) -> tuple[dict[str, ArraySignature], dict[str, SamplerError]]:
     """Dtype and trailing shape of those of these named arrays in which the groups of a batch, in
-    the order of slots, agree; and for each other one why it cannot be one array.
-
-    Raises:
-        InvalidRequest: no group's file has an array of that name.
-    """
+    the order of slots, agree; and for each other one why the batch does not have it."""
     agreed: dict[str, ArraySignature] = {}
-    refused: dict[str, str] = {}
+    refused: dict[str, SamplerError] = {}
     for name in names:
         slots: dict[ArraySignature, list[int]] = {}
         for slot, of_group in enumerate(of_groups):
@@ -57,11 +53,12 @@ def agreed_signatures(
                 slots.setdefault(of_group[name], []).append(slot)
         if not slots:
             there = sorted(set().union(*of_groups))
-            raise InvalidRequest(
+            refused[name] = ArrayMissing(
                 f"columns names {name!r}, which is none of {list(ON_REQUEST)} and no token array "
                 f"of this batch's groups; they have {there}. Ask for the step again with one of "
                 "these, or read other fields with batch.records(group)"
             )
+            continue
         if len(slots) == 1:
             (agreed[name],) = slots
             continue
@@ -70,7 +67,7 @@ def agreed_signatures(
             + (" and others" if len(where) > _SHOWN else "")
             for signature, where in sorted(slots.items())
         )
-        refused[name] = (
+        refused[name] = ArraysDiffer(
             f"token array {name!r} is no one array in this batch (slots of the recorded batch): "
             f"{differing}; read it with batch.records(group), replace these groups, or publish it "
             "under two names"

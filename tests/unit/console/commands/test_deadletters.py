@@ -20,6 +20,7 @@ from rollstream.consumers.dead_letters import read_letters, retry_letters
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import DeadLetter, Retried, UnreadRanges
+from rollstream.schemas.reasons import LetterReason
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
@@ -260,10 +261,9 @@ def test_what_cannot_be_sealed_is_refused_with_the_reason(
 
 def test_letters_are_chosen_by_number_or_reason(line: CommandLine) -> None:
     value = encode_record(group("g")[:1], partitions=PARTITIONS)
-    write_letters(
-        line, *(letter(line, value, offset=i, reason=r) for i, r in enumerate(["torn", "x", "x"]))
-    )
-    assert [row["number"] for row in retried(line, "--reason", "x")] == [1, 2]
+    reasons = enumerate(["torn", "unknown_schema", "unknown_schema"])
+    write_letters(line, *(letter(line, value, offset=i, reason=r) for i, r in reasons))
+    assert [row["number"] for row in retried(line, "--reason", "unknown_schema")] == [1, 2]
     listed = json.loads(line.run("deadletters", "list", "--json", "--reason", "torn").stdout)
     assert [(row["letter"], row["retried"]) for row in listed] == [(0, False)]
     assert line.run("deadletters", "retry").exit_code == 2
@@ -275,10 +275,21 @@ def test_letters_are_chosen_by_number_or_reason(line: CommandLine) -> None:
 
 def test_a_reason_that_no_letter_has_names_those_that_are_there(line: CommandLine) -> None:
     write_letters(line, letter(line, b"", reason="torn"), letter(line, b"", reason="inconsistent"))
-    done = line.run("deadletters", "list", "--reason", "nix")
-    told = "no dead letter has the reason 'nix'; those kept have: inconsistent, torn\n"
+    done = line.run("deadletters", "list", "--reason", "unknown_schema")
+    told = "no dead letter has the reason unknown_schema; those kept have: inconsistent, torn\n"
     assert (done.stdout, done.stderr) == ("", told)
-    assert line.run("deadletters", "list", "--reason", "nix", "--json").stdout == "[]\n"
+    done = line.run("deadletters", "list", "--reason", "unknown_schema", "--json")
+    assert (done.stdout, done.exit_code) == ("[]\n", 0)
+
+
+@pytest.mark.parametrize("command", ["list", "retry"])
+def test_an_unknown_reason_is_refused_with_those_that_there_are(
+    command: str, line: CommandLine
+) -> None:
+    done = line.run("deadletters", command, "--reason", "nix")
+    assert (done.stdout, done.exit_code) == ("", 2)
+    assert "nix" in done.stderr
+    assert all(reason in done.stderr for reason in LetterReason)
 
 
 @pytest.mark.proves("F17")

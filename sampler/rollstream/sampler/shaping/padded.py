@@ -1,0 +1,101 @@
+"""``Padded``: a batch as rectangles. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.sampler.errors import InvalidRequest
+from rollstream.sampler.shaping.token_arrays import TokenArrays
+from rollstream.schemas.order import UNKNOWN_STEP
+
+if TYPE_CHECKING:
+    from rollstream.sampler.shaping.batch import Batch
+
+PaddedLayout = Literal["sequence", "prompt_response"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Padded:
+    """Rectangles over the rollouts of a batch; ``length`` is the width.
+
+    ``sequence``: the prompt begins in column 0, the output follows, then padding.
+    ``prompt_response``: the output begins in the same column of every row (``prompt_width``), after
+    padding and the prompt; more padding follows.
+
+    Attributes:
+        tokens: int32 [n, length].
+        attention_mask: bool [n, length]; False at padding.
+        loss_mask: bool [n, length]; False at padding.
+        logprobs: float32 [n, length]; 0 at padding, NaN as in the batch.
+        prompt_width: the column where outputs begin; 0 in ``sequence``.
+        token_arrays: name to [n, length, …]; 0 at padding, all else as in the batch.
+        actor_logprobs: float32 [n, length], and likewise ``ref_logprobs`` and ``token_rewards``; 0
+            at padding; None: ``columns`` asked for none.
+        token_weight_steps: int64 [n, length]; -1 at padding; None: not asked for.
+    """
+
+    tokens: NDArray[np.int32]
+    attention_mask: NDArray[np.bool_]
+    loss_mask: NDArray[np.bool_]
+    logprobs: NDArray[np.float32]
+    prompt_width: int
+    token_arrays: TokenArrays
+    actor_logprobs: NDArray[np.float32] | None
+    ref_logprobs: NDArray[np.float32] | None
+    token_rewards: NDArray[np.float32] | None
+    token_weight_steps: NDArray[np.int64] | None
+
+    def __repr__(self) -> str:
+        """One line."""
+        rows, length = self.tokens.shape
+        return f"Padded(rows {rows:,}, length {length:,}, outputs from column {self.prompt_width})"
+
+    @classmethod
+    def of(cls, batch: Batch, length: int, pad_id: int, layout: PaddedLayout) -> Padded:
+        """As ``Batch.padded``."""
+        if layout not in ("sequence", "prompt_response"):
+            raise InvalidRequest(
+                f"layout {layout!r} is unknown; use 'sequence' or 'prompt_response'"
+            )
+        rows = len(batch)
+        lengths = np.diff(batch.offsets)
+        prompt_width = 0
+        starts = np.zeros(rows, np.int64)
+        if layout == "prompt_response" and rows:
+            prompt_width = int(batch.prompt_lengths.max())
+            starts = prompt_width - batch.prompt_lengths.astype(np.int64)
+        needed = int((starts + lengths).max()) if rows else 0
+        if needed > length:
+            raise InvalidRequest(
+                f"the longest rollout needs {needed} columns and length is {length}; raise it"
+            )
+        within = np.arange(batch.offsets[-1]) - np.repeat(batch.offsets[:-1], lengths)
+        where = within + np.repeat(np.arange(rows) * length + starts, lengths)
+
+        def spread(values: NDArray[Any], filler: int = 0) -> NDArray[Any]:
+            # Memory that is 0 from the start is not touched where it stays so.
+            rectangle = np.zeros((rows * length, *values.shape[1:]), values.dtype)
+            if filler:
+                rectangle.fill(filler)
+            rectangle[where] = values
+            return rectangle.reshape(rows, length, *values.shape[1:])
+
+        def if_asked(values: NDArray[Any] | None, filler: int = 0) -> NDArray[Any] | None:
+            return None if values is None else spread(values, filler)
+
+        return cls(
+            tokens=spread(batch.tokens, pad_id),
+            attention_mask=spread(np.ones(len(batch.tokens), np.bool_)),
+            loss_mask=spread(batch.loss_mask),
+            logprobs=spread(batch.logprobs),
+            prompt_width=prompt_width,
+            token_arrays=batch.token_arrays.each(spread),
+            actor_logprobs=if_asked(batch.actor_logprobs),
+            ref_logprobs=if_asked(batch.ref_logprobs),
+            token_rewards=if_asked(batch.token_rewards),
+            token_weight_steps=if_asked(batch.token_weight_steps, UNKNOWN_STEP),
+        )
