@@ -72,6 +72,9 @@ class RowFile:
 
     def _layout_by_pyarrow(self) -> Layout:
         footer = self._file.metadata
+        size = sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
+        if footer.num_rows > size:  # pyarrow makes room for all that a footer claims.
+            raise CorruptFile(f"{self._path} claims {footer.num_rows} rows in {size} bytes")
         return Layout(footer.num_rows, (), footer.metadata or {})
 
     def read(self, names: Sequence[str], token_arrays: Sequence[str], ranges: Ranges) -> Columns:
