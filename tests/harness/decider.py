@@ -46,6 +46,7 @@ class Decider:
         self.choosing = choosing_of(sampler, dict.fromkeys(sampler.environments, environment))
         self.state = self.fresh()
         self.events: list[SamplerEvent] = []
+        self.now_us = 0  # For what is asked; decisions count their own time.
         self.sealed: list[tuple[PartitionAddress, int, Flushed | Retired]] = []
 
     def fresh(self) -> SamplerState:
@@ -78,9 +79,8 @@ class Decider:
     def do(self, command: Command[R]) -> R:
         """Decides and returns the result; for batches see ``choose``."""
         self.decide(command)
-        return read(
-            command.result(self.state, ResultContext(0, CONFIG, Payloads(MemoryBlobs(), 0), 0))
-        )
+        payloads = Payloads(MemoryBlobs(), 0)
+        return read(command.result(self.state, ResultContext(0, CONFIG, payloads, 0, self.now_us)))
 
     def choose(self, command: BatchCommand) -> ServedBatch | NotEnoughGroups:
         """Decides about a batch; where groups are missing, returns what a sampler would raise."""

@@ -10,6 +10,7 @@ def test_progress_shows_numbers_by_environment_and_no_example() -> None:
     progress = Progress(
         trained={"math": many},
         failed={},
+        skipped={"math": {"y": 3}},
         filtered={"code": {"x": 1}},
         dropped={},
         handed_out={},
@@ -20,5 +21,5 @@ def test_progress_shows_numbers_by_environment_and_no_example() -> None:
     assert repr(progress).splitlines() == [
         "Progress(next step 12, final step None)",
         "  code: filtered 1 (1 examples), ready 0",
-        "  math: trained 10,000 (5,000 examples), ready 7",
+        "  math: trained 10,000 (5,000 examples), skipped 3 (1 examples), ready 7",
     ]

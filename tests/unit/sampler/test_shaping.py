@@ -65,7 +65,7 @@ def assembled(
     )
     agreed, refused = agreed_signatures(token_array_names(columns), signatures)
     return assemble(
-        ServedBatch(event, 0, "b", (), (), b"d"),
+        ServedBatch(event, 0, "b", (), (), b"d", 7),
         parts,
         columns=columns,
         token_arrays=agreed,

@@ -61,6 +61,8 @@ HEALTHY_SAMPLER = SamplerFigures(
     acked=1,
     open_batches=1,
     unacked=0,
+    unacked_step=None,
+    unacked_age_s=None,
     next_step=2,
     trainer_step=2,
     policy_epoch=2,
@@ -107,6 +109,12 @@ def test_a_sampler_that_was_never_started_is_not_stuck() -> None:
             "published for 80 s",
         ),
         ({}, {"open_batches": 3}, "trainer", "call checkpointed(step)"),
+        (
+            {},
+            {"unacked": 1, "unacked_step": 7, "unacked_age_s": 1801.0},
+            "trainer",
+            "the batch of step 7 of t was served 1801 s ago and is neither acked nor released",
+        ),
         ({}, {"decision_age_s": 90.0}, "trainer", "5 groups are ready for t"),
         (
             {"watermark": 100, "published_age_s": 80.0},

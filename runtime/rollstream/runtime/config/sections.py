@@ -158,6 +158,9 @@ class SamplerConfig(Section):
     its multiple by what the last 8 batches had of each. None: only capacity_groups bounds."""
     max_open_batches: int = Field(default=64, ge=1)
     """Most served batches that are not final; then next_batch refuses until checkpointed."""
+    ack_timeout_s: float = Field(default=1800.0, gt=0)
+    """A batch that is neither acked nor released after so many seconds is reported; it is given to
+    nobody else."""
     cache_bytes: int = Field(default=256 * 1024 * 1024, ge=0)
     """Bytes of payloads that are cached in memory."""
     on_unreadable: Literal["replace", "stop"] = "replace"

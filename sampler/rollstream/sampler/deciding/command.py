@@ -67,12 +67,14 @@ class ResultContext(NamedTuple):
         pid: of the process that executes commands.
         config: that it runs with.
         calls_waiting: calls that wait for groups there.
+        now_us: the time there, microseconds.
     """
 
     pid: int
     config: RollstreamConfig
     payloads: PayloadReader
     calls_waiting: int
+    now_us: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.deciding.batches import BatchCommand
 from rollstream.sampler.deciding.command import (
     Command,
@@ -35,6 +36,7 @@ class Progress:
     Attributes:
         trained: in final batches.
         failed: in batches that were acked as failed, and final.
+        skipped: in final batches whose ack named them as not trained on.
         filtered: replaced, or not accepted.
         dropped: stale, off the branch, or beyond the capacity.
         handed_out: in batches that are not final yet.
@@ -45,6 +47,7 @@ class Progress:
 
     trained: Mapping[str, Mapping[str, int]]
     failed: Mapping[str, Mapping[str, int]]
+    skipped: Mapping[str, Mapping[str, int]]
     filtered: Mapping[str, Mapping[str, int]]
     dropped: Mapping[str, Mapping[str, int]]
     handed_out: Mapping[str, Mapping[str, int]]
@@ -54,7 +57,7 @@ class Progress:
 
     def __repr__(self) -> str:
         """A line, and one for each environment: groups, and of how many examples."""
-        ends = ("trained", "failed", "filtered", "dropped", "handed_out")
+        ends = ("trained", "failed", "skipped", "filtered", "dropped", "handed_out")
         environments = sorted({name for end in ends for name in getattr(self, end)} | {*self.ready})
         lines = [f"Progress(next step {self.next_step}, final step {self.final_step})"]
         for name in environments:
@@ -83,6 +86,8 @@ class SamplerStats:
             among them.
         outcomes: groups by what became of them, in all.
         open_batches: served and not final.
+        overdue: their steps that are neither acked nor released ``ack_timeout_s`` after they were
+            served.
         next_step: the step that was not served yet.
         newest_policy_step: -1: none was published.
         calls_waiting: calls that wait for groups in the process that answered.
@@ -99,6 +104,7 @@ class SamplerStats:
     waiting: int
     outcomes: Mapping[str, int]
     open_batches: int
+    overdue: tuple[int, ...]
     next_step: int
     newest_policy_step: int
     calls_waiting: int
@@ -119,6 +125,7 @@ class BatchSummary:
         groups: in it, by environment.
         replacements: how often groups of it were replaced.
         status: ``trained`` or ``failed``; None: not acked in the trainer epoch in effect.
+        skipped: slots whose groups were not trained on, by the ack.
         final: whether the trainer's checkpoint holds it.
     """
 
@@ -130,6 +137,7 @@ class BatchSummary:
     groups: Mapping[str, int]
     replacements: int
     status: str | None
+    skipped: tuple[int, ...]
     final: bool
 
 
@@ -148,6 +156,7 @@ class AskProgress(Command[Progress]):
         return Progress(
             trained=ended("trained"),
             failed=ended("failed"),
+            skipped=ended("skipped"),
             filtered=ended("filtered"),
             dropped=ended(*DROPPED),
             handed_out={name: dict(counts) for name, counts in handed_out.items()},
@@ -175,12 +184,19 @@ class AskStats(Command[SamplerStats]):
             waiting=len(state.waiting),
             outcomes=state.outcomes.totals(),
             open_batches=len(state.open_batches()),
+            overdue=overdue_steps(state, context.config, context.now_us),
             next_step=state.next_step,
             newest_policy_step=NOTHING if newest is None else newest.step,
             calls_waiting=context.calls_waiting,
             files_read=context.payloads.files_read,
             cached_bytes=context.payloads.cached_bytes,
         )
+
+
+def overdue_steps(state: SamplerState, config: RollstreamConfig, now_us: int) -> tuple[int, ...]:
+    """Steps whose batch should have been acked, or released, by now."""
+    timeout_s = config.samplers[state.name].ack_timeout_s
+    return tuple(b.event.step for b in state.open_batches() if b.overdue(now_us, timeout_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,5 +270,6 @@ def _summary_of(batch: ServedBatch) -> BatchSummary:
         groups=dict(Counter(group.environment for group in batch.groups)),
         replacements=batch.replacements,
         status=batch.status,
+        skipped=batch.skipped,
         final=batch.final,
     )

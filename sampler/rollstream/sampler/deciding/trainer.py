@@ -27,11 +27,13 @@ Later = Literal["replay", "release"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack(Command[None]):
-    """The batch of ``step`` was delivered and trained on, or it failed."""
+    """The batch of ``step`` was delivered and trained on, but for the groups in the slots
+    ``skipped``, or it failed."""
 
     step: int
     batch_id: str
     status: AckStatus = "trained"
+    skipped: tuple[int, ...] = ()
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         batch = batch_of(self.step, state)
@@ -43,17 +45,43 @@ class Ack(Command[None]):
                 "was released by a resume, or groups of it were replaced; ask for the step again, "
                 "and ack the batch that came back last"
             )
-        if batch.status not in (None, self.status):
+        self._check_skipped(len(batch.groups))
+        if batch.status is not None and (batch.status, batch.skipped) != self._acks_as():
             raise RequestDiffers(
-                f"batch {self.batch_id!r} was acked as {batch.status!r} and is now acked as "
-                f"{self.status!r}; a batch is acked with one status"
+                f"batch {self.batch_id!r} was acked as {batch.status!r} without slots "
+                f"{[*batch.skipped]} and is now acked as {self.status!r} without "
+                f"{[*self.skipped]}; a batch is acked in one way"
             )
         if batch.status is not None or batch.final:
             return []
-        epoch, status = state.trainer_epoch, self.status
-        return [
-            Acked(**now, trainer_epoch=epoch, step=self.step, batch_id=self.batch_id, status=status)
-        ]
+        status, skipped = self._acks_as()
+        acked = Acked(
+            **now,
+            trainer_epoch=state.trainer_epoch,
+            step=self.step,
+            batch_id=self.batch_id,
+            status=status,
+            skipped=skipped,
+        )
+        return [acked]
+
+    def _acks_as(self) -> tuple[str, tuple[int, ...]]:
+        return self.status, tuple(sorted(self.skipped))
+
+    def _check_skipped(self, groups: int) -> None:
+        if not self.skipped:
+            return
+        if self.status != "trained":
+            raise InvalidRequest(
+                f"skipped is {[*self.skipped]} and status {self.status!r}: of a batch that failed "
+                "no group was trained on; leave skipped out"
+            )
+        within = set(self.skipped) < set(range(groups))
+        if not within or len(set(self.skipped)) != len(self.skipped):
+            raise InvalidRequest(
+                f"skipped {[*self.skipped]} are not distinct slots of a batch of {groups}, some of "
+                "which was trained on; where nothing was, ack(batch, status='failed')"
+            )
 
     def result(self, state: SamplerState, context: ResultContext) -> None:
         return None

@@ -17,7 +17,7 @@ from rollstream.schemas.events import (
 )
 from rollstream.streams.folds.refs import GroupRef, ref_of
 
-SERVED, TRAINED, FAILED, RELEASED = "served", "trained", "failed", "released"
+SERVED, TRAINED, FAILED, SKIPPED, RELEASED = "served", "trained", "failed", "skipped", "released"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,9 @@ class Use:
         decided_at: offset of the batch in the decision log.
         trainer_epoch: in which the batch was decided.
         batch_id: of the newest batch of the step that had the group.
-        state: ``served`` (not final yet), ``trained``, ``failed``, ``released`` (a resume gave it
-            back), or why others took its place: ``filtered``, ``unreadable``.
+        state: ``served`` (not final yet), ``trained``, ``failed``, ``skipped`` (final, but not
+            trained on), ``released`` (a resume gave it back), or why others took its place:
+            ``filtered``, ``unreadable``.
         acked: as what; None: not, in the trainer epoch in effect.
         detail: the reason that was given for a replacement.
     """
@@ -47,7 +48,7 @@ class Use:
     @property
     def replaced(self) -> bool:
         """Whether another group took its place."""
-        return self.state not in (SERVED, TRAINED, FAILED, RELEASED)
+        return self.state not in (SERVED, TRAINED, FAILED, SKIPPED, RELEASED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,9 @@ class GroupUses:
                 self._replace(event)
             case Acked():
                 for at in self._of_step(event.step):
-                    self.uses[at] = replace(self.uses[at], acked=event.status)
+                    use = self.uses[at]
+                    acked = SKIPPED if use.slot in event.skipped else event.status
+                    self.uses[at] = replace(use, acked=acked)
             case Checkpointed():
                 self._end_up_to(event.step)
             case Resumed():
@@ -145,7 +148,7 @@ class GroupUses:
         for key, at in list(self._held.items()):
             if key[0] <= step:
                 use = self.uses[at]
-                self.uses[at] = replace(use, state=FAILED if use.acked == FAILED else TRAINED)
+                self.uses[at] = replace(use, state=use.acked or TRAINED)
                 del self._held[key]
 
     def _of_step(self, step: int) -> list[int]:

@@ -8,6 +8,7 @@
 - ``configuration``  the sampler's part of the configuration, and the seal logs that it names
 - ``agreement``      ``Agree``: whether two processes mean the same sampler
 - ``payloads``       groups' rows from the store, through a byte-bounded cache
+- ``overdue``        says of batches that nobody acks
 - ``projecting``     writes decisions as JSON files, in a thread of its own
 - ``actor``          the Ray actor around an owner (imports ray)
 - ``awaited_calls``  calls that coroutines of the actor await and its threads end

@@ -244,19 +244,33 @@ class SamplerApi(ABC):
         """
         return self._ask(Drop(group_ids=group_ids("groups", groups), reason=text("reason", reason)))
 
-    def ack(self, batch: Batch, status: AckStatus = "trained") -> None:
+    def ack(
+        self,
+        batch: Batch,
+        status: AckStatus = "trained",
+        *,
+        skipped: Iterable[SupportsIndex] = (),
+    ) -> None:
         """Records that the batch was trained on (or ``failed``); rank 0 acks for all ranks.
 
         It becomes final with ``checkpointed``, or with a successor's ``resume``.
 
+        Args:
+            skipped: slots of the recorded batch (``batch.slots[i]`` is that of its group ``i``)
+                whose groups were not trained on; they count as ``skipped`` and are served no more.
+
         Raises:
             RequestDiffers: the step's batch is another by now: groups of this one were replaced, or
-                a resume released it; or it was acked with another status.
+                a resume released it; or it was acked in another way.
+            InvalidRequest: ``skipped`` are no slots of the batch, or all, or the batch failed.
             UnknownStep: the step has no batch that is held.
             Fenced: a successor has resumed.
         """
         batch = a_batch(batch)
-        return self._ask(Ack(step=batch.step, batch_id=batch.batch_id, status=status))
+        slots = whole_numbers("skipped", skipped)
+        return self._ask(
+            Ack(step=batch.step, batch_id=batch.batch_id, status=status, skipped=slots)
+        )
 
     def checkpointed(self, step: SupportsIndex) -> None:
         """Makes batches up to ``step`` final: the weights after it are saved. May come late.

@@ -17,6 +17,7 @@ from rollstream.sampler.errors import GroupsUnreadable, SamplerError, SamplerUna
 from rollstream.sampler.serving.calls import AGAIN_S, PASSING, UNANSWERED, Call, WaitingCalls
 from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.sampler.serving.logs import FOLLOW_RECORDS_MAX, SamplerLogs
+from rollstream.sampler.serving.overdue import OverdueBatches
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.serving.projecting import Projector
 from rollstream.sampler.serving.repairing import lost_groups, repaired
@@ -70,6 +71,7 @@ class Owner:
         self._logs = SamplerLogs(name, config, broker, clock, entropy)
         self._payloads = Payloads(self._store, sampler.cache_bytes)
         self._projector = Projector(self._store, name)
+        self._overdue = OverdueBatches(config, clock)
         # Guards all that is decided with; notified of a claim, and when nobody reads any more.
         self._lock = threading.Condition(threading.Lock())
         self._waiting = WaitingCalls()
@@ -195,6 +197,7 @@ class Owner:
         if not self._logs.claimed:
             self._claim(deadline)
         self._fold_arrived(deadline)
+        self._overdue.look(self._logs.state)
         try:
             shortage = self._decide(call, deadline)
             if shortage is None:
@@ -239,6 +242,7 @@ class Owner:
                 if not self._logs.fold(sealed, deadline):
                     self._claim(deadline)
                 self._serve_waiting(deadline)
+            self._overdue.look(self._logs.state)
         return True
 
     def give_up(self, call: Call[R]) -> None:
@@ -280,7 +284,10 @@ class Owner:
             return "" if call.shortage is None else str(call.shortage.error(self._logs.state))
 
     def _reply(self, command: Command[R]) -> Reply[R | Unread[R]]:
-        context = ResultContext(os.getpid(), self._config, self._payloads, len(self._waiting))
+        now_us = self._clock.now_us()
+        context = ResultContext(
+            os.getpid(), self._config, self._payloads, len(self._waiting), now_us
+        )
         return Reply(self._logs.state.trainer_epoch, command.result(self._logs.state, context))
 
     def _serve_waiting(self, deadline: Deadline) -> None:

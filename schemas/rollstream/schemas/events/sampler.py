@@ -67,12 +67,13 @@ class BatchServed(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked(Decision):
-    """What became of a served batch."""
+    """What became of a served batch; the groups in the slots ``skipped`` were not trained on."""
 
     trainer_epoch: int
     step: int
     batch_id: str
     status: str
+    skipped: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

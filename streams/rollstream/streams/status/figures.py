@@ -100,6 +100,8 @@ class SamplerFigures:
         batches: served so far, of which ``acked`` are acked; released ones count.
         batches_per_minute: served in the last minute.
         open_batches: served and not final yet, of which ``unacked`` are not acked.
+        unacked_step: of the open batch whose ack is awaited longest, for ``unacked_age_s``; None:
+            every one is acked.
         next_step: the first that was not served.
         trainer_step: what its trainer asks for next; before ``next_step`` where it went back to a
             checkpoint and replays.
@@ -123,6 +125,8 @@ class SamplerFigures:
     acked: int
     open_batches: int
     unacked: int
+    unacked_step: int | None
+    unacked_age_s: float | None
     next_step: int
     trainer_step: int
     policy_epoch: int

@@ -109,6 +109,8 @@ class SamplerReading:
         """The figures once all logs were read."""
         state = self._state
         newest = state.newest_policy()
+        unacked = [batch for batch in state.open_batches() if batch.status is None]
+        oldest = min(unacked, key=lambda batch: batch.since_ts, default=None)
         since = [
             why
             for ref, why in state.waiting.items()
@@ -126,7 +128,9 @@ class SamplerReading:
             batches_per_minute=recent(self._served_ts, now_us),
             acked=len(self._acked),
             open_batches=len(state.open_batches()),
-            unacked=sum(batch.status is None for batch in state.open_batches()),
+            unacked=len(unacked),
+            unacked_step=None if oldest is None else oldest.event.step,
+            unacked_age_s=None if oldest is None else age_s(now_us, oldest.since_ts),
             next_step=state.next_step,
             trainer_step=self._trainer_step,
             policy_epoch=state.policy_epoch,

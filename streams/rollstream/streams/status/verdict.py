@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.choosing import choosing_of
@@ -39,11 +39,12 @@ def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, .
     for name in sorted(config.environments):
         partitions = [p for p in figures.partitions if p.environment == name]
         verdicts += _sealing(name, partitions, figures, config)
-    samplers = (
-        _sampling(s, figures, choosing_of(config.samplers[s.name], config.environments))
-        for s in figures.samplers
-    )
-    return (*verdicts, *filter(None, samplers))
+    for sampler in figures.samplers:
+        section = config.samplers[sampler.name]
+        choosing = choosing_of(section, config.environments)
+        found = (_unacked(sampler, section), _sampling(sampler, figures, choosing))
+        verdicts += filter(None, found)
+    return tuple(verdicts)
 
 
 def _sealing(
@@ -108,6 +109,19 @@ def _wait(partitions: Sequence[PartitionFigures]) -> str:
     records = sum(p.backlog for p in partitions)
     oldest_s = max((p.oldest_age_s or 0.0) for p in partitions)
     return f"{records} records of {_names(partitions)} wait, the oldest for {oldest_s:.0f} s"
+
+
+def _unacked(sampler: SamplerFigures, config: SamplerConfig) -> Verdict | None:
+    """Whether a batch is with a trainer for longer than it should."""
+    age_s = sampler.unacked_age_s
+    if sampler.over or age_s is None or age_s <= config.ack_timeout_s:
+        return None
+    return Verdict(
+        "trainer",
+        f"the batch of step {sampler.unacked_step} of {sampler.name} was served {age_s:.0f} s ago "
+        f"and is neither acked nor released (ack_timeout_s {config.ack_timeout_s:g}); it is given "
+        "to nobody else: see that the trainer runs and calls ack(batch), or resume a new one",
+    )
 
 
 def _sampling(sampler: SamplerFigures, figures: Figures, choosing: Choosing) -> Verdict | None:

@@ -15,6 +15,7 @@ from rollstream.streams.folds.sampler.known import Key
 Outcome = Literal[
     "trained",
     "failed",
+    "skipped",
     "stale",
     "off_branch",
     "capacity",
@@ -53,8 +54,11 @@ class ServedBatch:
         groups: in the slots of the batch, replacements among them.
         cursor: of the newest choice.
         digest: of ``groups``.
+        since_ts: when its ack began to be awaited, microseconds: of the newest choice, or of the
+            resume that serves it again.
         replacements: how many there were.
         status: of the ack; None: not acked in the epoch in effect.
+        skipped: slots that the ack names as not trained on.
         final: the trainer's checkpoint holds it.
     """
 
@@ -64,10 +68,17 @@ class ServedBatch:
     groups: tuple[ChosenGroup, ...]
     cursor: tuple[LogPosition, ...]
     digest: bytes
+    since_ts: int
     replacements: int = 0
     replaced: Replacement | None = None
     status: str | None = None
+    skipped: tuple[int, ...] = ()
     final: bool = False
+
+    def overdue(self, now_us: int, ack_timeout_s: float) -> bool:
+        """Whether it should have been acked, or released, by now."""
+        unacked = self.status is None and not self.final
+        return unacked and now_us - self.since_ts > ack_timeout_s * 1e6
 
     @property
     def sampled(self) -> SampledBatch:

@@ -221,7 +221,9 @@ class SamplerState:
                 self._replace(event)
             case Acked():
                 batch = self.batches[event.step]
-                self.batches[event.step] = replace(batch, status=event.status)
+                self.batches[event.step] = replace(
+                    batch, status=event.status, skipped=event.skipped
+                )
             case Checkpointed():
                 self._finish(event.step)
             case Resumed():
@@ -256,7 +258,7 @@ class SamplerState:
             (self.next_step, self.final_step, self.eval_groups),
             sorted(self.branches.values()),
             [
-                (step, b.offset, b.batch_id, b.digest, b.status, b.final, b.replaced)
+                (step, b.offset, b.batch_id, b.digest, b.status, b.skipped, b.final, b.replaced)
                 for step, b in sorted(self.batches.items())
             ],
             sorted(self.policies.items()),
@@ -276,7 +278,9 @@ class SamplerState:
         return state.digest()
 
     def _serve(self, offset: int, event: BatchServed) -> None:
-        batch = ServedBatch(event, offset, event.batch_id, event.groups, event.cursor, event.digest)
+        batch = ServedBatch(
+            event, offset, event.batch_id, event.groups, event.cursor, event.digest, event.now_ts
+        )
         self.batches[event.step] = batch
         self.next_step = event.step + 1
         self.epoch_used = True
@@ -310,6 +314,7 @@ class SamplerState:
             groups=tuple(groups),
             cursor=event.cursor,
             digest=event.digest,
+            since_ts=event.now_ts,
             replacements=batch.replacements + 1,
             replaced=Replacement(batch.digest, slots, event.reason),
         )
@@ -322,8 +327,8 @@ class SamplerState:
                 continue
             outcome: Outcome = "failed" if batch.status == "failed" else "trained"
             self.batches[at] = replace(batch, final=True)
-            for chosen in batch.groups:
-                self._count(ref_of(chosen), outcome)
+            for slot, chosen in enumerate(batch.groups):
+                self._count(ref_of(chosen), "skipped" if slot in batch.skipped else outcome)
         self.final_step = max(self.final_step, step)
         final = [at for at, batch in sorted(self.batches.items()) if batch.final]
         for at in final[:-FINAL_BATCHES_KEPT]:
@@ -343,7 +348,7 @@ class SamplerState:
             if at <= newest:
                 continue
             if event.later == "replay":
-                self.batches[at] = replace(batch, status=None)
+                self.batches[at] = replace(batch, status=None, skipped=(), since_ts=event.now_ts)
             elif batch.final:
                 self._forget(at)
             else:
