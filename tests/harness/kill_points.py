@@ -14,7 +14,7 @@ from harness.faults import Append, Fate, FaultyBroker, write_now
 from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import Adopted, Claimed, Flushed
+from rollstream.schemas.events import Adopted, Claimed, Flushed, Retired
 from rollstream.store import Blobs, Bytes, Pieces
 from rollstream.streams.broker import Broker
 
@@ -35,6 +35,18 @@ class KillPoint(StrEnum):
     BEFORE_CLAIM = "before-claim"
     IN_CLAIM = "in-claim"  # The claim is in the log, the adoption is not.
     AFTER_ADOPTED = "after-adopted"
+
+
+class RetentionPoint(StrEnum):
+    """A moment while files are retired and deleted."""
+
+    BEFORE_RETIRED = "before-retired"
+    BEFORE_CONFIRMED = "before-retired-confirmed"  # The event is in the log.
+    BEFORE_PROJECTED = "before-retired-projected"
+    AFTER_PROJECTED = "after-retired-projected"
+    BEFORE_DELETED = "before-deleted"
+    AFTER_DELETED = "after-deleted"
+    BEFORE_FORGOTTEN = "before-retired-forgotten"  # The blob of an older event is to be deleted.
 
 
 class Armed(NamedTuple):
@@ -80,6 +92,18 @@ def arm(point: KillPoint, broker: Broker, blobs: Blobs, die: Die, *, passage: in
             assert steps != STEPS, point
             return Armed(broker, blobs, steps)
     return Armed(faulty, blobs, steps)
+
+
+def arm_retention(
+    point: RetentionPoint, broker: Broker, blobs: Blobs, die: Die, *, passage: int = 1
+) -> Armed:
+    """The seams with ``die`` at this ``passage`` of ``point``; where it returns, all goes on."""
+    fuse = _Fuse(passage, die)
+    if point in (RetentionPoint.BEFORE_RETIRED, RetentionPoint.BEFORE_CONFIRMED):
+        faulty, written = FaultyBroker(broker), point is RetentionPoint.BEFORE_CONFIRMED
+        faulty.decide = _at(Retired, faulty, fuse, written=written)
+        return Armed(faulty, blobs, STEPS)
+    return Armed(broker, _DyingFiles(blobs, fuse, point), STEPS)
 
 
 class _Fuse:
@@ -157,3 +181,29 @@ class _DyingBlobs(PassingBlobs):
             self._fuse.burn()
         self._last = name
         self.inner.create(path, data)
+
+
+class _DyingFiles(PassingBlobs):
+    """Burn the fuse at a point in the life of retired files."""
+
+    def __init__(self, inner: Blobs, fuse: _Fuse, point: RetentionPoint) -> None:
+        super().__init__(inner)
+        self._fuse = fuse
+        self._point = point
+
+    def create(self, path: str, data: Bytes | Pieces) -> None:
+        projects = path.startswith("retired/")
+        self._burn_at(RetentionPoint.BEFORE_PROJECTED, projects)
+        self.inner.create(path, data)
+        self._burn_at(RetentionPoint.AFTER_PROJECTED, projects)
+
+    def delete(self, path: str) -> None:
+        forgets = path.startswith("retired/")
+        self._burn_at(RetentionPoint.BEFORE_FORGOTTEN, forgets)
+        self._burn_at(RetentionPoint.BEFORE_DELETED, not forgets)
+        self.inner.delete(path)
+        self._burn_at(RetentionPoint.AFTER_DELETED, not forgets)
+
+    def _burn_at(self, point: RetentionPoint, passes: bool) -> None:
+        if passes and point is self._point:
+            self._fuse.burn()

@@ -19,6 +19,7 @@ from rollstream.runtime.config.sections import (
     EnvironmentConfig,
     KafkaConfig,
     RollstreamConfig,
+    SamplerConfig,
     StoreConfig,
 )
 from rollstream.runtime.deadline import Deadline
@@ -70,6 +71,7 @@ class SealWorld:
     Args:
         kafka: bootstrap of a real broker; it comes with files under ``root``, real time, a
             namespace of its own, and short sessions.
+        samplers: that draw from it.
         config: of the environment; by default groups of 2 in 2 partitions, flushed at once.
     """
 
@@ -79,6 +81,7 @@ class SealWorld:
         kafka: str = "",
         root: Path | None = None,
         seed: int = 0,
+        samplers: Sequence[str] = (),
         **config: Any,
     ) -> None:
         real = bool(kafka)
@@ -98,6 +101,7 @@ class SealWorld:
             ),
             store=StoreConfig(root=f"file://{root or '/nowhere'}"),
             environments={"math": self.environment},
+            samplers={name: SamplerConfig(environments=("math",)) for name in samplers},
         )
         self.blobs: Blobs = open_store(self.config.store.root) if real else MemoryBlobs()
         self.broker: Broker = KafkaBroker(kafka) if real else MemoryBroker(self.logs)

@@ -16,6 +16,7 @@ Map, a line a file:
 - ``token_arrays`` named arrays of a table that pyarrow read
 - ``manifests``    seal events as JSON files
 - ``rollups``      many manifests in one blob; the visible files
+- ``retired``      which files of a partition are retired, in one blob
 - ``page_cache``   drops cached pages of files that are not read again soon
 - ``warm_memory``  keeps freed memory mapped, for processes that move large buffers
 - ``errors``       the errors of the store

@@ -10,6 +10,7 @@ GROUPS = "groups"
 INCOMPLETE = "incomplete"
 MANIFESTS = "manifests"
 ROLLUPS = "rollups"
+RETIRED = "retired"
 BATCHES = "batches"
 ROOT_ID = "root_id.json"
 
@@ -24,9 +25,14 @@ def rows_path(
 ) -> str:
     """A Parquet file under ``groups/`` or ``incomplete/``."""
     return (
-        f"{kind}/environment={_value(environment)}/policy_version={_value(policy_version)}"
+        f"{rows_prefix(kind, environment)}policy_version={_value(policy_version)}"
         f"/segment={segment_idx}/{epoch}-{name}.parquet"
     )
+
+
+def rows_prefix(kind: str, environment: str) -> str:
+    """What the paths of an environment's Parquet files of that kind begin with."""
+    return f"{kind}/environment={_value(environment)}/"
 
 
 def manifest_path(address: PartitionAddress, offset: int) -> str:
@@ -47,6 +53,16 @@ def rollup_path(address: PartitionAddress, level: int, first: int, last: int) ->
 def rollups_prefix(address: PartitionAddress) -> str:
     """What the paths of all roll-ups of a partition begin with."""
     return f"{ROLLUPS}/{_partition(address)}/"
+
+
+def retired_path(address: PartitionAddress, offset: int) -> str:
+    """Which files of a partition are retired, after the event at this offset of its seal log."""
+    return f"{retired_prefix(address)}{offset:020d}.json"
+
+
+def retired_prefix(address: PartitionAddress) -> str:
+    """What the paths of all blobs about a partition's retired files begin with."""
+    return f"{RETIRED}/{_partition(address)}/"
 
 
 def batch_path(sampler: str, trainer_epoch: int, step: int) -> str:

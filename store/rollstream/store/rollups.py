@@ -24,6 +24,7 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs, create_or_compare
 from rollstream.store.errors import BlobMissing, CorruptFile, StoreError
 from rollstream.store.layout import (
+    GROUPS,
     MANIFESTS,
     ROLLUPS,
     manifest_path,
@@ -32,6 +33,7 @@ from rollstream.store.layout import (
     rollups_prefix,
 )
 from rollstream.store.manifests import load_manifest, read_manifest
+from rollstream.store.retired import RetiredFiles, all_retired
 
 ROLLED_TOGETHER = 64
 _LEVEL_MAX = 2  # One of level 3 would be 64 MB.
@@ -124,15 +126,17 @@ class RollUps:
         return whole
 
 
-def rolled_up(blobs: Blobs) -> Mapping[str, NamedFiles]:
-    """What roll-ups say of manifests, by the manifests' paths. Opens none that another holds."""
+def rolled_up(blobs: Blobs, retired: Mapping[str, RetiredFiles]) -> Mapping[str, NamedFiles]:
+    """What roll-ups say of manifests, by the manifests' paths. Opens none that another holds, and
+    none of flushes all of whose files are retired."""
     known: dict[str, NamedFiles] = {}
     listed = [blob.path for blob in blobs.list(f"{ROLLUPS}/")]
-    for _, paths in groupby(listed, key=lambda path: path.rpartition("/")[0]):
+    for folder, paths in groupby(listed, key=lambda path: path.rpartition("/")[0]):
         named = [(name, path) for path in paths if (name := _name_of(path)) is not None]
-        reached = -1
+        before = retired.get(f"{MANIFESTS}{folder.removeprefix(ROLLUPS)}/")
+        reached = -1 if before is None else before.below - 1
         for (_, span), path in sorted(named, key=lambda item: (-item[0][0], item[0][1])):
-            if span.first <= reached:
+            if span.last <= reached:
                 continue
             try:
                 rollup = read_rollup(blobs.read(path))
@@ -145,16 +149,24 @@ def rolled_up(blobs: Blobs) -> Mapping[str, NamedFiles]:
 
 
 def visible_files(blobs: Blobs) -> list[str]:
-    """Paths of the files under ``groups/`` that manifests name: those that are part of the data.
-    Opens the roll-ups, and the manifests that none of them holds.
+    """Paths of the files under ``groups/`` that manifests name, but for retired ones: those that
+    are part of the data. Opens the roll-ups, and the manifests that none of them holds, from the
+    oldest flush on of which a file may not be retired.
 
     Raises:
-        CorruptFile, NewerFile: a manifest that cannot be read.
+        CorruptFile, NewerFile: a manifest that cannot be read, or which files are retired.
     """
+    # Files are named before they are retired, so the manifests are listed first.
     manifests = [blob for blob in blobs.list(f"{MANIFESTS}/") if blob.path.endswith(".json")]
-    known = rolled_up(blobs)
-    files: list[str] = []
+    retired = all_retired(blobs)
+    known = rolled_up(blobs, retired)
+    kept = [file.path for one in retired.values() for file in one.kept]
+    files = [path for path in kept if path.startswith(f"{GROUPS}/")]
     for path, size in manifests:
+        folder, _, name = path.rpartition("/")
+        before = retired.get(f"{folder}/")
+        if before is not None and int(name.removesuffix(".json")) < before.below:
+            continue
         named = known.get(path)
         if named is not None and named.size == size:
             files += named.files

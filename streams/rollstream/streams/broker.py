@@ -215,6 +215,10 @@ class Admin(Protocol):
     def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
         """Returns those of ``names`` that exist, with their effective configuration."""
 
+    def topics(self, prefix: str, timeout_s: float) -> list[str]:
+        """Returns the names of all topics that begin with ``prefix`` and that this client may
+        describe, sorted."""
+
     def create(self, specs: Sequence[TopicSpec], timeout_s: float) -> None:
         """Creates all; one that exists is left as it is. They can be used when it returns."""
 

@@ -12,7 +12,10 @@ import pytest
 from harness.assembling import Drive
 from harness.entropy import SeededEntropy
 from harness.failing_blobs import PassingBlobs
+from harness.sealing import SealWorld
 from rollstream.consumers import InlineExecutor
+from rollstream.consumers.retention.decisions import DecisionLogs
+from rollstream.consumers.retention.owner import RetentionServices
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.flush import STEPS, Flush, put_files
@@ -72,6 +75,17 @@ class FirstIsFull(PassingBlobs):
 def context(blobs: Blobs, writers: Executor) -> SealerContext:
     clock = ManualClock()
     broker = MemoryBroker(MemoryLogs(clock))
+    config = SealWorld().config
+    retention = RetentionServices(
+        broker=broker,
+        layout=Layout(),
+        blobs=blobs,
+        clock=clock,
+        timeout_s=1.0,
+        decisions=DecisionLogs(config, broker, "math"),
+        beside=InlineExecutor(),
+        retain_after_hours=None,
+    )
     return SealerContext(
         environment="math",
         config=EnvironmentConfig(),
@@ -88,6 +102,7 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         writers=writers,
         letters=DeadLetters(broker, Layout().dead_letters(), clock),
         counters=SealerCounters(),
+        retention=retention,
     )
 
 

@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollstream.consumers.retention.owner import RetentionServices
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.stats import SealerCounters
 from rollstream.runtime.clock import Clock
@@ -31,6 +32,7 @@ class SealerContext:
         steps: of every flush.
         workers: run claims and flushes beside the loop.
         writers: write the files of all flushes.
+        retention: ends the life of files.
     """
 
     environment: str
@@ -48,6 +50,7 @@ class SealerContext:
     writers: Executor
     letters: DeadLetters
     counters: SealerCounters
+    retention: RetentionServices
 
     def deadline(self) -> Deadline:
         """A new deadline, ``timeout_s`` from now."""

@@ -8,6 +8,7 @@ from enum import Enum, auto
 
 from rollstream.consumers.assembling import Assembler, Plan
 from rollstream.consumers.assembling.decisions import entries_of
+from rollstream.consumers.retention.owner import Retention
 from rollstream.consumers.sealing.backoff import Backoff
 from rollstream.consumers.sealing.cadence import FlushCadence
 from rollstream.consumers.sealing.context import SealerContext
@@ -64,8 +65,9 @@ FINAL_STATES = frozenset((State.RELINQUISHED, State.REVOKED))
 class Partition:
     """Seals one partition while it is assigned.
 
-    At most one job (a claim, missing manifests, or the steps of one flush) runs beside the loop at
-    a time, and only that job touches the owned log meanwhile. ``advance`` never waits for it.
+    At most one job (a claim, missing manifests, the steps of one flush, or a step of retention that
+    needs the log) runs beside the loop at a time, and only that job touches the owned log
+    meanwhile. ``advance`` never waits for it.
 
     Attributes:
         source: the partition of the ingest log.
@@ -99,6 +101,7 @@ class Partition:
         self._commit_at_s = 0.0
         self._cadence = FlushCadence(context.config)
         self._rollups = RollUps(context.blobs, self.address)
+        self._retention = Retention(context.retention, self.address, self._log, context.workers)
 
     def busy(self) -> bool:
         """Whether a job runs beside the loop."""
@@ -143,7 +146,10 @@ class Partition:
                     assert self.intake is not None, "reading"
                     self.intake.settle_markers()
                     self.intake.tick_if_due()
-                    self._begin_flush_if_due(self.intake.assembler, draining)
+                    assembler = self.intake.assembler
+                    self._job = None if draining else self._retention.advance()
+                    if self._job is None:
+                        self._begin_flush_if_due(assembler, draining)
                     self._commit_if_due()
             if self.state is State.FLUSHING:
                 assert self._flush is not None, "a flush is on its way"
@@ -164,6 +170,7 @@ class Partition:
     def release(self) -> None:
         """Releases the owned log. Only without a job; what is not committed is forgotten."""
         assert not self.busy(), f"{self.source}: a job is still running"
+        self._retention.abandon()
         self._log.release()
         self.intake = self._flush = None
 
@@ -219,6 +226,7 @@ class Partition:
 
     def _own(self) -> None:
         """The log is claimed and its manifests are complete: goes on, or begins anew."""
+        self._retention.begin()
         if self._log.fold is not self._fold:
             # The first claim, or somebody else owned it meanwhile: all that was pending is read
             # again, and what was about to be flushed is theirs or comes again.

@@ -9,6 +9,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import ParamSpec, Self, TypeVar
 
+from rollstream.consumers.retention.decisions import DecisionLogs
+from rollstream.consumers.retention.owner import RetentionServices
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.environment import EnvironmentSealer
@@ -89,6 +91,11 @@ class Sealer:
         self._writers: Executor = (
             InlineExecutor() if workers else ThreadPoolExecutor(WRITERS, "rollstream-write")
         )
+        # One thread: what it reads is shared, and nobody waits for it.
+        self._beside: Executor = (
+            InlineExecutor() if workers else ThreadPoolExecutor(1, "rollstream-retention")
+        )
+        self._decisions = {name: DecisionLogs(config, broker, name) for name in config.environments}
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock)
         self._counters = SealerCounters()
         self._closed = False
@@ -111,6 +118,16 @@ class Sealer:
                     writers=self._writers,
                     letters=self._letters,
                     counters=self._counters,
+                    retention=RetentionServices(
+                        broker=broker,
+                        layout=layout,
+                        blobs=blobs,
+                        clock=self._clock,
+                        timeout_s=kafka.timeout_s,
+                        decisions=self._decisions[name],
+                        beside=self._beside,
+                        retain_after_hours=section.retain_after_hours,
+                    ),
                 )
             )
             for name, section in config.environments.items()
@@ -170,6 +187,9 @@ class Sealer:
             self._writers.shutdown(wait=True)
             for environment in self._environments:
                 environment.leave()
+            self._beside.shutdown(wait=True, cancel_futures=True)
+            for decisions in self._decisions.values():
+                decisions.close()
             self._letters.close()
             self._own.close()
 

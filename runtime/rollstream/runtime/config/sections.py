@@ -107,6 +107,9 @@ class EnvironmentConfig(Section):
     the sealers as stuck."""
     compression: Literal["none", "lz4", "zstd"] = "none"
     """The codec of Parquet files."""
+    retain_after_hours: float | None = Field(default=None, ge=0)
+    """Hours of log time after which files are retired and deleted whose groups every sampler is
+    done with; none: only when `rollstream retain` asks."""
 
     @model_validator(mode="after")
     def _can_progress(self) -> Self:

@@ -37,6 +37,7 @@ from rollstream.store.dataset import read_rows
 from rollstream.store.errors import BlobMissing
 from rollstream.store.layout import batch_path
 from rollstream.store.open import open_store
+from rollstream.store.retired import NamedFile, retired_of
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.state import SamplerState, position_of
@@ -199,7 +200,8 @@ def check_from_files(
 
     Raises:
         UnknownSampler: the root has no decision of that sampler.
-        BlobMissing: the decision was not projected, or a file of it is gone.
+        BlobMissing: the decision was not projected, or a file of it is gone; the message says
+            where it was retired.
         CorruptFile: a file is damaged.
         ConfigError: the configuration is wrong. InvalidRequest: neither it nor a store is given.
     """
@@ -217,12 +219,26 @@ def check_from_files(
     for group in decision["groups"]:
         if "path" not in group:
             raise BlobMissing(f"the decision of step {at} names no file of {group['group_id']}")
-        rows = read_rows(store, group["path"], ranges=[(group["row_start"], group["rows"])])
+        try:
+            rows = read_rows(store, group["path"], ranges=[(group["row_start"], group["rows"])])
+        except BlobMissing as error:
+            raise _explained(error, store, group) from error
         (digest,) = row_digests(rows, [0])
         digests.append(digest)
         if digest.hex() != group["digest"]:
             differing.append(group["group_id"])
     return FileCheck(bytes.fromhex(decision["digest"]), combined(digests), tuple(differing))
+
+
+def _explained(error: BlobMissing, store: Blobs, group: Mapping[str, Any]) -> BlobMissing:
+    """The error, where the file was retired as one that says so."""
+    address = PartitionAddress(group["environment"], group["generation"], group["partition"])
+    if not retired_of(store, address).has(NamedFile(group["offset"], group["path"])):
+        return error
+    return BlobMissing(
+        f"{group['path']}, which holds group {group['group_id']}, was retired and deleted: every "
+        "sampler was done with it and it was old enough; replay_step recomputes the choice"
+    )
 
 
 def _choices_of(

@@ -116,6 +116,11 @@ class KafkaAdmin:
             described[resource.name] = TopicSpec(resource.name, partitions[resource.name], config)
         return described
 
+    def topics(self, prefix: str, timeout_s: float) -> list[str]:
+        with request(f"topics of the Kafka at {self._bootstrap}", timeout_s):
+            found = self._client().list_topics(timeout=timeout_s)
+        return sorted(name for name in found.topics if name.startswith(prefix))
+
     def create(self, specs: Sequence[TopicSpec], timeout_s: float) -> None:
         if not specs:
             return

@@ -74,6 +74,9 @@ class MemoryAdmin:
         topics = self._logs.topics()
         return {name: spec for name, spec in topics.items() if name in names}
 
+    def topics(self, prefix: str, timeout_s: float) -> list[str]:
+        return sorted(name for name in self._logs.topics() if name.startswith(prefix))
+
     def create(self, specs: Sequence[TopicSpec], timeout_s: float) -> None:
         for spec in specs:
             self._logs.create(spec)

@@ -107,6 +107,11 @@ class OwnedLog(Generic[F]):
         """The fold over the events that count, up to the newest that was confirmed."""
         return self._folded.fold
 
+    @property
+    def next_offset(self) -> int:
+        """Everything below it is folded."""
+        return self._folded.next_offset
+
     def claim(self, deadline: Deadline, *, hint: int | None = None, retake: bool = True) -> F:
         """Takes over: appends ``Claimed``, reads until that very claim comes back, folds, appends
         ``Adopted`` and waits until it is confirmed. Also the way out of doubt: the writer is thrown
@@ -227,6 +232,24 @@ class OwnedLog(Generic[F]):
         """
         self._expect_owner()
         self._check_no_successor(self._watching(), deadline)
+
+    def catch_up(self, deadline: Deadline) -> None:
+        """Folds what others wrote behind the newest confirmed event: requests. Only while no event
+        of this owner is on its way; one that is confirmed later folds these too.
+
+        Raises:
+            Fenced: among it is a claim. DeliveryUnknown: an earlier claim of this owner is: claim
+            again. BrokerUnavailable: the log's end is not known by the deadline; nothing changed.
+        """
+        self._expect_owner()
+        assert not self._sending.pending, f"{self.where}: an event is on its way"
+        _, end = self._watching().bounds(self.where, deadline.left_s())
+        if end > self._folded.next_offset:
+            try:
+                self._read_gap(end, deadline)
+            except DeliveryUnknown as error:
+                self._enter(_State.IN_DOUBT, f"{error}; claim again")
+                raise
 
     def should_reclaim(self) -> bool:
         """Whether it is time to claim again, so that adopting this log stays short."""
@@ -369,7 +392,7 @@ class OwnedLog(Generic[F]):
         return ticket.offset
 
     def _read_gap(self, offset: int, deadline: Deadline) -> None:
-        """Folds what others wrote before ``offset``, which is the offset of an event of ours."""
+        """Folds what others wrote before ``offset``: that of an event of ours, or the log's end."""
         start = self._folded.next_offset
         if start > offset:
             raise DeliveryUnknown(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.broker import TopicPartition
+from rollstream.streams.broker import Admin, TopicPartition
 
 if TYPE_CHECKING:  # Producers name topics too, and install no pydantic.
     from rollstream.runtime.config.sections import KafkaConfig
@@ -44,6 +44,20 @@ class Layout(NamedTuple):
     def sampler(self, name: str) -> str:
         """The decision log of one sampler."""
         return self._name("sampler", name)
+
+    def sampler_names(self, admin: Admin, timeout_s: float) -> list[str]:
+        """The samplers that have a decision log, configured or not.
+
+        Raises:
+            BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
+        """
+        before, after = f"{self.namespace}.sampler.", f".{self.generation}"
+        topics = admin.topics(before, timeout_s)
+        return [
+            topic.removeprefix(before).removesuffix(after)
+            for topic in topics
+            if topic.endswith(after)
+        ]
 
     def addresses(self, environments: Mapping[str, int]) -> list[PartitionAddress]:
         """Every partition of these environments (name to number of partitions), sorted."""

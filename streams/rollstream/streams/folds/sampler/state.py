@@ -117,8 +117,12 @@ class SamplerState:
         """Whether the group is in a final batch, or will never be served: it stays so, since a
         final batch is never released. Known from the decision log alone."""
         taken = self._taken[ref.log].get(ref.offset, 0) if ref.log in self._taken else 0
+        return bool(taken >> ref.index_in_flush & 1) and not self.is_open(ref)
+
+    def is_open(self, ref: GroupRef) -> bool:
+        """Whether the group is in a batch that is not final."""
         step = self._in_batch.get(ref)
-        return bool(taken >> ref.index_in_flush & 1) and (step is None or self.batches[step].final)
+        return step is not None and not self.batches[step].final
 
     def recorded(self, log: PartitionAddress) -> int:
         """How far the seal log was applied, by the newest cursor in the decision log; 0 before."""

@@ -1,0 +1,11 @@
+"""The end of a file's life: retired once every sampler is done with its groups, then deleted.
+
+Map:
+
+- ``plan``       pure: which files are retired, and what holds others back
+- ``decisions``  what the registered samplers decided (``DecisionLogs``)
+- ``flushes``    the flushes with files that are not retired, from the store
+- ``files``      what readers leave out, and what is deleted
+- ``owner``      the steps at the owner of a partition (``Retention``)
+- ``requests``   asks the owners, and plans without them (``rollstream retain``)
+"""

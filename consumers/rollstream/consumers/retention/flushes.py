@@ -1,0 +1,54 @@
+"""A partition's flushes with the files that are not retired, from the store alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+
+from rollstream.consumers.retention.plan import FlushFiles, files_of_flush
+from rollstream.schemas.events import Flushed
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.store import Blobs
+from rollstream.store.layout import manifest_path, manifests_prefix
+from rollstream.store.manifests import load_manifest
+from rollstream.store.retired import retired_of
+
+CheckTime = Callable[[], None]
+
+
+def manifests_from(
+    blobs: Blobs, address: PartitionAddress, first: int, check_time: CheckTime
+) -> Iterator[tuple[int, Flushed]]:
+    """Flushes of a partition with their offsets, rising, from ``first`` on.
+
+    Args:
+        check_time: called before each manifest is opened; what it raises ends the iteration.
+
+    Raises:
+        CorruptFile, NewerFile: a manifest that cannot be read.
+    """
+    for blob in blobs.list(manifests_prefix(address)):
+        offset = int(blob.path.rpartition("/")[2].removesuffix(".json"))
+        if offset >= first:
+            check_time()
+            yield offset, load_manifest(blobs, blob.path).event
+
+
+def unretired_flushes(
+    blobs: Blobs, address: PartitionAddress, check_time: CheckTime
+) -> Iterator[FlushFiles]:
+    """Flushes of a partition that have files which are not retired, by rising offset. Opens the
+    manifests of these, one at a time, and none of flushes all of whose files are retired.
+
+    Raises:
+        CorruptFile, NewerFile: a manifest that cannot be read, or which files are retired.
+    """
+    retired = retired_of(blobs, address)
+    for offset, files in groupby(retired.kept, key=lambda file: file.offset):
+        check_time()
+        kept = {file.path for file in files}
+        event = load_manifest(blobs, manifest_path(address, offset)).event
+        gone = {file.path for file in (*event.files, *event.incomplete)} - kept
+        yield files_of_flush(offset, event, gone)
+    for offset, event in manifests_from(blobs, address, retired.below, check_time):
+        yield files_of_flush(offset, event)

@@ -1,0 +1,335 @@
+"""The life of a partition's files under the owner of its seal log: retired by request and by
+schedule, and deleted once no sampler can need them.
+
+It is a sequence of named steps. Between any two of them the process may be killed: what the log
+says was retired is projected and deleted by whoever owns the partition next, and a request that
+was not answered is answered then. Steps that need the log run as a job of the partition, all others
+beside it, so that flushes go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from rollstream.consumers.retention.decisions import DecisionLogs
+from rollstream.consumers.retention.files import deletable, delete_retired, project_retired
+from rollstream.consumers.retention.flushes import unretired_flushes
+from rollstream.consumers.retention.plan import (
+    RetentionPlan,
+    describe_held,
+    parts,
+    plan_retention,
+)
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.events import Requested, Retired, RetiredFile
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.store import Blobs, StoreError
+from rollstream.store.retired import RetiredFiles, retired_offsets
+from rollstream.streams.broker import Broker
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.log import OwnedLog
+from rollstream.streams.topics.layout import Layout
+
+RETAIN = "retain"
+BY_SCHEDULE = -1  # Instead of a request's offset.
+ASK_EVERY_S = 3.0  # An owner that appends nothing asks so often for requests in its log.
+SCHEDULE_EVERY_S = 300.0
+DELETE_EVERY_S = 10.0  # While retired files are not deleted.
+TRY_AGAIN_S = 10.0  # After the store or the broker failed.
+READ_TIMEOUT_S = 600.0  # For the manifests of all old files, or for all decisions.
+DETAIL_CHARS_MAX = 1_000
+US_PER_HOUR = 3_600_000_000
+_log = logging.getLogger("rollstream.sealer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionServices:
+    """What the retention of one environment works with.
+
+    Attributes:
+        decisions: of its samplers.
+        beside: one thread for all partitions, since ``decisions`` is not shared.
+        retain_after_hours: by schedule; None: only by request.
+    """
+
+    broker: Broker
+    layout: Layout
+    blobs: Blobs
+    clock: Clock
+    timeout_s: float
+    decisions: DecisionLogs
+    beside: Executor
+    retain_after_hours: float | None
+
+    def deadline(self) -> Deadline:
+        """A new deadline, ``timeout_s`` from now."""
+        return Deadline(self.timeout_s, self.clock)
+
+    def reading_deadline(self) -> Deadline:
+        """One for whole logs, or all manifests."""
+        return Deadline(READ_TIMEOUT_S, self.clock)
+
+
+class Step(NamedTuple):
+    """One step; ``with_log``: it needs the owned log, so no flush may run meanwhile."""
+
+    name: str
+    run: Callable[[], Any]
+    with_log: bool = False
+
+
+Steps = Generator[Step, Any, None]
+
+
+class Retention:
+    """Retires and deletes the files of one partition. Only its loop calls it.
+
+    Args:
+        workers: run the steps that need the log.
+    """
+
+    def __init__(
+        self,
+        services: RetentionServices,
+        address: PartitionAddress,
+        log: OwnedLog[SealFold],
+        workers: Executor,
+    ) -> None:
+        self._services = services
+        self._address = address
+        self._log = log
+        self._workers = workers
+        self._abandoned = threading.Event()
+        self._warned = ""
+        self.begin()
+
+    def begin(self) -> None:
+        """The log was claimed. What was on its way is forgotten: the log has it or not."""
+        self.abandon()
+        now_s = self._services.clock.monotonic_s()
+        self._abandoned = threading.Event()
+        self._steps: Steps | None = None
+        self._future: Future[Any] | None = None
+        self._complete = False  # Whether what the log says was retired is projected.
+        self._pending = False  # Whether retired files may be left to be deleted.
+        self._again_at_s = now_s
+        self._delete_at_s = now_s
+        self._ask_at_s = now_s + ASK_EVERY_S
+        self._schedule_at_s = now_s + SCHEDULE_EVERY_S
+        self._next_offset = -1
+
+    def abandon(self) -> None:
+        """A step that runs beside the loop ends soon, and nobody waits for it."""
+        self._abandoned.set()
+
+    def advance(self) -> Future[Any] | None:
+        """Goes on without waiting; returns a step that runs now and needs the log, for the
+        partition to wait for."""
+        if self._future is not None:
+            if not self._future.done():
+                return None
+            finished, self._future = self._future, None
+            step = self._go_on(finished)
+        else:
+            self._steps = self._due()
+            step = None if self._steps is None else self._go_on(None)
+        if step is None:
+            return None
+        workers = self._workers if step.with_log else self._services.beside
+        self._future = workers.submit(step.run)
+        return self._future if step.with_log else None
+
+    def _go_on(self, finished: Future[Any] | None) -> Step | None:
+        """The next step, given how the one before ended."""
+        assert self._steps is not None, "some steps were begun"
+        try:
+            if finished is None:
+                return next(self._steps)
+            error = finished.exception()
+            return (
+                self._steps.send(finished.result()) if error is None else self._steps.throw(error)
+            )
+        except StopIteration:
+            pass
+        except RollstreamError as error:
+            self._warn(f"retired files: {error}; it is tried again")
+            self._complete = False
+            self._again_at_s = self._now_s() + TRY_AGAIN_S
+        self._steps = None
+        return None
+
+    def _due(self) -> Steps | None:
+        now_s = self._now_s()
+        if now_s < self._again_at_s:
+            return None
+        if not self._complete:
+            return self._complete_predecessor()
+        fold = self._log.fold
+        if fold.requests:
+            return self._answer(*next(iter(fold.requests.items())))
+        hours = self._services.retain_after_hours
+        if hours is not None and now_s >= self._schedule_at_s:
+            self._schedule_at_s = now_s + SCHEDULE_EVERY_S
+            return self._retire(BY_SCHEDULE, round(hours * US_PER_HOUR))
+        if self._pending and now_s >= self._delete_at_s:
+            self._delete_at_s = now_s + DELETE_EVERY_S
+            return self._delete()
+        if self._next_offset != self._log.next_offset:
+            # An append folds the requests before it.
+            self._next_offset, self._ask_at_s = self._log.next_offset, now_s + ASK_EVERY_S
+        elif now_s >= self._ask_at_s:
+            self._ask_at_s = now_s + ASK_EVERY_S
+            return iter_steps(Step("catch_up", self._catch_up, with_log=True))
+        return None
+
+    # --- sequences of steps ---
+
+    def _complete_predecessor(self) -> Steps:
+        """A predecessor may have been killed between its event and the rest."""
+        self._pending = yield Step(
+            "project_missing", partial(self._project, self._log.fold.retired)
+        )
+        self._complete = True
+
+    def _answer(self, offset: int, request: Requested) -> Steps:
+        if request.kind == RETAIN and request.older_than_us >= 0:
+            yield from self._retire(offset, request.older_than_us)
+        else:
+            detail = f"this version of Rollstream does nothing for {request}"
+            yield self._append_step(offset, (), detail=detail)
+
+    def _retire(self, request: int, older_than_us: int) -> Steps:
+        detail = ""
+        try:
+            plan = yield Step("plan", partial(self._plan, older_than_us))
+        except RollstreamError as error:
+            self._warn(f"nothing is retired: {error}")
+            plan, detail = RetentionPlan(), str(error)
+        events = list(parts(plan.files))
+        for number, files in enumerate(events, 1):
+            append = self._append_step(request, files, more=number < len(events))
+            offset = yield append
+            self._pending = yield Step("project_retired", partial(self._project, offset))
+            self._delete_at_s = self._now_s()
+        if events:
+            size = sum(file.size for file in plan.files)
+            _log.info("%s: retired %d files, %d bytes", self._address, len(plan.files), size)
+        elif request != BY_SCHEDULE:
+            detail = detail or describe_held(plan)
+            yield self._append_step(request, (), detail=detail)
+
+    def _delete(self) -> Steps:
+        found: Sequence[RetiredFiles] = yield Step("find_deletable", self._find_deletable)
+        if found and (yield Step("check_owner", self._is_owner, with_log=True)):
+            self._pending = yield Step("delete_files", partial(self._delete_files, found))
+
+    def _append_step(
+        self,
+        request: int,
+        files: Sequence[RetiredFile],
+        *,
+        more: bool = False,
+        detail: str = "",
+    ) -> Step:
+        append = partial(self._append, request, tuple(files), more, detail)
+        return Step("append_retired", append, with_log=True)
+
+    # --- steps that need the log ---
+
+    def _append(self, request: int, files: tuple[RetiredFile, ...], more: bool, detail: str) -> int:
+        event = Retired(
+            epoch=self._log.epoch,
+            nonce=self._log.nonce,
+            now_ts=self._services.clock.now_us(),
+            previous=self._log.fold.retired,
+            request=request,
+            more=more,
+            files=files,
+            detail=detail[:DETAIL_CHARS_MAX],
+        )
+        return self._log.wait_confirmed(self._log.append(event), self._services.deadline())
+
+    def _catch_up(self) -> None:
+        try:
+            self._log.catch_up(self._services.deadline())
+        except BrokerUnavailable as error:
+            self._warn(f"requests were not looked for: {error}")
+
+    def _is_owner(self) -> bool:
+        try:
+            self._log.check_still_owner(self._services.deadline())
+        except BrokerUnavailable as error:
+            self._warn(f"nothing is deleted for now: {error}")
+            return False
+        return True
+
+    # --- steps beside the loop ---
+
+    def _plan(self, older_than_us: int) -> RetentionPlan:
+        services = self._services
+        # Ages are of log time, which follows the wall clock wherever a partition was read to its
+        # end; behind that a file counts as older than it is by what the sealers lag.
+        sealed_until_us = services.clock.now_us() - older_than_us
+        samplers = services.decisions.read(services.reading_deadline())
+        flushes = unretired_flushes(services.blobs, self._address, self._check_time())
+        return plan_retention(self._address, flushes, samplers, sealed_until_us)
+
+    def _project(self, offset: int) -> bool:
+        """Returns whether anything was ever retired."""
+        services = self._services
+        where, check_time = self._log.where, self._check_time()
+        project_retired(
+            services.blobs,
+            services.broker,
+            where,
+            self._address,
+            offset,
+            services.deadline(),
+            check_time,
+        )
+        return bool(retired_offsets(services.blobs, self._address))
+
+    def _find_deletable(self) -> Sequence[RetiredFiles]:
+        samplers = self._services.decisions.read(self._services.reading_deadline())
+        return deletable(self._services.blobs, self._address, samplers)
+
+    def _delete_files(self, found: Sequence[RetiredFiles]) -> bool:
+        """Returns whether more is to be deleted."""
+        blobs = self._services.blobs
+        delete_retired(blobs, found)
+        return bool({*retired_offsets(blobs, self._address)} - {one.offset for one in found})
+
+    def _check_time(self) -> Callable[[], None]:
+        deadline = self._services.reading_deadline()
+        abandoned = self._abandoned
+
+        def check() -> None:
+            if abandoned.is_set() or deadline.passed():
+                raise StoreError(
+                    f"the manifests of {self._address} were not read within {READ_TIMEOUT_S:g} s"
+                )
+
+        return check
+
+    def _warn(self, message: str) -> None:
+        """Once, however often it is tried again."""
+        if message != self._warned:
+            self._warned = message
+            _log.warning("%s: %s", self._address, message)
+
+    def _now_s(self) -> float:
+        return self._services.clock.monotonic_s()
+
+
+def iter_steps(*steps: Step) -> Steps:
+    """These, whatever becomes of each."""
+    yield from steps

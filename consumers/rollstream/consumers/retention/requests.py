@@ -1,0 +1,242 @@
+"""Asks the owners of seal logs to retire files, and plans the same without them."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+
+from rollstream.consumers.retention.decisions import DecisionLogs
+from rollstream.consumers.retention.flushes import unretired_flushes
+from rollstream.consumers.retention.plan import HeldGroups, plan_retention
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas import codec
+from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.events import Requested, Retired
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.store import Blobs, visible_files
+from rollstream.store.layout import GROUPS, rows_prefix
+from rollstream.streams.broker import Broker, Delivery, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.owned.adoption import find_start
+from rollstream.streams.owned.follow import Follower
+from rollstream.streams.topics.layout import Layout
+
+FOLLOW_SLICE_S = 0.2
+RECORDS_MAX = 256
+
+
+class UnknownEnvironment(RollstreamError, ValueError):
+    """The configuration has no such environment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentPlan:
+    """What a request would retire of one environment now.
+
+    Attributes:
+        files, bytes: that would be retired; those under ``incomplete/`` too.
+        held_files, held_bytes: old enough, and held back.
+        held: by which samplers.
+        young_files: under ``groups/``, sealed too recently.
+    """
+
+    environment: str
+    files: int
+    bytes: int
+    held_files: int
+    held_bytes: int
+    held: Mapping[str, HeldGroups]
+    young_files: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAnswer:
+    """What the owner of a partition answered.
+
+    Attributes:
+        answered: False: nobody did in time; the request stands, and is carried out once a sealer
+            owns the partition.
+        files, bytes: that were retired.
+        detail: why none were, as the owner says it; else empty.
+    """
+
+    environment: str
+    partition: int
+    answered: bool
+    files: int
+    bytes: int
+    detail: str
+
+
+def plan_request(
+    config: RollstreamConfig,
+    broker: Broker,
+    blobs: Blobs,
+    *,
+    older_than_s: float,
+    environments: Sequence[str],
+    deadline: Deadline,
+) -> list[EnvironmentPlan]:
+    """What ``request_retention`` would retire now, one an environment. Writes nothing.
+
+    Raises:
+        UnknownSampler, NoSampler, UnknownEnvironment: as ``request_retention``. BrokerUnavailable,
+        StoreError: logs or manifests were not read by the deadline, or cannot be.
+    """
+    sealed_until_us = deadline.clock.now_us() - round(older_than_s * 1e6)
+    visible = visible_files(blobs)
+    plans = []
+    for environment, addresses in _addresses(config, environments).items():
+        with closing(DecisionLogs(config, broker, environment)) as decisions:
+            samplers = decisions.read(deadline)
+        totals: Counter[str] = Counter()
+        held: dict[str, HeldGroups] = {}
+        for address in addresses:
+            flushes = unretired_flushes(blobs, address, partial(_check_time, deadline))
+            plan = plan_retention(address, flushes, samplers, sealed_until_us)
+            totals["files"] += len(plan.files)
+            totals["bytes"] += sum(file.size for file in plan.files)
+            totals["groups"] += sum(file.path.startswith(f"{GROUPS}/") for file in plan.files)
+            totals["held_files"] += plan.held_files
+            totals["held_bytes"] += plan.held_bytes
+            for name, groups in plan.held.items():
+                held[name] = groups.plus(held.get(name, HeldGroups(0, 0)))
+        prefix = rows_prefix(GROUPS, environment)
+        named = sum(path.startswith(prefix) for path in visible)
+        plans.append(
+            EnvironmentPlan(
+                environment=environment,
+                files=totals["files"],
+                bytes=totals["bytes"],
+                held_files=totals["held_files"],
+                held_bytes=totals["held_bytes"],
+                held=held,
+                young_files=max(0, named - totals["groups"] - totals["held_files"]),
+            )
+        )
+    return plans
+
+
+def request_retention(
+    config: RollstreamConfig,
+    broker: Broker,
+    *,
+    older_than_s: float,
+    environments: Sequence[str],
+    deadline: Deadline,
+) -> list[PartitionAnswer]:
+    """Asks the owner of each partition to retire the files of groups that were sealed longer ago
+    and that every registered sampler is done with; returns their answers. A request stands in the
+    log: who owns the partition next carries it out where nobody does before the deadline.
+
+    Args:
+        environments: which; none: all of the configuration.
+
+    Raises:
+        UnknownSampler, NoSampler: nothing was asked, as the message says. UnknownEnvironment.
+        BrokerUnavailable: the broker did not answer.
+    """
+    by_environment = _addresses(config, environments)
+    for environment in by_environment:
+        with closing(DecisionLogs(config, broker, environment)) as decisions:
+            decisions.registered(deadline)
+    layout = Layout.of(config.kafka)
+    logs = {
+        layout.groups_log(address): address
+        for addresses in by_environment.values()
+        for address in addresses
+    }
+    asked = _ask(broker, list(logs), older_than_s, deadline)
+    answers: dict[TopicPartition, list[Retired]] = {where: [] for where in logs}
+    with closing(_follower(broker, list(logs), deadline)) as follower:
+        while not deadline.passed() and not all(map(_is_whole, answers.values())):
+            deadline.log_waiting(lambda: "the owners of the partitions to answer")
+            for where, _, _, event in follower.poll(RECORDS_MAX, deadline.slice_s(FOLLOW_SLICE_S)):
+                if isinstance(event, Retired) and event.request == asked[where]:
+                    answers[where].append(event)
+    return [_answer(address, answers[where]) for where, address in logs.items()]
+
+
+def _addresses(
+    config: RollstreamConfig, environments: Sequence[str]
+) -> dict[str, list[PartitionAddress]]:
+    layout = Layout.of(config.kafka)
+    for name in environments:
+        if name not in config.environments:
+            known = ", ".join(sorted(config.environments))
+            raise UnknownEnvironment(
+                f"there is no [environments.{name}] in this configuration, which has {known}"
+            )
+    return {
+        name: layout.addresses({name: config.environments[name].partitions})
+        for name in sorted({*environments} or config.environments)
+    }
+
+
+def _ask(
+    broker: Broker, logs: Sequence[TopicPartition], older_than_s: float, deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Appends a request to each log; returns their offsets."""
+    value = codec.encode(
+        Requested(
+            kind="retain",
+            older_than_us=round(older_than_s * 1e6),
+            requested_by=f"{getpass.getuser()}@{socket.gethostname()}",
+            requested_ts=deadline.clock.now_us(),
+        )
+    )
+    delivered: dict[TopicPartition, int] = {}
+
+    def note(delivery: Delivery) -> None:
+        if delivery.error is not None:
+            raise delivery.error
+        delivered[TopicPartition(delivery.topic, delivery.partition)] = delivery.offset
+
+    writer = broker.writer(linger_ms=0.0)
+    try:
+        for where in logs:
+            writer.append(where.topic, value, partition=where.partition, on_delivery=note)
+        if writer.flush(deadline.left_s()):
+            raise BrokerUnavailable(
+                f"not every request was written within {deadline.timeout_s} s; ask again"
+            )
+    finally:
+        writer.abandon()
+    return delivered
+
+
+def _follower(broker: Broker, logs: Sequence[TopicPartition], deadline: Deadline) -> Follower:
+    """Reads the logs from where their newest events are sure to count."""
+    with closing(broker.reader(dict.fromkeys(logs, 0))) as reader:
+        return Follower(
+            broker, {where: find_start(reader, where, None, deadline) for where in logs}
+        )
+
+
+def _is_whole(events: Sequence[Retired]) -> bool:
+    return bool(events) and not events[-1].more
+
+
+def _answer(address: PartitionAddress, events: Sequence[Retired]) -> PartitionAnswer:
+    files = [file for event in events for file in event.files]
+    return PartitionAnswer(
+        environment=address.environment,
+        partition=address.partition,
+        answered=_is_whole(events),
+        files=len(files),
+        bytes=sum(file.size for file in files),
+        detail=" ".join(event.detail for event in events if event.detail),
+    )
+
+
+def _check_time(deadline: Deadline) -> None:
+    if deadline.passed():
+        raise BrokerUnavailable(
+            f"the manifests were not read within {deadline.timeout_s} s; allow more time"
+        )
