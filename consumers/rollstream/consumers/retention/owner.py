@@ -188,7 +188,7 @@ class Retention:
             self._next_offset, self._ask_at_s = self._log.next_offset, now_s + ASK_EVERY_S
         elif now_s >= self._ask_at_s:
             self._ask_at_s = now_s + ASK_EVERY_S
-            return iter_steps(Step("catch_up", self._catch_up, with_log=True))
+            return iter_steps(Step("fold_requests", self._fold_requests, with_log=True))
         return None
 
     # --- sequences of steps ---
@@ -258,9 +258,9 @@ class Retention:
         )
         return self._log.wait_confirmed(self._log.append(event), self._services.deadline())
 
-    def _catch_up(self) -> None:
+    def _fold_requests(self) -> None:
         try:
-            self._log.catch_up(self._services.deadline())
+            self._log.fold_arrived(self._services.deadline())
         except BrokerUnavailable as error:
             self._warn(f"requests were not looked for: {error}")
 

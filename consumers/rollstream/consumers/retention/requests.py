@@ -193,7 +193,7 @@ def _ask(
     )
     delivered: dict[TopicPartition, int] = {}
 
-    def note(delivery: Delivery) -> None:
+    def record(delivery: Delivery) -> None:
         if delivery.error is not None:
             raise delivery.error
         delivered[TopicPartition(delivery.topic, delivery.partition)] = delivery.offset
@@ -201,7 +201,7 @@ def _ask(
     writer = broker.writer(linger_ms=0.0)
     try:
         for where in logs:
-            writer.append(where.topic, value, partition=where.partition, on_delivery=note)
+            writer.append(where.topic, value, partition=where.partition, on_delivery=record)
         if writer.flush(deadline.left_s()):
             raise BrokerUnavailable(
                 f"not every request was written within {deadline.timeout_s} s; ask again"

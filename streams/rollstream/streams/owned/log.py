@@ -233,7 +233,7 @@ class OwnedLog(Generic[F]):
         self._expect_owner()
         self._check_no_successor(self._watching(), deadline)
 
-    def catch_up(self, deadline: Deadline) -> None:
+    def fold_arrived(self, deadline: Deadline) -> None:
         """Folds what others wrote behind the newest confirmed event: requests. Only while no event
         of this owner is on its way; one that is confirmed later folds these too.
 
