@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 
 from harness.brokers import TIMEOUT_S, World
 from harness.faults import Append, Fate
@@ -12,6 +13,7 @@ from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas import codec
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
 from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.fold import SavedFold
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.owned.sending import Ticket
@@ -24,14 +26,28 @@ def in_time() -> Deadline:
     return Deadline(TIMEOUT_S)
 
 
-def owner_of(broker: Broker, where: TopicPartition, owner: str = "a") -> OwnedLog[SealFold]:
+def owner_of(
+    broker: Broker,
+    where: TopicPartition,
+    owner: str = "a",
+    *,
+    saved: Sequence[SavedFold[SealFold]] = (),
+) -> OwnedLog[SealFold]:
     return OwnedLog(
         broker,
         where,
         owner=owner,
         make_fold=lambda: SealFold(dedupe_horizon=HORIZON),
         entropy=SystemEntropy(),
+        saved=lambda _: saved,
     )
+
+
+def saved_fold(log: OwnedLog[SealFold]) -> SavedFold[SealFold]:
+    """What the owner has folded so far, apart from what it folds later."""
+    place = log.place()
+    assert place is not None, "not the owner"
+    return SavedFold(deepcopy(log.fold), place)
 
 
 def settle(log: OwnedLog[SealFold], count: int = 10) -> Ticket:

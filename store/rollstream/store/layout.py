@@ -12,6 +12,7 @@ MANIFESTS = "manifests"
 ROLLUPS = "rollups"
 RETIRED = "retired"
 BATCHES = "batches"
+SNAPSHOTS = "snapshots"
 ROOT_ID = "root_id.json"
 
 
@@ -68,6 +69,16 @@ def retired_prefix(address: PartitionAddress) -> str:
 def batch_path(sampler: str, trainer_epoch: int, step: int) -> str:
     """The JSON file of a batch that a sampler served."""
     return f"{BATCHES}/sampler={_value(sampler)}/trainer_epoch={trainer_epoch}/{step:012d}.json"
+
+
+def snapshot_path(sampler: str, log: str, offset: int) -> str:
+    """A sampler's state over its decision log ``log`` below this offset."""
+    return f"{snapshots_prefix(sampler, log)}{offset:020d}.snapshot"
+
+
+def snapshots_prefix(sampler: str, log: str) -> str:
+    """What the paths of all snapshots of a sampler begin with."""
+    return f"{SNAPSHOTS}/sampler={_value(sampler)}/log={_value(log)}/"
 
 
 def _partition(address: PartitionAddress) -> str:

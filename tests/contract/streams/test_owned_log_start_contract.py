@@ -9,10 +9,12 @@ import pytest
 from harness.brokers import TIMEOUT_S, World, until, write
 from harness.faults import Fate, FaultyBroker
 from harness.owned_logs import (
+    HORIZON,
     SOON_S,
     in_time,
     only,
     owner_of,
+    saved_fold,
     settle,
     settle_confirmed,
     whole_fold,
@@ -27,6 +29,8 @@ from rollstream.streams.errors import (
     Fenced,
     OffsetLost,
 )
+from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.fold import SavedFold
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.owned.log import RECLAIM_EVERY_RECORDS
 
@@ -59,6 +63,67 @@ def test_every_hint_leads_to_the_same_fold(world: World, where: TopicPartition) 
         successor.release()
     with pytest.raises(Fenced):
         zombie.wait_confirmed(settle(zombie), in_time())
+
+
+@pytest.mark.proves("I4")
+def test_a_saved_fold_goes_on_where_it_ended(world: World, where: TopicPartition) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    for _ in range(3):
+        settle_confirmed(log)
+    saved = saved_fold(log)
+    for _ in range(3):
+        settle_confirmed(log)
+    second = owner_of(world.broker(), where, "b")
+    second.claim(in_time())
+    settle_confirmed(second)
+    with pytest.raises(Fenced):  # A zombie's event, behind the claim, counts for nobody.
+        log.wait_confirmed(settle(log), in_time())
+    late = saved_fold(second)
+    for one in (saved, late):
+        third = owner_of(world.broker(), where, "c", saved=[one])
+        assert third.claim(in_time()) is one.fold
+        assert one.fold.digest() == whole_fold(world, where).digest()
+        settle_confirmed(third)
+        assert one.fold.digest() == whole_fold(world, where).digest()
+        again = owner_of(world.broker(), where, "d")  # What it adopted is no shorter than it is.
+        again.claim(in_time())
+        assert again.fold.digest() == one.fold.digest()
+
+
+def test_a_saved_fold_that_the_log_does_not_prove_is_not_gone_on_from(
+    world: World, where: TopicPartition
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    settle_confirmed(log)
+    true = saved_fold(log)
+    settle_confirmed(log)
+    end = log.place()
+    assert end is not None
+    wrong = [
+        true.place._replace(record=bytes(16)),
+        true.place._replace(next_offset=end.next_offset),
+        true.place._replace(next_offset=end.next_offset + 1, record=end.record),
+        true.place._replace(next_offset=0),
+    ]
+    refused = [SavedFold(SealFold(dedupe_horizon=HORIZON), place) for place in wrong]
+    successor = owner_of(world.broker(), where, "b", saved=[*refused, true])
+    assert successor.claim(in_time()) is true.fold
+    last = owner_of(world.broker(), where, "c", saved=refused)
+    fold = last.claim(in_time())
+    assert not [one for one in refused if one.fold is fold]
+    assert fold.digest() == whole_fold(world, where).digest()
+
+
+def test_who_owns_the_log_no_more_saves_nothing(world: World, where: TopicPartition) -> None:
+    log = owner_of(world.broker(), where)
+    assert log.place() is None
+    log.claim(in_time())
+    owner_of(world.broker(), where, "b").claim(in_time())
+    with pytest.raises(Fenced):
+        settle_confirmed(log)
+    assert log.place() is None
 
 
 @pytest.mark.parametrize("hinted", [True, False])

@@ -18,6 +18,7 @@ from rollstream.sampler.serving.configuration import (
     sampler_config,
     seal_logs_of,
 )
+from rollstream.sampler.serving.snapshots import Snapshots
 from rollstream.schemas.events import SamplerEvent
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
@@ -50,7 +51,13 @@ class SamplerLogs:
     """
 
     def __init__(
-        self, name: str, config: RollstreamConfig, broker: Broker, clock: Clock, entropy: Entropy
+        self,
+        name: str,
+        config: RollstreamConfig,
+        broker: Broker,
+        store: Blobs,
+        clock: Clock,
+        entropy: Entropy,
     ) -> None:
         choosing = choosing_of(sampler_config(name, config), config.environments)
         self._name = name
@@ -60,12 +67,17 @@ class SamplerLogs:
         self._addresses = seal_logs_of(name, config)
         self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
         self._reading: Follower | None = None  # That a thread polls now.
+        logs = list(self._addresses.values())
+        where = Layout.of(config.kafka).sampler_log(name)
+        empty = SamplerState(name, choosing, logs)
+        self._snapshots = Snapshots(store, where, empty, self._addresses, broker, clock)
         self._log = OwnedLog(
             broker,
-            Layout.of(config.kafka).sampler_log(name),
+            where,
             owner=f"{socket.gethostname()}:{os.getpid()}",
-            make_fold=lambda: SamplerState(name, choosing, list(self._addresses.values())),
+            make_fold=lambda: SamplerState(name, choosing, logs),
             entropy=entropy,
+            saved=self._snapshots.found,
         )
         self.state = self._log.fold
         self.claimed = False
@@ -110,6 +122,7 @@ class SamplerLogs:
         self._log.root_id = root_of_deployment(
             self._name, self._config, self._broker, store, deadline
         )
+        self._snapshots.root_id = self._log.root_id
         self._deployment_checked = True
 
     def is_owner(self, number: int, deadline: Deadline) -> bool:
@@ -184,6 +197,12 @@ class SamplerLogs:
         events = after_sealed(self.state, self.now())
         return not events or self.confirm(events, deadline)
 
+    def save(self) -> None:
+        """Begins to write a snapshot of what was folded, where one is due."""
+        place = self._log.place() if self.claimed else None
+        if place is not None and self._snapshots.is_due(self.state):
+            self._snapshots.write(self.state, place)
+
     def begin_reading(self) -> Follower:
         """What is sealed next, for a thread to poll until it calls ``end_reading``."""
         assert self._follower is not None, "claim first"
@@ -206,6 +225,7 @@ class SamplerLogs:
     def release(self) -> None:
         """Closes what it reads and writes the decision log with, after ``stop``."""
         self._log.release()
+        self._snapshots.close()
 
     def _reading_deadline(self) -> Deadline:
         return Deadline(self._config.kafka.timeout_s * READ_TIMEOUT_FACTOR, self._clock)
@@ -220,14 +240,17 @@ class SamplerLogs:
 
     def _fold_to_ends(self, deadline: Deadline) -> None:
         """Reads the seal logs to their ends within the deadline, and folds what the state has not
-        applied yet: from where it stands, or from the beginning where the state is new."""
+        applied yet: from the claims on under which it was written."""
         if self._log.fold is not self.state:
             self.state = self._log.fold
             self._stop_following()
         elif self._follower is self._reading:
             self._stop_following()  # Another thread is at it: this one reads anew.
         follower, self._follower = self._follower, None
-        follower = follower or Follower(self._broker, dict.fromkeys(self._addresses, 0))
+        if follower is None:
+            claims = {where: self.state.claim_of(log) for where, log in self._addresses.items()}
+            starts = {where: 0 if claim is None else claim[0] for where, claim in claims.items()}
+            follower = Follower(self._broker, starts)
         try:
             events = follower.read_to_end(deadline, ends_within_s=self.attempt().timeout_s)
             for where, offset, _, event in events:

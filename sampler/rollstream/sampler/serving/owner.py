@@ -68,7 +68,7 @@ class Owner:
         self._config = config
         self._broker = broker
         self._clock = clock
-        self._logs = SamplerLogs(name, config, broker, clock, entropy)
+        self._logs = SamplerLogs(name, config, broker, self._store, clock, entropy)
         self._payloads = Payloads(self._store, sampler.cache_bytes)
         self._projector = Projector(self._store, name)
         self._overdue = OverdueBatches(config, clock)
@@ -185,6 +185,7 @@ class Owner:
                 self._unanswered_at = self._logs.next_number()
                 raise
             self._unanswered = None
+            self._logs.save()
 
     def _decide_or_look(self, call: Call[R], deadline: Deadline) -> None:
         self._logs.check_deployment(self._store, deadline)
@@ -242,6 +243,7 @@ class Owner:
                 if not self._logs.fold(sealed, deadline):
                     self._claim(deadline)
                 self._serve_waiting(deadline)
+                self._logs.save()
             self._overdue.look(self._logs.state)
         return True
 

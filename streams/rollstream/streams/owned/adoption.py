@@ -1,4 +1,5 @@
-"""Finds the claim from which a fold may start, so that start-up costs less than the history.
+"""Finds where a fold may start, so that start-up costs less than the history: at a claim, or where
+a saved fold ends.
 
 An ``Adopted`` names such a claim. It is valid only where the fence admits it: after its own claim,
 with no other claim in between. It stays valid whatever is claimed later.
@@ -8,12 +9,15 @@ from __future__ import annotations
 
 from functools import cache
 
+import xxhash
+
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Adopted, Claimed
 from rollstream.schemas.wire_schemas import PREFIX_BYTES, shipped
 from rollstream.streams.broker import LogReader, TopicPartition
 from rollstream.streams.errors import OffsetLost
 from rollstream.streams.owned.fence import Fence
+from rollstream.streams.owned.fold import FoldPlace
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import read_between
 
@@ -53,6 +57,23 @@ def find_start(
     if first > 0:
         raise OffsetLost(str(where), 0, first, end)
     return 0
+
+
+def holds(reader: LogReader, where: TopicPartition, place: FoldPlace, deadline: Deadline) -> bool:
+    """Whether a fold that was saved at this place is one of this log: it holds the very record
+    before it. The log only grows, so it then holds all that was folded.
+
+    Raises:
+        BrokerUnavailable: not read in time.
+    """
+    last = place.next_offset - 1
+    first, end = reader.bounds(where, deadline.left_s())
+    if not first <= last < end:
+        return False
+    records = read_between(reader, where, last, place.next_offset, deadline)
+    return [(record.offset, xxhash.xxh3_128_digest(record.value)) for record in records] == [
+        (last, place.record)
+    ]
 
 
 def _newest_adopted(

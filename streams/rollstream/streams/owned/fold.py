@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+
+import xxhash
 
 from rollstream.schemas.events import Adopted, Claimed, Event
 from rollstream.streams.broker import Record
@@ -43,6 +45,30 @@ class LogFold(Protocol):
 F = TypeVar("F", bound=LogFold)
 
 
+class FoldPlace(NamedTuple):
+    """How far a log was folded: what a fold that was saved needs to go on, and to prove that it is
+    one of this log.
+
+    Attributes:
+        next_offset: everything below it is folded.
+        record: xxh3-128 of the record before it: the log holds that one for ever, or it is another.
+        claim: the claim in effect there, and its offset.
+        claims: offsets that ``checkpoint`` may choose from.
+    """
+
+    next_offset: int
+    record: bytes
+    claim: tuple[int, Claimed]
+    claims: tuple[int, ...]
+
+
+class SavedFold(NamedTuple, Generic[F]):
+    """A fold, and how far it went."""
+
+    fold: F
+    place: FoldPlace
+
+
 class FoldedLog(Generic[F]):
     """A fold over the events that the fence admits, from some claim (or offset 0) on.
 
@@ -56,9 +82,31 @@ class FoldedLog(Generic[F]):
         self.next_offset = start
         self._fence = fence
         self._claims: list[int] = []  # Offsets that `checkpoint` may choose from.
+        self._last = b""  # xxh3-128 of the record before the next offset.
 
-    def apply(self, offset: int, timestamp_us: int, event: Event) -> bool:
-        """Folds the next event if it counts; returns whether it does."""
+    @classmethod
+    def going_on(cls, saved: SavedFold[F], fence: Fence) -> Self:
+        """The fold as it was saved; ``fence`` is one that admitted nothing yet."""
+        folded = cls(saved.fold, fence, saved.place.next_offset)
+        fence.admits(*saved.place.claim)
+        folded._claims = list(saved.place.claims)
+        folded._last = saved.place.record
+        return folded
+
+    def place(self) -> FoldPlace:
+        """How far it went; something must have been claimed and folded."""
+        claim, owner = self._fence.current_claim, self._fence.owner
+        assert claim is not None, "nothing was claimed"
+        assert owner is not None, "nothing was claimed"
+        assert self._last, "nothing was folded"
+        return FoldPlace(self.next_offset, self._last, (claim.epoch, owner), tuple(self._claims))
+
+    def apply(self, offset: int, timestamp_us: int, event: Event, value: bytes) -> bool:
+        """Folds the next event if it counts; returns whether it does.
+
+        Args:
+            value: the record that holds the event.
+        """
         counts = self._fence.admits(offset, event)
         if counts:
             if isinstance(event, Claimed):
@@ -68,6 +116,7 @@ class FoldedLog(Generic[F]):
                     del self._claims[1]
             self.fold.apply(offset, timestamp_us, event)
         self.next_offset = offset + 1
+        self._last = xxhash.xxh3_128_digest(value)
         return counts
 
     def apply_record(self, record: Record) -> Event:
@@ -77,7 +126,7 @@ class FoldedLog(Generic[F]):
             NewerEvent, CorruptLog: as ``event_in``.
         """
         event = event_in(record, self._fence.owner)
-        self.apply(record.offset, record.timestamp_us, event)
+        self.apply(record.offset, record.timestamp_us, event, record.value)
         return event
 
     @property

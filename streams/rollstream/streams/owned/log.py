@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from enum import Enum, auto
 from typing import Generic, TypeVar
@@ -21,9 +21,9 @@ from rollstream.streams.errors import (
     DeliveryUnknown,
     Fenced,
 )
-from rollstream.streams.owned.adoption import find_start
+from rollstream.streams.owned.adoption import find_start, holds
 from rollstream.streams.owned.fence import Fence
-from rollstream.streams.owned.fold import FoldedLog, LogFold
+from rollstream.streams.owned.fold import FoldedLog, FoldPlace, LogFold, SavedFold
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.owned.sending import Sending, Ticket
 from rollstream.streams.reading import POLL_RECORDS_MAX, read_between
@@ -73,6 +73,11 @@ class OwnedLog(Generic[F]):
             the next owner.
         nonce: the claim's nonce; every event that is appended carries both.
         root_id: of the store's root, named in claims; empty: this owner has none.
+
+    Args:
+        make_fold: an empty fold.
+        saved: folds that were saved, the newest first; the first one that this log proves is gone
+            on from, and none that it does not.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class OwnedLog(Generic[F]):
         entropy: Entropy,
         root_id: str = "",
         make_fence: Callable[[], Fence] = Fence,
+        saved: Callable[[Deadline], Iterable[SavedFold[F]]] = lambda _: (),
     ) -> None:
         self.where = where
         self.epoch = -1
@@ -94,6 +100,7 @@ class OwnedLog(Generic[F]):
         self.root_id = root_id
         self._make_fold = make_fold
         self._make_fence = make_fence
+        self._saved = saved
         self._entropy = entropy
         self._sending = Sending(broker, where)
         self._nonces: deque[str] = deque(maxlen=NONCES_KEPT_MAX)
@@ -111,6 +118,10 @@ class OwnedLog(Generic[F]):
     def next_offset(self) -> int:
         """Everything below it is folded."""
         return self._folded.next_offset
+
+    def place(self) -> FoldPlace | None:
+        """How far an owner's fold went, for it to be saved; None for who owns the log no more."""
+        return self._folded.place() if self._state is _State.OWNER else None
 
     def claim(self, deadline: Deadline, *, hint: int | None = None, retake: bool = True) -> F:
         """Takes over: appends ``Claimed``, reads until that very claim comes back, folds, appends
@@ -315,8 +326,13 @@ class OwnedLog(Generic[F]):
         self._enter(_State.OWNER, "")
 
     def _start_fold(self, reader: LogReader, hint: int | None, deadline: Deadline) -> None:
-        start = find_start(reader, self.where, hint, deadline)
-        self._folded = FoldedLog(self._make_fold(), self._make_fence(), start)
+        for saved in self._saved(deadline):
+            if holds(reader, self.where, saved.place, deadline):
+                self._folded = FoldedLog.going_on(saved, self._make_fence())
+                break
+        else:
+            start = find_start(reader, self.where, hint, deadline)
+            self._folded = FoldedLog(self._make_fold(), self._make_fence(), start)
         self._fold_anew = False
 
     def _fold_until(
@@ -386,7 +402,8 @@ class OwnedLog(Generic[F]):
             offset = first.delivery.offset
             if self._folded.next_offset != offset:  # Contiguous reports are the proof themselves.
                 self._read_gap(offset, deadline)
-            counts = self._folded.apply(offset, first.delivery.timestamp_us, first.event)
+            timestamp_us = first.delivery.timestamp_us
+            counts = self._folded.apply(offset, timestamp_us, first.event, first.value)
             assert counts, f"{self.where}: our own event at {offset} does not count"
             self._sending.confirm_first(offset)
         return ticket.offset

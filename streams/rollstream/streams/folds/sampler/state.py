@@ -63,6 +63,7 @@ class SamplerState:
         batches: by step, in order; open ones and the newest final ones.
         policies: (epoch, step) to version.
         versions: version to (epoch, step).
+        events: how many were applied, of all logs.
     """
 
     def __init__(self, name: str, choosing: Choosing, logs: Sequence[PartitionAddress]) -> None:
@@ -86,7 +87,9 @@ class SamplerState:
         self._newest_step: dict[int, int] = {}  # By policy epoch.
         self.epoch_used = False
         self._turn = 0
+        self.events = 0
         self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
+        self._seal_claims: dict[PartitionAddress, tuple[int, str]] = {}
         self._known: dict[GroupRef, KnownGroup] = {}
         self._in_batch: dict[GroupRef, int] = {}
         # Also of logs that are not configured any more: what was decided stays decided.
@@ -96,6 +99,11 @@ class SamplerState:
         self._outcome_of_unknown: dict[GroupRef, Outcome] = {}
 
     # Questions.
+
+    def is_like(self, other: SamplerState) -> bool:
+        """Whether both fold the logs of one sampler, by the same settings."""
+        mine, others = ((one.name, one.choosing, one._applied.keys()) for one in (self, other))
+        return mine == others
 
     def cursor(self) -> tuple[LogPosition, ...]:
         """How far each seal log was applied, by environment, generation, partition."""
@@ -107,6 +115,11 @@ class SamplerState:
     def applied(self, log: PartitionAddress) -> int:
         """The next offset of this seal log to be applied."""
         return self._applied[log]
+
+    def claim_of(self, log: PartitionAddress) -> tuple[int, str] | None:
+        """Offset and nonce of the newest claim of this seal log that was applied: whoever reads it
+        from there on finds what is to be applied next. None: there is none."""
+        return self._seal_claims.get(log)
 
     def taken_before(self, log: PartitionAddress, offset: int) -> int:
         """How many groups of the flushes before ``offset`` were decided about and not released."""
@@ -198,6 +211,9 @@ class SamplerState:
         assert offset >= self._applied[log], (log, offset, self._applied[log])
         groups = known_groups(log, offset, event) if isinstance(event, Flushed) else []
         self._applied[log] = offset + 1
+        self.events += 1
+        if isinstance(event, Claimed):
+            self._seal_claims[log] = (offset, event.nonce)
         if isinstance(event, Retired):
             self._retire(log, offset, event)
         taken = self._taken[log].get(offset, 0)
@@ -216,6 +232,7 @@ class SamplerState:
 
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
         """Applies the next event of the decision log that counts, by rising offset."""
+        self.events += 1
         if not isinstance(event, Claimed | Adopted | Dropped | CursorRecorded | Requested):
             self.over = isinstance(event, Finished)
         match event:

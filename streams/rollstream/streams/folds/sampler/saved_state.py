@@ -1,0 +1,179 @@
+"""A sampler's state as bytes, with how far its decision log was folded. Pure.
+
+Bytes: a line of JSON that says whose state it is, then the state's objects. Nothing is assumed
+about where they come from: they are checked before anything is made of them, and only objects that
+such a state consists of are made.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import pickle
+from array import array
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+import rollstream
+from rollstream.schemas import codec, events
+from rollstream.schemas.events import Claimed
+from rollstream.streams.folds.sampler.state import SamplerState
+from rollstream.streams.owned.fold import FoldPlace, SavedFold
+
+FORMAT = 1
+_OWN = ("rollstream.schemas.", "rollstream.streams.folds.")
+_FOREIGN = frozenset(
+    {
+        ("builtins", "set"),
+        ("builtins", "frozenset"),
+        ("collections", "Counter"),
+        ("collections", "defaultdict"),
+        ("builtins", "dict"),
+        ("array", "_array_reconstructor"),
+        ("array", "array"),
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
+        ("numpy._core.numeric", "_frombuffer"),
+        ("numpy.core.numeric", "_frombuffer"),
+    }
+)
+
+
+class UnusableState(ValueError):
+    """The bytes hold no state that can be gone on from; the message says why."""
+
+
+def to_bytes(saved: SavedFold[SamplerState], identity: Mapping[str, str]) -> bytes:
+    """The state; what ``from_bytes`` takes with the same identity.
+
+    Args:
+        identity: what sets the sampler, its log and its root apart from every other.
+    """
+    place = saved.place
+    parts = _Parts()
+    pickle.Pickler(parts, protocol=5).dump(saved.fold)
+    body = b"".join(parts.written)
+    head = {
+        "format": FORMAT,
+        "software": rollstream.__version__,
+        "fold": fold_version(),
+        "identity": dict(identity),
+        "next_offset": place.next_offset,
+        "record": place.record.hex(),
+        "claim": [place.claim[0], codec.encode(place.claim[1]).hex()],
+        "claims": place.claims,
+    }
+    line = json.dumps(head).encode()
+    checksum = xxhash.xxh3_128_hexdigest(line + body).encode()
+    return b"\n".join((checksum, line, body))
+
+
+def from_bytes(
+    data: bytes, identity: Mapping[str, str], like: SamplerState
+) -> SavedFold[SamplerState]:
+    """The state that ``to_bytes`` was given.
+
+    Args:
+        like: an empty state of the same name, settings and logs.
+
+    Raises:
+        UnusableState: they are damaged, another sampler's, log's or root's, of other settings or
+            logs, or another version of the fold wrote them.
+    """
+    checksum, _, rest = data.partition(b"\n")
+    line, _, body = rest.partition(b"\n")
+    if xxhash.xxh3_128_hexdigest(line + body).encode() != checksum:
+        raise UnusableState("it is damaged")
+    head = json.loads(line)
+    if (head.get("format"), head.get("fold")) != (FORMAT, fold_version()):
+        raise UnusableState(f"another version of the fold wrote it ({head.get('software')})")
+    if head["identity"] != dict(identity):
+        raise UnusableState(f"it is of {head['identity']}, not of {dict(identity)}")
+    state = _Unpickler(io.BytesIO(body)).load()
+    if not isinstance(state, SamplerState) or not state.is_like(like):
+        raise UnusableState("it is of other settings or seal logs")
+    claimed = codec.decode_as(Claimed, bytes.fromhex(head["claim"][1]))
+    place = FoldPlace(
+        head["next_offset"],
+        bytes.fromhex(head["record"]),
+        (head["claim"][0], claimed),
+        tuple(head["claims"]),
+    )
+    return SavedFold(state, place)
+
+
+@cache
+def fold_version() -> str:
+    """Names the code that folds: it is another one as soon as a line of it is."""
+    sources = [Path(__file__).parent, Path(__file__).parent.parent / "refs.py"]
+    sources.append(Path(events.__file__).parent.parent)
+    files = [
+        file
+        for source in sources
+        for file in ([source] if source.is_file() else sorted(source.rglob("*.py")))
+    ]
+    return xxhash.xxh3_128_hexdigest(b"\0".join(file.read_bytes() for file in files))
+
+
+def copied(value: Any, seen: dict[int, Any] | None = None) -> Any:
+    """A copy of a state that changes no more with it; what never changes is shared.
+
+    Containers hold values of one kind: the first one tells. Tuples that change are named ones.
+    """
+    seen = {} if seen is None else seen
+    if id(value) in seen or not _changes(value):
+        return seen.get(id(value), value)
+    if isinstance(value, dict | list | set | array):
+        seen[id(value)] = copy.copy(value)
+        if isinstance(value, dict) and _changes(next(iter(value.values()), None)):
+            seen[id(value)].update({name: copied(each, seen) for name, each in value.items()})
+        elif isinstance(value, list) and _changes(next(iter(value), None)):
+            seen[id(value)][:] = [copied(each, seen) for each in value]
+    elif isinstance(value, tuple):
+        seen[id(value)] = type(value)(*(copied(each, seen) for each in value))
+    else:
+        seen[id(value)] = object.__new__(type(value))
+        # An object's attributes differ in kind.
+        vars(seen[id(value)]).update({n: copied(each, seen) for n, each in vars(value).items()})
+    return seen[id(value)]
+
+
+def _changes(value: Any) -> bool:
+    """Whether an object of a state ever changes: frozen dataclasses, texts and the like do not."""
+    if isinstance(value, tuple):
+        return any(map(_changes, value))
+    if isinstance(value, dict | list | set | array):
+        return True
+    if is_dataclass(value) or isinstance(value, Enum):
+        return False
+    return hasattr(value, "__dict__") and type(value).__module__.startswith(_OWN)
+
+
+class _Parts:
+    """Takes what is pickled in pieces, some kilobytes each: between two, other threads go on."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, part: bytes | memoryview) -> None:
+        self.written.append(bytes(part))
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes only what a state consists of."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _FOREIGN:
+            return super().find_class(module, name)
+        if module.startswith(_OWN):
+            found = super().find_class(module, name)
+            if isinstance(found, type):
+                return found
+        raise UnusableState(f"it holds {module}.{name}, which no state does")

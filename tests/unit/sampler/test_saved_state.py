@@ -1,0 +1,126 @@
+"""A sampler's state as bytes: equal when read again, and refused where anything is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import random
+from typing import Any
+
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.decider import LOGS, Decider
+from harness.groups import GroupSpec
+from rollstream.sampler.errors import TooManyOpenBatches
+from rollstream.schemas.events import Claimed
+from rollstream.streams.folds.sampler import saved_state
+from rollstream.streams.folds.sampler.saved_state import (
+    UnusableState,
+    copied,
+    from_bytes,
+    to_bytes,
+)
+from rollstream.streams.folds.sampler.state import SamplerState
+from rollstream.streams.owned.fold import FoldPlace, SavedFold
+from unit.sampler.test_deciding_properties import drive, seal_logs, steps
+
+PLACE = FoldPlace(7, b"record", (3, Claimed(owner="a", nonce="n", root_id="r")), (0, 3))
+IDENTITY = {"sampler": "trainer-a", "log": "rollstream.sampler.trainer-a.1", "root_id": "r"}
+
+
+def decided() -> Decider:
+    sampler = Decider(max_open_batches=4)
+    sampler.seal(*[GroupSpec(example_id=name) for name in "abcdef"])
+    sampler.serve(0)
+    sampler.serve(1)
+    return sampler
+
+
+def saved(state: SamplerState) -> bytes:
+    return to_bytes(SavedFold(state, PLACE), IDENTITY)
+
+
+@pytest.mark.proves("I5")
+@given(flushes=seal_logs(), actions=steps, seed=st.integers(0, 2**16), data=st.data())
+@settings(max_examples=80)
+def test_a_state_that_was_saved_at_any_point_goes_on_to_the_same(
+    flushes: Any, actions: list[str], seed: int, data: st.DataObject
+) -> None:
+    sampler = Decider(max_policy_lag=2, capacity_groups=12, max_open_batches=4)
+    with contextlib.suppress(TooManyOpenBatches):
+        drive(sampler, flushes, actions)
+    by_log: dict[Any, list[Any]] = {log: [] for log in LOGS}
+    for log, offset, flush in sampler.sealed:
+        by_log[log].append(lambda s, a=(log, offset, flush): s.apply_groups(*a))
+    by_log["decisions"] = [
+        lambda s, o=o, e=e: s.apply(o, 0, e) for o, e in enumerate(sampler.events)
+    ]
+    shuffle, order = random.Random(seed), []
+    while any(by_log.values()):
+        order.append(shuffle.choice([steps for steps in by_log.values() if steps]).pop(0))
+    cut = data.draw(st.integers(0, len(order)))
+    state = sampler.fresh()
+    for apply in order[:cut]:
+        apply(state)
+    before, then = copied(state), state.digest()
+    for apply in order[cut:]:
+        apply(state)
+    assert before.digest() == then, "what came later changed the copy"
+    found = from_bytes(saved(before), IDENTITY, sampler.fresh())
+    assert (found.place, found.fold.digest()) == (PLACE, then)
+    for apply in order[cut:]:
+        apply(found.fold)
+    assert found.fold.digest() == state.digest() == sampler.state.digest()
+    assert found.fold.cursor() == state.cursor()
+
+
+@given(at=st.integers(0, 10**9), bit=st.integers(0, 7), cut=st.booleans())
+def test_damaged_bytes_are_no_state(at: int, bit: int, cut: bool) -> None:
+    data = bytearray(DATA)
+    at %= len(data)
+    if cut:
+        del data[at:]
+    else:
+        data[at] ^= 1 << bit
+    with pytest.raises(UnusableState, match="damaged"):
+        from_bytes(bytes(data), IDENTITY, decided().fresh())
+
+
+DATA = saved(decided().state)
+
+
+@pytest.mark.parametrize("name", ["sampler", "log", "root_id"])
+def test_the_state_of_another_sampler_log_or_root_is_refused(name: str) -> None:
+    with pytest.raises(UnusableState, match="other"):
+        from_bytes(DATA, {**IDENTITY, name: "other"}, decided().fresh())
+
+
+def test_the_state_of_other_settings_or_logs_is_refused() -> None:
+    settings_differ = Decider(max_open_batches=4, seed=1).fresh()
+    same = decided().fresh()
+    logs_differ = SamplerState(same.name, same.choosing, LOGS[:2])
+    for like in (settings_differ, logs_differ):
+        with pytest.raises(UnusableState, match="other settings or seal logs"):
+            from_bytes(DATA, IDENTITY, like)
+
+
+def test_the_state_of_another_version_of_the_fold_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(saved_state, "fold_version", lambda: "another")
+    with pytest.raises(UnusableState, match="another version"):
+        from_bytes(DATA, IDENTITY, decided().fresh())
+
+
+def test_nothing_but_what_a_state_consists_of_is_made_of_the_bytes() -> None:
+    _, line, _ = DATA.split(b"\n", 2)
+    assert json.loads(line)["identity"] == IDENTITY
+    for made in (print, random.Random, pickle.loads):
+        body = pickle.dumps(made)
+        checksum = xxhash.xxh3_128_hexdigest(line + body).encode()
+        with pytest.raises(UnusableState, match=r"which no state does"):
+            from_bytes(b"\n".join((checksum, line, body)), IDENTITY, decided().fresh())
