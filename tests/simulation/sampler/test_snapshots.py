@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -15,57 +14,73 @@ from rollstream.sampler.serving import snapshots
 from rollstream.store.layout import SNAPSHOTS
 from rollstream.streams.broker import Broker, LogReader, Record, TopicPartition
 from rollstream.streams.owned.fold import FoldedLog
-from simulation.sampler.test_sampler_under_seeds import ACTIONS, NAME, Simulation, check
+from simulation.sampler.trainers import NAME, Trainers
 
-SEEDS = 16
-DAMAGE = ("none", "none", "flip", "cut", "delete", "older", "foreign", "half")
+SEEDS = 24
+DAMAGE = ("none", "none", "flip", "cut", "delete", "older", "foreign", "empty")
 
 
-class SnapshotWorld(Simulation):
+class Snapshots(Trainers):
     """Snapshots at every decision; before a start one is damaged, or something else is found in
     its place.
 
+    Args:
+        foreign: snapshots of a sampler of this name and root, whose logs hold something else.
+
     Attributes:
-        others: snapshots of a sampler of this name and root, whose logs hold something else.
+        damaged: how often, by kind.
     """
 
-    def __init__(self, seed: int, others: list[bytes], *, trouble: float = 0.15) -> None:
-        self.damaging = random.Random(seed)
-        self.others = others
+    def __init__(self, seed: int, foreign: list[bytes], *, trouble: float | None = None) -> None:
+        self._damaging = random.Random(seed)
+        self._foreign = foreign
         self.damaged = Counter[str]()
         super().__init__(seed, trouble=trouble)
 
-    def snapshots(self) -> list[str]:
-        """Paths, once all that is being written is there."""
-        for thread in threading.enumerate():
-            if thread.name == "rollstream-snapshot":
-                thread.join()
-        return [blob.path for blob in self.store.list(SNAPSHOTS)]
+    def paths(self) -> list[str]:
+        """Of the snapshots, the newest last."""
+        return [blob.path for blob in self._store.list(SNAPSHOTS)]
+
+    def contents(self) -> list[bytes]:
+        """Of the same."""
+        return list(map(self._store.read, self.paths()))
 
     def _start(self, broker: Broker) -> Sampler:
-        paths = self.snapshots()
-        if paths:
-            self._damage(paths)
+        if self.paths():
+            self._damage(self.paths())
         return super()._start(broker)
 
     def _damage(self, paths: list[str]) -> None:
-        kind = self.damaging.choice(DAMAGE)
-        data = self.store.read(paths[-1])
-        at = self.damaging.randrange(len(data) + 1)
+        kind = self._damaging.choice(DAMAGE)
+        data = self._store.read(paths[-1])
+        at = self._damaging.randrange(len(data) + 1)
         match kind:
             case "flip":
-                self.store.replace(paths[-1], data[:at] + b"?" + data[at + 1 :])
+                self._store.replace(paths[-1], data[:at] + b"?" + data[at + 1 :])
             case "cut":
-                self.store.replace(paths[-1], data[:at])
+                self._store.replace(paths[-1], data[:at])
             case "delete":
-                self.store.delete(paths[-1])
+                self._store.delete(paths[-1])
             case "older":  # As where a zombie writes late what it knew.
-                self.store.replace(paths[-1], self.store.read(paths[0]))
-            case "foreign" if self.others:
-                self.store.replace(paths[-1], self.damaging.choice(self.others))
-            case "half":  # As an object store that is not atomic might leave it.
-                self.store.replace(paths[-1], b"")
+                self._store.replace(paths[-1], self._store.read(paths[0]))
+            case "foreign" if self._foreign:
+                self._store.replace(paths[-1], self._damaging.choice(self._foreign))
+            case "empty":
+                self._store.replace(paths[-1], b"")
         self.damaged[kind] += 1
+
+
+class AtOnce:
+    """A thread that runs before whoever starts it goes on, so that a seed repeats."""
+
+    def __init__(self, target: Any, args: tuple[Any, ...], **_: Any) -> None:
+        self.start = lambda: target(*args)
+
+    def is_alive(self) -> bool:
+        return False
+
+    def join(self, timeout: float) -> None:
+        pass
 
 
 @pytest.fixture
@@ -81,6 +96,7 @@ def going_on(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     monkeypatch.setattr(FoldedLog, "going_on", classmethod(counted))
     monkeypatch.setattr(snapshots, "EVENTS_BETWEEN", 1)
     monkeypatch.setattr(snapshots, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(snapshots, "Thread", AtOnce)
     return counts
 
 
@@ -88,25 +104,24 @@ def going_on(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_wrong_stale_and_missing_snapshots_change_no_decision(going_on: Counter[str]) -> None:
     damaged = Counter[str]()
     for seed in range(SEEDS):
-        twin = SnapshotWorld(seed, [], trouble=0.3)
-        for _ in range(ACTIONS // 2):
+        twin = Snapshots(seed, [], trouble=0.3)
+        for _ in range(20):
             twin.act()
-        world = SnapshotWorld(seed, [twin.store.read(path) for path in twin.snapshots()])
-        for _ in range(ACTIONS):
-            world.act()
-        check(world)
+        world = Snapshots(seed, twin.contents())
+        world.run()
         damaged += world.damaged
     assert going_on["starts"] > SEEDS
     assert set(damaged) == set(DAMAGE)
 
 
 def test_old_snapshots_are_removed(going_on: Counter[str]) -> None:
-    world = SnapshotWorld(0, [])
-    for _ in range(ACTIONS):
+    world = Snapshots(0, [])
+    most = 0
+    for _ in range(60):
         world.act()
-        assert len(world.snapshots()) <= snapshots.KEPT + 1
-    assert world.snapshots()
-    assert all(f"sampler={NAME}/" in path for path in world.snapshots())
+        most = max(most, len(world.paths()))
+    assert most == snapshots.KEPT
+    assert all(f"sampler={NAME}/" in path for path in world.paths())
 
 
 class CountingBroker:
@@ -133,18 +148,18 @@ class CountingBroker:
 
 
 def test_a_start_after_a_snapshot_reads_what_came_after_it(going_on: Counter[str]) -> None:
-    world = Simulation(3, trouble=0.0)
-    for _ in range(4 * ACTIONS):
+    world = Trainers(3, trouble=0.0)
+    for _ in range(200):
         world.act()
     read, digests = [], set()
     for _ in range(2):
-        broker = CountingBroker(world.plain)
-        sampler = world._start(broker)  # type: ignore[arg-type]
+        broker = CountingBroker(world._plain)
+        sampler = world._start(broker)
         sampler.stats()
         digests.add(sampler._owner.state_digest())
         read.append(broker.records)
-        for blob in list(world.store.list(SNAPSHOTS)):
-            world.store.delete(blob.path)
+        for blob in list(world._store.list(SNAPSHOTS)):
+            world._store.delete(blob.path)
     with_snapshot, without = read
     assert with_snapshot < without / 2
     assert len(digests) == 1

@@ -7,9 +7,9 @@ missing, damaged, older, or another version's costs time.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from threading import Thread
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
@@ -69,7 +69,7 @@ class Snapshots:
         self._seal_logs = seal_logs
         self._broker = broker
         self._clock = clock
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         self._events = 0  # That the newest one holds which was found or written.
         self._written_s = float("-inf")
         self._useless: list[str] = []  # Paths of those that were passed over.
@@ -111,7 +111,7 @@ class Snapshots:
         """Writes the state as it is now, while the caller goes on."""
         self._events, self._written_s = state.events, self._clock.monotonic_s()
         saved = SavedFold(copied(state), place)
-        self._thread = threading.Thread(
+        self._thread = Thread(
             target=self._write, args=(saved,), name="rollstream-snapshot", daemon=True
         )
         self._thread.start()
