@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.schemas.events import Flushed, SealedSegments, Settlements, TouchedOffsets
+from rollstream.schemas.events import (
+    Flushed,
+    SealedFile,
+    SealedGroup,
+    SealedSegments,
+    Settlements,
+    TouchedOffsets,
+)
 
 EntryRef = int | tuple[int, int]
 """The only entry of the record at an offset, or (offset, entry)."""
@@ -65,6 +73,45 @@ def flushed(
         touched=touched_by(sealed, *settled.values(), counts=counts),
         incomplete=(),
     )
+
+
+def one_group(
+    name: str,
+    sealed: Sequence[EntryRef],
+    watermark: int,
+    counts: Mapping[int, int] = {},
+    *,
+    epoch: int = 0,
+    nonce: str = "n",
+    size: int = 0,
+    checksum: str = "",
+    **settled: Sequence[EntryRef],
+) -> Flushed:
+    """A flush that seals one group in one file, of this size and checksum."""
+    rows = len(sealed)
+    uids = [f"{name}-{index}" for index in range(rows)]
+    flush = flushed(epoch, nonce, sealed, watermark, uids=uids, settled=settled, counts=counts)
+    if not rows:
+        return flush
+    group = SealedGroup(
+        group_id=name,
+        group_uid=name,
+        example_id="ex-1",
+        lineage="",
+        policy_version="step-0",
+        policy_epoch=0,
+        weight_step=0,
+        segment_idx=0,
+        split="train",
+        seal_reason="full",
+        failed_members=0,
+        file=0,
+        row_start=0,
+        rows=rows,
+        digest=b"",
+    )
+    file = SealedFile(path=f"{name}.parquet", size=size, rows=rows, checksum=checksum)
+    return replace(flush, groups=(group,), files=(file,))
 
 
 def settlements(reason: str, refs: Sequence[EntryRef], *, uids: Sequence[str] = ()) -> Settlements:

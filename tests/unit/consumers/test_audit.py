@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tracemalloc
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harness.owned_logs import in_time, owner_of
+from harness.retiring import retired
 from harness.rollouts import encode_record, members
-from harness.seal_events import EntryRef, flushed
-from rollstream.consumers.audit import AuditReport, audit
+from harness.seal_events import EntryRef, flushed, one_group
+from rollstream.consumers.audit import AuditReport, audit, spilled
 from rollstream.consumers.deployment import create_deployment
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import (
@@ -18,8 +23,12 @@ from rollstream.runtime.config.sections import (
     RollstreamConfig,
     StoreConfig,
 )
+from rollstream.schemas.digest import checksum
+from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import MemoryBlobs, project
+from rollstream.store import BlobInfo, MemoryBlobs, project
+from rollstream.store.layout import manifest_path, rollup_path, rollups_prefix
+from rollstream.store.rollups import ROLLED_TOGETHER, NamedFiles, RollUp, encode_rollup
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.reader import MemoryReader
@@ -35,15 +44,35 @@ CONFIG = RollstreamConfig(
 )
 
 
+def _row() -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"x": [1]}), sink)
+    return bytes(sink.getvalue())
+
+
+ROW = _row()  # A Parquet file of one row.
+
+
+class Listed(MemoryBlobs):
+    """Lists as a disk or an object store does, without a copy of all that it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: list[str] = []
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        return (BlobInfo(path, 0) for path in self.paths if path.startswith(prefix))
+
+
 class Deployment:
-    """The logs of one partition; its events settle entries without a group."""
+    """The logs of one partition, and its files."""
 
     def __init__(self, *records: bytes) -> None:
         self._clock = ManualClock()
         self.logs = MemoryLogs(self._clock)
         self._broker = MemoryBroker(self.logs)
-        self._blobs = MemoryBlobs()
-        create_deployment(CONFIG, broker=self._broker, store=self._blobs, clock=self._clock)
+        self.blobs = Listed()
+        create_deployment(CONFIG, broker=self._broker, store=self.blobs, clock=self._clock)
         for record in records:
             self.logs.append(SOURCE, None, record)
         self._log = owner_of(self._broker, LAYOUT.groups_log(ADDRESS))
@@ -53,12 +82,40 @@ class Deployment:
         self, watermark: int, counts: Mapping[int, int] = {}, **settled: Sequence[EntryRef]
     ) -> None:
         log = self._log
-        event = flushed(log.epoch, log.nonce, [], watermark, settled=settled, counts=counts)
-        offset = log.wait_confirmed(log.append(event), in_time())
-        project(self._blobs, ADDRESS, offset, event)
+        self._flush(flushed(log.epoch, log.nonce, [], watermark, settled=settled, counts=counts))
+
+    def seal(self, source: int) -> int:
+        """Seals the only entry of the record at this offset as a group, named for it."""
+        log, name = self._log, f"{source:05d}"
+        self.blobs.create(f"{name}.parquet", ROW)
+        owned: Any = {"epoch": log.epoch, "nonce": log.nonce}
+        file: Any = {"size": len(ROW), "checksum": checksum(ROW)}
+        return self._flush(one_group(name, [source], source + 1, **owned, **file))
+
+    def retire(self, *files: tuple[int, str], previous: int = -1) -> int:
+        log = self._log
+        event = retired(log.epoch, log.nonce, files, previous=previous)
+        return log.wait_confirmed(log.append(event), in_time())
+
+    def roll_up(self, manifests: Mapping[int, tuple[str, ...]], level: int = 1) -> str:
+        """Writes a roll-up that says so of flushes, by offset; its path."""
+        path = rollup_path(ADDRESS, level, min(manifests), max(manifests))
+        named = tuple(NamedFiles(offset, 0, files) for offset, files in manifests.items())
+        self.blobs.create(path, encode_rollup(RollUp(ADDRESS, named)))
+        return path
+
+    def _flush(self, event: Flushed) -> int:
+        offset = self._log.wait_confirmed(self._log.append(event), in_time())
+        project(self.blobs, ADDRESS, offset, event)
+        return offset
 
     def audit(self) -> AuditReport:
-        return audit(CONFIG, broker=self._broker, store=self._blobs, clock=self._clock)
+        self.blobs.paths = [blob.path for blob in MemoryBlobs.list(self.blobs, "")]
+        return self.audit_again()
+
+    def audit_again(self) -> AuditReport:
+        """With no other blobs than before."""
+        return audit(CONFIG, broker=self._broker, store=self.blobs, clock=self._clock)
 
 
 def record_of(count: int) -> bytes:
@@ -146,3 +203,96 @@ def test_a_record_of_a_broken_frame_is_one_entry(torn: bytes) -> None:
     report = deployment.audit()
     assert report.problems == ()
     assert report.environment("math").pending == 3
+
+
+def sealed(count: int) -> tuple[Deployment, list[int]]:
+    """A deployment with so many flushes, of a group each, and their offsets."""
+    deployment = Deployment(*[record_of(1)] * count)
+    return deployment, [deployment.seal(source) for source in range(count)]
+
+
+def test_what_is_wrong_with_a_manifest_is_told_and_the_newest_may_be_missing() -> None:
+    deployment, flushes = sealed(5)
+    assert deployment.audit().problems == ()
+    for flush in (flushes[1], flushes[2], flushes[4]):
+        deployment.blobs.delete(manifest_path(ADDRESS, flush))
+    other = manifest_path(ADDRESS, flushes[4] + 1)
+    for path in (manifest_path(ADDRESS, 0), other):
+        deployment.blobs.create(path, b"{}")
+    deployment.blobs.replace(manifest_path(ADDRESS, flushes[3]), b"{}")
+    report = deployment.audit()
+    assert report.problems == (
+        f"{manifest_path(ADDRESS, 0)} is the manifest of a flush that does not count",
+        f"{manifest_path(ADDRESS, flushes[3])} differs from its event in the seal log",
+        f"math[0]: flushes without a manifest (2): {flushes[1]}, {flushes[2]}",
+    ), "one above the end may be that of a newer flush"
+    assert report.partitions[0].manifests_missing == 3
+
+
+def test_what_is_wrong_with_a_roll_up_is_told_once() -> None:
+    deployment, flushes = sealed(6)
+    files = {flush: (f"{number:05d}.parquet",) for number, flush in enumerate(flushes)}
+    first, second = dict(list(files.items())[:3]), dict(list(files.items())[3:])
+    for part in (first, second):
+        deployment.roll_up(part)
+    deployment.roll_up(files, level=2)
+    deployment.roll_up({flushes[-1] + 1: ("newer.parquet",)})
+    assert deployment.audit().problems == ()
+    wrong = [
+        deployment.roll_up({flushes[0]: ("x",), flushes[1]: ("y",)}),
+        deployment.roll_up({flushes[0]: files[flushes[0]], flushes[3]: ("x",)}, level=2),
+        deployment.roll_up({0: ("of no flush",)}),
+    ]
+    none = f"{rollups_prefix(ADDRESS)}1-other.json"
+    deployment.blobs.create(none, b"")
+    problems = deployment.audit().problems
+    assert sorted(problem.split()[0] for problem in problems) == sorted([*wrong, none])
+
+
+def test_retired_files_are_not_looked_for() -> None:
+    deployment, flushes = sealed(4)
+    for number in (0, 2):
+        deployment.blobs.delete(f"{number:05d}.parquet")
+    missing = deployment.audit()
+    assert missing.problems == ("00000.parquet is missing", "00002.parquet is missing")
+    newest = deployment.retire((flushes[2], "00002.parquet"))
+    deployment.retire((flushes[0], "00000.parquet"), previous=newest)
+    report = deployment.audit()
+    assert (report.problems, report.partitions[0].files) == ((), 2)
+
+
+@pytest.mark.parametrize("again", [(0, "other"), (1, "00000"), (2, "00000"), (3, "00001")])
+def test_a_file_that_no_such_flush_names_cannot_be_retired(again: tuple[int, str]) -> None:
+    deployment, flushes = sealed(2)
+    offsets = [*flushes, flushes[0], flushes[1] + 50]
+    files = [(flushes[0], "00000.parquet"), (offsets[again[0]], f"{again[1]}.parquet")]
+    event = deployment.retire(*files)
+    (problem,) = deployment.audit().problems
+    assert problem.startswith(f"math[0] event {event}: retires a file that flush {files[1][0]} ")
+
+
+def test_what_an_audit_holds_does_not_grow_with_the_history(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spilled, "BUFFER_BYTES_MAX", 48)
+
+    def held(count: int) -> int:
+        deployment, flushes = sealed(count)
+        named = {flush: (f"{number:05d}.parquet",) for number, flush in enumerate(flushes)}
+        for start in range(0, count, ROLLED_TOGETHER):
+            part = flushes[start : start + ROLLED_TOGETHER]
+            deployment.roll_up({flush: named[flush] for flush in part})
+        newest = -1
+        for start in range(0, count // 2, 16):
+            part = flushes[start : start + 16]
+            newest = deployment.retire(*((flush, *named[flush]) for flush in part), previous=newest)
+        deployment.audit()  # Makes what is made once for all.
+        tracemalloc.start()
+        try:
+            assert deployment.audit_again().problems == ()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    few, many = held(256), held(768)
+    assert many - few < 512 * 100, "a path alone takes as much"

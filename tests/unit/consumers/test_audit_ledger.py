@@ -3,58 +3,18 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from harness.retiring import retired
-from harness.seal_events import EntryRef, flushed
+from harness.seal_events import one_group as event
 from rollstream.consumers.audit.ledger import NAMED_MAX, Ledger, repeat_problems
-from rollstream.consumers.audit.repeats import BUCKETS, BUFFER_BYTES_MAX, Repeats
-from rollstream.schemas.events import Flushed, Retired, SealedFile, SealedGroup, TouchedOffsets
-
-
-def event(
-    name: str,
-    sealed: Sequence[EntryRef],
-    watermark: int,
-    counts: Mapping[int, int] = {},
-    **settled: Sequence[EntryRef],
-) -> Flushed:
-    """A flush that seals one group in one file."""
-    rows = len(sealed)
-    flush = flushed(
-        0,
-        "n",
-        sealed,
-        watermark,
-        uids=[f"{name}-{index}" for index in range(rows)],
-        settled=settled,
-        counts=counts,
-    )
-    if not rows:
-        return flush
-    group = SealedGroup(
-        group_id=name,
-        group_uid=name,
-        example_id="ex-1",
-        lineage="",
-        policy_version="step-0",
-        policy_epoch=0,
-        weight_step=0,
-        segment_idx=0,
-        split="train",
-        seal_reason="full",
-        failed_members=0,
-        file=0,
-        row_start=0,
-        rows=rows,
-        digest=b"",
-    )
-    file = SealedFile(path=f"{name}.parquet", size=0, rows=rows, checksum="")
-    return replace(flush, groups=(group,), files=(file,))
+from rollstream.consumers.audit.repeats import Repeats
+from rollstream.consumers.audit.spilled import BUCKETS, BUFFER_BYTES_MAX
+from rollstream.schemas.events import Flushed, Retired, TouchedOffsets
 
 
 def ledger_of(*events: Flushed | Retired) -> Ledger:
@@ -200,7 +160,7 @@ def test_groups_that_do_not_cover_their_file_are_named() -> None:
 
 
 @pytest.mark.proves("F4")
-def test_a_segment_and_a_group_that_come_twice_are_named_by_their_events() -> None:
+def test_segments_groups_and_files_that_come_twice_are_named_by_their_events() -> None:
     repeats = Repeats()
     first, second = Ledger("math[0]", 0, repeats), Ledger("math[3]", 3, repeats)
     first.apply(7, event("a", [0, 1], 2))
@@ -209,6 +169,7 @@ def test_a_segment_and_a_group_that_come_twice_are_named_by_their_events() -> No
     assert repeat_problems("math", repeats) == [
         "math: 1 segments are in two groups: math[0] event 7 and math[3] event 9",
         "math: 1 groups were sealed twice: math[0] event 7 and math[3] event 9",
+        "math: 1 files are named twice: math[0] event 7 and math[3] event 9",
     ]
 
 
@@ -230,16 +191,8 @@ def test_retired_files_need_not_exist_and_their_rows_still_count() -> None:
     sealed = [event("a", [0], 1), event("b", [1], 2)]
     ledger = ledger_of(*sealed, retired(0, "n", [(0, "a.parquet")]))
     assert ledger.problems == []
-    assert [*ledger.files] == ["b.parquet"]
+    assert ledger.files == 1
     assert (ledger.sealed, ledger.groups) == (2, 2)
-
-
-@pytest.mark.parametrize(
-    "files", [[(0, "other.parquet")], [(1, "a.parquet")], [(0, "a.parquet"), (0, "a.parquet")]]
-)
-def test_a_file_that_no_such_flush_names_cannot_be_retired(files: list[tuple[int, str]]) -> None:
-    ledger = ledger_of(event("a", [0], 1), event("b", [1], 2), retired(0, "n", files))
-    assert ["which was retired before" in problem for problem in ledger.problems] == [True]
 
 
 def test_events_that_retire_name_the_one_before() -> None:

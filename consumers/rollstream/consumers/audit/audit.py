@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from rollstream.consumers.audit.files import file_problems, rollup_problems
+from rollstream.consumers.audit.files import file_problems
 from rollstream.consumers.audit.ledger import Ledger, repeat_problems
+from rollstream.consumers.audit.manifests import Manifests, RollUps
 from rollstream.consumers.audit.records import IngestRecords
 from rollstream.consumers.audit.repeats import Repeats
+from rollstream.consumers.audit.retired import RetiredFile, RetiredFiles, hash_of
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Flushed, Retired, SealedGroup
+from rollstream.schemas.events import Flushed, Retired, SealedFile, SealedGroup
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import BlobMissing, Blobs, open_store, read_root_id
-from rollstream.store.layout import manifest_path, manifests_prefix
-from rollstream.store.manifests import Manifest, is_manifest_of
-from rollstream.streams.broker import Broker
+from rollstream.store import Blobs, open_store, read_root_id
+from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import Follower
+from rollstream.streams.reading import bounds_in_time
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot, require_root
 
@@ -104,7 +106,8 @@ def audit(
     that every file which an event names, and none retired, exists and is as the event says.
 
     It may run at any time, beside sealers too: what they settle meanwhile counts as pending. It
-    reads the seal logs and what is kept of the ingest logs, a few records at a time.
+    reads the seal logs, twice, and what is kept of the ingest logs, a few records at a time; what
+    it keeps in memory does not grow with the history.
 
     Args:
         config: which environments, and where their logs and files are.
@@ -150,40 +153,33 @@ class _Auditor:
     def audit_partition(self, address: PartitionAddress, ledger: Ledger) -> PartitionAudit:
         """The figures of one partition; its problems are in ``ledger`` afterwards."""
         where = self.layout.groups_log(address)
-        missing: list[int] = []  # Offsets of flushes without a manifest.
-        flushes: dict[int, Sequence[str]] = {}  # The files of each, by offset.
-        groups: defaultdict[str, list[SealedGroup]] = defaultdict(list)  # By file, for digests.
+        manifests, rollups = Manifests(self.blobs, address), RollUps(self.blobs, address)
         with (
             closing(Follower(self.broker, {where: 0})) as follower,
             closing(self._ingest_records(address)) as records,
+            RetiredFiles(self._end(where)) as retired,
         ):
             # That no broker answers is reported early, however long all of it may take.
             for _, offset, _, event in follower.read_to_end(
                 self.deadline, ends_within_s=self.request_timeout_s
             ):
                 ledger.apply(offset, event)
+                if isinstance(event, Retired):
+                    for file in event.files:
+                        retired.add(offset, file.offset, file.path)
                 if not isinstance(event, Flushed):
                     continue
                 # Record by record beside the events, so that nothing is remembered of offsets that
                 # the watermark has passed.
                 records.check_below(ledger.watermark, ledger)
                 ledger.forget_passed()
-                flushes[offset] = [file.path for file in event.files]
-                manifest = manifest_path(address, offset)
-                expected = Manifest(address, offset, event)
-                try:
-                    if not is_manifest_of(self.blobs.read(manifest), expected):
-                        ledger.problems.append(f"{manifest} differs from its event in the seal log")
-                except BlobMissing:
-                    missing.append(offset)
-                for group in event.groups if self.digests else ():
-                    if 0 <= group.file < len(event.files):  # Else the ledger names it.
-                        groups[event.files[group.file].path].append(group)
+                ledger.problems += manifests.problems(offset, event)
+                ledger.problems += rollups.problems(offset, [file.path for file in event.files])
             read_to = follower.next_offsets()[where]
             published, pending = ledger.close(records.check_rest(ledger))
-            ledger.problems += self._file_problems(ledger, groups, follower)
-        ledger.problems += self._manifest_problems(address, ledger, missing, read_to)
-        ledger.problems += rollup_problems(self.blobs, address, flushes, read_to)
+            ledger.problems += manifests.rest(ledger.name, read_to)
+            ledger.problems += rollups.rest(read_to)
+            ledger.problems += self._file_problems(ledger.name, retired, follower, where)
         row = PartitionAudit(
             environment=address.environment,
             partition=address.partition,
@@ -192,10 +188,10 @@ class _Auditor:
             sealed=ledger.sealed,
             settled=dict(ledger.settled),
             groups=ledger.groups,
-            files=len(ledger.files),
-            flushes=len(ledger.flushes),
+            files=ledger.files,
+            flushes=ledger.flushes,
             watermark=ledger.watermark,
-            manifests_missing=len(missing),
+            manifests_missing=manifests.missing,
         )
         if not row.balanced:
             ledger.add_problem(
@@ -205,36 +201,61 @@ class _Auditor:
         return row
 
     def _file_problems(
-        self, ledger: Ledger, groups: Mapping[str, Sequence[SealedGroup]], follower: Follower
+        self, name: str, retired: RetiredFiles, read: Follower, where: TopicPartition
     ) -> Iterator[str]:
-        retired: set[str] = set()  # Since the log was read to its end; they may be deleted by now.
-        for file in ledger.files.values():
-            self.deadline.log_waiting(partial("{} to be read".format, file.path))
-            if self.deadline.passed():
-                raise BrokerUnavailable(f"audit: {file.path} was not read within its time")
-            problems = file_problems(self.blobs, file, groups.get(file.path, ()))
-            if problems:
-                for _, _, _, event in follower.read_to_end(self.deadline):
-                    if isinstance(event, Retired):
-                        retired.update(one.path for one in event.files)
-                if file.path not in retired:
-                    yield from problems
+        """What is wrong with the files of the flushes that were read. The log is read once more, so
+        that of each file it is known by then whether it was retired."""
+        read_to = read.next_offsets()[where]
+        since: set[int] = set()  # Retired since then; they may be deleted by now.
+        with closing(Follower(self.broker, {where: 0})) as follower:
+            for _, offset, _, event in follower.read_to_end(self.deadline):
+                if offset >= read_to:
+                    break
+                if not isinstance(event, Flushed):
+                    continue
+                known = {hash_of(file.path) for file in (*event.files, *event.incomplete)}
+                gone: set[int] = set()
+                for one in retired.up_to(offset):
+                    if one.flush != offset or one.path not in known - gone:
+                        yield _never_named(name, one)
+                    else:
+                        gone.add(one.path)
+                for file, groups in self._with_groups(event):
+                    if hash_of(file.path) in gone:
+                        continue
+                    self.deadline.log_waiting(partial("{} to be read".format, file.path))
+                    if self.deadline.passed():
+                        raise BrokerUnavailable(f"audit: {file.path} was not read within its time")
+                    problems = file_problems(self.blobs, file, groups)
+                    if problems:
+                        for _, _, _, newer in read.read_to_end(self.deadline):
+                            if isinstance(newer, Retired):
+                                since.update(hash_of(one.path) for one in newer.files)
+                        if hash_of(file.path) not in since:
+                            yield from problems
+        for one in retired.up_to(sys.maxsize):
+            yield _never_named(name, one)
+
+    def _with_groups(self, event: Flushed) -> Iterator[tuple[SealedFile, list[SealedGroup]]]:
+        """The files of a flush, each with its groups where their digests are to be compared."""
+        for index, file in enumerate((*event.files, *event.incomplete)):
+            named = event.groups if self.digests and index < len(event.files) else ()
+            yield file, [group for group in named if group.file == index]
+
+    def _end(self, where: TopicPartition) -> int:
+        with closing(self.broker.reader({where: 0})) as reader:
+            return bounds_in_time(reader, where, self._at_once())[1]
+
+    def _at_once(self) -> Deadline:
+        return Deadline(self.deadline.slice_s(self.request_timeout_s), self.deadline.clock)
 
     def _ingest_records(self, address: PartitionAddress) -> IngestRecords:
         where = self.layout.rollouts_log(address)
         return IngestRecords(self.broker, where, self.deadline, self.request_timeout_s)
 
-    def _manifest_problems(
-        self, address: PartitionAddress, ledger: Ledger, missing: Sequence[int], read_to: int
-    ) -> Iterator[str]:
-        """Flushes without a manifest, and manifests below ``read_to`` without a flush that counts:
-        one above may be that of a newer flush."""
-        for offset in missing:
-            # An owner projects one flush before it appends the next.
-            if offset != ledger.flushes[-1]:
-                yield f"{ledger.name}: flush {offset} has no manifest"
-        manifests = {manifest_path(address, offset) for offset in ledger.flushes}
-        for blob in self.blobs.list(manifests_prefix(address)):
-            offset = int(blob.path.rpartition("/")[2].removesuffix(".json"))
-            if blob.path not in manifests and offset < read_to:
-                yield f"{blob.path} is the manifest of a flush that does not count"
+
+def _never_named(name: str, file: RetiredFile) -> str:
+    return (
+        f"{name} event {file.event}: retires a file that flush {file.flush} does not name, or "
+        "which was retired before"
+    )

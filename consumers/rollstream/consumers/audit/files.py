@@ -1,18 +1,15 @@
-"""Compares files and roll-ups with the events that name them."""
+"""Compares files with the events that name them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollstream.schemas.digest import checksum, row_digests
 from rollstream.schemas.events import SealedFile, SealedGroup
-from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobMissing, Blobs, CorruptFile, read_rows
-from rollstream.store.layout import rollups_prefix
-from rollstream.store.rollups import read_rollup
 
 
 def file_problems(blobs: Blobs, file: SealedFile, groups: Sequence[SealedGroup]) -> list[str]:
@@ -46,25 +43,3 @@ def file_problems(blobs: Blobs, file: SealedFile, groups: Sequence[SealedGroup])
         for group, digest in zip(groups, digests, strict=True)
         if digest != group.digest
     ]
-
-
-def rollup_problems(
-    blobs: Blobs, address: PartitionAddress, flushes: Mapping[int, Sequence[str]], read_to: int
-) -> Iterator[str]:
-    """Roll-ups of a partition that are damaged, or say of a flush below ``read_to`` other files
-    than ``flushes``, by offset."""
-    remedy = "delete it; manifests say what it should"
-    for blob in blobs.list(rollups_prefix(address)):
-        try:
-            rollup = read_rollup(blobs.read(blob.path))
-        except BlobMissing:
-            continue
-        except CorruptFile as error:
-            yield f"{blob.path}: {error}; {remedy}"
-            continue
-        for manifest in rollup.manifests:
-            offset = manifest.offset
-            files = flushes.get(offset, ())
-            if rollup.address != address or (offset < read_to and manifest.files != tuple(files)):
-                yield f"{blob.path} differs from the seal log, at flush {offset}; {remedy}"
-                break

@@ -16,13 +16,13 @@ from rollstream.schemas.events import (
     Event,
     Flushed,
     Retired,
-    SealedFile,
     SealedSegments,
     Settlements,
 )
 from rollstream.schemas.reasons import SettleReason
 
-SEGMENT, GROUP = 0, 1  # What is told of in `Repeats`.
+SEGMENT, GROUP, FILE = range(3)  # What is told of in `Repeats`.
+_KIND_BITS = 2
 _OFFSET_BITS = 44
 NAMED_MAX = 5  # What a problem names one by one; the rest is counted.
 
@@ -36,14 +36,13 @@ class Ledger:
         sealed: how many segments are in groups.
         groups: how many.
         settled: by reason, how many entries ended without a group.
-        flushes: offsets of the events.
-        files: that events name, by path; without retired ones.
-        retired: files that no reader uses any more, to the offset of the flush that named each.
+        flushes: how many events flushed.
+        files: how many these named, and were not retired.
         retired_at: offset of the newest event that retired any; -1: none did.
 
     Args:
         number: of the partition.
-        repeats: is told of every segment and group, of all partitions of an environment.
+        repeats: is told of every segment, group and file, of all partitions of an environment.
     """
 
     def __init__(self, name: str, number: int, repeats: Repeats) -> None:
@@ -52,14 +51,12 @@ class Ledger:
         self.watermark = 0
         self.sealed = 0
         self.settled: Counter[str] = Counter()
-        self.flushes: list[int] = []
-        self.files: dict[str, SealedFile] = {}
-        self.retired: dict[str, int] = {}
+        self.flushes = 0
+        self.files = 0
         self.retired_at = -1
         self.groups = 0
         self._number = number
         self._repeats = repeats
-        self._named_at: dict[str, int] = {}  # The flush that named a file.
         self._published = 0  # Entries of touched offsets, and offsets of ranges.
         self._open: dict[int, _Offset] = {}  # Touched offsets that are not below the watermark.
         self._ranges: list[tuple[int, int]] = []  # Unread offsets, the same; rising.
@@ -68,14 +65,14 @@ class Ledger:
         self._passed_ranges: list[tuple[int, int]] = []
         self._deleted: list[tuple[int, int]] = []
         self._untouched = self._untouched_entries = 0  # Records of which nothing is settled.
-        self._differing = _Named()
-        self._lost = _Named()
+        self._differing = Named()
+        self._lost = Named()
         self._lost_last = -1  # An offset's entries may be in several events.
 
     def apply(self, offset: int, event: Event) -> None:
         """The next event that counts."""
         if isinstance(event, Flushed):
-            self.flushes.append(offset)
+            self.flushes += 1
             self._flush(f"{self.name} event {offset}", event, offset)
         elif isinstance(event, Retired) and event.files:
             self._retire(f"{self.name} event {offset}", event)
@@ -147,7 +144,7 @@ class Ledger:
         return self._published + self._untouched_entries + lacking, pending
 
     def _place(self, offset: int, kind: int) -> int:
-        return (self._number << _OFFSET_BITS | offset) << 1 | kind
+        return (self._number << _OFFSET_BITS | offset) << _KIND_BITS | kind
 
     def _flush(self, where: str, event: Flushed, event_offset: int) -> None:
         self._settle(where, event)
@@ -172,10 +169,8 @@ class Ledger:
                 if ranges.reason == SettleReason.LOST:
                     self._lost.add(f"{first} to {stop - 1}", stop - first)
         for file in (*event.files, *event.incomplete):
-            if file.path in self.files or file.path in self.retired:
-                self.problems.append(f"{where}: {file.path} was named before")
-            self.files[file.path] = file
-            self._named_at[file.path] = event_offset
+            self._repeats.add(file.path, place(event_offset, FILE))
+        self.files += len(event.files) + len(event.incomplete)
 
     def _retire(self, where: str, event: Retired) -> None:
         if event.previous != self.retired_at:
@@ -183,14 +178,7 @@ class Ledger:
                 f"{where}: names {event.previous} as the event that retired files before it, not "
                 f"{self.retired_at}"
             )
-        for file in event.files:
-            self.files.pop(file.path, None)
-            if self._named_at.pop(file.path, None) != file.offset:
-                self.problems.append(
-                    f"{where}: retires {file.path}, which flush {file.offset} does not name, or "
-                    "which was retired before"
-                )
-            self.retired[file.path] = file.offset
+        self.files -= len(event.files)
 
     def _settle(self, where: str, event: Flushed) -> None:
         touched = zip(event.touched.offsets.tolist(), event.touched.counts.tolist(), strict=True)
@@ -315,7 +303,7 @@ class _Offset:
         return self.count - len(self.settled)
 
 
-class _Named:
+class Named:
     """Counts things, and keeps the names of the first."""
 
     def __init__(self) -> None:
@@ -371,15 +359,19 @@ def _range_has(offset: int) -> Callable[[Sequence[tuple[int, int]]], bool]:
 
 def repeat_problems(environment: str, repeats: Repeats) -> list[str]:
     """What the ledgers of one environment told of twice, in words."""
-    found: dict[int, list[str]] = {SEGMENT: [], GROUP: []}
+    found: dict[int, list[str]] = {SEGMENT: [], GROUP: [], FILE: []}
     for pair in repeats.find():
         events = [
-            f"{environment}[{place >> 1 + _OFFSET_BITS}] event "
-            f"{place >> 1 & (1 << _OFFSET_BITS) - 1}"
+            f"{environment}[{place >> _KIND_BITS + _OFFSET_BITS}] event "
+            f"{place >> _KIND_BITS & (1 << _OFFSET_BITS) - 1}"
             for place in pair
         ]
-        found[pair[1] & 1].append(" and ".join(events))
-    whats = {SEGMENT: "segments are in two groups", GROUP: "groups were sealed twice"}
+        found[pair[1] & (1 << _KIND_BITS) - 1].append(" and ".join(events))
+    whats = {
+        SEGMENT: "segments are in two groups",
+        GROUP: "groups were sealed twice",
+        FILE: "files are named twice",
+    }
     return [
         f"{environment}: {len(pairs)} {whats[kind]}: {_some(pairs)}"
         for kind, pairs in found.items()

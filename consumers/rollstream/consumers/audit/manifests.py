@@ -1,0 +1,135 @@
+"""Compares manifests and roll-ups with the seal log, both read in its order: whatever was compared
+is forgotten."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from rollstream.consumers.audit.ledger import Named
+from rollstream.schemas.events import Flushed
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.store import BlobMissing, Blobs, CorruptFile
+from rollstream.store.layout import manifest_path, manifests_prefix, rollups_prefix
+from rollstream.store.manifests import Manifest, is_manifest_of
+from rollstream.store.rollups import NamedFiles, read_rollup
+
+_LEVELS = ("1", "2")  # Of roll-ups.
+
+
+class Manifests:
+    """Those of one partition.
+
+    Attributes:
+        missing: flushes without one; the newest may lack its own.
+    """
+
+    def __init__(self, blobs: Blobs, address: PartitionAddress) -> None:
+        self.missing = 0
+        self._blobs = blobs
+        self._address = address
+        # Of paths, in the order of offsets; listed before the log's end is known, so that none is
+        # of a flush which is not read.
+        self._listed = (blob.path for blob in blobs.list(manifests_prefix(address)))
+        self._next = next(self._listed, None)
+        self._named = Named()
+        self._lacks = -1  # The newest flush, where it has none.
+
+    def problems(self, offset: int, event: Flushed) -> Iterator[str]:
+        """What is wrong with the manifests up to that of the next flush."""
+        yield from self._others_below(offset)
+        path = manifest_path(self._address, offset)
+        if self._next == path:
+            self._next = next(self._listed, None)
+        if self._lacks >= 0:  # An owner projects one flush before it appends the next.
+            self._named.add(str(self._lacks))
+        self._lacks = -1
+        try:
+            if not is_manifest_of(self._blobs.read(path), Manifest(self._address, offset, event)):
+                yield f"{path} differs from its event in the seal log"
+        except BlobMissing:
+            self._lacks = offset
+            self.missing += 1
+
+    def rest(self, name: str, read_to: int) -> Iterator[str]:
+        """What is wrong with the others: one at or above ``read_to`` may be of a newer flush."""
+        yield from self._others_below(read_to)
+        if self._named.count:
+            yield f"{name}: flushes without a manifest {self._named}"
+
+    def _others_below(self, offset: int) -> Iterator[str]:
+        """Manifests of what is no flush that counts."""
+        end = manifest_path(self._address, offset)
+        while self._next is not None and self._next < end:
+            yield f"{self._next} is the manifest of a flush that does not count"
+            self._next = next(self._listed, None)
+
+
+class RollUps:
+    """Those of one partition: damaged ones, and what says of a flush other files than it named."""
+
+    def __init__(self, blobs: Blobs, address: PartitionAddress) -> None:
+        self._blobs = blobs
+        self._address = address
+        self._unread = heapq.merge(*map(self._listed, _LEVELS))
+        self._next = next(self._unread, None)
+        self._open: list[tuple[str, deque[NamedFiles]]] = []  # With what is not compared yet.
+
+    def problems(self, offset: int, files: Sequence[str]) -> Iterator[str]:
+        """What is wrong in them up to the next flush, which named these files."""
+        yield from self._read_below(offset + 1)
+        yield from self._compare(offset + 1, {offset: tuple(files)})
+
+    def rest(self, read_to: int) -> Iterator[str]:
+        """What is wrong with the others, below ``read_to``, and with blobs that are none."""
+        yield from self._read_below(read_to)
+        yield from self._compare(read_to, {})
+        for blob in self._blobs.list(rollups_prefix(self._address)):
+            if _first_of(blob.path) is None:
+                yield f"{blob.path} has no name of a roll-up; delete it"
+
+    def _listed(self, level: str) -> Iterator[tuple[int, str]]:
+        for blob in self._blobs.list(f"{rollups_prefix(self._address)}{level}-"):
+            first = _first_of(blob.path)
+            if first is not None:
+                yield first, blob.path
+
+    def _read_below(self, offset: int) -> Iterator[str]:
+        while self._next is not None and self._next[0] < offset:
+            path = self._next[1]
+            self._next = next(self._unread, None)
+            try:
+                rollup = read_rollup(self._blobs.read(path))
+            except BlobMissing:
+                continue
+            except CorruptFile as error:
+                yield f"{path}: {error}; {_REMEDY}"
+                continue
+            if rollup.address != self._address:
+                yield f"{path} is of {rollup.address}; {_REMEDY}"
+            else:
+                self._open.append((path, deque(rollup.manifests)))
+
+    def _compare(self, below: int, flushes: dict[int, tuple[str, ...]]) -> Iterator[str]:
+        left = []
+        for path, manifests in self._open:
+            while manifests and manifests[0].offset < below:
+                manifest = manifests.popleft()
+                if flushes.get(manifest.offset) != manifest.files:
+                    yield f"{path} differs from the seal log, at flush {manifest.offset}; {_REMEDY}"
+                    manifests.clear()
+            if manifests:
+                left.append((path, manifests))
+        self._open = left
+
+
+_REMEDY = "delete it; manifests say what it should"
+
+
+def _first_of(path: str) -> int | None:
+    """The offset of the first manifest in a roll-up; None of what has no name of one."""
+    numbers = path.rpartition("/")[2].removesuffix(".json").split("-")
+    if len(numbers) != 3 or numbers[0] not in _LEVELS or not all(map(str.isdecimal, numbers)):
+        return None
+    return int(numbers[1])
