@@ -12,6 +12,7 @@ from rollstream.consumers import create_deployment
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler import Sampler, SamplerApi
 from rollstream.sampler.deciding.command import Command, R, Reply
+from rollstream.sampler.serving.rank_reader import RankReader
 from rollstream.store.blobs import Blobs
 from rollstream.store.local import LocalBlobs
 from rollstream.store.memory import MemoryBlobs
@@ -126,8 +127,13 @@ class SecondClient(SamplerApi):
         sampler: may be replaced by another of its name, as an actor is that was killed.
     """
 
-    def __init__(self, sampler: Sampler) -> None:
-        super().__init__(sampler._name, sampler._clock, sampler._timeout_s)
+    def __init__(self, sampler: Sampler, rank_reader: RankReader | None = None) -> None:
+        super().__init__(
+            sampler._name,
+            sampler._clock,
+            sampler._timeout_s,
+            rank_reader or sampler._rank_reader,
+        )
         self.sampler = sampler
 
     def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:

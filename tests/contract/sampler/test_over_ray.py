@@ -89,11 +89,13 @@ def test_the_same_with_await(world: RayWorld) -> None:
         assert repr(client) == f"AsyncSamplerClient({world.name!r}, trainer_epoch=None)"
         async with client as sampler:
             step = await sampler.resume(None)
-            batch, again = await asyncio.gather(
+            batch, again, own = await asyncio.gather(
                 sampler.next_batch(step, 2, timeout_s=WAIT_S),
                 sampler.next_batch(step, 2, timeout_s=WAIT_S, columns=["routed_experts"]),
+                sampler.next_batch(step, 2, timeout_s=WAIT_S, payloads="rank"),
             )
-            assert batch.uids == again.uids
+            assert batch.uids == again.uids == own.uids
+            assert batch.tokens.tobytes() == own.tokens.tobytes()
             assert (list(batch.token_arrays), list(again.token_arrays)) == ([], ["routed_experts"])
             await sampler.ack(batch)
             policy = await sampler.publish_policy(step + 1, policy_version="step-1")

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.groups import EVERY_COLUMN, GroupSpec, flush_of, group_columns, routed_experts
-from rollstream.sampler.deciding.batches import share
+from rollstream.sampler.deciding.batches import slots_of
 from rollstream.sampler.errors import ArrayMissing, ArraysDiffer, InvalidRequest, RowsOutOfReach
 from rollstream.sampler.shaping.assembled import ALIGNMENT, AssembledBatch, assemble
 from rollstream.sampler.shaping.batch import Batch
@@ -421,7 +421,7 @@ def test_what_is_no_index_of_a_group_is_refused(read: str, group: Any) -> None:
 
 @given(st.integers(0, 40), st.integers(1, 9))
 def test_shares_cover_every_slot_once_and_differ_by_one_at_most(groups: int, size: int) -> None:
-    shares = [share(groups, rank, size) for rank in range(size)]
+    shares = [slots_of(groups, rank, size) for rank in range(size)]
     assert sorted(slot for slots in shares for slot in slots) == list(range(groups))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -24,13 +24,11 @@ from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import (
     InvalidRequest,
     RequestDiffers,
-    SamplerError,
     TooManyOpenBatches,
     UnknownStep,
 )
-from rollstream.sampler.shaping.assembled import AssembledBatch, assemble
-from rollstream.sampler.shaping.requested import agreed_signatures, token_array_names
-from rollstream.schemas.columns import ArraySignature
+from rollstream.sampler.shaping.assembled import AssembledBatch
+from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.events import BatchServed, ChosenGroup, Replaced, SamplerEvent
 from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.folds.sampler.known import KnownGroup
@@ -38,7 +36,7 @@ from rollstream.streams.folds.sampler.served import ServedBatch, batch_digest
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 
 
-def share(num_groups: int, dp_rank: int, dp_size: int) -> range:
+def slots_of(num_groups: int, dp_rank: int, dp_size: int) -> range:
     """The slots of a recorded batch that a rank reads: slot ``p`` goes to rank ``p mod dp_size``.
 
     So groups stay whole, and the remainder goes to the lowest ranks. Peers in tensor, pipeline or
@@ -48,51 +46,59 @@ def share(num_groups: int, dp_rank: int, dp_size: int) -> range:
     return range(dp_rank, num_groups, dp_size)
 
 
+PayloadsBy = Literal["sampler", "rank"]
+"""Who reads the rows of a share: the process that decides, or the rank's own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchCommand(Command[AssembledBatch]):
+class BatchCommand(Command[AssembledBatch | Share]):
     """A command whose result is the batch of a step.
 
     Attributes:
         dp_rank, dp_size: which share of the recorded batch is read; no part of the request.
         columns: what is read of it besides; no part of the request.
+        payloads: who reads it; no part of the request. ``rank``: the result names files, rows and
+            digests, and making it costs the same however many tokens they have.
     """
 
     step: int
     dp_rank: int = 0
     dp_size: int = 1
     columns: tuple[str, ...] = ()
+    payloads: PayloadsBy = "sampler"
 
-    def result(self, state: SamplerState, context: ResultContext) -> Unread[AssembledBatch]:
-        """This rank's share of the recorded batch, with its rows; raises as ``group_of``."""
+    def result(self, state: SamplerState, context: ResultContext) -> Unread[AssembledBatch | Share]:
+        """This rank's share of the recorded batch, with its rows or to be read; raises as
+        ``group_of``."""
         served = state.batches[self.step]
         groups = [group_of(served, slot, state) for slot in range(len(served.groups))]
-        key = self.step, served.digest, self.dp_rank, self.dp_size, self.columns
-        return Unread(key, partial(self._read, served, groups, len(state.ready), context.payloads))
+        share = Share(
+            served,
+            [(slot, groups[slot]) for slot in slots_of(len(groups), self.dp_rank, self.dp_size)],
+            [group.file.path for group in groups],
+            self.columns,
+            self.dp_rank,
+            self.dp_size,
+            len(state.ready),
+        )
+        key = self.step, served.digest, self.dp_rank, self.dp_size, self.columns, self.payloads
+        return Unread(key, partial(self._read, share, groups, context.payloads))
 
     def _read(
-        self,
-        served: ServedBatch,
-        groups: Sequence[KnownGroup],
-        groups_ready: int,
-        payloads: PayloadReader,
-    ) -> AssembledBatch:
-        slots = share(len(served.groups), self.dp_rank, self.dp_size)
-        parts = payloads.parts_of_batch(served, groups, slots, self.columns)
-        token_arrays: Mapping[str, ArraySignature] = {}
-        refused: Mapping[str, SamplerError] = {}
-        if names := token_array_names(self.columns):
-            found = {path: payloads.token_arrays(path) for path in {g.file.path for g in groups}}
-            token_arrays, refused = agreed_signatures(names, [found[g.file.path] for g in groups])
-        return assemble(
-            served,
-            parts,
-            columns=self.columns,
-            token_arrays=token_arrays,
-            refused=refused,
-            dp_rank=self.dp_rank,
-            dp_size=self.dp_size,
-            groups_ready=groups_ready,
-        )
+        self, share: Share, groups: Sequence[KnownGroup], payloads: PayloadReader
+    ) -> AssembledBatch | Share:
+        if self.payloads == "rank":
+            payloads.check_files(share.served, groups, self.columns)
+            return share.to_send()
+        slots = [slot for slot, _ in share.groups]
+        parts = payloads.parts_of_batch(share.served, groups, slots, self.columns)
+        return share.assembled(parts, payloads.token_arrays)
+
+
+def with_rows(result: AssembledBatch | Share) -> AssembledBatch:
+    """The result of a command whose rows the sampler reads."""
+    assert isinstance(result, AssembledBatch), result
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +116,8 @@ class NextBatch(BatchCommand):
             raise InvalidRequest(f"num_groups {self.num_groups} makes no batch; ask for 1 or more")
         if self.accept not in (None, "nonzero_std"):
             raise InvalidRequest(f"accept {self.accept!r} is unknown; use 'nonzero_std' or None")
+        if self.payloads not in get_args(PayloadsBy):
+            raise InvalidRequest(f"payloads {self.payloads!r} is unknown; use 'sampler' or 'rank'")
         if not 0 <= self.dp_rank < self.dp_size:
             raise InvalidRequest(
                 f"dp_rank {self.dp_rank} is not below dp_size {self.dp_size}; ranks begin at 0"

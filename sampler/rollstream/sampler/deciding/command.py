@@ -53,6 +53,12 @@ class PayloadReader(Protocol):
         """The same for these slots of a batch, once all its groups could be read; raises
         ``GroupsUnreadable``."""
 
+    def check_files(
+        self, served: ServedBatch, groups: Sequence[KnownGroup], columns: Collection[str] = ()
+    ) -> None:
+        """Returns when somebody else may read the files of a batch's groups; raises
+        ``GroupsUnreadable``."""
+
     def token_arrays(self, path: str) -> Mapping[str, ArraySignature]:
         """Dtype and trailing shape of a file's named arrays."""
 

@@ -9,6 +9,7 @@
 - ``agreement``      ``Agree``: whether two processes mean the same sampler
 - ``payloads``       groups' rows from the store, through a byte-bounded cache
 - ``overdue``        says of batches that nobody acks
+- ``rank_reader``    a rank that reads its shares itself
 - ``projecting``     writes decisions as JSON files, in a thread of its own
 - ``actor``          the Ray actor around an owner (imports ray)
 - ``awaited_calls``  calls that coroutines of the actor await and its threads end

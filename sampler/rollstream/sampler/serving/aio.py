@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
-from rollstream.sampler.deciding.batches import BatchCommand
+from rollstream.sampler.deciding.batches import BatchCommand, with_rows
 from rollstream.sampler.deciding.command import Command, R
 from rollstream.sampler.serving.client import SamplerClient
+from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.errors import RollstreamError
 
 P = ParamSpec("P")
@@ -30,9 +33,17 @@ class _AwaitedClient(SamplerClient):
         self, command: BatchCommand, timeout_s: float | None
     ) -> Batch:
         begun_s = self._clock.monotonic_s()
-        assembled = await self._ask(command, self._wait_s(timeout_s))
+        wait_s = self._wait_s(timeout_s)
+        answer = await self._ask(command, wait_s)
+        read: AssembledBatch | None
+        if isinstance(answer, Share):
+            read = await asyncio.to_thread(self._rank_reader.read, answer)
+        else:
+            read = answer
+        if read is None:
+            read = with_rows(await self._ask(replace(command, payloads="sampler"), wait_s))
         waited_s = self._clock.monotonic_s() - begun_s
-        return assembled.batch(waited_s=waited_s, read_group=self._read_group)
+        return read.batch(waited_s=waited_s, read_group=self._read_group)
 
 
 def _awaited(

@@ -17,7 +17,13 @@ from rollstream.sampler.arguments import (
     whole_number,
     whole_numbers,
 )
-from rollstream.sampler.deciding.batches import BatchCommand, NextBatch, Replace
+from rollstream.sampler.deciding.batches import (
+    BatchCommand,
+    NextBatch,
+    PayloadsBy,
+    Replace,
+    with_rows,
+)
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.deciding.queries import (
     AskProgress,
@@ -36,8 +42,10 @@ from rollstream.sampler.deciding.trainer import (
     PublishPolicy,
     Resume,
 )
+from rollstream.sampler.serving.rank_reader import RankReader
 from rollstream.sampler.shaping.batch import Batch, a_batch
 from rollstream.sampler.shaping.requested import column_names
+from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.order import Policy
 from rollstream.schemas.records import RolloutGroup
@@ -71,10 +79,11 @@ class SamplerApi(ABC):
         >>> sampler.checkpointed(step)                                      # doctest: +SKIP
     """
 
-    def __init__(self, name: str, clock: Clock, timeout_s: float) -> None:
+    def __init__(self, name: str, clock: Clock, timeout_s: float, rank_reader: RankReader) -> None:
         self._name = name
         self._clock = clock
         self._timeout_s = timeout_s
+        self._rank_reader = rank_reader
         self._trainer_epoch: int | None = None
         self._saved = False  # Whether it asked for no batch since its newest checkpoint.
 
@@ -147,6 +156,7 @@ class SamplerApi(ABC):
         accept: Accept | None = None,
         mix: Mapping[str, float] | None = None,
         columns: Sequence[str] = (),
+        payloads: PayloadsBy = "sampler",
     ) -> Batch:
         """The batch of ``step``, recorded before it is returned; the same batch at each call.
 
@@ -164,6 +174,10 @@ class SamplerApi(ABC):
                 ``token_arrays``. Only these are read from the store. No part of the request:
                 another call for the step, or another rank, may name others. One that no group of
                 the batch has raises ``ArrayMissing`` at the access to it.
+            payloads: who reads the rows from the store: the ``sampler``, which hands them over, or
+                the ``rank``, in this process: the same bytes. The sampler's work then does not grow
+                with tokens; what cannot be read here is asked of it, with a warning. No part of the
+                request.
 
         Raises:
             NotEnoughGroups: not there in time; it lists what is ready, waiting and dropped.
@@ -186,6 +200,7 @@ class SamplerApi(ABC):
             dp_rank=whole_number("dp_rank", dp_rank),
             dp_size=whole_number("dp_size", dp_size),
             columns=column_names(columns),
+            payloads=payloads,
         )
         return self._ask_for_batch(command, timeout_s)
 
@@ -316,9 +331,13 @@ class SamplerApi(ABC):
 
     def _ask_for_batch(self, command: BatchCommand, timeout_s: float | None) -> Batch:
         begun_s = self._clock.monotonic_s()
-        assembled = self._ask(command, self._wait_s(timeout_s))
+        wait_s = self._wait_s(timeout_s)
+        answer = self._ask(command, wait_s)
+        read = self._rank_reader.read(answer) if isinstance(answer, Share) else answer
+        if read is None:
+            read = with_rows(self._ask(replace(command, payloads="sampler"), wait_s))
         waited_s = self._clock.monotonic_s() - begun_s
-        return assembled.batch(waited_s=waited_s, read_group=self._read_group)
+        return read.batch(waited_s=waited_s, read_group=self._read_group)
 
     def _has_ended(self, *error: object) -> bool:
         return self._saved and not any(error)

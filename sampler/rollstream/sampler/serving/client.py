@@ -19,6 +19,7 @@ from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.attaching import connect, folder_of_user, one_at_a_time, record
 from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.sampler.serving.loopback_ray import RAY_NAMESPACE
+from rollstream.sampler.serving.rank_reader import RankReader
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
 
@@ -70,7 +71,7 @@ class SamplerClient(SamplerApi):
             TopicMismatch: topics are missing or not as configured.
         """
         loaded = configured(config)
-        timeout_s = sampler_config(name, loaded).timeout_s
+        settings = sampler_config(name, loaded)
         clock = clock or SystemClock()
         actor: Any = ray.remote(SamplerActor).options(
             name=actor_name(name, loaded),
@@ -87,12 +88,15 @@ class SamplerClient(SamplerApi):
             connect(folder, actor_name(name, loaded), address, deadline)
             actor = actor.remote(name, loaded, broker, store)
             record(folder, actor_name(name, loaded))
-        client = cls(name, actor, clock, timeout_s)
+        reader = RankReader(loaded.store.root, store, settings.cache_bytes)
+        client = cls(name, actor, clock, settings.timeout_s, reader)
         client._execute(Agree(config=loaded), 0.0)
         return client
 
-    def __init__(self, name: str, actor: Any, clock: Clock, timeout_s: float) -> None:
-        super().__init__(name, clock, timeout_s)
+    def __init__(
+        self, name: str, actor: Any, clock: Clock, timeout_s: float, rank_reader: RankReader
+    ) -> None:
+        super().__init__(name, clock, timeout_s, rank_reader)
         self._calls = ActorCalls(name, actor, clock)
 
     def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:

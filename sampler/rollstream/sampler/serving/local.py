@@ -12,6 +12,7 @@ from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.sampler.serving.owner import Owner
+from rollstream.sampler.serving.rank_reader import RankReader
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
 
@@ -47,7 +48,9 @@ class Sampler(SamplerApi):
     ) -> None:
         loaded = configured(config)
         clock = clock or SystemClock()
-        super().__init__(name, clock, sampler_config(name, loaded).timeout_s)
+        settings = sampler_config(name, loaded)
+        reader = RankReader(loaded.store.root, store, settings.cache_bytes)
+        super().__init__(name, clock, settings.timeout_s, reader)
         self._owner = Owner(
             name,
             loaded,

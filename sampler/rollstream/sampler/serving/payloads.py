@@ -59,6 +59,7 @@ class Payloads:
         self._left: set[str] = set()
         self._step = -1
         self._readable: dict[int, bytes] = {}  # By step: the digest of a batch that was opened.
+        self._failed: dict[int, bytes] = {}  # The same, of one that could not be read since.
         self.undelivered: dict[int, bytes] = {}
         self._reading = threading.Lock()  # Nobody who decides waits for it.
         self.files_read = 0
@@ -114,13 +115,44 @@ class Payloads:
             self._readable.pop(step, None)
             failed = self.failing(step, files.values(), asked)
             if failed:
+                self._failed[step] = served.digest
+                while len(self._failed) > BATCHES_KEPT:
+                    self._failed.pop(next(iter(self._failed)), None)
                 raise _unreadable(served, dict(enumerate(groups)), failed) from None
             parts = self.parts(step, slotted, columns)
+        self._note_readable(served)
+        return parts
+
+    def check_files(
+        self, served: ServedBatch, groups: Sequence[KnownGroup], columns: Collection[str] = ()
+    ) -> None:
+        """Returns when the files of a batch's groups are there and of their size, so that somebody
+        else may read and check them. Once groups of the batch could not be read all are read here,
+        until they can be.
+
+        Raises:
+            GroupsUnreadable: as ``parts_of_batch``.
+        """
+        step = served.event.step
+        if self._readable.get(step) != served.digest:
+            files = {group.file.path: group.file for group in groups}
+            failed = self._failed.get(step) == served.digest
+            if failed or not all(map(self._is_there, files.values())):
+                self.parts_of_batch(served, groups, (), columns)
+        self._note_readable(served)
+
+    def _is_there(self, sealed: SealedFile) -> bool:
+        info = self._blobs.info(sealed.path)
+        return info is not None and info.size == sealed.size
+
+    def _note_readable(self, served: ServedBatch) -> None:
+        """A share is handed out."""
+        step = served.event.step
+        self._failed.pop(step, None)
         self._readable[step] = served.digest
         self.undelivered.pop(step, None)
         while len(self._readable) > BATCHES_KEPT:
             self._readable.pop(next(iter(self._readable)), None)
-        return parts
 
     def _open(self, step: int, sealed: SealedFile, asked: frozenset[str]) -> None:
         with self._reading:

@@ -145,4 +145,5 @@ def _replacing(
         dp_rank=command.dp_rank,
         dp_size=command.dp_size,
         columns=command.columns,
+        payloads=command.payloads,
     )

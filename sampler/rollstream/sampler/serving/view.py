@@ -11,6 +11,7 @@ from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.arguments import whole_number
+from rollstream.sampler.deciding.batches import with_rows
 from rollstream.sampler.deciding.command import Command, R
 from rollstream.sampler.deciding.queries import (
     AskBatches,
@@ -117,7 +118,7 @@ class SamplerView:
         assembled = self._ask(
             ReadBatch(step=whole_number("step", step), columns=column_names(columns))
         )
-        return assembled.batch(waited_s=0.0, read_group=self._read_group)
+        return with_rows(assembled).batch(waited_s=0.0, read_group=self._read_group)
 
     def close(self) -> None:
         """Releases what this object holds. Idempotent."""

@@ -22,6 +22,24 @@ class Key(NamedTuple):
     example_id: str
 
 
+_NO_SEGMENTS = SealedSegments(
+    offsets=np.empty(0, np.int64),
+    entries=np.empty(0, np.int32),
+    uids=(),
+    segment_idxs=np.empty(0, np.int32),
+    weight_steps=np.empty(0, np.int64),
+    policy_epochs=np.empty(0, np.int32),
+    prompt_counts=np.empty(0, np.int32),
+    token_counts=np.empty(0, np.int32),
+    rewards=np.empty(0),
+    created_ts=np.empty(0, np.int64),
+    replicas=(),
+    replica_idxs=np.empty(0, np.int32),
+    stop_reasons=(),
+    stop_reason_idxs=np.empty(0, np.int32),
+)
+
+
 class KnownGroup(NamedTuple):
     """A sealed group.
 
@@ -47,6 +65,11 @@ class KnownGroup(NamedTuple):
     has_rewards: bool
     all_equal: bool
     earned: NDArray[np.floating[Any]]
+
+
+def without_segments(group: KnownGroup) -> KnownGroup:
+    """The group without what its flush says of segments: enough to read its rows."""
+    return group._replace(segments=_NO_SEGMENTS, first=0, earned=np.empty(0))
 
 
 def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[KnownGroup]:

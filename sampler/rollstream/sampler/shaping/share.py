@@ -1,0 +1,65 @@
+"""What it takes to read a rank's share of a recorded batch, wherever that is done. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from rollstream.sampler.errors import SamplerError
+from rollstream.sampler.shaping.assembled import AssembledBatch, assemble
+from rollstream.sampler.shaping.packing import GroupRows
+from rollstream.sampler.shaping.requested import agreed_signatures, token_array_names
+from rollstream.schemas.columns import ArraySignature
+from rollstream.streams.folds.sampler.known import KnownGroup, without_segments
+from rollstream.streams.folds.sampler.served import ServedBatch
+
+
+class Share(NamedTuple):
+    """A rank's share: which rows of which files, with their digests, and no payload.
+
+    Attributes:
+        served: the recorded batch.
+        groups: of the share, each with its slot.
+        paths: of the files of all groups of the batch, by slot.
+        columns: that the batch is to have besides.
+        groups_ready: when it was asked for.
+    """
+
+    served: ServedBatch
+    groups: Sequence[tuple[int, KnownGroup]]
+    paths: Sequence[str]
+    columns: tuple[str, ...]
+    dp_rank: int
+    dp_size: int
+    groups_ready: int
+
+    def to_send(self) -> Share:
+        """The same, with no more than who reads the rows needs."""
+        return self._replace(groups=[(slot, without_segments(each)) for slot, each in self.groups])
+
+    def assembled(
+        self,
+        parts: Sequence[GroupRows],
+        signatures_of: Callable[[str], Mapping[str, ArraySignature]],
+    ) -> AssembledBatch:
+        """The share with its rows.
+
+        Args:
+            parts: the rows of ``groups``.
+            signatures_of: dtype and trailing shape of the named arrays of a file.
+        """
+        token_arrays: Mapping[str, ArraySignature] = {}
+        refused: Mapping[str, SamplerError] = {}
+        if names := token_array_names(self.columns):
+            found = {path: signatures_of(path) for path in set(self.paths)}
+            token_arrays, refused = agreed_signatures(names, [found[path] for path in self.paths])
+        return assemble(
+            self.served,
+            parts,
+            columns=self.columns,
+            token_arrays=token_arrays,
+            refused=refused,
+            dp_rank=self.dp_rank,
+            dp_size=self.dp_size,
+            groups_ready=self.groups_ready,
+        )
