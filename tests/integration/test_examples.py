@@ -48,6 +48,20 @@ def test_a_successor_gets_the_batches_again_that_no_checkpoint_holds(tmp_path: P
     assert lines[6] == "12 problems trained on, each 1 time"
 
 
+@pytest.mark.proves("F6")
+def test_a_second_trainer_trains_once_more_on_all_that_was_recorded(tmp_path: Path) -> None:
+    lines = run("03_many_trainers_on_one_data_set.py", tmp_path)
+    assert lines[:3] == [f"trainer-a, step {n}: 2 of advantage" for n in range(3)]
+    assert lines[3:5] == [
+        "trainer-b begins: 6 groups were recorded, and all are ready for it",
+        "trainer-b, step 0: imitates 6 rollouts",
+    ]
+    assert lines[5:] == [
+        "problem-2-0-1: trained in step 2 of trainer-a",
+        "problem-2-0-1: trained in step 0 of trainer-b",
+    ]
+
+
 def test_every_example_is_run_here() -> None:
     text = Path(__file__).read_text(encoding="utf-8")
     assert [path.name for path in EXAMPLES.glob("*.py") if path.name not in text] == []
