@@ -58,6 +58,7 @@ class Choosing:
     capacity_groups: int = 65_536
     capacity: int | None = None
     max_open_batches: int = 64
+    off_branch: Literal["drop", "keep"] = "drop"
 
     def recorded(self) -> str:
         """As decisions record it: canonical JSON."""

@@ -65,7 +65,7 @@ def assembled(
     )
     agreed, refused = agreed_signatures(token_array_names(columns), signatures)
     return assemble(
-        ServedBatch(event, 0, "b", (), (), b"d", 7),
+        ServedBatch(event, 0, "b", (), (), b"d", 0, 7),
         parts,
         columns=columns,
         token_arrays=agreed,
@@ -101,6 +101,7 @@ def test_a_batch_is_ragged_prompt_first_and_groups_stand_together() -> None:
         "trajectory_index": ("int32", (4,)),
         "trajectory_returns": ("float32", (4,)),
         "weight_steps": ("int64", (4,)),
+        "off_branch": ("bool", (4,)),
         "reward_components/format": ("float32", (4,)),
     }
 
@@ -250,7 +251,7 @@ def test_a_batch_has_no_trace_of_what_its_memory_held_before() -> None:
         for held in (0x00, 0xA5, 0xFF):
             np.full(size, held, np.uint8)  # Freed at once: the batch is made there.
             made.append(batch_of(specs, columns=EVERY_COLUMN).arrays())
-        assert len(made[0]) == 16
+        assert len(made[0]) == 17
         for name, array in made[0].items():
             assert {array.tobytes()} == {other[name].tobytes() for other in made}, name
 

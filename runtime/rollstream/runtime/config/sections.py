@@ -161,6 +161,9 @@ class SamplerConfig(Section):
     its multiple by what the last 8 batches had of each. None: only capacity_groups bounds."""
     max_open_batches: int = Field(default=64, ge=1)
     """Most served batches that are not final; then next_batch refuses until checkpointed."""
+    off_branch: Literal["drop", "keep"] = "drop"
+    """What becomes of groups that were sampled by weights which a resume went back behind: keep
+    serves them, marked in the batch, to trainers that correct for it by their log-probs."""
     ack_timeout_s: float = Field(default=1800.0, gt=0)
     """A batch that is neither acked nor released after so many seconds is reported; it is given to
     nobody else."""

@@ -79,6 +79,7 @@ class BatchCommand(Command[AssembledBatch | Share]):
             self.columns,
             self.dp_rank,
             self.dp_size,
+            {state.choosing.lineage: state.branches_at(served.policy_epoch)},
             len(state.ready),
         )
         key = self.step, served.digest, self.dp_rank, self.dp_size, self.columns, self.payloads
@@ -176,6 +177,7 @@ class NextBatch(BatchCommand):
             digest=batch_digest(groups),
             choosing=state.choosing.recorded(),
             algorithm=ALGORITHM,
+            policy_epoch=state.policy_epoch,
         )
         return [*events, decided]
 
@@ -283,6 +285,7 @@ class Replace(BatchCommand):
             outcome=self.outcome,
             choosing=state.choosing.recorded(),
             algorithm=ALGORITHM,
+            policy_epoch=state.policy_epoch,
         )
         return [*events, replaced]
 

@@ -44,7 +44,8 @@ def useless_groups(state: SamplerState, step: int, *, all_equal: bool) -> Drops:
 def _beyond_use(state: SamplerState, step: int) -> Drops:
     """Ready groups of policies that are stale or off the branch; no others are looked at."""
     ready, reference = state.ready, state.reference(step)
-    branches, lag_max = tuple(state.branches.values()), state.choosing.max_policy_lag
+    lag_max = state.choosing.max_policy_lag
+    branches = tuple(state.branches.values()) if state.choosing.off_branch == "drop" else ()
     dropped = partial(dropped_for, newest=reference, branches=branches, max_policy_lag=lag_max)
     useless = {
         policies

@@ -21,7 +21,7 @@ from rollstream.sampler.shaping.requested import ON_REQUEST, TOKEN_ARRAY
 from rollstream.sampler.shaping.token_arrays import TokenArrays
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
 from rollstream.schemas.fields import array_fields
-from rollstream.schemas.order import UNKNOWN_STEP
+from rollstream.schemas.order import UNKNOWN_STEP, Branch
 from rollstream.streams.folds.sampler.served import ServedBatch
 
 ALIGNMENT = 64  # Of each array, in bytes: a cache line, and what Ray gives a buffer.
@@ -75,6 +75,7 @@ def assemble(
     refused: Mapping[str, SamplerError] | None = None,
     dp_rank: int = 0,
     dp_size: int = 1,
+    branches: Mapping[str, Sequence[Branch]] | None = None,
     groups_ready: int,
 ) -> AssembledBatch:
     """Joins these groups, in their order.
@@ -83,8 +84,8 @@ def assemble(
         columns: that the batch is to have besides.
         token_arrays: dtype and trailing shape of those among ``columns``.
         refused: the others, and why the batch does not have them.
+        branches: of the weights, by lineage.
     """
-    event = served.event
     rows = [part.group.group.rows for part in parts]
     keys = tuple(chain.from_iterable(map(repeat, [part.group.key for part in parts], rows)))
     uids = _texts(parts, "rollout_uid")
@@ -100,6 +101,7 @@ def assemble(
         "trajectory_index": trajectories,
         "trajectory_returns": _returns(own_rewards, trajectories),
         "weight_steps": _numbers(parts, "weight_step", np.int64),
+        "off_branch": _off_branch(parts, branches or {}),
         **_components(parts, len(uids)),
     }
     total = int(packing.offsets[-1])
@@ -116,25 +118,48 @@ def assemble(
     for name in per_token:
         _fill(packing, name, arrays[name], per_row["weight_steps"])
     others = {
-        "step": event.step,
-        "batch_id": served.batch_id,
-        "digest": served.digest,
+        **_of_decision(served),
         "uids": uids,
         "environments": tuple([key.environment for key in keys]),
         "example_ids": tuple([key.example_id for key in keys]),
         "policy_versions": _texts(parts, "policy_version"),
         "stop_reasons": _texts(parts, "stop_reason"),
         "metadata": list(_texts(parts, "metadata")) if "metadata" in columns else None,
-        "sampled": served.sampled,
         "slots": tuple(part.slot for part in parts),
         "columns": tuple(columns),
         "refused": dict(refused or {}),
         "dp_rank": dp_rank,
         "dp_size": dp_size,
-        "policy_step": event.policy_step,
         "groups_ready": groups_ready,
     }
     return AssembledBatch(buffer, layout, others)
+
+
+def _of_decision(served: ServedBatch) -> dict[str, Any]:
+    """What is the same for every rank."""
+    return {
+        "step": served.event.step,
+        "batch_id": served.batch_id,
+        "digest": served.digest,
+        "sampled": served.sampled,
+        "policy_step": served.event.policy_step,
+    }
+
+
+def _off_branch(
+    parts: Sequence[GroupRows], branches: Mapping[str, Sequence[Branch]]
+) -> NDArray[np.bool_]:
+    """Of each row, whether a resume went back to before the weights that sampled it."""
+    marked = np.zeros(sum(part.group.group.rows for part in parts), np.bool_)
+    if not any(branches.values()):
+        return marked
+    epochs, steps = (_numbers(parts, n, np.int64) for n in ("policy_epoch", "weight_step"))
+    row = 0
+    for part in parts:
+        rows = slice(row, row := row + part.group.group.rows)
+        for branch in branches.get(part.group.group.lineage, ()):
+            marked[rows] |= (epochs[rows] < branch.epoch) & (steps[rows] > branch.from_step)
+    return marked
 
 
 def _one_after_the_other(

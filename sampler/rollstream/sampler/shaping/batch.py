@@ -49,6 +49,8 @@ class Batch:
             published with.
         uids: [n]; the rollout_uid of each row, so segments of one trajectory have the same.
         weight_steps: int64 [n]; optimizer steps behind the weights that sampled; -1: not known.
+        off_branch: bool [n]; sampled by weights that a resume went back behind; False everywhere
+            unless ``off_branch = "keep"`` is configured.
         environments: [n].
         example_ids: [n].
         policy_versions: [n], of the weights that sampled, as the producer named them.
@@ -90,6 +92,7 @@ class Batch:
     trajectory_returns: NDArray[np.float32]
     uids: tuple[str, ...]
     weight_steps: NDArray[np.int64]
+    off_branch: NDArray[np.bool_]
     environments: tuple[str, ...]
     example_ids: tuple[str, ...]
     policy_versions: tuple[str, ...]
@@ -210,7 +213,8 @@ class Batch:
         ``rollouts`` (trajectories), ``segments``, ``tokens``, ``output_tokens``;
         ``all_equal_share`` of groups whose returns leave no advantage; ``truncated_share`` of
         rollouts, by their last segment; ``lag/mean`` and ``lag/max`` in optimizer steps, by their
-        oldest segment; ``groups_ready``; ``wait_s``.
+        oldest segment; ``off_branch_share`` of rollouts, by any segment; ``groups_ready``;
+        ``wait_s``.
         """
         metrics: dict[str, float] = {
             "groups": float(len(self.slots)),
@@ -236,6 +240,8 @@ class Batch:
         metrics["truncated_share"] = float(
             np.mean([self.stop_reasons[row] == TRUNCATED for row in last.tolist()])
         )
+        left = np.unique(self.trajectory_index[self.off_branch])
+        metrics["off_branch_share"] = len(left) / self.num_trajectories
         newest = max(self.step, self.policy_step)
         known = self.weight_steps >= 0
         lags = np.full(self.num_trajectories, -np.inf)

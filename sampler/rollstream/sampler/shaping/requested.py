@@ -8,7 +8,7 @@ from rollstream.sampler.errors import ArrayMissing, ArraysDiffer, InvalidRequest
 from rollstream.schemas.columns import ArraySignature
 
 FIELDS = (
-    *("rollout_uid", "weight_step", "stop_reason", "reward", "policy_version"),
+    *("rollout_uid", "weight_step", "stop_reason", "reward", "policy_version", "policy_epoch"),
     *("prompt_tokens", "output_tokens", "logprobs", "loss_mask", "rewards"),
 )
 """What every batch reads from the store."""

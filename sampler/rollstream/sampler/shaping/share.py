@@ -10,6 +10,7 @@ from rollstream.sampler.shaping.assembled import AssembledBatch, assemble
 from rollstream.sampler.shaping.packing import GroupRows
 from rollstream.sampler.shaping.requested import agreed_signatures, token_array_names
 from rollstream.schemas.columns import ArraySignature
+from rollstream.schemas.order import Branch
 from rollstream.streams.folds.sampler.known import KnownGroup, without_segments
 from rollstream.streams.folds.sampler.served import ServedBatch
 
@@ -22,6 +23,7 @@ class Share(NamedTuple):
         groups: of the share, each with its slot.
         paths: of the files of all groups of the batch, by slot.
         columns: that the batch is to have besides.
+        branches: of the weights, by lineage, when the batch was decided.
         groups_ready: when it was asked for.
     """
 
@@ -31,6 +33,7 @@ class Share(NamedTuple):
     columns: tuple[str, ...]
     dp_rank: int
     dp_size: int
+    branches: Mapping[str, Sequence[Branch]]
     groups_ready: int
 
     def to_send(self) -> Share:
@@ -61,5 +64,6 @@ class Share(NamedTuple):
             refused=refused,
             dp_rank=self.dp_rank,
             dp_size=self.dp_size,
+            branches=self.branches,
             groups_ready=self.groups_ready,
         )

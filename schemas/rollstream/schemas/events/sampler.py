@@ -63,6 +63,7 @@ class BatchServed(Decision):
     digest: bytes
     choosing: str = ""
     algorithm: int = 0
+    policy_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,7 @@ class Replaced(Decision):
     outcome: str = "filtered"
     choosing: str = ""
     algorithm: int = 0
+    policy_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ class ServedBatch:
         groups: in the slots of the batch, replacements among them.
         cursor: of the newest choice.
         digest: of ``groups``.
+        policy_epoch: of the policies that were published at the newest choice.
         since_ts: when its ack began to be awaited, microseconds: of the newest choice, or of the
             resume that serves it again.
         replacements: how many there were.
@@ -68,6 +69,7 @@ class ServedBatch:
     groups: tuple[ChosenGroup, ...]
     cursor: tuple[LogPosition, ...]
     digest: bytes
+    policy_epoch: int
     since_ts: int
     replacements: int = 0
     replaced: Replacement | None = None

@@ -171,6 +171,10 @@ class SamplerState:
             and ref not in self._retired
         ]
 
+    def branches_at(self, policy_epoch: int) -> tuple[Branch, ...]:
+        """Those that resumes had begun up to then."""
+        return tuple(one for epoch, one in self.branches.items() if epoch <= policy_epoch)
+
     def open_batches(self) -> list[ServedBatch]:
         """Served and not final."""
         return [batch for batch in self.batches.values() if not batch.final]
@@ -300,7 +304,14 @@ class SamplerState:
 
     def _serve(self, offset: int, event: BatchServed) -> None:
         batch = ServedBatch(
-            event, offset, event.batch_id, event.groups, event.cursor, event.digest, event.now_ts
+            event,
+            offset,
+            event.batch_id,
+            event.groups,
+            event.cursor,
+            event.digest,
+            policy_epoch=event.policy_epoch,
+            since_ts=event.now_ts,
         )
         self.batches[event.step] = batch
         self.next_step = event.step + 1
@@ -335,6 +346,7 @@ class SamplerState:
             groups=tuple(groups),
             cursor=event.cursor,
             digest=event.digest,
+            policy_epoch=event.policy_epoch,
             since_ts=event.now_ts,
             replacements=batch.replacements + 1,
             replaced=Replacement(batch.digest, slots, event.reason),
