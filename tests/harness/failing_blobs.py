@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rollstream.store import BlobInfo, Blobs, Bytes, Pieces, StoreFull
@@ -22,6 +22,9 @@ class PassingBlobs:
 
     def read(self, path: str) -> bytes:
         return self.inner.read(path)
+
+    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
+        return self.inner.read_ranges(path, spans)
 
     def info(self, path: str) -> BlobInfo | None:
         return self.inner.info(path)

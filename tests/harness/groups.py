@@ -28,8 +28,7 @@ from rollstream.schemas.events import (
 )
 from rollstream.schemas.ids import MIXED_POLICY, GroupKey, PartitionAddress, group_id
 from rollstream.schemas.ingest.entry import Entry
-from rollstream.store.blobs import Blobs
-from rollstream.store.dataset import Provenance, encode_rows
+from rollstream.store import Blobs, FileGroup, Provenance, encode_rows
 from rollstream.store.layout import GROUPS, rows_path
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.owned.fold import FoldCheckpoint
@@ -153,7 +152,8 @@ def flush_of(
     digests = row_digests(columns, starts[:-1])
     ids = [_group_id(group, environment) for group in groups]
     versions = [_version(group) for group in groups]
-    file = _write_file(columns, groups, ids, versions, name, environment, partition, blobs)
+    stored = [FileGroup(len(group), digest) for group, digest in zip(groups, digests, strict=True)]
+    file = _write_file(columns, stored, ids, versions, name, environment, partition, blobs)
     sealed = tuple(
         SealedGroup(
             group_id=ids[i],
@@ -259,7 +259,7 @@ def _version(group: list[Entry]) -> str:
 
 def _write_file(
     columns: Columns,
-    groups: list[list[Entry]],
+    groups: Sequence[FileGroup],
     ids: list[str],
     versions: list[str],
     name: str,
@@ -270,7 +270,7 @@ def _write_file(
     path = rows_path(GROUPS, environment, versions[0], 0, 0, name)
     if blobs is None:
         return SealedFile(path=path, size=0, rows=columns.rows, checksum="")
-    counts = [len(group) for group in groups]
+    counts = [group.rows for group in groups]
     provenance = Provenance(
         group_ids=np.repeat(ids, counts).tolist(),
         address=PartitionAddress(environment, 1, partition),
@@ -278,7 +278,7 @@ def _write_file(
         offsets=np.arange(columns.rows, dtype=np.int64),
         entries=np.zeros(columns.rows, np.int32),
     )
-    data = encode_rows(columns, provenance)
+    data = encode_rows(columns, provenance, groups=groups)
     blobs.create(path, data)
     return SealedFile(path=path, size=data.size, rows=columns.rows, checksum=data.checksum())
 

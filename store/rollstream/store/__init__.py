@@ -12,6 +12,7 @@ Map, a line a file:
 - ``arrow``        the schema of row files, from the ``.avsc``; Arrow's columns as ours
 - ``plain/``       writes row files and finds their arrays, without pyarrow's work a token
 - ``row_file``     reads columns of one of them
+- ``group_file``   reads groups of one of them, and checks each
 - ``footer``       what its footer says besides Parquet's own
 - ``token_arrays`` named arrays of a table that pyarrow read
 - ``manifests``    seal events as JSON files
@@ -49,6 +50,7 @@ from rollstream.store.manifests import (
 )
 from rollstream.store.memory import MemoryBlobs
 from rollstream.store.open import UnsupportedRoot, open_dataset, open_store
+from rollstream.store.plain.sums import FileGroup
 from rollstream.store.rollups import RollUps, visible_files
 from rollstream.store.root_id import create_root_id, read_root_id
 from rollstream.store.token_arrays import token_array
@@ -60,6 +62,7 @@ __all__ = [
     "Blobs",
     "Bytes",
     "CorruptFile",
+    "FileGroup",
     "LocalBlobs",
     "Manifest",
     "MemoryBlobs",

@@ -128,6 +128,11 @@ def token_bytes(signature: ArraySignature) -> int:
     return np.dtype(signature.dtype).itemsize * math.prod(signature.shape)
 
 
+def stored_bytes(signature: ArraySignature, *, binary: bool) -> int:
+    """Bytes of one token's values in a file; -1: eight tokens are one byte."""
+    return -1 if signature.dtype == "|b1" and not binary else token_bytes(signature)
+
+
 def scalars_of(column: pa.Array) -> list[str] | NDArray[Any]:
     """One value a row, as in ``Columns.scalars``."""
     if pa.types.is_string(column.type):

@@ -6,7 +6,7 @@ implementation (``tests/contract/store/test_blobs_contract.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -71,6 +71,15 @@ class Blobs(Protocol):
     def read(self, path: str) -> bytes:
         """Returns the blob's bytes. Raises BlobMissing."""
 
+    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """Returns the bytes from ``[0]`` to ``[1]`` of each span, which lies within the blob. Those
+        of spans that follow one another are read at once.
+
+        Raises:
+            BlobMissing: there is no such blob.
+            CorruptFile: it ends before a span does.
+        """
+
     def info(self, path: str) -> BlobInfo | None:
         """Returns the blob's size; None where there is no such blob."""
 
@@ -100,6 +109,11 @@ def create_or_compare(blobs: Blobs, path: str, data: Bytes | Pieces) -> None:
                 f"{path} exists and holds other bytes than are to be written; move it away, then "
                 "it is written again"
             ) from None
+
+
+def ends_before(path: str, stop: int) -> CorruptFile:
+    """The error of a blob that is shorter than it was."""
+    return CorruptFile(f"{path} ends before byte {stop}; restore the file from a copy")
 
 
 def names_of(path: str) -> list[str]:

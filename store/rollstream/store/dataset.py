@@ -24,6 +24,7 @@ from rollstream.store.blobs import Blobs, Pieces
 from rollstream.store.errors import CorruptFile
 from rollstream.store.footer import Stated
 from rollstream.store.plain.rows import plain_file
+from rollstream.store.plain.sums import FileGroup
 from rollstream.store.row_file import RowFile
 
 # pyarrow raises these, besides its own errors, on damaged bytes.
@@ -52,7 +53,13 @@ class Provenance:
     entries: NDArray[np.int32]
 
 
-def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = "none") -> Pieces:
+def encode_rows(
+    columns: Columns,
+    provenance: Provenance,
+    *,
+    groups: Sequence[FileGroup] = (),
+    compression: str = "none",
+) -> Pieces:
     """Encodes rows as one Parquet file. Equal arguments give equal bytes.
 
     Large arrays are not copied: the pieces are views of them. Columns are the fields of a segment,
@@ -63,12 +70,13 @@ def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = 
     Args:
         columns: at least one row, all of one environment.
         provenance: of each row.
+        groups: that the rows are; empty: none, and a reader of few rows reads all.
         compression: ``none``, ``lz4`` or ``zstd``.
     """
     assert columns.rows > 0, "a file holds at least one row"
     environment, *others = set(columns.scalars[arrow.ENVIRONMENT])
     assert not others, f"a file holds rows of one environment, not {environment} and {others}"
-    in_place = _counted_arrays(columns) if compression == "none" else []
+    in_place = _counted_arrays(columns)
     absent = [name for name in array_fields() if name not in columns.arrays]
     absent += [name for name in ("rewards", "attachments") if getattr(columns, name) is None]
     stated = Stated(
@@ -88,7 +96,7 @@ def encode_rows(columns: Columns, provenance: Provenance, *, compression: str = 
         "log_entry": provenance.entries.astype(np.int32, copy=False),
         "log_epoch": np.full(columns.rows, provenance.epoch, np.int64),
     }
-    return plain_file(columns, sources, stated.metadata(), compression)
+    return plain_file(columns, sources, stated.metadata(), compression, groups, in_place)
 
 
 def _counted_arrays(columns: Columns) -> list[str]:
@@ -148,7 +156,7 @@ def read_rows(
             )
     names = list(row_fields() if fields is None else fields)
     assert {*names} <= {*row_fields()}, names
-    with _as_corrupt(path):
+    with as_corrupt(path):
         file = RowFile(path, data)
         wanted = [(0, file.rows)] if ranges is None else list(ranges) or [(0, 0)]
         for first, count in wanted:
@@ -168,7 +176,7 @@ def open_rows(blobs: Blobs, path: str) -> RowFile:
         BlobMissing: there is no such file. CorruptFile: not a file that a sealer wrote. NewerFile:
             a newer version of Rollstream wrote it.
     """
-    with _as_corrupt(path):
+    with as_corrupt(path):
         return RowFile(path, _mapped(blobs, path))
 
 
@@ -182,7 +190,8 @@ def token_array_signatures(blobs: Blobs, path: str) -> Mapping[str, ArraySignatu
 
 
 @contextmanager
-def _as_corrupt(path: str) -> Iterator[None]:
+def as_corrupt(path: str) -> Iterator[None]:
+    """What pyarrow and NumPy raise in the block, on damaged bytes, is a CorruptFile."""
     try:
         yield
     except _DAMAGED as error:

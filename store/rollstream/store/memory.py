@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rollstream.store.blobs import BlobInfo, Bytes, Pieces, names_of
+from rollstream.store.blobs import BlobInfo, Bytes, Pieces, ends_before, names_of
 from rollstream.store.errors import BlobExists, BlobMissing
 
 
@@ -34,6 +34,13 @@ class MemoryBlobs:
             if path not in self._blobs:
                 raise BlobMissing(f"there is no blob {path}")
             return self._blobs[path]
+
+    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
+        data = memoryview(self.read(path))
+        for _, stop in spans:
+            if stop > len(data):
+                raise ends_before(path, stop)
+        return [data[start:stop] for start, stop in spans]
 
     def info(self, path: str) -> BlobInfo | None:
         with self._lock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,7 @@ from rollstream.store import arrow
 from rollstream.store.arrow import TOKEN_ARRAY_PREFIX
 from rollstream.store.errors import CorruptFile, NewerFile
 from rollstream.store.footer import Stated
-from rollstream.store.plain.decoding import numbers_of, text_ends, texts_of
-from rollstream.store.plain.file import MAGIC, Layout, Page
+from rollstream.store.plain.file import MAGIC, Layout
 from rollstream.store.plain.rows import chunk_indexes
 
 Ranges = Sequence[tuple[int, int]]
@@ -44,21 +42,19 @@ class RowFile:
         stated = Stated.of(layout.metadata)
         if not stated.environment:
             raise CorruptFile(f"{path} does not name its environment: a sealer did not write it")
-        self.version = _version(path, stated)
+        self.version = version_of(path, stated)
         self._fields = fields_of(self.version)
         self.rows = layout.rows
         self.token_arrays = dict(stated.token_arrays)
         self._environment = stated.environment
         self._schema = arrow.rows_schema(stated.token_arrays, self.version)
         # Another tool that wrote the file anew kept the metadata, but not the layout of pages.
-        self._in_place = stated.in_place if layout.ends else ()
+        plain = layout.ends and stated.compression == "none"
+        self._in_place = stated.in_place if plain else ()
         self._absent = stated.absent if layout.ends else ()
-        self._plain = bool(layout.ends) and stated.compression == "none"
         self._chunk_ends = (len(MAGIC), *layout.ends)
         self._chunks = chunk_indexes(stated.token_arrays, self.version)
         self._ends: dict[str, NDArray[np.int64]] = {}
-        self._texts: dict[str, tuple[memoryview, NDArray[np.int64]]] = {}
-        self._numbers: dict[str, NDArray[Any]] = {}
 
     @property
     def removed_fields(self) -> list[str]:
@@ -75,46 +71,41 @@ class RowFile:
         size = sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
         if footer.num_rows > size:  # pyarrow makes room for all that a footer claims.
             raise CorruptFile(f"{self._path} claims {footer.num_rows} rows in {size} bytes")
-        return Layout(footer.num_rows, (), footer.metadata or {})
+        return Layout(footer.num_rows, (), (), b"", footer.metadata or {})
 
     def read(self, names: Sequence[str], token_arrays: Sequence[str], ranges: Ranges) -> Columns:
         """The fields of these names, and these named arrays, of the rows of the ranges."""
         added = [row_fields()[name] for name in names if name not in self._fields]
         fields = [self._fields[name] for name in names if name in self._fields]
         fields = [field for field in fields if field.name not in self._absent]
-        of_rows = [f for f in fields if f.column in arrow.SCALARS and f.name != arrow.ENVIRONMENT]
+        names = [field.name for field in fields if field.column != "token_arrays"]
         arrays = {f.name: ArraySignature(f.dtype, ()) for f in fields if f.column == "array"}
         named = {n: self.token_arrays[n] for n in self.token_arrays if n in token_arrays}
-        others = [f.name for f in fields if f.column in ("components", "attachments")]
-        columns = [*others, *arrays, *map(TOKEN_ARRAY_PREFIX.__add__, named)]
-        if not self._plain:
-            columns += [arrow.stored_name(field.name) for field in of_rows]
-        if not columns and not of_rows:
+        columns = [*map(arrow.stored_name, names), *map(TOKEN_ARRAY_PREFIX.__add__, named)]
+        if not {*columns} - {arrow.ENVIRONMENT}:
             columns.append("token_count")  # Only what is read tells how many rows there are.
         decoded = self._decoded(columns, ranges)
         rows = sum(count for _, count in ranges)
-        scalars: dict[str, Any] = {
-            field.name: self._scalar(field, ranges)
-            if self._plain
-            else arrow.scalars_of(decoded[arrow.stored_name(field.name)])
-            for field in of_rows
-        }
+        scalars: dict[str, Any] = {}
+        for field in fields:
+            if field.column in arrow.SCALARS and field.name != arrow.ENVIRONMENT:
+                scalars[field.name] = arrow.scalars_of(decoded[arrow.stored_name(field.name)])
         found = {name: self._array(name, arrays[name], decoded, ranges) for name in arrays}
         extra = {
             name: self._array(TOKEN_ARRAY_PREFIX + name, named[name], decoded, ranges)
             for name in named
         }
         # What is made for each row comes last: by now the number of rows is what the file holds.
-        if any(field.name == arrow.ENVIRONMENT for field in fields):
+        if arrow.ENVIRONMENT in names:
             scalars[arrow.ENVIRONMENT] = [self._environment] * rows
         for field in added:
             if field.column in arrow.SCALARS:
-                scalars[field.name] = _defaults(field, rows)
+                scalars[field.name] = defaults_of(field, rows)
         return Columns(
             rows,
             scalars,
-            {n: r for n, r in found.items() if n in REQUIRED_ARRAYS or _some_row(r)},
-            {n: r for n, r in extra.items() if _some_row(r)},
+            {n: r for n, r in found.items() if n in REQUIRED_ARRAYS or some_row(r)},
+            {n: r for n, r in extra.items() if some_row(r)},
             arrow.components_of(decoded["rewards"]) if "rewards" in decoded else None,
             arrow.attachments_of(decoded["attachments"]) if "attachments" in decoded else None,
         )
@@ -158,7 +149,7 @@ class RowFile:
         total = int(ends[-1])
         if signature.dtype == "|b1" and column in self._fields:
             packed = self._values_of(column, -(-total // 8))
-            pieces = [_unpacked_bits(packed, *span) for span in spans]
+            pieces = [unpacked_bits(packed, *span) for span in spans]
         else:
             raw = self._values_of(column, total * arrow.token_bytes(signature))
             values = arrow.tokens_of(raw, signature, total)
@@ -169,35 +160,6 @@ class RowFile:
             return Ragged(pieces[0], offsets - offsets[0] if first else offsets)
         lengths = [np.diff(ends[first : first + count + 1]) for first, count in ranges]
         return Ragged(_joined(pieces), offsets_of(_joined(lengths)))
-
-    def _scalar(self, field: RowField, ranges: Ranges) -> list[str] | NDArray[Any]:
-        """One value a row of an uncompressed file, as in ``Columns.scalars``."""
-        column = arrow.stored_name(field.name)
-        if field.dtype:
-            numbers = self._numbers.get(column)
-            if numbers is None:
-                optional = isinstance(field.row_type, list)
-                numbers = numbers_of(self._body(column), field.dtype, self.rows, optional=optional)
-                self._numbers[column] = numbers
-            return _joined([numbers[first : first + count] for first, count in ranges])
-        if column not in self._texts:
-            body = self._body(column)
-            self._texts[column] = body, text_ends(body, self.rows)
-        body, ends = self._texts[column]
-        texts = [texts_of(body, ends[first : first + count + 1]) for first, count in ranges]
-        return texts[0] if len(texts) == 1 else list(chain.from_iterable(texts))
-
-    def _body(self, column: str) -> memoryview:
-        """The body of a column's page."""
-        first, end = self._chunk_of(column)
-        data = memoryview(self._data)[first:end]
-        page = Page.of(data)
-        body = data[page.body :]
-        if len(body) != page.size:
-            raise CorruptFile(
-                f"{self._path}: column {column} has {len(body)} bytes, and its page {page.size}"
-            )
-        return body
 
     def _row_ends(self, counts: str) -> NDArray[np.int64]:
         """int64 [rows + 1]: the values of row ``i`` are those from ``[i]`` to ``[i + 1]``."""
@@ -211,26 +173,18 @@ class RowFile:
 
     def _values_of(self, column: str, size: int) -> NDArray[np.uint8]:
         """The last ``size`` bytes of a column's chunk, a view of the file."""
-        first, end = self._chunk_of(column)
-        if not first <= end - size:
+        *_, index = self._chunks[column]
+        first, end = self._chunk_ends[index : index + 2]
+        if not 0 <= first <= end - size <= end <= self._data.size:
             raise CorruptFile(
                 f"{self._path}: column {column}, of {size} bytes or more, is from byte {first} to "
-                f"{end}"
+                f"{end} of {self._data.size}"
             )
         return np.frombuffer(self._data, np.uint8, size, end - size)
 
-    def _chunk_of(self, column: str) -> tuple[int, int]:
-        """Where a column's chunk is in the file."""
-        index = self._chunks[column]
-        first, end = self._chunk_ends[index : index + 2]
-        if not 0 <= first <= end <= self._data.size:
-            raise CorruptFile(
-                f"{self._path}: column {column} is from byte {first} to {end} of {self._data.size}"
-            )
-        return first, end
 
-
-def _version(path: str, stated: Stated) -> WireSchema:
+def version_of(path: str, stated: Stated) -> WireSchema:
+    """Whose fields the rows of a file have; raises NewerFile."""
     for schema in shipped().versions(SCHEMA):
         if schema.version == stated.rows:
             return schema
@@ -241,19 +195,19 @@ def _version(path: str, stated: Stated) -> WireSchema:
     )
 
 
-def _defaults(field: RowField, rows: int) -> list[str] | NDArray[Any]:
+def defaults_of(field: RowField, rows: int) -> list[str] | NDArray[Any]:
     """A scalar column of rows that were written before there was the field."""
     if not field.dtype:
         return [field.default] * rows
     return np.full(rows, np.nan if field.default is None else field.default, field.dtype)
 
 
-def _some_row(ragged: Ragged) -> bool:
+def some_row(ragged: Ragged) -> bool:
     """Whether at least one row has the array."""
     return len(ragged.offsets) > 1 and (ragged.present is None or bool(ragged.present.any()))
 
 
-def _unpacked_bits(packed: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.bool_]:
+def unpacked_bits(packed: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.bool_]:
     """Booleans ``start`` to ``stop`` of packed ones; a copy."""
     bits = np.unpackbits(packed[start // 8 : -(-stop // 8)], bitorder="little")
     return bits[start % 8 :][: stop - start].view(np.bool_)

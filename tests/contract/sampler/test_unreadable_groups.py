@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def spoil(world: SamplerWorld, event: Flushed, how: str) -> None:
     content = bytearray(world.store.read(path))
     world.store.delete(path)
     if how == "damaged":
-        content[len(content) // 2] ^= 0xFF
+        content[content.index(b"rollstream.layout")] ^= 0xFF  # Its footer, so all its groups.
         world.store.create(path, bytes(content))
 
 
@@ -131,6 +132,11 @@ class AwayBlobs(PassingBlobs):
         if self._is_away(path):
             raise BlobMissing(f"there is no blob {path}")
         return super().read(path)
+
+    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
+        if self._is_away(path):
+            raise BlobMissing(f"there is no blob {path}")
+        return super().read_ranges(path, spans)
 
     def info(self, path: str) -> BlobInfo | None:
         return None if self._is_away(path) else super().info(path)

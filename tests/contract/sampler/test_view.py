@@ -64,7 +64,7 @@ def specs(count: int, **fields: Any) -> list[GroupSpec]:
 
 def shared(stats: SamplerStats) -> SamplerStats:
     """Without what is of the process that answered."""
-    return replace(stats, pid=0, files_read=0, cached_bytes=0)
+    return replace(stats, pid=0, groups_read=0, cached_bytes=0)
 
 
 def trained(world: SamplerWorld) -> SamplerApi:

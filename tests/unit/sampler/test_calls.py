@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -27,11 +27,10 @@ class SlowBlobs(PassingBlobs):
         super().__init__(MemoryBlobs())
         self.reading, self.free = threading.Event(), threading.Event()
 
-    def read(self, path: str) -> bytes:
-        if path.endswith(".parquet"):
-            self.reading.set()
-            assert self.free.wait(WAIT_S)
-        return self.inner.read(path)
+    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
+        self.reading.set()
+        assert self.free.wait(WAIT_S)
+        return self.inner.read_ranges(path, spans)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, islice, pairwise, repeat
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,7 +25,7 @@ from rollstream.schemas.events import (
 )
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.gather import gather
-from rollstream.store import Pieces, Provenance, encode_rows
+from rollstream.store import FileGroup, Pieces, Provenance, encode_rows
 from rollstream.store.layout import GROUPS, INCOMPLETE, rows_path
 
 _T = TypeVar("_T")
@@ -72,13 +72,16 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
         part = _gathered(chain(*(group.rows for group in chain(*of_files.values()))))
         described = _sealed_groups(of_files, len(sealed.files), part.columns)
         group_ids = [group.group_id for group in described for _ in range(group.rows)]
-        counts = [sum(len(group.rows) for group in of_file) for of_file in of_files.values()]
-        sealed.write(of_files, counts, part, group_ids)
+        left = (FileGroup(group.rows, group.digest) for group in described)
+        parted = [list(islice(left, len(of_file))) for of_file in of_files.values()]
+        counts = [sum(group.rows for group in of_file) for of_file in parted]
+        sealed.write(of_files, counts, part, group_ids, parted)
         groups += described
         parts.append(part)
     for of_rows in incomplete.values():
         part = _gathered(chain(*of_rows.values()))
-        kept.write(of_rows, map(len, of_rows.values()), part, [""] * part.columns.rows)
+        none = [""] * part.columns.rows
+        kept.write(of_rows, map(len, of_rows.values()), part, none, repeat(()))
     return Flushed(
         epoch=target.epoch,
         nonce=target.nonce,
@@ -134,16 +137,18 @@ class _Files:
         counts: Iterable[int],
         rows: _Gathered,
         group_ids: Sequence[str],
+        groups: Iterable[Sequence[FileGroup]],
     ) -> None:
-        """A file a version, each with so many of the rows."""
+        """A file a version, each with so many of the rows, which are these groups."""
         target = self._target
         bounds = pairwise(accumulate(counts, initial=0))
-        for version, (start, stop) in zip(versions, bounds, strict=True):
+        for version, (start, stop), of_file in zip(versions, bounds, groups, strict=False):
             of = slice(start, stop)
             where = (target.address, target.epoch, rows.offsets[of], rows.entries[of])
             data = encode_rows(
                 rows.columns.part(start, stop),
                 Provenance(group_ids[of], *where),
+                groups=of_file,
                 compression=target.compression,
             )
             path = self._path(version)

@@ -35,7 +35,7 @@ class Now(TypedDict):
 class PayloadReader(Protocol):
     """Reads the rows of groups from the store."""
 
-    files_read: int
+    groups_read: int
     cached_bytes: int
 
     def parts(

@@ -91,7 +91,7 @@ class SamplerStats:
         next_step: the step that was not served yet.
         newest_policy_step: -1: none was published.
         calls_waiting: calls that wait for groups in the process that answered.
-        files_read: by the process that answered; further reads were answered by its cache.
+        groups_read: by the process that answered; further reads were answered by its cache.
         cached_bytes: held by that cache.
     """
 
@@ -108,7 +108,7 @@ class SamplerStats:
     next_step: int
     newest_policy_step: int
     calls_waiting: int
-    files_read: int
+    groups_read: int
     cached_bytes: int
 
 
@@ -188,7 +188,7 @@ class AskStats(Command[SamplerStats]):
             next_step=state.next_step,
             newest_policy_step=NOTHING if newest is None else newest.step,
             calls_waiting=context.calls_waiting,
-            files_read=context.payloads.files_read,
+            groups_read=context.payloads.groups_read,
             cached_bytes=context.payloads.cached_bytes,
         )
 

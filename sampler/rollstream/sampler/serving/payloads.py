@@ -1,4 +1,4 @@
-"""Groups' rows from the store, through a byte-bounded cache of decoded files."""
+"""Groups' rows from the store, through a cache of groups that is bounded in bytes."""
 
 from __future__ import annotations
 
@@ -14,39 +14,49 @@ from rollstream.sampler.errors import GroupsUnreadable
 from rollstream.sampler.shaping.packing import GroupRows
 from rollstream.sampler.shaping.requested import FIELDS, ON_REQUEST, token_array_names
 from rollstream.schemas.columns import ArraySignature, Columns
-from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import SealedFile
-from rollstream.store.blobs import Blobs
-from rollstream.store.dataset import read_rows, token_array_signatures
-from rollstream.store.errors import BlobMissing, CorruptFile, StoreError
+from rollstream.store import BlobMissing, Blobs, CorruptFile, StoreError, token_array_signatures
+from rollstream.store.group_file import GroupFile, StoredGroup, read_group
 from rollstream.store.page_cache import drop_cached_pages
+from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 
 SHOWN = 5  # Groups that a message names.
 BATCHES_KEPT = 1_024  # More than are open by default; others are opened once more.
+FILE_BYTES_MAX = 64 * 1024 * 1024  # Of what is kept of files: footers, and texts and numbers of
+# rows, some 100 bytes a row; beyond it the least recently used are read again.
+FILES_SERVED_MAX = 4_096  # Of which it is remembered what was served; beyond it, pages stay cached.
 TEXT_BYTES = 64  # A text as a Python object, besides its characters, about.
-_Asked = tuple[str, frozenset[str]]  # A file, and the columns of it that a batch has besides.
+_Asked = tuple[GroupRef, frozenset[str]]  # A group, and the columns that a batch has besides.
 
 
 @dataclass(slots=True)
-class _File:
+class _Held:
     columns: Columns
     size: int
-    served: set[int]  # The first rows of groups.
+    step: int  # The newest batch that has the group.
+
+
+@dataclass(slots=True)
+class _Serving:
+    """What was served of a file."""
+
+    first_rows: set[int]
     rows_left: int
 
 
 class Payloads:
-    """Reads rows. Files stay decoded in a cache of ``cache_bytes``, least recently used out first.
+    """Reads rows: of a file the groups that are asked for, each checked by its digest. Groups stay
+    in a cache of ``cache_bytes``, those of the oldest step out first.
 
-    Of a file those columns are read that a batch asks for; who asks for others reads it again. A
-    file whose groups were all served leaves the cache when another step is asked for: until then
-    several ranks may ask for the same one. May be shared between threads, which read in turn.
+    Of a group those columns are read that a batch asks for; who asks for others reads it again. A
+    batch's groups leave the cache when another step is asked for: until then several ranks may ask
+    for the same one. May be shared between threads, which read in turn.
 
     Attributes:
-        files_read: number of reads since the start; further requests were answered by the cache.
-        cached_bytes: size of the files that the cache holds.
+        groups_read: number of reads since the start; further requests were answered by the cache.
+        cached_bytes: size of the groups that the cache holds.
         undelivered: by step, the digest of a batch that was decided in this process and of which no
             share was handed out; such a one may still change.
     """
@@ -54,15 +64,17 @@ class Payloads:
     def __init__(self, blobs: Blobs, cache_bytes: int) -> None:
         self._blobs = blobs
         self._cache_bytes = cache_bytes
-        self._files: OrderedDict[_Asked, _File] = OrderedDict()
-        # Files that left the cache during this step; the step's last batch may still hold them.
-        self._left: set[str] = set()
+        self._groups: OrderedDict[_Asked, _Held] = OrderedDict()
+        self._files: OrderedDict[str, GroupFile] = OrderedDict()
+        self._file_bytes = 0
+        self._serving: OrderedDict[str, _Serving] = OrderedDict()
+        self._finished: set[str] = set()  # Files all of whose groups were served.
         self._step = -1
         self._readable: dict[int, bytes] = {}  # By step: the digest of a batch that was opened.
         self._failed: dict[int, bytes] = {}  # The same, of one that could not be read since.
         self.undelivered: dict[int, bytes] = {}
         self._reading = threading.Lock()  # Nobody who decides waits for it.
-        self.files_read = 0
+        self.groups_read = 0
         self.cached_bytes = 0
 
     def parts(
@@ -71,23 +83,9 @@ class Payloads:
         """The rows that the batch of a step is made of; ``groups`` are pairs of slot and group.
 
         Raises:
-            BlobMissing, CorruptFile: a file is not what its event names.
+            BlobMissing, CorruptFile: rows are not those that were sealed.
         """
-        asked = frozenset(columns)
-        held: dict[str, _File] = {}  # A batch's files stay until it is made, whatever the bound.
-        parts = []
-        with self._reading:
-            self._begin(step)
-            for slot, group in groups:
-                path, first = group.file.path, group.group.row_start
-                file = held.get(path)
-                if file is None:
-                    file = held[path] = self._file(group.file, asked)
-                if first not in file.served:
-                    file.served.add(first)
-                    file.rows_left -= group.group.rows
-                parts.append(GroupRows(slot, group, file.columns, first))
-        return parts
+        return self._parts(step, groups, frozenset(columns))
 
     def parts_of_batch(
         self,
@@ -96,30 +94,26 @@ class Payloads:
         slots: Sequence[int],
         columns: Collection[str] = (),
     ) -> list[GroupRows]:
-        """The rows of these slots of a batch, once the files of all its groups could be read: all
-        are opened when it is asked for first, and again after one could not be read.
+        """The rows of these slots of a batch, once all its groups could be read: all are read when
+        it is asked for first, and again after one could not be.
 
         Raises:
             GroupsUnreadable: files are missing or damaged; it names the groups of the whole batch.
         """
         step, asked = served.event.step, frozenset(columns)
         slotted = [(slot, groups[slot]) for slot in slots]
-        files = {group.file.path: group.file for group in groups}
-        own = {group.file.path for _, group in slotted}
-        opened = self._readable.get(step) == served.digest
+        others = [] if self._readable.get(step) == served.digest else groups
         try:
-            for path in [] if opened else files.keys() - own:
-                self._open(step, files[path], asked)
-            parts = self.parts(step, slotted, columns)
+            parts = self._parts(step, slotted, asked, others)
         except (BlobMissing, CorruptFile):
             self._readable.pop(step, None)
-            failed = self.failing(step, files.values(), asked)
+            failed = self.failing(step, groups, asked)
             if failed:
                 self._failed[step] = served.digest
                 while len(self._failed) > BATCHES_KEPT:
                     self._failed.pop(next(iter(self._failed)), None)
                 raise _unreadable(served, dict(enumerate(groups)), failed) from None
-            parts = self.parts(step, slotted, columns)
+            parts = self._parts(step, slotted, asked)
         self._note_readable(served)
         return parts
 
@@ -154,22 +148,33 @@ class Payloads:
         while len(self._readable) > BATCHES_KEPT:
             self._readable.pop(next(iter(self._readable)), None)
 
-    def _open(self, step: int, sealed: SealedFile, asked: frozenset[str]) -> None:
+    def _parts(
+        self,
+        step: int,
+        groups: Sequence[tuple[int, KnownGroup]],
+        asked: frozenset[str],
+        others: Sequence[KnownGroup] = (),
+    ) -> list[GroupRows]:
+        """The rows of groups, after those of others of the batch, of which some may be the same."""
         with self._reading:
             self._begin(step)
-            self._file(sealed, asked)
+            found = self._columns(step, [*others, *(group for _, group in groups)], asked)
+            for _, group in groups:
+                self._note_served(group)
+        return [GroupRows(slot, group, found[group.ref]) for slot, group in groups]
 
     def failing(
-        self, step: int, files: Iterable[SealedFile], columns: Collection[str] = ()
-    ) -> dict[str, StoreError]:
-        """Which of these files cannot be read, by path, and why."""
+        self, step: int, groups: Iterable[KnownGroup], columns: Collection[str] = ()
+    ) -> dict[GroupRef, StoreError]:
+        """Which of these groups cannot be read, and why."""
         asked = frozenset(columns)
-        failed: dict[str, StoreError] = {}
-        for sealed in files:
+        failed: dict[GroupRef, StoreError] = {}
+        for group in groups:
             try:
-                self._open(step, sealed, asked)
+                with self._reading:
+                    self._columns(step, [group], asked)
             except (BlobMissing, CorruptFile) as error:
-                failed[sealed.path] = error
+                failed[group.ref] = error
         return failed
 
     def token_arrays(self, path: str) -> Mapping[str, ArraySignature]:
@@ -182,50 +187,91 @@ class Payloads:
 
     def all_fields(self, group: KnownGroup) -> Columns:
         """Every field of a group's rows, checked against the group's digest."""
-        span = (group.group.row_start, group.group.rows)
-        columns = read_rows(self._blobs, group.file.path, ranges=[span])
-        if row_digests(columns, [0])[0] != group.group.digest:
-            raise CorruptFile(
-                f"{group.file.path}: rows {span[0]} to {sum(span) - 1} are not group "
-                f"{group.group.group_id} as it was sealed; restore the file from a copy"
-            )
-        return columns
+        return read_group(self._blobs, group.file.path, _stored(group))
 
-    def _file(self, sealed: SealedFile, asked: frozenset[str]) -> _File:
-        key = (sealed.path, asked)
-        if key in self._files:
-            self._files.move_to_end(key)
-            return self._files[key]
-        columns = read_rows(
-            self._blobs,
-            sealed.path,
-            checksum=sealed.checksum,
-            fields=[*FIELDS, *(ON_REQUEST[name] for name in asked if name in ON_REQUEST)],
-            token_arrays=token_array_names(asked),
-        )
-        self.files_read += 1
-        file = self._files[key] = _File(columns, _size(columns), set(), sealed.rows)
-        self.cached_bytes += file.size
-        if file.size > self._cache_bytes:
-            self._drop(key)
+    def _columns(
+        self, step: int, groups: Iterable[KnownGroup], asked: frozenset[str]
+    ) -> dict[GroupRef, Columns]:
+        """The rows of each group, which the cache holds from now on as far as there is room."""
+        found: dict[GroupRef, Columns] = {}
+        missing: dict[str, dict[GroupRef, KnownGroup]] = {}
+        for group in groups:
+            held = self._groups.get((group.ref, asked))
+            if held is None:
+                missing.setdefault(group.file.path, {})[group.ref] = group
+            else:
+                held.step = max(step, held.step)
+                self._groups.move_to_end((group.ref, asked))
+                found[group.ref] = held.columns
+        for of_file in missing.values():
+            # In the order of rows: what lies together is read together.
+            ordered = sorted(of_file.values(), key=lambda group: group.group.row_start)
+            for group, columns in zip(ordered, self._read(ordered, asked), strict=True):
+                found[group.ref] = columns
+                self._hold((group.ref, asked), _Held(columns, _size(columns), step))
+        return found
+
+    def _read(self, groups: Sequence[KnownGroup], asked: frozenset[str]) -> list[Columns]:
+        """The rows of groups of one file."""
+        sealed = groups[0].file
+        names = [*FIELDS, *(ON_REQUEST[name] for name in asked if name in ON_REQUEST)]
+        file = self._files.pop(sealed.path, None)
+        if file is None:
+            file = GroupFile(self._blobs, sealed.path, sealed.size)
+        else:
+            self._file_bytes -= file.held_bytes
+        # Where this raises it is not kept: once restored, the file may be another one.
+        read = file.read(list(map(_stored, groups)), names, token_array_names(asked))
+        self.groups_read += len(groups)
+        self._files[sealed.path] = file
+        self._file_bytes += file.held_bytes
+        while self._file_bytes > FILE_BYTES_MAX:
+            self._forget(next(iter(self._files)))
+        return read
+
+    def _forget(self, path: str) -> None:
+        file = self._files.pop(path, None)
+        if file is not None:
+            self._file_bytes -= file.held_bytes
+
+    def _hold(self, key: _Asked, held: _Held) -> None:
+        if held.size > self._cache_bytes:
+            return
+        self._groups[key] = held
+        self.cached_bytes += held.size
         while self.cached_bytes > self._cache_bytes:
-            self._drop(next(iter(self._files)))
-        return file
+            self._drop(next(iter(self._groups)))
 
     def _begin(self, step: int) -> None:
-        if step != self._step:
-            self._step = step
-            self._drop_served()
-
-    def _drop_served(self) -> None:
-        for key in [key for key, file in self._files.items() if not file.rows_left]:
+        if step == self._step:
+            return
+        self._step = step
+        for key in [key for key, held in self._groups.items() if held.step < step]:
             self._drop(key)
-        while self._left:
-            drop_cached_pages(self._blobs, self._left.pop())
+        while self._finished:
+            drop_cached_pages(self._blobs, self._finished.pop())
 
     def _drop(self, key: _Asked) -> None:
-        self.cached_bytes -= self._files.pop(key).size
-        self._left.add(key[0])
+        self.cached_bytes -= self._groups.pop(key).size
+
+    def _note_served(self, group: KnownGroup) -> None:
+        path = group.file.path
+        serving = self._serving.get(path)
+        if serving is None:
+            serving = self._serving[path] = _Serving(set(), group.file.rows)
+            if len(self._serving) > FILES_SERVED_MAX:
+                self._serving.popitem(last=False)
+        if group.group.row_start not in serving.first_rows:
+            serving.first_rows.add(group.group.row_start)
+            serving.rows_left -= group.group.rows
+        if not serving.rows_left:
+            del self._serving[path]
+            self._finished.add(path)
+            self._forget(path)
+
+
+def _stored(group: KnownGroup) -> StoredGroup:
+    return StoredGroup(group.group.row_start, group.group.rows, group.group.digest)
 
 
 def describe_unreadable(
@@ -239,11 +285,11 @@ def describe_unreadable(
 
 
 def _unreadable(
-    served: ServedBatch, groups: Mapping[int, KnownGroup], failed: Mapping[str, StoreError]
+    served: ServedBatch, groups: Mapping[int, KnownGroup], failed: Mapping[GroupRef, StoreError]
 ) -> GroupsUnreadable:
     step = served.event.step
-    lost = {slot: group for slot, group in groups.items() if group.file.path in failed}
-    why = {path: str(error) for path, error in failed.items()}
+    lost = {slot: group for slot, group in groups.items() if group.ref in failed}
+    why = {group.file.path: str(failed[group.ref]) for group in lost.values()}
     return GroupsUnreadable(
         f"{describe_unreadable(step, lost, why)}; restore the files, or "
         f"replace({step}, {sorted(lost)[:SHOWN]}, reason) on one rank, then ask for the step again",
@@ -255,10 +301,10 @@ def _unreadable(
 
 def _size(columns: Columns) -> int:
     arrays = [*columns.arrays.values(), *columns.token_arrays.values()]
-    size = sum(ragged.values.nbytes + ragged.offsets.nbytes for ragged in arrays)
+    size = sum([ragged.values.nbytes + ragged.offsets.nbytes for ragged in arrays])
     if columns.rewards is not None:
         size += columns.rewards.offsets.nbytes + columns.rewards.values.nbytes * 3 // 2
     scalars = columns.scalars.values()
-    size += sum(values.nbytes for values in scalars if isinstance(values, np.ndarray))
-    texts = chain.from_iterable(v for v in scalars if not isinstance(v, np.ndarray))
-    return size + sum(len(text) + TEXT_BYTES for text in texts)
+    size += sum([values.nbytes for values in scalars if isinstance(values, np.ndarray)])
+    texts = [values for values in scalars if not isinstance(values, np.ndarray)]
+    return size + sum(map(len, chain(*texts))) + TEXT_BYTES * columns.rows * len(texts)

@@ -79,17 +79,17 @@ def repaired(
     step = error.step
     _check_store_is_there(step, lost, store, root)
     # Once more, now that the store is there: it may have been away when they were read.
-    files = {group.file.path: group.file for group in lost.groups.values()}
-    failed = payloads.failing(step, files.values(), asked.columns)
-    groups = {slot: one for slot, one in lost.groups.items() if one.file.path in failed}
+    failed = payloads.failing(step, lost.groups.values(), asked.columns)
+    groups = {slot: one for slot, one in lost.groups.items() if one.ref in failed}
     if not groups:
         return command
     if stops or payloads.undelivered.get(step) != error.digest:
         raise error
     # Without the store's remedies: what is replaced is not served when it is restored.
     why = {
-        path: f"{path} is {'missing' if isinstance(one, BlobMissing) else 'damaged'}"
-        for path, one in failed.items()
+        group.file.path: f"{group.file.path} is "
+        + ("missing" if isinstance(failed[group.ref], BlobMissing) else "damaged")
+        for group in groups.values()
     }
     finding = describe_unreadable(step, groups, why)
     return cast(Command[R], _replacing(asked, error, sorted(groups), finding))

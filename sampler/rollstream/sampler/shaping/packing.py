@@ -22,17 +22,11 @@ from rollstream.streams.folds.sampler.known import KnownGroup
 
 
 class GroupRows(NamedTuple):
-    """A group, its slot in the batch, and columns that hold its rows from row ``start`` on."""
+    """A group, its slot in the batch, and its rows."""
 
     slot: int
     group: KnownGroup
     columns: Columns
-    start: int
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """The group's first row among the columns, and the one after its last."""
-        return self.start, self.start + self.group.group.rows
 
 
 class Packing(NamedTuple):
@@ -83,20 +77,17 @@ class Packing(NamedTuple):
         starts, stops = (self.offsets[:-1], middles) if to_prompts else (middles, self.offsets[1:])
         width = out.itemsize * math.prod(out.shape[1:])
         begins, ends = (starts * width).tolist(), (stops * width).tolist()
-        into, sources = _bytes_of(out), dict[int, memoryview]()
+        into = _bytes_of(out)
         without: list[int] = []
         row = 0
         for part in self.parts:
-            start, stop = part.span
             ragged = array_of(part.columns)
             if ragged is None:
-                without.extend(range(row, row + stop - start))
-                row += stop - start
+                without.extend(range(row, row + part.columns.rows))
+                row += part.columns.rows
                 continue
-            source = sources.get(id(ragged))
-            if source is None:
-                source = sources[id(ragged)] = _bytes_of(ragged.values)
-            first, *others = (ragged.offsets[start : stop + 1] * width).tolist()
+            source = _bytes_of(ragged.values)
+            first, *others = (ragged.offsets * width).tolist()
             for last in others:
                 if first != last:
                     into[begins[row] : ends[row]] = source[first:last]
@@ -109,10 +100,7 @@ class Packing(NamedTuple):
 
 def _lengths(parts: Sequence[GroupRows], name: str) -> NDArray[np.int64]:
     """int64 [n]: tokens of each row."""
-    lengths = []
-    for part in parts:
-        start, stop = part.span
-        lengths.append(np.diff(part.columns.arrays[name].offsets[start : stop + 1]))
+    lengths = [part.columns.arrays[name].lengths() for part in parts]
     return np.concatenate([np.empty(0, np.int64), *lengths])
 
 

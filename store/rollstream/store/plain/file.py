@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 from numpy.typing import NDArray
 
 from rollstream.store.blobs import Bytes, Pieces
@@ -41,6 +42,9 @@ CODECS = {"none": (0, None), "lz4": (7, "lz4_raw"), "zstd": (6, "zstd")}
 """Compressions: Parquet's number and pyarrow's name of each."""
 CREATED_BY = "rollstream version 1 (build plain)"
 LAYOUT_KEY = "rollstream.layout"  # The number of rows, then the end of each chunk; JSON.
+_PAGES_KEY = "rollstream.pages"  # The end of each page, where a chunk has several; JSON.
+_SUMS_KEY = "rollstream.sums"  # See ``sums``.
+_CHECK_KEY = "rollstream.check"  # xxh3-64 of these pairs, hexadecimal; the last of them.
 _PLAIN, _RLE, _DELTA_LENGTH = 0, 3, 6  # Parquet's encodings.
 _TYPES = {"BOOLEAN": 0, "INT32": 1, "INT64": 2, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6}
 _PAGE_BYTES_MAX = 2**31 - 1  # A page's size is an int32; the configuration keeps a flush smaller.
@@ -93,10 +97,10 @@ class Leaf(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A column chunk."""
+    """A column chunk. Slots are values, nulls and empty lists; a body is levels, then values, of
+    which large arrays are not copied."""
 
-    body: tuple[Bytes, ...]  # Levels, then values; large arrays are not copied.
-    slots: int  # Number of values, nulls and empty lists.
+    pages: Sequence[tuple[int, tuple[Bytes, ...]]]  # Of each its slots, and its body.
     statistics: bytes = b""  # A field of ``ColumnMetaData``; empty where there are none.
 
 
@@ -128,40 +132,59 @@ class FileShape(NamedTuple):
         return cls(leaves, *_around_counts(empty.to_pybytes()), tuple(map(_fixed, leaves)))
 
     def file_pieces(
-        self, chunks: Sequence[Chunk], metadata: Mapping[str, str], rows: int, compression: str
+        self,
+        chunks: Sequence[Chunk],
+        metadata: Mapping[str, str],
+        rows: int,
+        compression: str,
+        sums: str = "",
     ) -> Pieces:
-        """A file with a chunk for each leaf; ``metadata`` is in its footer."""
+        """A file with a chunk for each leaf; ``metadata`` and ``sums`` are in its footer."""
         number, name = CODECS[compression]
         codec = None if name is None else pa.Codec(name)
         pieces: list[Bytes] = []
         small: list[Bytes] = [MAGIC]  # What is joined into the next piece.
         columns: list[bytes] = []
         layout = [rows]
+        page_ends: list[int] = []
         at, total = len(MAGIC), 0
         for chunk, leaf, fixed in zip(chunks, self.leaves, self.fixed, strict=True):
-            body = chunk.body
-            size = stored = sum(map(len, body))
-            assert size <= _PAGE_BYTES_MAX, size
-            if codec is not None:
-                body = (codec.compress(b"".join(body), asbytes=True),)
-                stored = len(body[0])
-            page, sizes = _page(chunk.slots, leaf.encoding, size, stored)
-            *levels, values = (page, *body)
-            small += levels
-            if len(values) > _JOINED_BYTES_MAX:
-                pieces += (b"".join(small), values)
-                small = []
-            else:
-                small.append(values)
-            # ColumnMetaData: 4 codec, then what belongs to the page, 9 offset of the data page.
-            of_chunk = (i32(1, number), sizes, i64(2, at), chunk.statistics, STOP, STOP)
+            start, of_values, of_bytes = at, 0, 0
+            for slots, plain_body in chunk.pages:
+                body = plain_body
+                size = stored = sum(map(len, body))
+                assert size <= _PAGE_BYTES_MAX, size
+                if codec is not None:
+                    body = (codec.compress(b"".join(body), asbytes=True),)
+                    stored = len(body[0])
+                head = _page(slots, leaf.encoding, size, stored)
+                *levels, values = (head, *body)
+                small += levels
+                if len(values) > _JOINED_BYTES_MAX:
+                    pieces += (b"".join(small), values)
+                    small = []
+                else:
+                    small.append(values)
+                at += len(head) + stored
+                of_values += slots
+                of_bytes += len(head) + size
+                page_ends.append(at)
+            # ColumnMetaData: 4 codec, 5 values, 6 and 7 size before and after compression, 9 offset
+            # of the first data page.
+            sizes = i64(1, of_values) + i64(1, of_bytes) + i64(1, at - start)
+            of_chunk = (i32(1, number), sizes, i64(2, start), chunk.statistics, STOP, STOP)
             columns.append(fixed + b"".join(of_chunk))
-            at += len(page) + stored
             layout.append(at)
-            total += len(page) + size
+            total += of_bytes
         # RowGroup: 1 columns, 2 total bytes, 3 rows.
         group = b"".join((list_of(1, STRUCT, columns), i64(1, total), i64(1, rows), STOP))
-        pairs = (_pair(LAYOUT_KEY, json.dumps(layout)), *map(_pair, metadata, metadata.values()))
+        pairs = [_pair(LAYOUT_KEY, json.dumps(layout))]
+        if len(page_ends) > len(chunks):
+            pairs.append(_pair(_PAGES_KEY, json.dumps(page_ends)))
+        if sums:
+            pairs.append(_pair(_SUMS_KEY, sums))
+        pairs += map(_constant_pair, metadata, metadata.values())
+        pairs.append(_pair(_CHECK_KEY, xxhash.xxh3_64_hexdigest(b"".join(pairs))))
         groups = list_of(1, STRUCT, (group,)) + list_of(1, STRUCT, pairs)
         footer = b"".join((self.head, i64(1, rows), groups, _CREATED_BY, self.tail))
         small += (footer, len(footer).to_bytes(_FOOTER_SIZE_BYTES, "little"), MAGIC)
@@ -169,14 +192,12 @@ class FileShape(NamedTuple):
 
 
 @lru_cache(_KEPT)
-def _page(slots: int, encoding: int, size: int, stored: int) -> tuple[bytes, bytes]:
-    """The header of a page, and what ``ColumnMetaData`` says of its size."""
+def _page(slots: int, encoding: int, size: int, stored: int) -> bytes:
+    """The header of a page."""
     # PageHeader: 1 type (data page), 2 and 3 the size before and after compression, 5
     # DataPageHeader (1 values, 2 encoding, 3 and 4 how levels are encoded).
     of_page = struct(2, i32(1, slots), i32(1, encoding), i32(1, _RLE) * 2)
-    page = b"".join((i32(1, 0), i32(1, size), i32(1, stored), of_page, STOP))
-    # ColumnMetaData: 5 values, 6 and 7 size before and after compression.
-    return page, i64(1, slots) + i64(1, len(page) + size) + i64(1, len(page) + stored)
+    return b"".join((i32(1, 0), i32(1, size), i32(1, stored), of_page, STOP))
 
 
 class Page(NamedTuple):
@@ -207,9 +228,11 @@ class Page(NamedTuple):
         return cls(numbers[0], at + len(_PAGE_END))
 
 
-@lru_cache(_PAIRS_KEPT)
 def _pair(key: str, value: str) -> bytes:
     return binary(1, key.encode()) + binary(1, value.encode()) + STOP
+
+
+_constant_pair = lru_cache(_PAIRS_KEPT)(_pair)
 
 
 class Layout(NamedTuple):
@@ -218,16 +241,21 @@ class Layout(NamedTuple):
     Attributes:
         rows: how many.
         ends: of each chunk, in bytes from the file's beginning; empty: another tool wrote the file.
+        page_ends: of each page; empty: each chunk is one.
+        sums: see ``sums``; empty: there are none.
         metadata: of the footer, besides this.
     """
 
     rows: int
     ends: Sequence[int]
+    page_ends: Sequence[int]
+    sums: bytes
     metadata: Mapping[bytes, bytes]
 
     @classmethod
     def of(cls, data: memoryview) -> Layout | None:
-        """The layout of a file that ``file_pieces`` wrote; None: another tool did.
+        """The layout of a file that ``file_pieces`` wrote; None: another tool did. ``data`` may
+        begin with the footer (``footer_bytes``).
 
         Raises:
             ValueError, LookupError, TypeError: it is damaged.
@@ -242,12 +270,25 @@ class Layout(NamedTuple):
         if not 0 <= at < stop:
             return None
         pairs: dict[bytes, bytes] = {}
+        start = before = at
         while at < stop:
+            before = at
             key, at = read_sized(footer, at + 1)
             pairs[key], at = read_sized(footer, at + 1)
             at += len(STOP)
+        check = pairs.pop(_CHECK_KEY.encode()).decode()
+        if check != xxhash.xxh3_64_hexdigest(footer[start:before]):
+            raise ValueError("its footer is damaged")
         rows, *ends = json.loads(pairs.pop(LAYOUT_KEY.encode()))
-        return cls(rows, ends, pairs)
+        page_ends = json.loads(pairs.pop(_PAGES_KEY.encode(), b"[]"))
+        return cls(rows, ends, page_ends, pairs.pop(_SUMS_KEY.encode(), b""), pairs)
+
+
+def footer_bytes(data: memoryview) -> int:
+    """How many of a file's last bytes its footer needs, as these last ones say."""
+    end = len(data) - len(MAGIC)
+    size = int.from_bytes(data[max(end - _FOOTER_SIZE_BYTES, 0) : end], "little")
+    return size + _FOOTER_SIZE_BYTES + len(MAGIC)
 
 
 def _leaves_of(kind: pa.DataType) -> int:

@@ -2,24 +2,26 @@
 
 The file holds the table that pyarrow would write. Where it is not compressed, an array that every
 row has is one page which ends with its values one after the other. So a reader uses them in place:
-reading a row of a mapped file costs what touching its bytes costs.
+reading a row costs what touching its bytes costs. Where it is compressed, such an array has a page
+for each group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
 from rollstream.schemas.columns import Columns, Ragged, offsets_of
 from rollstream.schemas.fields import array_fields
 from rollstream.schemas.wire_schemas import WireSchema
 from rollstream.store import arrow
-from rollstream.store.blobs import Pieces
+from rollstream.store.blobs import Bytes, Pieces
 from rollstream.store.plain.encoding import (
     absent_levels,
     delta_lengths,
@@ -29,6 +31,7 @@ from rollstream.store.plain.encoding import (
     raw,
 )
 from rollstream.store.plain.file import Chunk, FileShape, Leaf, bounds_of
+from rollstream.store.plain.sums import FileGroup, chunk_sum, packed_sums, seed_of, sums_in
 
 # Columns of integers with their minimum and maximum in the footer.
 FILTERED = frozenset({"weight_step", "created_ts"})
@@ -44,17 +47,51 @@ def plain_file(
     provenance: Mapping[str, Any],
     metadata: Mapping[str, str],
     compression: str = "none",
+    groups: Sequence[FileGroup] = (),
+    in_place: Collection[str] = (),
 ) -> Pieces:
     """A file with one row or more. Equal arguments give equal bytes.
 
     ``provenance`` holds the columns that follow those of a segment, one value a row; ``metadata``
-    is in the footer.
+    is in the footer. Of the ``groups`` that the rows are the arrays ``in_place``, which every row
+    has, can be read one by one.
     """
+    rows = columns.rows
     shape = _shape(arrow.signatures_of(columns))
     stored = dict(_leaves(columns))
     stored |= {(name,): values for name, values in provenance.items()}
-    chunks = [_chunk(leaf, stored.get(leaf.names), columns.rows) for leaf in shape.leaves]
-    return shape.file_pieces(chunks, metadata, columns.rows, compression)
+    bounds = offsets_of([group.rows for group in groups])
+    assert not groups or bounds[-1] == rows, (bounds, rows)
+    seeds = [seed_of(group.digest) for group in groups]
+    chunks: list[Chunk] = []
+    summed: list[list[int]] = []
+    for leaf in shape.leaves:
+        values = stored.get(leaf.names)
+        by_group = bool(groups) and leaf.names[0] in in_place
+        if by_group and compression != "none":
+            assert isinstance(values, Ragged), leaf.names
+            parts = (_part(values, *span) for span in pairwise(bounds.tolist()))
+            pages = [_page(leaf, part, len(part.offsets) - 1) for part in parts]
+            chunks.append(Chunk(pages))
+            ends = zip(pages, seeds, strict=True)
+            summed.append([xxh3_64_intdigest(body[-1], seed) for (_, body), seed in ends])
+            continue
+        chunks.append(_chunk(leaf, values, rows))
+        ((_, body),) = chunks[-1].pages
+        if by_group:
+            assert isinstance(values, Ragged), leaf.names
+            width = arrow.stored_bytes(values.signature, binary=leaf.binary)
+            summed.append(sums_in(body[-1], values.offsets[bounds], width, seeds))
+        elif groups:
+            summed.append([chunk_sum(body)])
+    sums = packed_sums(groups, summed) if groups else ""
+    return shape.file_pieces(chunks, metadata, rows, compression, sums)
+
+
+def _part(values: Ragged, start: int, stop: int) -> Ragged:
+    part = values.part(start, stop)
+    assert part is not None, "every row has the array"
+    return part
 
 
 @lru_cache(arrow.SCHEMAS_KEPT)
@@ -63,10 +100,13 @@ def _shape(token_arrays: arrow.Signatures, rows: WireSchema | None = None) -> Fi
 
 
 @lru_cache(arrow.SCHEMAS_KEPT)
-def chunk_indexes(token_arrays: arrow.Signatures, rows: WireSchema) -> Mapping[str, int]:
-    """Where the chunk of a column stands among those of a file with these named arrays and rows of
-    this version; of a list, that of its last leaf."""
-    return {leaf.names[0]: index for index, leaf in enumerate(_shape(token_arrays, rows).leaves)}
+def chunk_indexes(token_arrays: arrow.Signatures, rows: WireSchema) -> Mapping[str, list[int]]:
+    """Where the chunks of a column stand among those of a file with these named arrays and rows of
+    this version."""
+    found: dict[str, list[int]] = {}
+    for index, leaf in enumerate(_shape(token_arrays, rows).leaves):
+        found.setdefault(leaf.names[0], []).append(index)
+    return found
 
 
 def _leaves(columns: Columns) -> Iterator[tuple[_Path, _Values]]:
@@ -95,25 +135,29 @@ def _leaves(columns: Columns) -> Iterator[tuple[_Path, _Values]]:
 
 def _chunk(leaf: Leaf, values: _Values | None, rows: int) -> Chunk:
     """The chunk of a leaf column; None: a list that is null or empty in each row."""
+    bounds = bounds_of(np.asarray(values)) if leaf.names[0] in FILTERED else b""
+    return Chunk([_page(leaf, values, rows)], bounds)
+
+
+def _page(leaf: Leaf, values: _Values | None, rows: int) -> tuple[int, tuple[Bytes, ...]]:
+    """Slots and body of a page with these rows."""
     if values is None:
-        return Chunk((absent_levels(rows),), rows)
+        return rows, (absent_levels(rows),)
     if isinstance(values, Ragged):
         assert len(values.offsets) == rows + 1, (leaf.names, len(values.offsets))
         if leaf.binary:
-            return _binaries(values)
+            return rows, _binaries(values)
         levels, slots = list_levels(values.lengths(), values.present, leaf.definition)
-        return Chunk((levels, plain(values.values)), slots)
+        return slots, (levels, plain(values.values))
     assert len(values) == rows, (leaf.names, len(values))
     if isinstance(values, np.ndarray) and leaf.definition:
         present = ~np.isnan(values)
-        return Chunk((optional_levels(present), plain(values[present])), rows)
-    bounds = bounds_of(np.asarray(values)) if leaf.names[0] in FILTERED else b""
-    return Chunk((plain(values),), rows, bounds)
+        return rows, (optional_levels(present), plain(values[present]))
+    return rows, (plain(values),)
 
 
-def _binaries(ragged: Ragged) -> Chunk:
+def _binaries(ragged: Ragged) -> tuple[Bytes, ...]:
     """A named array as one binary a row."""
     lengths = ragged.lengths() * arrow.token_bytes(ragged.signature)
     present = np.ones(len(lengths), np.bool_) if ragged.present is None else ragged.present
-    body = (optional_levels(present), delta_lengths(lengths[present]), raw(ragged.values))
-    return Chunk(body, len(present))
+    return optional_levels(present), delta_lengths(lengths[present]), raw(ragged.values)

@@ -1,0 +1,381 @@
+"""Reads groups of one row file where they lie."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rollstream.schemas.columns import ArraySignature, Columns, Ragged, offsets_of
+from rollstream.schemas.digest import row_digests
+from rollstream.schemas.fields import RowField, fields_of, row_fields
+from rollstream.store import arrow
+from rollstream.store.blobs import Blobs
+from rollstream.store.dataset import as_corrupt, read_rows
+from rollstream.store.errors import CorruptFile
+from rollstream.store.footer import Stated
+from rollstream.store.plain.decoding import numbers_of, text_ends, texts_of
+from rollstream.store.plain.file import CODECS, MAGIC, Layout, Page, footer_bytes
+from rollstream.store.plain.rows import chunk_indexes
+from rollstream.store.plain.sums import Sums, chunk_sum, group_sum, value_span
+from rollstream.store.row_file import RowFile, defaults_of, unpacked_bits, version_of
+
+LAYOUT_BYTES = 8_192  # What the footer of a file comes to in memory, about.
+TAIL_BYTES = 16_384  # A footer is read at once where it is no larger, as most are.
+_Span = tuple[int, int]
+
+
+class StoredGroup(NamedTuple):
+    """A group of a file: its first row, how many, and its digest."""
+
+    row_start: int
+    rows: int
+    digest: bytes
+
+
+class _Array(NamedTuple):
+    """An array that every row has.
+
+    Attributes:
+        named: whether producers named it; ``field`` is that name then.
+        width: bytes a token; -1: a bit.
+        counts: the column with each row's number of tokens.
+    """
+
+    field: str
+    named: bool
+    leaf: int
+    signature: ArraySignature
+    width: int
+    counts: str
+
+
+class _Plan(NamedTuple):
+    """How fields are read.
+
+    Attributes:
+        scalars: fields with one value a row. added: such that the file's version does not have.
+        loaded: those that must be there first. arrays: that every row has. counts: of these.
+        others: columns that are read for the whole file.
+    """
+
+    scalars: Sequence[RowField]
+    added: Sequence[RowField]
+    loaded: Sequence[RowField]
+    arrays: Sequence[_Array]
+    counts: Sequence[str]
+    others: Sequence[str]
+
+
+class GroupFile:
+    """The layout of a row file, kept, and what its rows have besides arrays, once it was asked for.
+
+    What it returns is what its sealer wrote for the group of that digest: every byte was compared
+    with a sum.
+
+    Attributes:
+        path: of the file.
+        held_bytes: what this keeps, about.
+    """
+
+    def __init__(self, blobs: Blobs, path: str, size: int) -> None:
+        """Reads the footer of a file of this size.
+
+        Raises:
+            BlobMissing, CorruptFile, NewerFile.
+        """
+        self._blobs, self.path, self._size = blobs, path, size
+        self.held_bytes = LAYOUT_BYTES
+        with as_corrupt(path):
+            layout = Layout.of(self._read_tail())
+            # Another tool that wrote the file anew kept neither the layout of pages nor the sums.
+            self._layout = layout if layout is not None and layout.sums else None
+            if self._layout is None:
+                return
+            self._sums = Sums.of_text(self._layout.sums)
+            self._stated = stated = Stated.of(self._layout.metadata)
+            version = version_of(path, stated)
+        self.held_bytes += self._sums.nbytes
+        self._fields = fields_of(version)
+        self.token_arrays: Mapping[str, ArraySignature] = dict(stated.token_arrays)
+        self._chunks = chunk_indexes(stated.token_arrays, version)
+        self._pages = self._layout.page_ends or self._layout.ends
+        _, codec = CODECS[stated.compression]
+        self._codec = None if codec is None else pa.Codec(codec)
+        self._numbers: dict[str, NDArray[Any]] = {}
+        self._texts: dict[str, tuple[memoryview, NDArray[np.int64]]] = {}
+        self._ends: dict[str, NDArray[np.int64]] = {}
+        self._others: dict[str, Columns] = {}
+        self._plans: dict[tuple[str, ...], _Plan] = {}
+
+    def read(
+        self, groups: Sequence[StoredGroup], names: Sequence[str], token_arrays: Sequence[str]
+    ) -> list[Columns]:
+        """The fields of these names, and these named arrays, of each of the groups.
+
+        Raises:
+            BlobMissing.
+            CorruptFile: damaged, or the file has no such group.
+        """
+        if self._layout is None:
+            return [self._all_fields(group, names, token_arrays) for group in groups]
+        with as_corrupt(self.path):
+            return self._read(groups, names, token_arrays)
+
+    def _all_fields(
+        self, group: StoredGroup, names: Sequence[str], token_arrays: Sequence[str]
+    ) -> Columns:
+        """The same where there are no sums: all fields are read, and their digest compared."""
+        columns = read_group(self._blobs, self.path, group)
+        return Columns(
+            columns.rows,
+            {name: values for name, values in columns.scalars.items() if name in names},
+            {name: ragged for name, ragged in columns.arrays.items() if name in names},
+            {name: ragged for name, ragged in columns.token_arrays.items() if name in token_arrays},
+            columns.rewards if "rewards" in names else None,
+            columns.attachments if "attachments" in names else None,
+        )
+
+    def _read(
+        self, groups: Sequence[StoredGroup], names: Sequence[str], token_arrays: Sequence[str]
+    ) -> list[Columns]:
+        key = (*names, "", *token_arrays)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._plan(names, token_arrays)
+            self._load(plan.loaded)
+        values = self._values(plan.arrays, groups)
+        found = []
+        for group in groups:
+            start, stop = group.row_start, group.row_start + group.rows
+            scalars = {field.name: self._scalar(field, start, stop) for field in plan.scalars}
+            scalars |= {field.name: defaults_of(field, group.rows) for field in plan.added}
+            offsets = {counts: self._offsets(counts, start, stop) for counts in plan.counts}
+            arrays: dict[str, Ragged] = {}
+            named: dict[str, Ragged] = {}
+            for of in plan.arrays:
+                into = named if of.named else arrays
+                into[of.field] = Ragged(next(values), offsets[of.counts])
+            columns = Columns(group.rows, scalars, arrays, named)
+            if plan.others:
+                columns = self._with_others(columns, plan.others, start, stop)
+            found.append(columns)
+        return found
+
+    def _plan(self, names: Sequence[str], token_arrays: Sequence[str]) -> _Plan:
+        fields = [self._fields[name] for name in names if name in self._fields]
+        fields = [field for field in fields if field.name not in self._stated.absent]
+        added = [row_fields()[name] for name in names if name not in self._fields]
+        signatures = {f.name: ArraySignature(f.dtype, ()) for f in fields if f.column == "array"}
+        for name, signature in self.token_arrays.items():
+            if name in token_arrays:
+                signatures[arrow.TOKEN_ARRAY_PREFIX + name] = signature
+        in_place = self._stated.in_place
+        arrays = [self._array(name, of) for name, of in signatures.items() if name in in_place]
+        others = [name for name in signatures if name not in in_place]
+        others += [field.name for field in fields if field.column in ("components", "attachments")]
+        scalars = [field for field in fields if field.column in arrow.SCALARS]
+        counts = {of.counts for of in arrays}
+        return _Plan(
+            scalars,
+            [field for field in added if field.column in arrow.SCALARS],
+            [*scalars, *(self._fields[name] for name in counts)],
+            arrays,
+            list(counts),
+            others,
+        )
+
+    def _read_tail(self) -> memoryview:
+        wanted = min(TAIL_BYTES, self._size)
+        (tail,) = self._blobs.read_ranges(self.path, [(self._size - wanted, self._size)])
+        if wanted < (needed := footer_bytes(tail)) <= self._size:
+            (tail,) = self._blobs.read_ranges(self.path, [(self._size - needed, self._size)])
+        return tail
+
+    def _number_of(self, group: StoredGroup) -> int:
+        """The index of the group among those of the file."""
+        starts = self._sums.starts
+        number = bisect_left(starts, group.row_start)
+        if starts[number : number + 2] != [group.row_start, group.row_start + group.rows]:
+            raise CorruptFile(
+                f"{self.path} has no group of {group.rows} rows from row {group.row_start} on; "
+                "restore the file from a copy"
+            )
+        return number
+
+    def _array(self, column: str, signature: ArraySignature) -> _Array:
+        named = column not in self._fields
+        binary = named and not arrow.is_list(signature)
+        width = arrow.stored_bytes(signature, binary=binary)
+        field = column.removeprefix(arrow.TOKEN_ARRAY_PREFIX) if named else column
+        leaf = self._chunks[column][-1]
+        return _Array(field, named, leaf, signature, width, arrow.count_of(column))
+
+    # What rows have besides arrays: read for the whole file, once.
+
+    def _load(self, fields: Sequence[RowField]) -> None:
+        wanted = {arrow.stored_name(f.name): f for f in fields if f.name != arrow.ENVIRONMENT}
+        held = self._numbers.keys() | self._texts.keys()
+        missing = [column for column in wanted if column not in held]
+        if not missing:
+            return
+        leaves = sorted((self._chunks[column][0], column) for column in missing)
+        chunks = self._read_chunks([leaf for leaf, _ in leaves])
+        for (leaf, column), chunk in zip(leaves, chunks, strict=True):
+            body = self._checked_body(leaf, chunk)
+            field, rows = wanted[column], self._rows
+            if field.dtype:
+                optional = isinstance(field.row_type, list)
+                kept = self._numbers[column] = numbers_of(
+                    body, field.dtype, rows, optional=optional
+                )
+                self.held_bytes += kept.nbytes
+            else:
+                ends = text_ends(body, rows)
+                self._texts[column] = body, ends
+                self.held_bytes += len(body) + ends.nbytes
+
+    def _scalar(self, field: RowField, start: int, stop: int) -> list[str] | NDArray[Any]:
+        if field.name == arrow.ENVIRONMENT:
+            return [self._stated.environment] * (stop - start)
+        column = arrow.stored_name(field.name)
+        if field.dtype:
+            return self._numbers[column][start:stop]
+        body, ends = self._texts[column]
+        return texts_of(body, ends[start : stop + 1])
+
+    def _ends_of(self, counts: str) -> NDArray[np.int64]:
+        """int64 [rows + 1]: the tokens of row ``i`` are those from ``[i]`` to ``[i + 1]``."""
+        if counts not in self._ends:
+            self._ends[counts] = offsets_of(self._numbers[counts])
+            self.held_bytes += self._ends[counts].nbytes
+        return self._ends[counts]
+
+    def _offsets(self, counts: str, start: int, stop: int) -> NDArray[np.int64]:
+        ends = self._ends_of(counts)[start : stop + 1]
+        offsets: NDArray[np.int64] = ends - ends[0]
+        return offsets
+
+    # Arrays that every row has: a group's alone.
+
+    def _values(
+        self, arrays: Sequence[_Array], groups: Sequence[StoredGroup]
+    ) -> Iterator[NDArray[Any]]:
+        """Group by group, the values of each of these arrays."""
+        numbered = [(group, self._number_of(group)) for group in groups]
+        spans = [self._span(of, *one) for of in arrays for one in numbered]
+        read = self._blobs.read_ranges(self.path, spans)
+        for at, (group, number) in enumerate(numbered):
+            for of, found in zip(arrays, read[at :: len(groups)], strict=True):
+                raw, (first, last) = found, self._tokens(of.counts, group)
+                if self._codec is not None:
+                    body, last, first = self._body(found), last - first, 0
+                    raw = body[len(body) - value_span(0, last, of.width)[1] :]
+                if group_sum(raw, group.digest) != self._sums.of(of.leaf, number):
+                    raise self._damaged(f"{of.field} of the rows from {group.row_start} on")
+                data = np.frombuffer(raw, np.uint8)
+                if of.width >= 0:
+                    yield arrow.tokens_of(data, of.signature, last - first)
+                else:
+                    yield unpacked_bits(data, first % 8, first % 8 + last - first)
+
+    def _tokens(self, counts: str, group: StoredGroup) -> _Span:
+        """The group's tokens among those of the file."""
+        ends, start, rows = self._ends_of(counts), group.row_start, group.rows
+        return ends.item(start), ends.item(start + rows)
+
+    def _span(self, of: _Array, group: StoredGroup, number: int) -> _Span:
+        """Where the group's values are in the file, or the page that they are."""
+        if self._codec is not None:
+            page = self._sums.ends[of.leaf] + number
+            return self._pages[page - 1], self._pages[page]
+        _, end = self._chunk_span(of.leaf)
+        _, total = value_span(0, self._ends_of(of.counts).item(-1), of.width)
+        start, stop = value_span(*self._tokens(of.counts, group), of.width)
+        return end - total + start, end - total + stop
+
+    # Everything else: by pyarrow, for the whole file.
+
+    def _with_others(
+        self, columns: Columns, others: Sequence[str], start: int, stop: int
+    ) -> Columns:
+        arrays, named = dict(columns.arrays), dict(columns.token_arrays)
+        rewards, attachments = None, None
+        for column in others:
+            part = self._other(column).part(start, stop)
+            arrays |= part.arrays
+            named |= part.token_arrays
+            rewards, attachments = part.rewards or rewards, part.attachments or attachments
+        return Columns(columns.rows, columns.scalars, arrays, named, rewards, attachments)
+
+    def _other(self, column: str) -> Columns:
+        if column not in self._others:
+            # Some arrays have their rows by its counts.
+            leaves = [*self._chunks["token_count"], *self._chunks[column]]
+            image = np.zeros(self._size, np.uint8).data  # What is not read stays zero.
+            tail = self._read_tail()
+            image[self._size - len(tail) :] = tail
+            for leaf, chunk in zip(leaves, self._read_chunks(leaves), strict=True):
+                self._checked_body(leaf, chunk)
+                start, stop = self._chunk_span(leaf)
+                image[start:stop] = chunk
+            name = column.removeprefix(arrow.TOKEN_ARRAY_PREFIX)
+            names, arrays = ([column], []) if column in self._fields else ([], [name])
+            file = RowFile(self.path, pa.py_buffer(image))
+            self._others[column] = file.read(names, arrays, [(0, self._rows)])
+            self.held_bytes += sum(stop - start for start, stop in map(self._chunk_span, leaves))
+        return self._others[column]
+
+    @property
+    def _rows(self) -> int:
+        return self._sums.starts[-1]
+
+    def _read_chunks(self, leaves: Sequence[int]) -> list[memoryview]:
+        return self._blobs.read_ranges(self.path, list(map(self._chunk_span, leaves)))
+
+    def _chunk_span(self, leaf: int) -> _Span:
+        assert self._layout is not None
+        ends = self._layout.ends
+        return ends[leaf - 1] if leaf else len(MAGIC), ends[leaf]
+
+    def _checked_body(self, leaf: int, chunk: memoryview) -> memoryview:
+        """The body of a chunk of one page."""
+        body = self._body(chunk)
+        if chunk_sum([body]) != self._sums.of(leaf, 0):
+            raise self._damaged(f"a column, {len(chunk)} bytes")
+        return body
+
+    def _body(self, page: memoryview) -> memoryview:
+        """The body of a page, as it was before compression."""
+        size, start = Page.of(page)
+        body = page[start:]
+        if self._codec is not None:
+            body = memoryview(self._codec.decompress(body, size, asbytes=True))
+        if len(body) != size:
+            raise self._damaged("a page")
+        return body
+
+    def _damaged(self, what: str) -> CorruptFile:
+        return CorruptFile(
+            f"{self.path}: {what} is not what was sealed; restore the file from a copy"
+        )
+
+
+def read_group(blobs: Blobs, path: str, group: StoredGroup) -> Columns:
+    """Every field of a group's rows, checked against the group's digest.
+
+    Raises:
+        BlobMissing, NewerFile.
+        CorruptFile: damaged, or these rows are not that group.
+    """
+    columns = read_rows(blobs, path, ranges=[(group.row_start, group.rows)])
+    if row_digests(columns, [0])[0] != group.digest:
+        raise CorruptFile(
+            f"{path}: the {group.rows} rows from {group.row_start} on are not what was sealed; "
+            "restore the file from a copy"
+        )
+    return columns
