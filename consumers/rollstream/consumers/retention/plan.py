@@ -124,7 +124,17 @@ def plan_retention(
     )
 
 
-def describe_held(plan: RetentionPlan) -> str:
+class Held(Protocol):
+    """Old files that are not retired, and by what."""
+
+    @property
+    def held_files(self) -> int: ...
+
+    @property
+    def held(self) -> Mapping[str, HeldGroups]: ...
+
+
+def describe_held(plan: Held) -> str:
     """What holds old files back, in a sentence; empty: nothing does."""
     if not plan.held_files:
         return ""

@@ -31,6 +31,7 @@ COMMANDS = (
     ["deadletters", "show", "0"],
     ["deadletters", "retry", "--all"],
     ["finish"],
+    ["retain", "--older-than", "7d"],
     ["replay", "--sampler", "trainer-a", "--step", "0"],
     ["lineage", "--uid", "uid-0"],
 )

@@ -1,0 +1,122 @@
+"""``rollstream retain``"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from rollstream.console.options import (
+    CONFIG_FILE,
+    TIMEOUT_S,
+    AsJson,
+    ConfigOption,
+    TimeoutOption,
+)
+from rollstream.console.services import services_of
+from rollstream.consumers.retention.plan import describe_held
+from rollstream.consumers.retention.requests import (
+    EnvironmentPlan,
+    PartitionAnswer,
+    plan_request,
+    request_retention,
+)
+from rollstream.runtime.config.load import load_config
+from rollstream.runtime.deadline import Deadline
+
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def retain(
+    context: typer.Context,
+    older_than: Annotated[
+        str, typer.Option(help="Only what was sealed longer ago: 90s, 30m, 12h, 7d.", metavar="AGE")
+    ],
+    config: ConfigOption = CONFIG_FILE,
+    timeout_s: TimeoutOption = TIMEOUT_S,
+    environment: Annotated[
+        list[str] | None, typer.Option(help="Only this one; may be repeated.", metavar="NAME")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be retired, and what is not.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Asks the sealers to retire the files of groups that every sampler is done with: in a final
+    batch, or ended for good. Readers leave retired files out at once; they are deleted when every
+    sampler has recorded that it knows. Exit code 1 where a partition has no sealer that answers in
+    time: the request stands, and the first one that owns the partition carries it out.
+    """
+    older_than_s = _seconds(older_than)
+    services, settings = services_of(context), load_config(config)
+    wanted = environment or []
+    with services.connected(settings, timeout_s) as broker:
+        deadline = Deadline(timeout_s, services.clock)
+        if dry_run:
+            plans = plan_request(
+                settings,
+                broker,
+                services.store(settings),
+                older_than_s=older_than_s,
+                environments=wanted,
+                deadline=deadline,
+            )
+            lines = [_planned(plan) for plan in plans]
+            rows = [asdict(plan) for plan in plans]
+            silent = False
+        else:
+            answers = request_retention(
+                settings,
+                broker,
+                older_than_s=older_than_s,
+                environments=wanted,
+                deadline=deadline,
+            )
+            lines = _answered(answers)
+            rows = [asdict(answer) for answer in answers]
+            silent = not all(answer.answered for answer in answers)
+    typer.echo(json.dumps(rows, indent=2) if as_json else "\n".join(lines))
+    if silent:
+        raise typer.Exit(1)
+
+
+def _planned(plan: EnvironmentPlan) -> str:
+    parts = [f"{plan.environment}: {plan.files:,} files, {plan.bytes:,} bytes would be retired"]
+    if plan.held_files:
+        parts.append(f"{describe_held(plan)}, {plan.held_bytes:,} bytes")
+    if plan.young_files:
+        parts.append(f"{plan.young_files:,} younger files stay")
+    return "; ".join(parts)
+
+
+def _answered(answers: Sequence[PartitionAnswer]) -> list[str]:
+    lines = []
+    for name in sorted({answer.environment for answer in answers}):
+        own = [answer for answer in answers if answer.environment == name]
+        files, size = sum(one.files for one in own), sum(one.bytes for one in own)
+        lines.append(f"{name}: {files:,} files, {size:,} bytes were retired")
+        lines += [f"{name}[{one.partition}]: {one.detail}" for one in own if one.detail]
+        silent = [str(one.partition) for one in own if not one.answered]
+        if silent:
+            lines.append(
+                f"{name}: no sealer has answered for partitions {', '.join(silent)}; it is done "
+                "once one owns them (`rollstream seal`)"
+            )
+    return lines
+
+
+def _seconds(age: str) -> float:
+    unit = UNITS_S.get(age[-1:])
+    try:
+        count = float(age[:-1]) if unit else math.nan
+    except ValueError:
+        count = math.nan
+    if unit is None or not 0 <= count < math.inf:
+        raise typer.BadParameter(
+            f"--older-than {age!r} is no age; give a number and a unit, such as 90s, 30m, 12h or 7d"
+        )
+    return count * unit

@@ -1,0 +1,155 @@
+"""``rollstream retain``: what it asks for, and what it prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from harness.command_line import CommandLine
+from harness.rollouts import encode_record, make_entry
+from rollstream.consumers import InlineExecutor, Sealer
+from rollstream.runtime.deadline import Deadline
+from rollstream.sampler import Sampler
+from rollstream.store import visible_files
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.memory.reader import MemoryReader
+from rollstream.streams.partitioning import partition_of
+from rollstream.streams.topics.specs import specs_for
+
+SEALED_S = 20.0
+
+
+class Line(CommandLine):
+    """A deployment with two sealed groups, a partition each; the sampler's batch of one of
+    them is final.
+
+    Attributes:
+        answering: whether sealers run while a command reads the seal logs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.answering = False
+        self.create_topics()
+        for partition in range(2):
+            group = next(key for key in "abcdefgh" if partition_of(key.encode(), 2) == partition)
+            entries = [
+                make_entry(rollout_uid=f"{group}-{member}", group_uid=group, group_size=2)
+                for member in range(2)
+            ]
+            value = encode_record(entries, partitions=2)
+            self.logs.append(TopicPartition(self.layout.rollouts("math"), partition), None, value)
+        self.seal()
+        with Sampler(
+            "trainer-a",
+            config=self.config,
+            broker=super().broker(),
+            store=self.blobs,
+            clock=self.clock,
+        ) as sampler:
+            sampler.next_batch(step=0, num_groups=1)
+            sampler.checkpointed(0)
+
+    def broker(self) -> MemoryBroker:
+        return Answering(self) if self.answering else super().broker()
+
+    def seal(self) -> None:
+        with Sealer(
+            self.config,
+            broker=MemoryBroker(self.logs),
+            store=self.blobs,
+            clock=self.clock,
+            workers=InlineExecutor(),
+        ) as sealer:
+            deadline = Deadline(SEALED_S, self.clock)
+            while not deadline.passed():
+                sealer.step(Deadline(0.1, self.clock))
+
+
+class Answering(MemoryBroker):
+    """Sealers run when somebody begins to read the seal logs."""
+
+    def __init__(self, line: Line) -> None:
+        super().__init__(line.logs)
+        self._line = line
+
+    def reader(self, starts: Mapping[TopicPartition, int]) -> MemoryReader:
+        if any(".groups." in where.topic for where in starts):
+            self._line.answering = False
+            self._line.seal()
+        return super().reader(starts)
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Line:
+    return Line(tmp_path)
+
+
+def test_a_dry_run_says_what_would_be_retired_and_what_holds_the_rest_back(line: Line) -> None:
+    files = sorted(visible_files(line.blobs))
+    done = line.run("retain", "--older-than", "0s", "--dry-run")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "math: 1 files, " in done.stdout
+    held = (
+        "1 file held back by sampler 'trainer-a' (groups ready or waiting: 1, in open batches: 0)"
+    )
+    assert held in done.stdout
+    young = line.run("retain", "--older-than", "7d", "--dry-run")
+    assert young.stdout == "math: 0 files, 0 bytes would be retired; 2 younger files stay\n"
+    assert sorted(visible_files(line.blobs)) == files, "nothing changes"
+
+
+def test_figures_are_json_where_that_is_asked_for(line: Line) -> None:
+    done = line.run("retain", "--older-than", "0s", "--dry-run", "--json")
+    (plan,) = json.loads(done.stdout)
+    assert (plan["environment"], plan["files"], plan["held_files"]) == ("math", 1, 1)
+    assert plan["held"] == {"trainer-a": {"open": 0, "undecided": 1}}
+
+
+def test_what_the_owners_retired_is_printed_and_readers_leave_it_out(line: Line) -> None:
+    line.answering = True
+    done = line.run("retain", "--older-than", "0s")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("math: 1 files, ")
+    assert "held back by sampler 'trainer-a'" in done.stdout
+    assert len(visible_files(line.blobs)) == 1
+    assert len(line.run("files").stdout.splitlines()) == 1
+    assert line.run("audit").exit_code == 0
+
+
+def test_partitions_without_a_sealer_are_named_and_served_by_the_first(line: Line) -> None:
+    done = line.run("retain", "--older-than", "0s", "--timeout", "5")
+    assert done.exit_code == 1
+    assert "no sealer has answered for partitions 0, 1; it is done" in done.stdout
+    line.seal()
+    assert len(visible_files(line.blobs)) == 1
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_sampler_that_the_configuration_does_not_name_is_a_reason_to_refuse(
+    line: Line, more: list[str]
+) -> None:
+    specs = specs_for(line.layout, {}, ["somebody"])
+    line.broker().admin().create([spec for spec in specs if "somebody" in spec.name], 1.0)
+    done = line.run("retain", "--older-than", "0s", *more)
+    assert done.exit_code == 1
+    assert "sampler 'somebody' has a decision log" in done.stderr
+    assert "[samplers.somebody]" in done.stderr
+    assert "delete the topic rollstream.sampler.somebody.1" in done.stderr
+
+
+@pytest.mark.parametrize("age", ["7", "d", "-1d", "nand", "infd", "7 weeks", ""])
+def test_an_age_has_a_number_and_a_unit(line: Line, age: str) -> None:
+    done = line.run("retain", f"--older-than={age}")
+    assert done.exit_code == 2
+    assert "is no age" in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_an_environment_that_is_not_configured_is_refused(line: Line) -> None:
+    done = line.run("retain", "--older-than", "7d", "--environment", "code")
+    assert done.exit_code == 1
+    assert "there is no [environments.code] in this configuration, which has math" in done.stderr
