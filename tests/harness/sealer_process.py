@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.kill_points import KillPoint, arm, kill_process
+from harness.kill_points import KillPoint, RetentionPoint, arm, arm_retention, kill_process
 from rollstream.consumers import Sealer
 from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -35,7 +35,7 @@ class SealerProcess:
         self,
         config: RollstreamConfig,
         *,
-        kill_at: KillPoint | None = None,
+        kill_at: KillPoint | RetentionPoint | None = None,
         passage: int = 1,
         stop_before: str = "",
     ) -> None:
@@ -97,8 +97,12 @@ def main(orders: dict[str, Any]) -> None:
         blobs = open_store(config.store.root)
         steps = STEPS
         if orders["kill_at"]:
-            point = KillPoint(orders["kill_at"])
-            armed = arm(point, broker, blobs, kill_process, passage=orders["passage"])
+            at, passage = orders["kill_at"], orders["passage"]
+            if at in list(RetentionPoint):
+                where = RetentionPoint(at)
+                armed = arm_retention(where, broker, blobs, kill_process, passage=passage)
+            else:
+                armed = arm(KillPoint(at), broker, blobs, kill_process, passage=passage)
             sealer = Sealer(config, broker=armed.broker, store=armed.blobs, steps=armed.steps)
         else:
             if orders["stop_before"]:
