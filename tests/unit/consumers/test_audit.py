@@ -16,6 +16,7 @@ from harness.rollouts import encode_record, members
 from harness.seal_events import EntryRef, flushed, one_group
 from rollstream.consumers.audit import AuditReport, audit, spilled
 from rollstream.consumers.deployment import create_deployment
+from rollstream.consumers.retention.files import project_retired
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import (
     EnvironmentConfig,
@@ -27,7 +28,8 @@ from rollstream.schemas.digest import checksum
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobInfo, MemoryBlobs, project
-from rollstream.store.layout import manifest_path, rollup_path, rollups_prefix
+from rollstream.store.layout import manifest_path, retired_path, rollup_path, rollups_prefix
+from rollstream.store.retired import encode_retired, load_retired
 from rollstream.store.rollups import ROLLED_TOGETHER, NamedFiles, RollUp, encode_rollup
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
@@ -59,6 +61,10 @@ class Listed(MemoryBlobs):
     def __init__(self) -> None:
         super().__init__()
         self.paths: list[str] = []
+
+    def look(self) -> None:
+        """What there is now is listed from now on."""
+        self.paths = [blob.path for blob in super().list("")]
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         return (BlobInfo(path, 0) for path in self.paths if path.startswith(prefix))
@@ -95,7 +101,11 @@ class Deployment:
     def retire(self, *files: tuple[int, str], previous: int = -1) -> int:
         log = self._log
         event = retired(log.epoch, log.nonce, files, previous=previous)
-        return log.wait_confirmed(log.append(event), in_time())
+        offset = log.wait_confirmed(log.append(event), in_time())
+        where = LAYOUT.groups_log(ADDRESS)
+        self.blobs.look()
+        project_retired(self.blobs, self._broker, where, ADDRESS, offset, in_time(), lambda: None)
+        return offset
 
     def roll_up(self, manifests: Mapping[int, tuple[str, ...]], level: int = 1) -> str:
         """Writes a roll-up that says so of flushes, by offset; its path."""
@@ -110,7 +120,7 @@ class Deployment:
         return offset
 
     def audit(self) -> AuditReport:
-        self.blobs.paths = [blob.path for blob in MemoryBlobs.list(self.blobs, "")]
+        self.blobs.look()
         return self.audit_again()
 
     def audit_again(self) -> AuditReport:
@@ -259,6 +269,27 @@ def test_retired_files_are_not_looked_for() -> None:
     deployment.retire((flushes[0], "00000.parquet"), previous=newest)
     report = deployment.audit()
     assert (report.problems, report.partitions[0].files) == ((), 2)
+
+
+def test_what_readers_leave_out_is_what_was_retired() -> None:
+    deployment, flushes = sealed(5)
+    first = deployment.retire((flushes[0], "00000.parquet"))
+    newest = deployment.retire((flushes[2], "00002.parquet"), previous=first)
+    path = retired_path(ADDRESS, newest)
+    right = load_retired(deployment.blobs, path)
+    wrong = {
+        "readers leave out files that were not retired (1): 00001.parquet": right._replace(kept=()),
+        "readers use retired files (1): 00000.parquet": right._replace(below=flushes[0]),
+    }
+    for problem, written in wrong.items():
+        deployment.blobs.replace(path, encode_retired(written))
+        assert deployment.audit().problems == (f"math[0]: {problem}",)
+    deployment.blobs.replace(path, encode_retired(right)[:-9])
+    (problem,) = deployment.audit().problems
+    assert problem.startswith(path)
+    assert "delete it" in problem
+    deployment.blobs.delete(path)
+    assert deployment.audit().problems == (), "its owner may be about to write it"
 
 
 @pytest.mark.parametrize("again", [(0, "other"), (1, "00000"), (2, "00000"), (3, "00001")])

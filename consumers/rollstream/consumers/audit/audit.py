@@ -15,7 +15,7 @@ from rollstream.consumers.audit.ledger import Ledger, repeat_problems
 from rollstream.consumers.audit.manifests import Manifests, RollUps
 from rollstream.consumers.audit.records import IngestRecords
 from rollstream.consumers.audit.repeats import Repeats
-from rollstream.consumers.audit.retired import RetiredFile, RetiredFiles, hash_of
+from rollstream.consumers.audit.retired import LeftOut, RetiredFile, RetiredFiles, hash_of
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -179,7 +179,9 @@ class _Auditor:
             published, pending = ledger.close(records.check_rest(ledger))
             ledger.problems += manifests.rest(ledger.name, read_to)
             ledger.problems += rollups.rest(read_to)
-            ledger.problems += self._file_problems(ledger.name, retired, follower, where)
+            left_out = LeftOut(self.blobs, address, read_to)
+            ledger.problems += self._file_problems(ledger, retired, follower, where, left_out)
+            ledger.problems += left_out.problems(ledger.name)
         row = PartitionAudit(
             environment=address.environment,
             partition=address.partition,
@@ -201,7 +203,12 @@ class _Auditor:
         return row
 
     def _file_problems(
-        self, name: str, retired: RetiredFiles, read: Follower, where: TopicPartition
+        self,
+        ledger: Ledger,
+        retired: RetiredFiles,
+        read: Follower,
+        where: TopicPartition,
+        left_out: LeftOut,
     ) -> Iterator[str]:
         """What is wrong with the files of the flushes that were read. The log is read once more, so
         that of each file it is known by then whether it was retired."""
@@ -214,14 +221,18 @@ class _Auditor:
                 if not isinstance(event, Flushed):
                     continue
                 known = {hash_of(file.path) for file in (*event.files, *event.incomplete)}
-                gone: set[int] = set()
+                gone: dict[int, int] = {}  # To the event that retired it.
                 for one in retired.up_to(offset):
-                    if one.flush != offset or one.path not in known - gone:
-                        yield _never_named(name, one)
+                    if one.flush != offset or one.path not in known - gone.keys():
+                        yield _never_named(ledger.name, one)
                     else:
-                        gone.add(one.path)
+                        gone[one.path] = one.event
                 for file, groups in self._with_groups(event):
-                    if hash_of(file.path) in gone:
+                    retired_at = gone.get(hash_of(file.path))
+                    # What the newest event retired, readers may use still.
+                    if retired_at != ledger.retired_at:
+                        left_out.compare(offset, file.path, retired=retired_at is not None)
+                    if retired_at is not None:
                         continue
                     self.deadline.log_waiting(partial("{} to be read".format, file.path))
                     if self.deadline.passed():
@@ -234,7 +245,7 @@ class _Auditor:
                         if hash_of(file.path) not in since:
                             yield from problems
         for one in retired.up_to(sys.maxsize):
-            yield _never_named(name, one)
+            yield _never_named(ledger.name, one)
 
     def _with_groups(self, event: Flushed) -> Iterator[tuple[SealedFile, list[SealedGroup]]]:
         """The files of a flush, each with its groups where their digests are to be compared."""

@@ -1,4 +1,4 @@
-"""Which files of which flush were retired, in bounded memory."""
+"""Which files of which flush were retired, in bounded memory, and which ones readers leave out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import NamedTuple, Self
 import numpy as np
 import xxhash
 
+from rollstream.consumers.audit.ledger import Named
 from rollstream.consumers.audit.spilled import BUCKETS, SpilledRows
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.store import Blobs, CorruptFile
+from rollstream.store.retired import NamedFile, retired_of
+from rollstream.store.retired import RetiredFiles as Projected
 
 _HASH_MAX = (1 << 63) - 1
 
@@ -65,3 +70,38 @@ class RetiredFiles:
 def hash_of(path: str) -> int:
     """As ``RetiredFile`` has it."""
     return xxhash.xxh3_64_intdigest(path.encode()) & _HASH_MAX
+
+
+class LeftOut:
+    """Compares the files that readers leave out, by the newest blob of a partition, with those that
+    its seal log retires.
+
+    Args:
+        read_to: where the seal log was read to; a blob of a newer event is not compared.
+    """
+
+    def __init__(self, blobs: Blobs, address: PartitionAddress, read_to: int) -> None:
+        self._damaged = ""
+        self._used, self._missing = Named(), Named()
+        projected = Projected(address)
+        try:
+            projected = retired_of(blobs, address)
+        except CorruptFile as error:
+            self._damaged = str(error)
+        self._comparable = not self._damaged and projected.offset < read_to
+        self._below, self._kept = projected.below, {*projected.kept}
+
+    def compare(self, flush: int, path: str, *, retired: bool) -> None:
+        """A file that the flush at this offset named."""
+        left_out = flush < self._below and NamedFile(flush, path) not in self._kept
+        if self._comparable and left_out is not retired:
+            (self._used if retired else self._missing).add(path)
+
+    def problems(self, name: str) -> Iterator[str]:
+        """What differs, once all files were compared."""
+        if self._damaged:
+            yield self._damaged
+        if self._used.count:
+            yield f"{name}: readers use retired files {self._used}"
+        if self._missing.count:
+            yield f"{name}: readers leave out files that were not retired {self._missing}"

@@ -34,10 +34,12 @@ class Lost(NamedTuple):
     Attributes:
         groups: by slot of the recorded batch.
         paths: of each of their environments, the files of all groups that are known.
+        retired: whether the batch is final and one of their files was retired.
     """
 
     groups: Mapping[int, KnownGroup]
     paths: Mapping[str, Sequence[str]]
+    retired: bool
 
 
 def lost_groups(error: GroupsUnreadable, state: SamplerState) -> Lost | None:
@@ -47,7 +49,8 @@ def lost_groups(error: GroupsUnreadable, state: SamplerState) -> Lost | None:
         return None
     groups = {slot: group_of(served, slot, state) for slot in sorted(error.groups)}
     environments = {group.key.environment for group in groups.values()}
-    return Lost(groups, {one: state.paths(one) for one in environments})
+    retired = served.final and any(state.is_retired(group.ref) for group in groups.values())
+    return Lost(groups, {one: state.paths(one) for one in environments}, retired)
 
 
 def repaired(
@@ -77,6 +80,15 @@ def repaired(
     asked: Command[Any] = command
     assert isinstance(asked, BatchCommand), asked
     step = error.step
+    if lost.retired:
+        raise GroupsUnreadable(
+            f"groups {sorted(lost.groups)} of the batch of step {step} cannot be read any more: "
+            "their files were retired (`rollstream retain`), since the batch is final; replay_step "
+            "recomputes what was chosen",
+            step=step,
+            digest=error.digest,
+            groups=error.groups,
+        )
     _check_store_is_there(step, lost, store, root)
     # Once more, now that the store is there: it may have been away when they were read.
     failed = payloads.failing(step, lost.groups.values(), asked.columns)

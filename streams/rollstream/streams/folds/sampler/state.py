@@ -141,6 +141,10 @@ class SamplerState:
         """How far the seal log was applied, by the newest cursor in the decision log; 0 before."""
         return self._retired.recorded.get(log, 0)
 
+    def is_retired(self, ref: GroupRef) -> bool:
+        """Whether the file of a group in a batch that is held was retired."""
+        return ref in self._retired
+
     @property
     def cursor_is_due(self) -> bool:
         """Whether files were retired that a later decision may name, by the recorded cursor."""
