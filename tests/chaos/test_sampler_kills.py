@@ -10,16 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+import numpy as np
 import pytest
 import ray
 
-from harness.groups import GroupSpec
+from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
 from harness.killing_broker import KillingBroker
 from harness.ray_world import RayWorld
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler import SamplerClient
+from rollstream.sampler import Batch, SamplerClient
 from rollstream.sampler.history import replay_step
-from rollstream.schemas.events import BatchServed, Resumed
+from rollstream.schemas.events import BatchServed, Flushed, Resumed
+from rollstream.store import read_rows
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.topics.layout import Layout
@@ -45,6 +47,48 @@ def decisions(world: RayWorld) -> list[ConfirmedEvent]:
     return confirmed
 
 
+def bytes_of(batch: Batch) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in batch.arrays().items()}
+
+
+def rows_of(batch: Batch) -> dict[str, tuple[bytes, ...]]:
+    """Tokens, log-probs, mask, experts and reward of each row, by uid."""
+    rows = {}
+    experts = batch.token_arrays["routed_experts"]
+    for row, uid in enumerate(batch.uids):
+        span = slice(batch.offsets[row], batch.offsets[row + 1])
+        of_tokens = (batch.tokens, batch.logprobs, batch.loss_mask, experts)
+        rewards = batch.rewards[row : row + 1]
+        rows[uid] = (*(array[span].tobytes() for array in of_tokens), rewards.tobytes())
+    return rows
+
+
+def sealed_rows(event: Flushed, world: RayWorld) -> dict[str, tuple[bytes, ...]]:
+    """The same, out of the flush's file."""
+    (file,) = event.files
+    columns = read_rows(world.store, file.path)
+    rows: dict[str, tuple[bytes, ...]] = {}
+    for row, uid in enumerate(columns.scalars["rollout_uid"]):
+        prompt, output, logprobs = (
+            columns.arrays[name].row(row) for name in ("prompt_tokens", "output_tokens", "logprobs")
+        )
+        assert prompt is not None
+        assert output is not None
+        assert logprobs is not None
+        experts = columns.token_arrays["routed_experts"].row(row)
+        if experts is None:
+            experts = np.zeros((len(output), 2), np.uint8)
+        trained = np.ones(len(output), np.bool_)
+        rows[uid] = (
+            np.concatenate([prompt, output]).tobytes(),
+            np.pad(logprobs, (len(prompt), 0)).tobytes(),
+            np.pad(trained, (len(prompt), 0)).tobytes(),
+            np.pad(experts, ((len(prompt), 0), (0, 0))).tobytes(),
+            np.float32(columns.scalars["reward"][row]).tobytes(),
+        )
+    return rows
+
+
 @pytest.mark.proves("F1", "I4", "I6")
 @pytest.mark.parametrize(
     ("kind", "written"),
@@ -64,23 +108,27 @@ def test_a_run_through_a_kill_is_the_run_without_it(
 ) -> None:
     marker = tmp_path / "killed"
     broker = KillingBroker(world.config.kafka.bootstrap, kind, written=written, marker=marker)
-    world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(2 * STEPS)))
+    specs = (GroupSpec(example_id=f"ex-{i}", extras=(every_extra(),)) for i in range(2 * STEPS))
+    sealed = sealed_rows(world.writer().flush(*specs), world)
     with SamplerClient.attach(world.name, config=world.config, broker=broker) as sampler:
         step = sampler.resume(None)
-        uids: list[str] = []
+        batches = []
         while step < STEPS:
-            batch = sampler.next_batch(step, 2, timeout_s=WAIT_S)
-            again = sampler.next_batch(step, 2, timeout_s=WAIT_S)
-            assert batch.tokens.tobytes() == again.tokens.tobytes()
-            assert batch.uids == again.uids
-            uids += batch.uids
+            batch = sampler.next_batch(step, 2, timeout_s=WAIT_S, columns=EVERY_COLUMN)
+            batches.append(batch)
             sampler.ack(batch)
             sampler.publish_policy(step + 1, policy_version=f"step-{step + 1}")
             sampler.checkpointed(step)
             step += 1
         assert marker.exists(), "nothing was killed: the test proves nothing"
         assert sampler.progress().final_step == STEPS - 1
-    assert len(set(uids)) == 4 * STEPS, "no rollout twice, none missing"
+        for batch in batches:
+            again = sampler.next_batch(batch.step, 2, timeout_s=WAIT_S, columns=EVERY_COLUMN)
+            assert again.uids == batch.uids
+            assert bytes_of(again) == bytes_of(batch)
+    served_rows = [row for batch in batches for row in rows_of(batch).items()]
+    assert len(served_rows) == 4 * STEPS, "no rollout twice"
+    assert dict(served_rows) == sealed, "none missing, and each as it was sealed"
     confirmed = decisions(world)
     served = Counter(h.event.step for h in confirmed if isinstance(h.event, BatchServed))
     assert served == dict.fromkeys(range(STEPS), 1)

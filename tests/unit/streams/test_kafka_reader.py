@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
-from rollstream.streams.broker import TopicPartition
-from rollstream.streams.errors import PermanentBrokerError
+from harness.librdkafka import metadata_of
+from rollstream.streams.broker import END, TopicPartition
+from rollstream.streams.errors import (
+    BrokerUnavailable,
+    OffsetLost,
+    PermanentBrokerError,
+    UnknownTopic,
+)
 from rollstream.streams.kafka.reader import KafkaReader
 
 LEFT, RIGHT = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -24,11 +30,33 @@ class Client:
     """A consumer of librdkafka that has fetched these messages; what it was told to read anew is
     dropped, and comes again as ``again``."""
 
-    def __init__(self, fetched: Sequence[Message], again: Sequence[Message] = ()) -> None:
+    def __init__(self, fetched: Sequence[Message] = (), again: Sequence[Message] = ()) -> None:
         self._fetched, self._again = list(fetched), list(again)
+        self.assigned: dict[tuple[str, int], int] = {}
+        self.topics: dict[str, int | None] | None = {"t": None}  # None: no answer.
+        self.times: dict[int, int] = {}
+
+    def get_watermark_offsets(self, position: Any, timeout_s: float) -> tuple[int, int]:
+        if self.topics is None or position.topic not in self.topics:
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+        return 3, 9
+
+    def list_topics(self, topic: str, timeout_s: float) -> Any:
+        if self.topics is None:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return metadata_of({topic: self.topics.get(topic, KafkaError.UNKNOWN_TOPIC_OR_PART)})
+
+    def offsets_for_times(self, positions: list[Any], timeout_s: float) -> list[Any]:
+        (position,) = positions
+        position.offset = self.times.get(position.offset, -1)
+        return positions
+
+    def fetch(self, messages: Sequence[Message]) -> None:
+        self._fetched += messages
 
     def incremental_assign(self, positions: list[Any]) -> None:
         assigned = {(p.topic, p.partition): p.offset for p in positions}
+        self.assigned |= assigned
         self._fetched += [
             m for m in self._again if assigned.get((m.topic(), m.partition())) == m.offset()
         ]
@@ -93,3 +121,77 @@ def test_of_a_batch_that_cannot_be_decoded_only_what_was_wanted_is_read_again() 
     with pytest.raises(PermanentBrokerError):
         offsets(reader)
     assert offsets(reader) == [(0, 4)]
+
+
+def test_a_lost_offset_is_told_at_every_poll_until_the_reader_goes_elsewhere() -> None:
+    lost = message(LEFT, 4, KafkaError._AUTO_OFFSET_RESET)
+    client = Client([message(RIGHT, 0), lost], again=[message(LEFT, 6)])
+    reader = reader_of(client, {LEFT: 4, RIGHT: 0})
+    assert offsets(reader) == [(1, 0)], "first what was read"
+    for _ in range(2):
+        with pytest.raises(OffsetLost) as told:
+            offsets(reader)
+        assert (told.value.wanted, told.value.first, told.value.end) == (4, 3, 9)
+    reader.seek(LEFT, 6)
+    assert offsets(reader) == [(0, 6)]
+
+
+def test_a_loss_from_before_a_seek_concerns_nobody() -> None:
+    late = [message(LEFT, 4, KafkaError.OFFSET_OUT_OF_RANGE), message(LEFT, 6)]
+    client = Client()
+    reader = reader_of(client, {LEFT: 4})
+    assert offsets(reader) == []
+    reader.seek(LEFT, 6)
+    client.fetch(late)
+    assert offsets(reader) == [(0, 6)]
+    assert offsets(reader) == []
+
+
+def test_it_is_known_up_to_where_all_was_read_and_a_seek_forgets_it() -> None:
+    reader = reader_of(Client([message(LEFT, 7, KafkaError._PARTITION_EOF)]), {LEFT: 4})
+    assert reader.read_to(LEFT) == 4
+    assert offsets(reader) == []
+    assert reader.read_to(LEFT) == 7
+    reader.seek(LEFT, 5)
+    assert reader.read_to(LEFT) == 5
+
+
+def test_the_end_is_that_of_the_first_poll_and_bounds_alone_read_nothing() -> None:
+    client = Client()
+    reader = reader_of(client, {LEFT: END, RIGHT: 2})
+    assert reader.bounds(RIGHT, 1.0) == (3, 9)
+    assert client.assigned == {}
+    assert offsets(reader) == []
+    assert client.assigned == {LEFT: 9, RIGHT: 2}
+
+
+def test_the_first_idle_poll_finds_out_that_a_topic_is_missing() -> None:
+    client = Client()
+    reader = reader_of(client, {LEFT: 0})
+    client.topics = None
+    assert reader.poll(1, 0.01) == [], "no answer: the caller's own deadline passes"
+    client.topics = {}
+    with pytest.raises(UnknownTopic, match="topics create"):
+        reader.poll(1, 0.01)
+    client.topics = {"t": None}
+    assert reader.poll(1, 0.01) == []
+    client.topics = {}
+    assert reader.poll(1, 0.01) == [], "what was there is not asked for again"
+
+
+def test_the_bounds_of_what_is_missing_and_of_what_cannot_be_asked_are_told_apart() -> None:
+    client = Client()
+    reader = reader_of(client, {LEFT: 0})
+    client.topics = {}
+    with pytest.raises(UnknownTopic):
+        reader.bounds(LEFT, 1.0)
+    client.topics = None
+    with pytest.raises(BrokerUnavailable, match="bounds of"):
+        reader.bounds(LEFT, 1.0)
+
+
+def test_a_time_is_rounded_up_and_beyond_the_last_record_is_the_end() -> None:
+    client = Client()
+    client.times = {2: 5}  # By milliseconds.
+    reader = reader_of(client, {LEFT: 0})
+    assert [reader.offset_at(LEFT, us, 1.0) for us in (1_001, 2_000, 2_001)] == [5, 5, 9]

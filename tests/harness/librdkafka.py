@@ -1,0 +1,55 @@
+"""What librdkafka answers, made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+
+
+def metadata_of(topics: Mapping[str, int | None], *, leaders: Mapping[str, int] = {}) -> Any:
+    """Of topics of one partition, or with an error of this code; led by broker 0, or by another
+    (-1: none)."""
+    return SimpleNamespace(
+        topics={
+            name: SimpleNamespace(
+                error=None if code is None else KafkaError(code),
+                partitions={0: SimpleNamespace(leader=leaders.get(name, 0))},
+            )
+            for name, code in topics.items()
+        }
+    )
+
+
+def answered(value: Any) -> Future[Any]:
+    """With this value; the code of an error: with that error."""
+    future: Future[Any] = Future()
+    if isinstance(value, int):
+        future.set_exception(KafkaException(KafkaError(value)))
+    else:
+        future.set_result(value)
+    return future
+
+
+def group_of(
+    members: Mapping[str, Sequence[tuple[str, int]]],
+    state: ConsumerGroupState = ConsumerGroupState.STABLE,
+) -> Any:
+    """A consumer group: the partitions of each member."""
+    return SimpleNamespace(
+        state=state,
+        members=[
+            SimpleNamespace(
+                member_id=member,
+                assignment=SimpleNamespace(
+                    topic_partitions=[
+                        SimpleNamespace(topic=topic, partition=number) for topic, number in held
+                    ]
+                ),
+            )
+            for member, held in members.items()
+        ],
+    )

@@ -1,0 +1,207 @@
+"""What a client makes of Ray's answers, from a thread and from a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, TaskCancelledError
+
+from rollstream.runtime.clock import ManualClock
+from rollstream.sampler.deciding.command import Reply
+from rollstream.sampler.deciding.queries import AskStats
+from rollstream.sampler.errors import SamplerUnavailable, UnknownStep
+from rollstream.sampler.serving import actor_calls
+from rollstream.sampler.serving.actor import Refused
+from rollstream.sampler.serving.actor_calls import START_TIMEOUT_S, ActorCalls
+from rollstream.sampler.serving.pickled import Pickled
+from rollstream.streams.errors import Fenced
+
+ANSWER: Reply[Any] = Reply(3, "an answer")
+Execute = Callable[[ActorCalls], Reply[Any]]
+
+
+class Died(ActorDiedError):
+    """Ray makes its own of a context that only it has."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__()
+        self.told = told
+
+    def __str__(self) -> str:
+        return self.told
+
+
+class Ref:
+    """A call that ended so; ``during`` runs when somebody waits for it."""
+
+    def __init__(self, outcome: Any, during: Callable[[], None]) -> None:
+        self._outcome, self._during = outcome, during
+
+    def get(self) -> Any:
+        self._during()
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+    def future(self) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(self.get())
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the outcome.
+            future.set_exception(error)
+        return future
+
+
+class World:
+    """Ray, and an actor whose calls end in these ways, the last one for ever."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *outcomes: Any) -> None:
+        self.clock = ManualClock()
+        self.sent: list[Ref] = []
+        self.cancelled: list[Ref] = []
+        self.left = 0
+        self.outage = ""
+        self.during: Callable[[], None] = lambda: None
+        self.on_send: Callable[[], None] = lambda: None
+        self._outcomes = list(outcomes)
+        monkeypatch.setattr(ray, "get", self._get)
+        monkeypatch.setattr(ray, "cancel", self.cancelled.append)
+        actor = SimpleNamespace(
+            execute=SimpleNamespace(remote=self._execute),
+            leave=SimpleNamespace(remote=self._leave),
+            outage=SimpleNamespace(remote=lambda: Ref(self.outage, lambda: None)),
+        )
+        self.calls = ActorCalls("trainer-a", actor, self.clock)
+
+    def _execute(self, command: Any, wait_s: float) -> Ref:
+        outcomes = self._outcomes
+        outcome = outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]
+        self.sent.append(Ref(outcome, self.during))
+        self.on_send()
+        return self.sent[-1]
+
+    def _leave(self) -> None:
+        self.left += 1
+
+    def _get(self, ref: Ref, timeout: float) -> Any:
+        try:
+            return ref.get()
+        except GetTimeoutError:
+            self.clock.advance(timeout)
+            raise
+
+
+def in_thread(calls: ActorCalls) -> Reply[Any]:
+    return calls.execute(AskStats(), 1.0)
+
+
+def in_coroutine(calls: ActorCalls) -> Reply[Any]:
+    return asyncio.run(calls.execute_async(AskStats(), 1.0))
+
+
+@pytest.fixture(params=[in_thread, in_coroutine])
+def execute(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Execute:
+    monkeypatch.setattr(actor_calls, "REPEAT_AFTER_S", 0.001)
+    found: Execute = request.param
+    return found
+
+
+def test_a_call_is_repeated_where_the_actor_is_started_anew(
+    execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(monkeypatch, RayActorError(), RayActorError(), ANSWER)
+    assert execute(world.calls) == ANSWER
+    assert (len(world.sent), world.cancelled) == (3, [])
+
+
+def test_what_was_pickled_once_for_many_is_opened(
+    execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(monkeypatch, Reply(3, Pickled.of("an answer")))
+    assert execute(world.calls) == ANSWER
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "told"),
+    [
+        (Died("INTENDED_USER_EXIT: it left"), Fenced, "taken over by another owner"),
+        (Died("the node is gone"), SamplerUnavailable, "will not be started again: the node"),
+        (TaskCancelledError(), SamplerUnavailable, "somebody else cancelled this call"),
+        (Refused(UnknownStep("no step 7"), False), UnknownStep, "no step 7"),
+        (OSError("a defect"), OSError, "a defect"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_call_that_repeating_cannot_mend_is_sent_once(
+    outcome: Any,
+    kind: type[Exception],
+    told: str,
+    execute: Execute,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, outcome)
+    with pytest.raises(kind, match=told):
+        execute(world.calls)
+    assert (len(world.sent), world.left) == (1, 0)
+
+
+@pytest.mark.parametrize("sampler_fenced", [True, False])
+def test_an_actor_leaves_when_its_sampler_is_fenced_and_not_when_a_trainer_is(
+    sampler_fenced: bool, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(monkeypatch, Refused(Fenced("a successor"), sampler_fenced))
+    with pytest.raises(Fenced, match="a successor"):
+        execute(world.calls)
+    assert world.left == sampler_fenced
+
+
+def test_a_call_that_nobody_waits_for_any_more_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        in_thread(world.calls)
+    assert world.cancelled == world.sent
+    assert len(world.sent) == 1
+
+
+@pytest.mark.parametrize("when", ["on_send", "during"])
+def test_closing_ends_the_calls_that_are_under_way_and_takes_no_more(
+    when: str, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(monkeypatch, TaskCancelledError())
+    setattr(world, when, world.calls.close)
+    for _ in range(2):
+        with pytest.raises(SamplerUnavailable, match="'trainer-a' is closed; attach again"):
+            execute(world.calls)
+    assert world.cancelled == world.sent
+    assert len(world.sent) == 1, "the second was not sent"
+
+
+def test_an_actor_that_does_not_come_back_is_an_error_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, RayActorError())
+    with pytest.raises(SamplerUnavailable, match="did not come back within 121 s"):
+        in_thread(world.calls)
+    assert world.clock.monotonic_s() == pytest.approx(START_TIMEOUT_S + 1, abs=1)
+
+
+def test_an_actor_that_does_not_answer_is_an_error_in_time_and_says_why_it_waits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    world = World(monkeypatch, GetTimeoutError())
+    world.outage = "Kafka at nowhere cannot be reached"
+    with pytest.raises(SamplerUnavailable, match="did not answer within 121 s"):
+        in_thread(world.calls)
+    assert world.clock.monotonic_s() == pytest.approx(START_TIMEOUT_S + 1, abs=1)
+    assert "sampler 'trainer-a': Kafka at nowhere cannot be reached" in caplog.messages
+    assert world.cancelled == world.sent

@@ -1,0 +1,141 @@
+"""What the admin makes of librdkafka's answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+
+from harness.librdkafka import answered, group_of, metadata_of
+from rollstream.streams.broker import GroupMembers, TopicPartition, TopicSpec
+from rollstream.streams.errors import BrokerUnavailable, NotAuthorised, PermanentBrokerError
+from rollstream.streams.kafka.admin import KafkaAdmin
+
+LEFT = TopicPartition("t", 0)
+
+
+class Client:
+    """An admin client of librdkafka; each list has the answers to come, the last one for ever.
+
+    Args:
+        faults: codes of the errors that its callback tells of in each poll.
+    """
+
+    def __init__(self, *, faults: Sequence[int] = (), **answers: list[Any]) -> None:
+        self.asked: list[Any] = []
+        self._faults = faults
+        self._answers = answers
+
+    def made(self, on_fault: Callable[[KafkaError], None]) -> Any:
+        self._on_fault = on_fault
+        return self
+
+    def list_topics(self, timeout: float) -> Any:
+        found = self._next("topics")
+        if isinstance(found, int):
+            raise KafkaException(KafkaError(found))
+        return found
+
+    def poll(self, timeout: float) -> None:
+        for code in self._faults:
+            self._on_fault(KafkaError(code, "connection refused"))
+
+    def describe_consumer_groups(self, names: list[str], request_timeout: float) -> Any:
+        return {name: answered(self._next("groups")) for name in names}
+
+    def describe_configs(self, resources: list[Any], request_timeout: float) -> Any:
+        return {resource: answered(self._next("configs")) for resource in resources}
+
+    def create_topics(self, topics: list[Any], request_timeout: float) -> Any:
+        self.asked += topics
+        return {topic.topic: answered(self._next("created")) for topic in topics}
+
+    def _next(self, name: str) -> Any:
+        answers = self._answers[name]
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+def admin_of(client: Client) -> KafkaAdmin:
+    return KafkaAdmin(client.made, "kafka:9092")
+
+
+def test_a_broker_is_reached_once_it_answers() -> None:
+    client = Client(topics=[KafkaError._TRANSPORT, metadata_of({}), KafkaError._INVALID_ARG])
+    admin_of(client).reach(10.0)
+
+
+@pytest.mark.parametrize(
+    ("faults", "kind", "told"),
+    [
+        ([KafkaError._AUTHENTICATION], NotAuthorised, "correct the credentials"),
+        ([KafkaError._TRANSPORT], BrokerUnavailable, "cannot be reached: .*does Kafka run there"),
+        ([], BrokerUnavailable, "does not answer within 0.01 s; is what listens there Kafka"),
+    ],
+)
+def test_why_a_broker_is_not_reached_is_told_apart(
+    faults: list[int], kind: type[Exception], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollstream.streams.kafka.admin._CERTAIN_AFTER_S", 0.0)
+    down = [KafkaError._ALL_BROKERS_DOWN] if faults else []
+    client = Client(faults=[*faults, *down], topics=[KafkaError._TRANSPORT])
+    with pytest.raises(kind, match=told):
+        admin_of(client).reach(0.01)
+
+
+def test_what_asking_again_cannot_mend_is_told_at_once() -> None:
+    with pytest.raises(PermanentBrokerError, match="Kafka at kafka:9092"):
+        admin_of(Client(topics=[KafkaError.UNSUPPORTED_VERSION])).reach(10.0)
+
+
+def test_a_group_has_the_owners_of_its_partitions_once_its_coordinator_answers() -> None:
+    members = group_of({"a": [LEFT], "b": []})
+    groups = [KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, members]
+    assert admin_of(Client(groups=groups)).group("g", 10.0) == GroupMembers({LEFT: "a"}, 2, True)
+    moving = group_of({"a": []}, ConsumerGroupState.COMPLETING_REBALANCING)
+    assert not admin_of(Client(groups=[moving])).group("g", 10.0).settled
+
+
+def test_a_group_that_nobody_joined_has_no_members_and_one_that_is_refused_is_an_error() -> None:
+    none = admin_of(Client(groups=[KafkaError.GROUP_ID_NOT_FOUND]))
+    assert none.group("g", 10.0) == GroupMembers({}, 0, True)
+    with pytest.raises(NotAuthorised, match="group g"):
+        admin_of(Client(groups=[KafkaError.GROUP_AUTHORIZATION_FAILED])).group("g", 10.0)
+    with pytest.raises(BrokerUnavailable, match="group g"):
+        admin_of(Client(groups=[KafkaError.NOT_COORDINATOR])).group("g", 0.0)
+
+
+def test_topics_are_described_where_their_partitions_have_leaders() -> None:
+    topics = metadata_of(
+        {"a.x": None, "a.y": None, "a.z": KafkaError.LEADER_NOT_AVAILABLE, "b": None},
+        leaders={"a.y": -1},
+    )
+    configs = {"retention.ms": SimpleNamespace(value="5"), "unset": SimpleNamespace(value=None)}
+    admin = admin_of(Client(topics=[topics], configs=[configs]))
+    described = admin.describe(["a.x", "a.y", "a.z", "no such"], 10.0)
+    assert described == {"a.x": TopicSpec("a.x", 1, {"retention.ms": "5"})}
+    assert admin.describe(["no such"], 10.0) == {}
+    assert admin.topics("a.", 10.0) == ["a.x", "a.y", "a.z"]
+
+
+def test_a_topic_is_made_when_it_can_be_used_and_may_be_there_already() -> None:
+    there = [metadata_of({}), metadata_of({"a": None}, leaders={"a": -1}), metadata_of({"a": None})]
+    client = Client(topics=there, created=[KafkaError.TOPIC_ALREADY_EXISTS])
+    spec = TopicSpec("a", 1, {"retention.ms": "5"})
+    admin_of(client).create([spec], 10.0)
+    (asked,) = client.asked
+    assert (asked.topic, asked.num_partitions, asked.config) == (spec.name, 1, spec.config)
+    assert len(there) == 1, "it waited until the topic had a leader"
+    admin_of(client).create([], 10.0)
+    assert client.asked == [asked]
+
+
+def test_a_topic_that_is_refused_or_never_usable_is_an_error() -> None:
+    spec = TopicSpec("a", 1, {})
+    with pytest.raises(NotAuthorised, match="creation of a"):
+        admin_of(Client(created=[KafkaError.TOPIC_AUTHORIZATION_FAILED])).create([spec], 10.0)
+    never = Client(topics=[metadata_of({})], created=[None])
+    with pytest.raises(BrokerUnavailable, match=r"\['a'\] not usable within 0.0 s"):
+        admin_of(never).create([spec], 0.0)
