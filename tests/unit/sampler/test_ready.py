@@ -16,6 +16,8 @@ from harness.ready_model import ReadyModel
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
+from rollstream.streams.folds.sampler.known_groups import KnownGroups
+from rollstream.streams.folds.sampler.packed_refs import PackedRefs
 from rollstream.streams.folds.sampler.ready import ReadyIndex
 from rollstream.streams.folds.sampler.sorted_pairs import BLOCK_MAX, SortedPairs
 
@@ -87,15 +89,24 @@ def ready_groups(draw: st.DrawFn) -> list[KnownGroup]:
     return draw(st.permutations(groups))
 
 
+def empty(seed: int) -> ReadyIndex:
+    return ReadyIndex(seed, KnownGroups(PackedRefs(LOGS)))
+
+
+def add(index: ReadyIndex, group: KnownGroup) -> None:
+    index._known[group.ref] = group
+    index.add(group)
+
+
 @given(groups=ready_groups(), data=st.data(), seed=st.integers(0, 3))
 @settings(max_examples=150)
 def test_the_index_answers_as_its_model(
     groups: list[KnownGroup], data: st.DataObject, seed: int
 ) -> None:
-    index, model = ReadyIndex(seed, LOGS), ReadyModel(seed)
+    index, model = empty(seed), ReadyModel(seed)
     turn = 0
     for group in groups:
-        index.add(group)
+        add(index, group)
         model.groups[group.ref] = group
         match data.draw(st.sampled_from(["add", "add", "serve", "late", "remove"])):
             case "serve":
@@ -130,10 +141,10 @@ def test_the_index_answers_as_its_model(
 
 
 def test_a_bucket_is_a_sequence_and_its_groups_are_made_as_they_are_looked_at() -> None:
-    index = ReadyIndex(0, LOGS)
+    index = empty(0)
     groups = known_groups(LOGS[1], 0, flush_of([GroupSpec()] * 5, name="a"))
     for group in groups:
-        index.add(group)
+        add(index, group)
     _, bucket = next(islice(index.keys_in_turn(["math"]), 1))
     assert (len(bucket), bucket[1], bucket[-1]) == (5, groups[1], groups[-1])
     assert list(bucket[1:4]) == groups[1:4]
@@ -142,10 +153,10 @@ def test_a_bucket_is_a_sequence_and_its_groups_are_made_as_they_are_looked_at() 
 
 def test_few_groups_of_a_policy_among_many_are_found_in_turn() -> None:
     """Looked up or met on the way: the same keys in the same order."""
-    index, model = ReadyIndex(1, LOGS), ReadyModel(1)
+    index, model = empty(1), ReadyModel(1)
     of_step = [GroupSpec(example_id=f"ex-{n}", weight_step=n % 100 == 0) for n in range(1_000)]
     for group in known_groups(LOGS[1], 0, flush_of(of_step, name="a")):
-        index.add(group)
+        add(index, group)
         model.groups[group.ref] = group
     for turn, name in enumerate(("ex-300", "ex-7", "ex-0"), start=1):
         key = next(group.key for group in model.groups.values() if group.key.example_id == name)

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from rollstream.schemas.events import Flushed, RetiredFile
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.eligible import TRAIN
+from rollstream.streams.folds.sampler.known import TRAIN
 
 EVENT_BYTES_MAX = 1024 * 1024  # Far below a message's limit, and one blob that readers open.
 _FILE_BYTES = 24  # At most, of an event, beside the path.

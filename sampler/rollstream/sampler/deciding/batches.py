@@ -90,7 +90,7 @@ class BatchCommand(Command[AssembledBatch | Share]):
     ) -> AssembledBatch | Share:
         if self.payloads == "rank":
             payloads.check_files(share.served, groups, self.columns)
-            return share.to_send()
+            return share
         slots = [slot for slot, _ in share.groups]
         parts = payloads.parts_of_batch(share.served, groups, slots, self.columns)
         return share.assembled(parts, payloads.token_arrays)

@@ -11,7 +11,7 @@ from rollstream.sampler.shaping.packing import GroupRows
 from rollstream.sampler.shaping.requested import agreed_signatures, token_array_names
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.order import Branch
-from rollstream.streams.folds.sampler.known import KnownGroup, without_segments
+from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 
 
@@ -35,10 +35,6 @@ class Share(NamedTuple):
     dp_size: int
     branches: Mapping[str, Sequence[Branch]]
     groups_ready: int
-
-    def to_send(self) -> Share:
-        """The same, with no more than who reads the rows needs."""
-        return self._replace(groups=[(slot, without_segments(each)) for slot, each in self.groups])
 
     def assembled(
         self,

@@ -3,9 +3,11 @@
 - ``state``     ``SamplerState``: the fold over the seal logs and the decision log
 - ``known``     a sealed group as the seal log describes it
 - ``ready``     the groups that may be served, least recently served examples first
+- ``known_groups``, ``packed_rows``  all that are alive, as bytes
 - ``packed_refs``, ``sorted_pairs``  what the ready groups are sorted by, compactly
 - ``eligible``  the rules which groups cannot be served: not as they are, or never
 - ``retired``   groups of retired files, and the recorded cursor
 - ``served``    a served batch, and what became of examples
+- ``saved_state``  the state as bytes, for a snapshot
 - ``remedies``  why groups are not served, and what to do about it
 """

@@ -10,7 +10,6 @@ from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, off_branch
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.known import KnownGroup
 
-TRAIN = "train"
 Accept = Literal["nonzero_std"]
 Waits = Literal["eval", "reward", "weight_step", "lineage"]
 
@@ -20,7 +19,7 @@ def waits_for(known: KnownGroup, choosing: Choosing) -> Waits | None:
 
     ``eval`` never ends; the others may. A group's weight step is unknown where any member's is.
     """
-    if known.group.split != TRAIN:
+    if not known.is_train:
         return "eval"
     if not known.has_rewards:
         return "reward"

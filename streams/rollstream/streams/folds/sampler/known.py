@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,9 @@ from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, SealedSe
 from rollstream.schemas.ids import MIXED_POLICY, PartitionAddress
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.packed_rows import PackedRows, pack_rows
+
+TRAIN = "train"
 
 
 class Key(NamedTuple):
@@ -22,99 +24,93 @@ class Key(NamedTuple):
     example_id: str
 
 
-_NO_SEGMENTS = SealedSegments(
-    offsets=np.empty(0, np.int64),
-    entries=np.empty(0, np.int32),
-    uids=(),
-    segment_idxs=np.empty(0, np.int32),
-    weight_steps=np.empty(0, np.int64),
-    policy_epochs=np.empty(0, np.int32),
-    prompt_counts=np.empty(0, np.int32),
-    token_counts=np.empty(0, np.int32),
-    rewards=np.empty(0),
-    created_ts=np.empty(0, np.int64),
-    replicas=(),
-    replica_idxs=np.empty(0, np.int32),
-    stop_reasons=(),
-    stop_reason_idxs=np.empty(0, np.int32),
-)
+class GroupHeader(NamedTuple):
+    """Of a ``SealedGroup`` what decides, and what finds its rows."""
+
+    group_id: str
+    lineage: str
+    weight_step: int
+    row_start: int
+    rows: int
+    digest: bytes
 
 
 class KnownGroup(NamedTuple):
     """A sealed group.
 
     Attributes:
-        segments: columns over the segments of the whole flush; ours begin at ``first``. A segment
-            without a reward of its own has that of the next one of its trajectory.
         sealed_ts: log time of the flush, microseconds.
         policies: the distinct policies of the segments, sorted.
+        is_train: whether its split is ``train``.
         has_rewards: no member's reward is awaited.
         all_equal: every trajectory has the same return, the sum of what its segments earned, so
             that no advantage is left.
-        earned: float [rows of the flush], what each segment was published with; 0: no reward.
+        rows: what limits look at.
     """
 
     ref: GroupRef
     key: Key
-    group: SealedGroup
+    group: GroupHeader
     file: SealedFile
-    segments: SealedSegments
-    first: int
     sealed_ts: int
     policies: tuple[PolicyRef, ...]
+    is_train: bool
     has_rewards: bool
     all_equal: bool
-    earned: NDArray[np.floating[Any]]
-
-
-def without_segments(group: KnownGroup) -> KnownGroup:
-    """The group without what its flush says of segments: enough to read its rows."""
-    return group._replace(segments=_NO_SEGMENTS, first=0, earned=np.empty(0))
+    rows: PackedRows
 
 
 def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[KnownGroup]:
     """Returns the groups that the flush at ``offset`` sealed, in its order."""
     if not event.groups:
         return []
-    segments = _with_rewards(event.segments)
+    segments = event.segments
     bounds = np.cumsum([0, *(group.rows for group in event.groups)])
     assert bounds[-1] == len(segments.rewards), (log, offset)
     starts = bounds[:-1]
-    has_rewards = (~np.isnan(np.minimum.reduceat(segments.rewards, starts))).tolist()
-    earned = np.nan_to_num(event.segments.rewards)
-    all_equal = _all_equal(segments, earned, starts).tolist()
+    begins = _rollout_begins(segments, starts)
+    # What a trajectory earned at its end is every earlier segment's: its last one has a reward.
+    lasts = np.append(begins[1:], True)
+    awaited = np.isnan(segments.rewards) & lasts
+    has_rewards = (~np.logical_or.reduceat(awaited, starts)).tolist()
+    earned = np.nan_to_num(segments.rewards)
+    firsts = np.flatnonzero(begins)
+    returns, of_group = np.add.reduceat(earned, firsts), np.searchsorted(firsts, starts)
+    lowest, highest = (of.reduceat(returns, of_group) for of in (np.minimum, np.maximum))
+    all_equal = (lowest == highest).tolist()
+    rows = pack_rows(starts, segments.weight_steps, segments.created_ts, earned, begins)
     spans = pairwise(bounds.tolist())
     return [
         KnownGroup(
             GroupRef(*log, offset, index),
             Key(log.environment, group.example_id),
-            group,
+            GroupHeader(
+                group.group_id,
+                group.lineage,
+                group.weight_step,
+                group.row_start,
+                group.rows,
+                group.digest,
+            ),
             event.files[group.file],
-            segments,
-            first,
             event.now_ts,
             _policies(group, segments, first, end),
+            group.split == TRAIN,
             has_rewards[index],
             all_equal[index],
-            earned,
+            rows[index],
         )
         for index, (group, (first, end)) in enumerate(zip(event.groups, spans, strict=True))
     ]
 
 
-def _all_equal(
-    segments: SealedSegments, earned: NDArray[np.floating[Any]], starts: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Of each group: whether all its trajectories, whose rows lie together, earned the same."""
-    returns = earned
-    if segments.segment_idxs.any():
-        begins = np.array([one != other for one, other in pairwise(("", *segments.uids))])
-        begins[starts] = True
-        firsts = np.flatnonzero(begins)
-        returns = np.add.reduceat(earned, firsts)
-        starts = np.searchsorted(firsts, starts)
-    lowest = np.minimum.reduceat(returns, starts)
-    return np.asarray(lowest == np.maximum.reduceat(returns, starts))
+def _rollout_begins(segments: SealedSegments, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """bool [rows]: where a trajectory begins; its segments lie together, in their order."""
+    if not segments.segment_idxs.any():
+        return np.ones(len(segments.uids), np.bool_)
+    begins = np.array([one != other for one, other in pairwise(("", *segments.uids))])
+    begins[starts] = True
+    return begins
 
 
 def _policies(
@@ -126,18 +122,3 @@ def _policies(
     steps = segments.weight_steps[first:end].tolist()
     distinct = {PolicyRef(group.lineage, *pair) for pair in zip(epochs, steps, strict=True)}
     return tuple(sorted(distinct))
-
-
-def _with_rewards(segments: SealedSegments) -> SealedSegments:
-    """Gives segments without a reward that of the next segment of their trajectory.
-
-    A reward is often known at a trajectory's last segment only. Where that has none, none is given.
-    """
-    missing = np.flatnonzero(np.isnan(segments.rewards))
-    if not missing.size or not segments.segment_idxs.any():
-        return segments
-    rewards, uids = segments.rewards.copy(), segments.uids
-    for row in missing[::-1].tolist():  # A member's rows lie together, in the order of segments.
-        if row + 1 < len(uids) and uids[row + 1] == uids[row]:
-            rewards[row] = rewards[row + 1]
-    return replace(segments, rewards=rewards)

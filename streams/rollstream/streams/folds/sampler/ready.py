@@ -12,11 +12,11 @@ from typing import overload
 
 import xxhash
 
-from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
-from rollstream.streams.folds.sampler.packed_refs import PackedRefs
+from rollstream.streams.folds.sampler.known_groups import KnownGroups
+from rollstream.streams.folds.sampler.packed_refs import INDEX_BITS
 from rollstream.streams.folds.sampler.sorted_pairs import SortedPairs
 
 Policies = tuple[PolicyRef, ...]  # The distinct ones of a group, sorted.
@@ -85,18 +85,21 @@ class _Environment:
 
 
 class ReadyIndex:
-    """Buckets by key, each sorted by ref; keys least recently served first, ties by a seeded hash.
+    """Of the known groups those that are ready: buckets by key, each sorted by ref; keys least
+    recently served first, ties by a seeded hash.
 
     So the order is a function of what is in it, of the seed, and of what was served before. A
     change costs some microseconds among a million groups, and no question but ``refs`` and
     ``turns`` walks all of them. Two keys of one environment with the same 64-bit hash count as one.
     """
 
-    def __init__(self, seed: int, logs: Collection[PartitionAddress]) -> None:
+    def __init__(self, seed: int, known: KnownGroups) -> None:
         self._seed = seed
-        self._packed = PackedRefs(logs)
+        self._known = known
+        self._packed = known.packed
         self._environments: dict[str, _Environment] = {}
-        self._groups: dict[int, KnownGroup] = {}
+        self._masks: dict[int, int] = {}  # By flush, a bit for each group of it that is ready.
+        self._size = 0
         self._numbers: dict[Policies, int] = {}  # Drawn anew where policies come back.
         self._next_number = 0
         self._by_number = SortedPairs()
@@ -106,10 +109,13 @@ class ReadyIndex:
         self._all_equal = SortedPairs()  # By age.
 
     def __len__(self) -> int:
-        return len(self._groups)
+        return self._size
 
     def __contains__(self, ref: GroupRef) -> bool:
-        return self._packed.holds(ref) and self._packed.pack(ref) in self._groups
+        if not self._packed.holds(ref):
+            return False
+        flush = self._packed.pack(ref) >> INDEX_BITS
+        return bool(self._masks.get(flush, 0) >> ref.index_in_flush & 1)
 
     def counts(self) -> dict[str, int]:
         """Groups by environment, of those that have any."""
@@ -118,13 +124,15 @@ class ReadyIndex:
 
     def refs(self) -> list[GroupRef]:
         """Sorted."""
-        return self._unpacked(sorted(self._groups))
+        return sorted(self._unpacked(ref for _, ref in self._ages))
 
     def add(self, group: KnownGroup) -> None:
-        """The group is ready from now on."""
+        """The group, which is known, is ready from now on."""
+        assert group.ref not in self, group.ref
         ref = self._packed.pack(group.ref)
-        assert ref not in self._groups, group.ref
-        self._groups[ref] = group
+        flush = ref >> INDEX_BITS
+        self._masks[flush] = self._masks.get(flush, 0) | 1 << group.ref.index_in_flush
+        self._size += 1
         self._environment(group.key).add(self._hash(group.key), ref)
         number = self._numbers.get(group.policies)
         if number is None:
@@ -141,9 +149,13 @@ class ReadyIndex:
             self._all_equal.add(group.sealed_ts, ref)
 
     def remove(self, of: GroupRef) -> None:
-        """The group is no longer ready."""
-        ref = self._packed.pack(of)
-        group = self._groups.pop(ref)
+        """The group, which is known and ready, is no longer ready."""
+        group, ref = self._known[of], self._packed.pack(of)
+        flush = ref >> INDEX_BITS
+        self._masks[flush] ^= 1 << of.index_in_flush
+        if not self._masks[flush]:
+            del self._masks[flush]
+        self._size -= 1
         self._environment(group.key).remove(self._hash(group.key), ref)
         number = self._numbers[group.policies]
         self._by_number.remove(number, ref)
@@ -216,7 +228,7 @@ class ReadyIndex:
         ]
         orders = [zip(of.order, repeat(name), repeat(of)) for name, of in found]
         for (_, hashed), _, of in heapq.merge(*orders, key=itemgetter(0, 1)):
-            bucket = Bucket(of.groups.seconds(hashed), self._groups.__getitem__)
+            bucket = Bucket(of.groups.seconds(hashed), self._known.at)
             yield bucket[0].key, bucket
 
     def _looked_up(
@@ -225,13 +237,13 @@ class ReadyIndex:
         """The keys of these groups in turn, with no others in their buckets."""
         buckets: dict[tuple[int, int, str], array[int]] = {}
         for ref in sorted(refs):
-            key = self._groups[ref].key
+            key = self._known.at(ref).key
             if key.environment in environments:
                 hashed = self._hash(key)
                 turn = self._environments[key.environment].turn(hashed)
                 buckets.setdefault((turn, hashed, key.environment), array("Q")).append(ref)
         for _, those in sorted(buckets.items()):
-            yield self._groups[those[0]].key, Bucket(those, self._groups.__getitem__)
+            yield self._known.at(those[0]).key, Bucket(those, self._known.at)
 
     def _environment(self, key: Key) -> _Environment:
         found = self._environments.get(key.environment)

@@ -138,6 +138,8 @@ def copied(value: Any, seen: dict[int, Any] | None = None) -> Any:
             seen[id(value)][:] = [copied(each, seen) for each in value]
     elif isinstance(value, tuple):
         seen[id(value)] = type(value)(*(copied(each, seen) for each in value))
+    elif is_dataclass(value):
+        seen[id(value)] = copy.copy(value)
     else:
         seen[id(value)] = object.__new__(type(value))
         # An object's attributes differ in kind.
@@ -151,8 +153,11 @@ def _changes(value: Any) -> bool:
         return any(map(_changes, value))
     if isinstance(value, dict | list | set | array):
         return True
-    if is_dataclass(value) or isinstance(value, Enum):
+    if isinstance(value, Enum):
         return False
+    if is_dataclass(value):
+        frozen: bool = getattr(type(value), "__dataclass_params__").frozen  # noqa: B009
+        return not frozen
     return hasattr(value, "__dict__") and type(value).__module__.startswith(_OWN)
 
 

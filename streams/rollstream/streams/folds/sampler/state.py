@@ -38,6 +38,8 @@ from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.folds.sampler.eligible import Waits, waits_for
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
+from rollstream.streams.folds.sampler.known_groups import KnownGroups
+from rollstream.streams.folds.sampler.packed_refs import PackedRefs
 from rollstream.streams.folds.sampler.ready import ReadyIndex
 from rollstream.streams.folds.sampler.retired import RetiredGroups
 from rollstream.streams.folds.sampler.served import ExampleCounts, Outcome, Replacement, ServedBatch
@@ -80,7 +82,6 @@ class SamplerState:
         self.batches: dict[int, ServedBatch] = {}
         self.policies: dict[tuple[int, int], str] = {}
         self.versions: dict[str, tuple[int, int]] = {}
-        self.ready = ReadyIndex(choosing.seed, logs)
         self.waiting: dict[GroupRef, Waits] = {}
         self.eval_groups = 0
         self.outcomes = ExampleCounts()
@@ -90,7 +91,8 @@ class SamplerState:
         self.events = 0
         self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
         self._seal_claims: dict[PartitionAddress, tuple[int, str]] = {}
-        self._known: dict[GroupRef, KnownGroup] = {}
+        self._known = KnownGroups(PackedRefs(logs))
+        self.ready = ReadyIndex(choosing.seed, self._known)
         self._in_batch: dict[GroupRef, int] = {}
         # Also of logs that are not configured any more: what was decided stays decided.
         self._taken: defaultdict[PartitionAddress, dict[int, int]] = defaultdict(dict)
@@ -168,11 +170,9 @@ class SamplerState:
     def undecided(self, group_ids: Collection[str]) -> list[GroupRef]:
         """Of groups of these ids: those that are ready or wait."""
         return [
-            ref
-            for ref, known in self._known.items()
-            if known.group.group_id in group_ids
-            and ref not in self._in_batch
-            and ref not in self._retired
+            known.ref
+            for known in self._known.with_ids(group_ids)
+            if known.ref not in self._in_batch and known.ref not in self._retired
         ]
 
     def branches_at(self, policy_epoch: int) -> tuple[Branch, ...]:
@@ -418,13 +418,13 @@ class SamplerState:
     def _retire(self, log: PartitionAddress, offset: int, event: Retired) -> None:
         """Groups of these files are not ready any more. Those that the decision log takes later
         were decided before: of these it counts what was decided."""
-        files = {(file.offset, file.path) for file in event.files}
-        if not files:
+        if not event.files:
             return
         refs = [
-            ref
-            for ref, known in self._known.items()
-            if ref.log == log and (ref.offset, known.file.path) in files
+            known.ref
+            for file in event.files
+            for known in self._known.of_flush(log, file.offset)
+            if known.file.path == file.path
         ]
         for ref in refs:
             self._retired.add(ref, offset, taken=ref in self._in_batch)

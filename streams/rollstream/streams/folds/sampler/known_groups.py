@@ -1,0 +1,178 @@
+"""The sealed groups that are alive, each as a string of bytes. Pure."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator, MutableMapping
+
+from rollstream.schemas.events import SealedFile
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.order import PolicyRef
+from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.known import GroupHeader, Key, KnownGroup
+from rollstream.streams.folds.sampler.packed_refs import INDEX_BITS, PackedRefs
+from rollstream.streams.folds.sampler.packed_rows import PackedRows
+
+# Digest, id where it is hexadecimal, weight step, first row, rows, flags, file and policies among
+# those of the flush, bytes of the lineage, of an id that is not hexadecimal, and of the example.
+_HEAD = struct.Struct("<16s16sqIIBHHIII")
+_HAS_REWARDS, _ALL_EQUAL = 1, 2
+_ID_AT, _ID_BYTES = 16, 16
+
+
+class _Flush:
+    """The groups of a flush that are alive.
+
+    Attributes:
+        records: by index in the flush; None: it is not alive.
+    """
+
+    def __init__(self, sealed_ts: int) -> None:
+        self.sealed_ts = sealed_ts
+        self.files: list[SealedFile] = []
+        self.policies: list[tuple[PolicyRef, ...]] = []
+        self.records: list[bytes | None] = []
+        self.alive = 0
+
+
+class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
+    """Groups of split ``train`` by ref. Each takes about 250 bytes with 8 rows, besides what it
+    shares with the others of its flush; a group is made anew each time that it is asked for."""
+
+    def __init__(self, packed: PackedRefs) -> None:
+        self.packed = packed
+        self._flushes: dict[int, _Flush] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[GroupRef]:
+        for number, flush in self._flushes.items():
+            for index, record in enumerate(flush.records):
+                if record is not None:
+                    yield self.packed.unpack(number << INDEX_BITS | index)
+
+    def __contains__(self, ref: object) -> bool:
+        return isinstance(ref, GroupRef) and self._record(ref) is not None
+
+    def __getitem__(self, ref: GroupRef) -> KnownGroup:
+        if self._record(ref) is None:
+            raise KeyError(ref)
+        return self.at(self.packed.pack(ref))
+
+    def __setitem__(self, ref: GroupRef, group: KnownGroup) -> None:
+        assert group.ref == ref, (ref, group)
+        assert group.is_train, group
+        number, index = divmod(self.packed.pack(ref), 1 << INDEX_BITS)
+        flush = self._flushes.get(number)
+        if flush is None:
+            flush = self._flushes[number] = _Flush(group.sealed_ts)
+        missing = index + 1 - len(flush.records)
+        if missing > 0:
+            flush.records.extend([None] * missing)
+        new = flush.records[index] is None
+        flush.records[index] = _pack(group, flush)
+        flush.alive += new
+        self._size += new
+
+    def __delitem__(self, ref: GroupRef) -> None:
+        if self._record(ref) is None:
+            raise KeyError(ref)
+        number, index = divmod(self.packed.pack(ref), 1 << INDEX_BITS)
+        flush = self._flushes[number]
+        flush.records[index] = None
+        flush.alive -= 1
+        self._size -= 1
+        if not flush.alive:
+            del self._flushes[number]
+
+    def at(self, packed: int) -> KnownGroup:
+        """The group of a packed ref; it must be there."""
+        flush = self._flushes[packed >> INDEX_BITS]
+        record = flush.records[packed & (1 << INDEX_BITS) - 1]
+        assert record is not None, self.packed.unpack(packed)
+        return _unpack(self.packed.unpack(packed), record, flush)
+
+    def of_flush(self, log: PartitionAddress, offset: int) -> list[KnownGroup]:
+        """The groups of one flush."""
+        first = GroupRef(*log, offset, 0)
+        if not self.packed.holds(first):
+            return []
+        start = self.packed.pack(first)
+        flush = self._flushes.get(start >> INDEX_BITS)
+        records = [] if flush is None else flush.records
+        return [self.at(start + i) for i, record in enumerate(records) if record is not None]
+
+    def with_ids(self, group_ids: Collection[str]) -> list[KnownGroup]:
+        """The groups with these ids; looks at all, and makes those alone."""
+        raw = {_raw_id(group_id) for group_id in group_ids}
+        found = [
+            self.at(number << INDEX_BITS | index)
+            for number, flush in self._flushes.items()
+            for index, record in enumerate(flush.records)
+            if record is not None and record[_ID_AT : _ID_AT + _ID_BYTES] in raw
+        ]
+        return [group for group in found if group.group.group_id in group_ids]
+
+    def _record(self, ref: GroupRef) -> bytes | None:
+        if not self.packed.holds(ref):
+            return None
+        number, index = divmod(self.packed.pack(ref), 1 << INDEX_BITS)
+        flush = self._flushes.get(number)
+        return flush.records[index] if flush and index < len(flush.records) else None
+
+
+def _raw_id(group_id: str) -> bytes:
+    """Zeros where the id is not one that ``ids.group_id`` makes."""
+    try:
+        raw = bytes.fromhex(group_id)
+    except ValueError:
+        return bytes(_ID_BYTES)
+    return raw if len(raw) == _ID_BYTES and raw.hex() == group_id else bytes(_ID_BYTES)
+
+
+def _pack(group: KnownGroup, flush: _Flush) -> bytes:
+    header = group.group
+    if group.file not in flush.files:
+        flush.files.append(group.file)
+    if group.policies not in flush.policies:
+        flush.policies.append(group.policies)
+    raw = _raw_id(header.group_id)
+    texts = [header.lineage.encode(), b"", group.key.example_id.encode()]
+    if not any(raw):
+        texts[1] = header.group_id.encode()
+    assert len(header.digest) == 16, header
+    head = _HEAD.pack(
+        header.digest,
+        raw,
+        header.weight_step,
+        header.row_start,
+        header.rows,
+        _HAS_REWARDS * group.has_rewards | _ALL_EQUAL * group.all_equal,
+        flush.files.index(group.file),
+        flush.policies.index(group.policies),
+        *map(len, texts),
+    )
+    return b"".join((head, *texts, group.rows.data))
+
+
+def _unpack(ref: GroupRef, record: bytes, flush: _Flush) -> KnownGroup:
+    digest, raw, step, start, rows, flags, file, policies, *sizes = _HEAD.unpack_from(record)
+    texts, at = [], _HEAD.size
+    for size in sizes:
+        texts.append(record[at : at + size].decode())
+        at += size
+    lineage, group_id, example_id = texts
+    return KnownGroup(
+        ref,
+        Key(ref.environment, example_id),
+        GroupHeader(group_id if not any(raw) else raw.hex(), lineage, step, start, rows, digest),
+        flush.files[file],
+        flush.sealed_ts,
+        flush.policies[policies],
+        True,
+        bool(flags & _HAS_REWARDS),
+        bool(flags & _ALL_EQUAL),
+        PackedRows(rows, record[at:]),
+    )
