@@ -9,13 +9,16 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+BESIDE_BYTES_MIN = 1_024  # An array beside the header costs more than to copy a smaller one.
+
 
 class Pickled(NamedTuple):
-    """A pickled object, whose arrays lie beside it and are not copied, here or where it is opened.
+    """A pickled object, whose larger arrays lie beside it: they are copied neither here nor where
+    it is opened.
 
     Attributes:
-        header: all of it but the arrays' bytes.
-        buffers: uint8 [size] of each array.
+        header: all of it but these arrays' bytes.
+        buffers: uint8 [size] of each of them.
     """
 
     header: bytes
@@ -24,7 +27,14 @@ class Pickled(NamedTuple):
     @classmethod
     def of(cls, value: object) -> Self:
         buffers: list[pickle.PickleBuffer] = []
-        header = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+
+        def keep_beside(buffer: pickle.PickleBuffer) -> bool:
+            if buffer.raw().nbytes >= BESIDE_BYTES_MIN:
+                buffers.append(buffer)
+                return False
+            return True  # In the header.
+
+        header = pickle.dumps(value, protocol=5, buffer_callback=keep_beside)
         return cls(header, [np.frombuffer(each.raw(), np.uint8) for each in buffers])
 
     def open(self) -> Any:
