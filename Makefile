@@ -65,5 +65,9 @@ simulate: install ## whole systems under seeds, on all cores; a seed that fails 
 	cd tests && ../$(BIN)/python -m simulation $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) \
 		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(WORLD),--world $(WORLD)) $(if $(BROKEN),--broken)
 
+# KILLS=200; SEED= repeats which processes are chosen, not what they are at.
+chaos: install ## kill -9 and SIGSTOP of real processes at 2,500 rollouts/s; then everything is read once more
+	cd tests && ../$(BIN)/python -m chaos $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+
 clean: ## removes what was built and what the demo wrote
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .rollstream dist build site runs

@@ -67,7 +67,9 @@ def problems_of(world: SealWorld, uids: Iterable[str] = (), *, drained: bool = T
         problems.append(f"{sums.pending} are still pending")
     confirmed = world.confirmed_events()
     problems += _entries_not_once(world, confirmed, drained=drained)
-    problems += _segments_not_once(confirmed, uids) if drained else []
+    if drained:
+        lost, twice = segments_not_once(confirmed, uids)
+        problems += lost + twice
     problems += _unconfirmed(confirmed, world.blobs)
     problems += _rows_differ(confirmed, world.blobs)
     return problems
@@ -163,7 +165,9 @@ def _ends(confirmed: list[ConfirmedEvent]) -> Iterator[tuple[EntryRef, Named | N
                         yield EntryRef(item.where.partition, offset, 0), None
 
 
-def _segments_not_once(confirmed: list[ConfirmedEvent], uids: Iterable[str]) -> list[str]:
+def segments_not_once(
+    confirmed: Iterable[ConfirmedEvent], uids: Iterable[str]
+) -> tuple[list[str], list[str]]:
     """Uids that are nowhere, and segments that were sealed or settled more than once."""
     counts: Counter[Named] = Counter()
     for item in confirmed:
@@ -173,8 +177,8 @@ def _segments_not_once(confirmed: list[ConfirmedEvent], uids: Iterable[str]) -> 
                 if part.reason != "duplicate":
                     counts.update(_segments_of(part))
     ended = {named.uid for named in counts}
-    problems = [f"{uid} was published and is nowhere" for uid in uids if uid not in ended]
-    return problems + [
+    lost = [f"{uid} was published and is nowhere" for uid in uids if uid not in ended]
+    return lost, [
         f"segment {idx} of {uid} was sealed or settled {count} times"
         for (uid, idx), count in counts.items()
         # A failure may be reported more than once; it is no segment.

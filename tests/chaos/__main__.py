@@ -1,0 +1,132 @@
+"""``python -m chaos``: real processes on a real Kafka, killed and stopped under a seed while
+rollouts are published, sealed and trained on; then everything is read once more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import ray
+
+from chaos.fleet import Fleet, members
+from chaos.killing import Killer
+from chaos.producing import confirmed
+from chaos.settings import BATCH_GROUPS, DRAIN_S, ENVIRONMENT, SAMPLER, config_text
+from chaos.training import Journal, attach
+from chaos.verdict import Verdict, verdict
+from harness.kafka import start_kafka
+from rollstream.consumers import audit, create_deployment
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.config.load import load_config
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.sampler.serving.client import actor_name
+from rollstream.sampler.serving.loopback_ray import RAY_NAMESPACE
+
+KILLS = 20
+SHOWN_MAX = 5
+START_S = 120.0  # Until the first batches were trained on.
+LOOK_EVERY_S = 0.5
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def run(folder: Path, kills: int, seed: int) -> bool:
+    """Whether everything held."""
+    clock = SystemClock()
+    (folder / "policy.json").write_text(
+        json.dumps({"policy_version": "step-0", "policy_epoch": 0, "weight_step": 0})
+    )
+    with start_kafka(folder / "kafka") as kafka:
+        (folder / "rollstream.toml").write_text(config_text(kafka.bootstrap, folder / "store"))
+        config = load_config(folder / "rollstream.toml")
+        create_deployment(config)
+        fleet = Fleet(folder, members(folder, kafka.bootstrap))
+        # A client of this process keeps the Ray in which the sampler's actor runs.
+        with attach(folder / "rollstream.toml", folder / "sampler.phases"):
+            try:
+                fleet.start()
+                _wait_for_batches(folder)
+                killer = Killer(seed, fleet, kafka, folder / "sampler.phases", clock)
+                begun_s, before = clock.monotonic_s(), _confirmed(folder)
+                killer.run(kills, _say)
+                seconds = clock.monotonic_s() - begun_s
+                rate = (_confirmed(folder) - before) / seconds
+                _say(f"{kills} kills in {seconds:.0f} s; reading everything once more …")
+                fleet.stop("producer")
+                _drain(config)
+                fleet.stop("trainer")
+                fleet.stop("sealer")
+            finally:
+                fleet.close()
+                ray.kill(ray.get_actor(actor_name(SAMPLER, config), namespace=RAY_NAMESPACE))
+            begun_s = clock.monotonic_s()
+            found = verdict(config, folder)
+            _say(f"read in {clock.monotonic_s() - begun_s:.0f} s")
+    found.problems += fleet.unexpected
+    _print(found, killer, rate)
+    return found.holds
+
+
+def _wait_for_batches(folder: Path) -> None:
+    deadline = Deadline(START_S)
+    while not Journal(folder / "trainer.journal").saved:
+        assert not deadline.passed(), f"nothing was trained on in {START_S:.0f} s; see {folder}"
+        deadline.wait(LOOK_EVERY_S)
+
+
+def _confirmed(folder: Path) -> int:
+    return sum(confirmed(journal) for journal in folder.glob("producer-*.journal"))
+
+
+def _drain(config: RollstreamConfig) -> None:
+    """Waits until nothing is pending; what still is after ``DRAIN_S``, the verdict names."""
+    deadline = Deadline(DRAIN_S)
+    while audit(config).environment(ENVIRONMENT).pending and not deadline.passed():
+        deadline.wait(LOOK_EVERY_S)
+
+
+def _print(found: Verdict, killer: Killer, rate: float) -> None:
+    for what in (*found.problems[:SHOWN_MAX], *found.lost[:SHOWN_MAX], *found.twice[:SHOWN_MAX]):
+        _say(what)
+    if found.differing:
+        _say(f"steps whose bytes differ: {found.differing[:SHOWN_MAX]}")
+    for what, count in sorted(killer.hits.items()):
+        _say(f"{count:>5} × {what}")
+    _say(
+        f"{sum(killer.hits.values()):,} kills, {found.rollouts:,} rollouts "
+        f"({rate:,.0f}/s meanwhile), {len(found.lost):,} lost, {len(found.twice):,} twice; "
+        f"{found.steps:,} steps of {BATCH_GROUPS} groups, asked again {found.given_again:,} times, "
+        f"{len(found.differing):,} steps whose bytes differ; {len(found.problems):,} other problems"
+    )
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
+    parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    # Short, since Ray makes sockets in it; a Ray of the run's own, whose actors import the tests.
+    folder = Path(tempfile.mkdtemp(prefix="rs-"))
+    os.environ["TMPDIR"], tempfile.tempdir = str(folder), None
+    paths = (str(TESTS), os.environ.get("PYTHONPATH", ""))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    holds = run(folder, args.kills, args.seed)
+    if holds:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        _say(f"logs and files: {folder}")
+    return not holds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

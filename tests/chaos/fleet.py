@@ -1,0 +1,137 @@
+"""The run's processes, each started anew as soon as it ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaos.phases import Process, read_phase
+from chaos.settings import DRAIN_S, PRODUCERS, RATE, SEALERS
+from rollstream.console.broker.child import BoundChild
+from rollstream.runtime.clock import SystemClock
+
+LOOK_EVERY_S = 0.02
+# Many processes share few cores; a pool of threads in each would only make them wait.
+ONE_THREAD = ("OPENBLAS_NUM_THREADS=1", "OMP_NUM_THREADS=1")
+
+
+@dataclass
+class Member:
+    """One process and its successors.
+
+    Attributes:
+        ended: how those ended that nobody killed, beside the file with their output.
+    """
+
+    name: str
+    arguments: Sequence[str]
+    phases: Path | None = None
+    child: BoundChild | None = None
+    starts: int = 0
+    ended: list[str] = field(default_factory=list)
+
+
+class Fleet:
+    """Keeps its members alive until ``stop``."""
+
+    def __init__(self, folder: Path, members: Sequence[Member]) -> None:
+        self._folder = folder
+        self._members = {member.name: member for member in members}
+        self._left: list[str] = []
+        self._stopping = threading.Event()
+        self._watch = threading.Thread(target=self._keep_alive, name="fleet", daemon=True)
+
+    @property
+    def unexpected(self) -> list[str]:
+        """Ends of processes that nobody killed."""
+        return [*self._left, *(end for m in self._members.values() for end in m.ended)]
+
+    def start(self) -> None:
+        for member in self._members.values():
+            self._begin(member)
+        self._watch.start()
+
+    def names(self, kind: str) -> list[str]:
+        """Of the members whose names begin so."""
+        return [name for name in self._members if name.startswith(kind)]
+
+    def phases(self, name: str) -> Path | None:
+        """The file that shows what it is at; None: it shows nothing."""
+        return self._members[name].phases
+
+    def process(self, name: str) -> Process:
+        """The process, and what it is at."""
+        member = self._members[name]
+        assert member.child is not None
+        found = None if member.phases is None else read_phase(member.phases)
+        if found is not None and found.pid == member.child.pid:
+            return found
+        return Process(member.child.pid, "starting" if member.phases else "")
+
+    def stop(self, kind: str) -> None:
+        """SIGTERM to the members of this kind; each has to leave by itself."""
+        members = [self._members.pop(name) for name in self.names(kind)]
+        for member in members:
+            assert member.child is not None
+            member.child.signal(signal.SIGTERM)
+        for member in members:
+            assert member.child is not None
+            code = member.child.wait(DRAIN_S)
+            if code != 0:
+                member.child.signal(signal.SIGKILL)
+                member.ended.append(f"{member.name} left with {code}: {self._log(member)}")
+            self._left += member.ended
+
+    def close(self) -> None:
+        """Whatever state they are in."""
+        self._stopping.set()
+        if self._watch.is_alive():
+            self._watch.join()
+        for member in self._members.values():
+            if member.child is not None:
+                member.child.signal(signal.SIGKILL)
+
+    def _begin(self, member: Member) -> None:
+        member.starts += 1
+        command = ["/usr/bin/env", *ONE_THREAD, sys.executable, *member.arguments]
+        member.child = BoundChild(command, cwd=self._folder, output=self._log(member))
+
+    def _log(self, member: Member) -> Path:
+        return self._folder / f"{member.name}.{member.starts}.log"
+
+    def _keep_alive(self) -> None:
+        clock = SystemClock()
+        while not clock.wait(self._stopping, LOOK_EVERY_S):
+            for member in list(self._members.values()):
+                assert member.child is not None
+                code = member.child.wait(0)
+                if code is None or member.name not in self._members:
+                    continue
+                if code != -signal.SIGKILL:
+                    member.ended.append(f"{member.name} ended with {code}: {self._log(member)}")
+                self._begin(member)
+
+
+def members(folder: Path, bootstrap: str) -> list[Member]:
+    """Producers, sealers and the trainer."""
+    config, policy = str(folder / "rollstream.toml"), str(folder / "policy.json")
+    fleet = []
+    for number in range(PRODUCERS):
+        name = f"producer-{number}"
+        options = ["--bootstrap", bootstrap, "--name", name, "--policy", policy]
+        options += ["--rate", str(RATE / PRODUCERS), "--journal", str(folder / f"{name}.journal")]
+        fleet.append(Member(name, ["-m", "chaos.producing", *options]))
+    for number in range(SEALERS):
+        phases = folder / f"sealer-{number}.phases"
+        options = ["-m", "chaos.sealing", config, str(phases)]
+        fleet.append(Member(f"sealer-{number}", options, phases))
+    phases = folder / "trainer.phases"
+    options = ["--config", config, "--policy", policy, "--phases", str(phases)]
+    options += ["--journal", str(folder / "trainer.journal")]
+    options += ["--actor-phases", str(folder / "sampler.phases")]
+    fleet.append(Member("trainer", ["-m", "chaos.training", *options], phases))
+    return fleet

@@ -1,0 +1,127 @@
+"""Kills and stops processes under a seed, and counts what each of them was at."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from chaos.fleet import Fleet
+from chaos.phases import Process, order_file, read_phase
+from chaos.settings import STOP_S
+from rollstream.console.broker import EmbeddedKafka
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.deadline import Deadline
+
+# Who is hit, how often beside the others, and what it is best at then: one of these is aimed at.
+VICTIMS = {
+    "producer": (4, ("",)),
+    "sealer": (7, ("flush: put", "flush: append", "flush: project", "flush", "claim", "")),
+    "sampler": (5, ("decision", "decision", "claim", "snapshot", "")),
+    "trainer": (3, ("batch asked", "ack", "checkpoint", "")),
+    "broker": (2, ("",)),
+}
+STOPPED = 0.3  # Of the hits are a stop and a continuation, the others are kill -9.
+BETWEEN_S = (0.2, 1.5)
+AIM_S = 2.0
+CLAIM_S = 15.0  # For a successor to start, and to get its partitions.
+AIM_EVERY_S = 0.001
+
+
+class Target(NamedTuple):
+    """One process and its successors; None while there is none."""
+
+    look: Callable[[], Process | None]
+    phases: Path | None
+
+
+class Killer:
+    """Hits one process after the other.
+
+    Attributes:
+        hits: by victim and what it was at.
+    """
+
+    def __init__(
+        self, seed: int, fleet: Fleet, kafka: EmbeddedKafka, sampler_phases: Path, clock: Clock
+    ) -> None:
+        self.hits: Counter[str] = Counter()
+        self._dice = random.Random(seed)
+        self._fleet = fleet
+        self._kafka = kafka
+        self._sampler_phases = sampler_phases
+        self._clock = clock
+        self._never = threading.Event()
+        self._sleepers: list[threading.Timer] = []
+        self._killed: set[int] = set()
+
+    def run(self, kills: int, report: Callable[[str], None]) -> None:
+        """So many hits; every process that was stopped goes on when it returns."""
+        while (done := sum(self.hits.values())) < kills:
+            self._clock.wait(self._never, self._dice.uniform(*BETWEEN_S))
+            weights = [weight for weight, _ in VICTIMS.values()]
+            (victim,) = self._dice.choices(list(VICTIMS), weights)
+            target = self._target(victim)
+            aim = self._dice.choice(VICTIMS[victim][1])
+            if aim == "claim":  # What is killed is claimed anew.
+                report(f"{done + 1}: {self._hit(victim, target, '', stop=False)}")
+            report(f"{done + 1}: {self._hit(victim, target, aim, self._dice.random() < STOPPED)}")
+        for sleeper in self._sleepers:
+            sleeper.join()
+
+    def _hit(self, victim: str, target: Target, aim: str, stop: bool) -> str:
+        process = self._stopped(target, aim)
+        what = f"{victim} at {process.phase}" if process.phase else victim
+        self.hits[what] += 1
+        if stop:
+            seconds = self._dice.uniform(0.1, STOP_S)
+            self._sleepers.append(threading.Timer(seconds, _send, (process.pid, signal.SIGCONT)))
+            self._sleepers[-1].start()
+            return f"{what}: asleep for {seconds:.1f} s"
+        _send(process.pid, signal.SIGKILL)
+        self._killed.add(process.pid)
+        if victim == "broker":
+            self._kafka.wait()
+            self._kafka.start()
+        return f"{what}: killed"
+
+    def _stopped(self, target: Target, aim: str) -> Process:
+        """The process, which cannot go on, once it is at what is aimed at, or the time is up."""
+        order = None
+        if aim and target.phases is not None:
+            order = order_file(target.phases)
+            order.write_text(f"{aim}|{self._dice.choice(('begin', 'end'))}")
+        aimed = Deadline(CLAIM_S if aim == "claim" else AIM_S, self._clock)
+        while order is not None and order.exists() and not aimed.passed():
+            self._clock.wait(self._never, AIM_EVERY_S)
+        if order is not None:
+            order.unlink(missing_ok=True)
+        while True:
+            process = target.look()
+            if process is not None and process.pid not in self._killed:
+                stopped = _send(process.pid, signal.SIGSTOP)
+                if stopped:
+                    return target.look() or process
+            self._clock.wait(self._never, AIM_EVERY_S)
+
+    def _target(self, victim: str) -> Target:
+        if victim == "broker":
+            return Target(lambda: Process(self._kafka.pid, ""), None)
+        if victim == "sampler":
+            return Target(lambda: read_phase(self._sampler_phases), self._sampler_phases)
+        name = self._dice.choice(self._fleet.names(victim))
+        return Target(lambda: self._fleet.process(name), self._fleet.phases(name))
+
+
+def _send(pid: int, number: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,45 @@
+"""The numbers of a run, each with its reason, and its configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SAMPLER = "chaos"
+ENVIRONMENT = "math"
+GROUP_SIZE = 4
+BATCH_GROUPS = 64
+PROMPT_TOKENS, OUTPUT_TOKENS = 16, 48
+PRODUCERS = 2
+SEALERS = 2
+RATE = 2_500.0  # Rollouts a second of all producers, so that 2,000 are left with one of them dead.
+CHECKPOINT_EVERY = 5  # Steps: so that a rewind repeats some.
+STOP_S = 4.0  # The longest that a process sleeps: longer than a session.
+DRAIN_S = 90.0
+
+
+def config_text(bootstrap: str, root: Path) -> str:
+    """The run's ``rollstream.toml``."""
+    return f"""[kafka]
+bootstrap = "{bootstrap}"
+
+[kafka.client]
+# Short: the partitions of a killed sealer move at once.
+"session.timeout.ms" = "1500"
+"heartbeat.interval.ms" = "200"
+
+[store]
+root = "{root.as_uri()}"
+
+[environments.{ENVIRONMENT}]
+partitions = 4
+target_group_size = {GROUP_SIZE}
+flush_interval_s = 0.5
+seal_timeout_s = 5.0
+expire_after_s = 10.0
+
+[samplers.{SAMPLER}]
+environments = ["{ENVIRONMENT}"]
+max_policy_lag = 200
+capacity_groups = 4096
+timeout_s = 120.0
+"""

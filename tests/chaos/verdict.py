@@ -1,0 +1,137 @@
+"""What the logs and files of a run say, when everything has come to its end."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaos.producing import confirmed, uid_of
+from chaos.settings import BATCH_GROUPS, ENVIRONMENT, SAMPLER
+from chaos.training import Given, Journal
+from harness.history import segments_not_once
+from harness.serving_history import groups_of, serving_problems
+from rollstream.consumers import audit
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.sampler import Sampler
+from rollstream.sampler.errors import UnknownStep
+from rollstream.sampler.history import check_from_files, replay_step
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.choosing import choosing_of
+from rollstream.streams.folds.sampler.state import SamplerState
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.owned.follow import ConfirmedEvent, Follower
+from rollstream.streams.topics.layout import Layout
+
+READ_S = 600.0
+REPLAYED_MAX = 3  # Steps that are decided once more: each reads the logs twice.
+
+
+@dataclass
+class Verdict:
+    """What was found.
+
+    Attributes:
+        rollouts: whose producers know that they are in the log.
+        steps: that were given to the trainer, and not released by a rewind.
+        differing: steps whose bytes differed when they were asked again, or in the files.
+        problems: everything else that does not hold.
+    """
+
+    rollouts: int = 0
+    lost: list[str] = field(default_factory=list)
+    twice: list[str] = field(default_factory=list)
+    steps: int = 0
+    given_again: int = 0
+    differing: list[int] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        return not (self.lost or self.twice or self.differing or self.problems)
+
+
+def verdict(config: RollstreamConfig, folder: Path) -> Verdict:
+    """Reads everything once more."""
+    found = Verdict()
+    report = audit(config, digests=True, timeout_s=READ_S)
+    found.problems += report.problems
+    pending = report.environment(ENVIRONMENT).pending
+    if pending:
+        found.problems.append(f"{pending} rollouts are still pending")
+    with KafkaBroker(config.kafka.bootstrap, config.kafka.client) as broker:
+        sealed = _rollouts(config, broker, folder, found)
+        _decisions(config, broker, sealed, found)
+    _steps(config, Journal(folder / "trainer.journal"), found)
+    return found
+
+
+def _rollouts(
+    config: RollstreamConfig, broker: KafkaBroker, folder: Path, found: Verdict
+) -> list[ConfirmedEvent]:
+    layout = Layout.of(config.kafka)
+    addresses = layout.addresses({ENVIRONMENT: config.environments[ENVIRONMENT].partitions})
+    sealed = _read(broker, *(layout.groups_log(address) for address in addresses))
+    uids = [
+        uid_of(journal.stem, number)
+        for journal in sorted(folder.glob("producer-*.journal"))
+        for number in range(confirmed(journal))
+    ]
+    found.rollouts = len(uids)
+    found.lost, found.twice = segments_not_once(sealed, uids)
+    return sealed
+
+
+def _decisions(
+    config: RollstreamConfig,
+    broker: KafkaBroker,
+    sealed: list[ConfirmedEvent],
+    found: Verdict,
+) -> None:
+    layout = Layout.of(config.kafka)
+    addresses = layout.addresses({ENVIRONMENT: config.environments[ENVIRONMENT].partitions})
+    logs = {layout.groups_log(address): address for address in addresses}
+    choosing = choosing_of(config.samplers[SAMPLER], config.environments)
+    state = SamplerState(SAMPLER, choosing, list(logs.values()))
+    decisions = _read(broker, layout.sampler_log(SAMPLER))
+    for decision in decisions:
+        state.apply(decision.offset, decision.timestamp_us, decision.event)
+    refs: list[GroupRef] = []
+    for event in sealed:
+        state.apply_groups(logs[event.where], event.offset, event.event)
+        refs += groups_of(logs[event.where], event.offset, event.event)
+    found.problems += serving_problems((one.event for one in decisions), refs, state)
+
+
+def _steps(config: RollstreamConfig, journal: Journal, found: Verdict) -> None:
+    """Every step once more: from a sampler that begins from the logs, as far as it is held, and
+    from the files; a few are also decided once more."""
+    with Sampler(SAMPLER, config=config) as sampler:
+        held = []
+        for step, given in sorted(journal.given.items()):
+            try:
+                again = Given.of(sampler.next_batch(step, BATCH_GROUPS, timeout_s=READ_S))
+            except UnknownStep:
+                continue  # Final for so long that only the files have it.
+            held.append(step)
+            if again != given:
+                journal.differing.append(step)
+    for step, given in journal.given.items():
+        files = check_from_files(SAMPLER, step, config=config)
+        if not files.same or files.found.hex() != given.digest:
+            journal.differing.append(step)
+    for step in random.Random(0).sample(held, min(REPLAYED_MAX, len(held))):
+        if not all(one.same for one in replay_step(SAMPLER, step, config=config)):
+            found.problems.append(f"step {step} is decided otherwise now")
+    found.steps, found.given_again = len(journal.given), journal.given_again + len(held)
+    found.differing = sorted(set(journal.differing))
+
+
+def _read(broker: KafkaBroker, *logs: TopicPartition) -> list[ConfirmedEvent]:
+    follower = Follower(broker, dict.fromkeys(logs, 0))
+    try:
+        return list(follower.read_to_end(Deadline(READ_S)))
+    finally:
+        follower.close()
