@@ -62,19 +62,21 @@ class Killer:
 
     def run(self, kills: int, report: Callable[[str], None]) -> None:
         """So many hits; every process that was stopped goes on when it returns."""
-        while (done := sum(self.hits.values())) < kills:
+        while self.hits.total() < kills:
             self._clock.wait(self._never, self._dice.uniform(*BETWEEN_S))
             weights = [weight for weight, _ in VICTIMS.values()]
             (victim,) = self._dice.choices(list(VICTIMS), weights)
             target = self._target(victim)
-            aim = self._dice.choice(VICTIMS[victim][1])
-            if aim == "claim":  # What is killed is claimed anew.
-                report(f"{done + 1}: {self._hit(victim, target, '', stop=False)}")
-            report(f"{done + 1}: {self._hit(victim, target, aim, self._dice.random() < STOPPED)}")
+            aims = [(self._dice.choice(VICTIMS[victim][1]), self._dice.random() < STOPPED)]
+            if aims[0][0] == "claim":
+                aims.insert(0, ("", False))  # What loses its owner is claimed anew.
+            for aim, stop in aims:
+                how = self._hit(victim, target, aim, stop=stop)
+                report(f"{self.hits.total()}: {how}")
         for sleeper in self._sleepers:
             sleeper.join()
 
-    def _hit(self, victim: str, target: Target, aim: str, stop: bool) -> str:
+    def _hit(self, victim: str, target: Target, aim: str, *, stop: bool) -> str:
         process = self._stopped(target, aim)
         what = f"{victim} at {process.phase}" if process.phase else victim
         self.hits[what] += 1

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 from chaos.producing import confirmed, uid_of
@@ -118,15 +122,22 @@ def _steps(config: RollstreamConfig, journal: Journal, found: Verdict) -> None:
             held.append(step)
             if again != given:
                 journal.differing.append(step)
-    for step, given in journal.given.items():
-        files = check_from_files(SAMPLER, step, config=config)
-        if not files.same or files.found.hex() != given.digest:
-            journal.differing.append(step)
+    steps, digests = list(journal.given), [given.digest for given in journal.given.values()]
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        same = pool.map(partial(_same_in_files, config), steps, digests, chunksize=16)
+        journal.differing += [
+            step for step, is_same in zip(steps, same, strict=True) if not is_same
+        ]
     for step in random.Random(0).sample(held, min(REPLAYED_MAX, len(held))):
         if not all(one.same for one in replay_step(SAMPLER, step, config=config)):
             found.problems.append(f"step {step} is decided otherwise now")
     found.steps, found.given_again = len(journal.given), journal.given_again + len(held)
     found.differing = sorted(set(journal.differing))
+
+
+def _same_in_files(config: RollstreamConfig, step: int, digest: str) -> bool:
+    files = check_from_files(SAMPLER, step, config=config)
+    return files.same and files.found.hex() == digest
 
 
 def _read(broker: KafkaBroker, *logs: TopicPartition) -> list[ConfirmedEvent]:

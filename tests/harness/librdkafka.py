@@ -10,17 +10,20 @@ from typing import Any
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 
 
-def metadata_of(topics: Mapping[str, int | None], *, leaders: Mapping[str, int] = {}) -> Any:
+def metadata_of(
+    topics: Mapping[str, int | None], *, leaders: Mapping[str, int] = {}, brokers: int = 1
+) -> Any:
     """Of topics of one partition, or with an error of this code; led by broker 0, or by another
-    (-1: none)."""
+    (-1: none). A broker that has just started knows of no broker, itself included."""
     return SimpleNamespace(
+        brokers=dict.fromkeys(range(brokers)),
         topics={
             name: SimpleNamespace(
                 error=None if code is None else KafkaError(code),
                 partitions={0: SimpleNamespace(leader=leaders.get(name, 0))},
             )
             for name, code in topics.items()
-        }
+        },
     )
 
 

@@ -107,17 +107,28 @@ def test_a_group_that_nobody_joined_has_no_members_and_one_that_is_refused_is_an
         admin_of(Client(groups=[KafkaError.NOT_COORDINATOR])).group("g", 0.0)
 
 
-def test_topics_are_described_where_their_partitions_have_leaders() -> None:
-    topics = metadata_of(
-        {"a.x": None, "a.y": None, "a.z": KafkaError.LEADER_NOT_AVAILABLE, "b": None},
-        leaders={"a.y": -1},
-    )
+def test_topics_are_described_as_they_are_set() -> None:
+    topics = metadata_of({"a.x": None, "a.y": None, "b": None}, leaders={"b": -1})
     configs = {"retention.ms": SimpleNamespace(value="5"), "unset": SimpleNamespace(value=None)}
     admin = admin_of(Client(topics=[topics], configs=[configs]))
-    described = admin.describe(["a.x", "a.y", "a.z", "no such"], 10.0)
+    described = admin.describe(["a.x", "no such"], 10.0)
     assert described == {"a.x": TopicSpec("a.x", 1, {"retention.ms": "5"})}
     assert admin.describe(["no such"], 10.0) == {}
-    assert admin.topics("a.", 10.0) == ["a.x", "a.y", "a.z"]
+    assert admin.topics("a.", 10.0) == ["a.x", "a.y"]
+
+
+LOADING = metadata_of({}, brokers=0)
+UNLED = metadata_of({"a": None}, leaders={"a": -1})
+UNKNOWN_LEADER = metadata_of({"a": KafkaError.LEADER_NOT_AVAILABLE})
+
+
+@pytest.mark.parametrize("starting", [[LOADING], [UNLED], [UNKNOWN_LEADER], [LOADING, UNLED]])
+def test_a_topic_of_a_broker_that_starts_is_waited_for_and_not_missing(starting: list[Any]) -> None:
+    client = Client(topics=[*starting, metadata_of({"a": None})], configs=[{}])
+    assert admin_of(client).describe(["a"], 10.0) == {"a": TopicSpec("a", 1, {})}
+    never = Client(topics=starting)
+    with pytest.raises(BrokerUnavailable, match="do all of its brokers run"):
+        admin_of(never).describe(["a"], 0.1)
 
 
 def test_a_topic_is_made_when_it_can_be_used_and_may_be_there_already() -> None:

@@ -11,6 +11,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigResource,
     NewTopic,
     ResourceType,
+    TopicMetadata,
 )
 
 from rollstream.runtime.deadline import Deadline
@@ -101,9 +102,7 @@ class KafkaAdmin:
 
     def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
         deadline = Deadline(timeout_s)
-        partitions = {
-            name: count for name, count in self._partitions(deadline).items() if name in names
-        }
+        partitions = self._partitions(names, deadline)
         if not partitions:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(partitions)]
@@ -134,18 +133,36 @@ class KafkaAdmin:
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                         raise
-        while missing := {spec.name for spec in specs} - set(self._partitions(deadline)):
+        while missing := {spec.name for spec in specs} - set(
+            self._partitions([spec.name for spec in specs], deadline)
+        ):
             deadline.log_waiting(lambda: f"topics {sorted(missing)} to be usable")
             if deadline.passed():
                 raise BrokerUnavailable(f"{sorted(missing)} not usable within {timeout_s} s")
             deadline.wait(_ASK_AGAIN_S)
 
-    def _partitions(self, deadline: Deadline) -> dict[str, int]:
-        """Topics all of whose partitions have a leader."""
-        with request(f"topics of the Kafka at {self._bootstrap}", deadline.timeout_s):
-            found = self._client().list_topics(timeout=deadline.left_s())
-        return {
-            name: len(topic.partitions)
-            for name, topic in found.topics.items()
-            if topic.error is None and all(p.leader >= 0 for p in topic.partitions.values())
-        }
+    def _partitions(self, names: Collection[str], deadline: Deadline) -> dict[str, int]:
+        """Those of these topics that there are. A broker that has just started knows of none at
+        first, and then nobody leads their partitions: both are waited for.
+
+        Raises:
+            BrokerUnavailable: waited in vain.
+        """
+        where = f"the Kafka at {self._bootstrap}"
+        while True:
+            with request(f"topics of {where}", deadline.timeout_s):
+                found = self._client().list_topics(timeout=deadline.left_s())
+            topics = {name: found.topics[name] for name in names if name in found.topics}
+            if found.brokers and all(map(_is_led, topics.values())):
+                return {name: len(topic.partitions) for name, topic in topics.items()}
+            if deadline.passed():
+                raise BrokerUnavailable(
+                    f"{where} has no broker that leads {', '.join(sorted(topics)) or 'anything'} "
+                    f"within {deadline.timeout_s:g} s: do all of its brokers run?"
+                )
+            deadline.log_waiting(lambda: f"{where} to lead its partitions")
+            deadline.wait(_ASK_AGAIN_S)
+
+
+def _is_led(topic: TopicMetadata) -> bool:
+    return topic.error is None and all(each.leader >= 0 for each in topic.partitions.values())
