@@ -15,8 +15,9 @@ REACHED = {
     "sealers": {"crashes", "adoptions", "evictions", "left", "landed late"},
     "sampler": {
         *("crashes", "fenced", "in doubt", "landed late", "turns within a call"),
-        *("batches", "replacements", "rewinds", "drops"),
+        *("batches", "partial acks", "replacements", "rewinds", "drops"),
     },
+    "snapshots": {"crashes", "rewinds", "starts from a snapshot", "snapshots damaged"},
 }
 
 

@@ -23,6 +23,7 @@ from simulation.broken.no_doubt import AppendingTwice
 from simulation.broken.no_fence import Forging, OpenFence
 from simulation.broken.steps import BROKEN_STEPS
 from simulation.consumers.sealers import Sealers
+from simulation.sampler.snapshots import Snapshots
 from simulation.sampler.trainers import Trainers
 from simulation.streams.owners import Owners, log_over
 from simulation.world import Violation, World
@@ -31,7 +32,12 @@ CAUGHT_WITHIN = 1000  # Seeds after which a defect counts as never caught.
 
 MakeWorld = Callable[[int], World]
 
-WORLDS: Mapping[str, MakeWorld] = {"owners": Owners, "sealers": Sealers, "sampler": Trainers}
+WORLDS: Mapping[str, MakeWorld] = {
+    "owners": Owners,
+    "sealers": Sealers,
+    "sampler": Trainers,
+    "snapshots": Snapshots,
+}
 
 # Defects of an owner, whoever it is: what stands between it and its log.
 _OWNERS = {

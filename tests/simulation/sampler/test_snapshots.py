@@ -2,120 +2,42 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from rollstream.sampler import Sampler
 from rollstream.sampler.serving import snapshots
 from rollstream.store.layout import SNAPSHOTS
 from rollstream.streams.broker import Broker, LogReader, Record, TopicPartition
-from rollstream.streams.owned.fold import FoldedLog
+from simulation.sampler.snapshots import DAMAGE, Snapshots, written_at_once
 from simulation.sampler.trainers import NAME, Trainers
 
 SEEDS = 24
-DAMAGE = ("none", "none", "flip", "cut", "delete", "older", "foreign", "empty")
-
-
-class Snapshots(Trainers):
-    """Snapshots at every decision; before a start one is damaged, or something else is found in
-    its place.
-
-    Args:
-        foreign: snapshots of a sampler of this name and root, whose logs hold something else.
-
-    Attributes:
-        damaged: how often, by kind.
-    """
-
-    def __init__(self, seed: int, foreign: list[bytes], *, trouble: float | None = None) -> None:
-        self._damaging = random.Random(seed)
-        self._foreign = foreign
-        self.damaged = Counter[str]()
-        super().__init__(seed, trouble=trouble)
-
-    def paths(self) -> list[str]:
-        """Of the snapshots, the newest last."""
-        return [blob.path for blob in self._store.list(SNAPSHOTS)]
-
-    def contents(self) -> list[bytes]:
-        """Of the same."""
-        return list(map(self._store.read, self.paths()))
-
-    def _start(self, broker: Broker) -> Sampler:
-        if self.paths():
-            self._damage(self.paths())
-        return super()._start(broker)
-
-    def _damage(self, paths: list[str]) -> None:
-        kind = self._damaging.choice(DAMAGE)
-        data = self._store.read(paths[-1])
-        at = self._damaging.randrange(len(data) + 1)
-        match kind:
-            case "flip":
-                self._store.replace(paths[-1], data[:at] + b"?" + data[at + 1 :])
-            case "cut":
-                self._store.replace(paths[-1], data[:at])
-            case "delete":
-                self._store.delete(paths[-1])
-            case "older":  # As where a zombie writes late what it knew.
-                self._store.replace(paths[-1], self._store.read(paths[0]))
-            case "foreign" if self._foreign:
-                self._store.replace(paths[-1], self._damaging.choice(self._foreign))
-            case "empty":
-                self._store.replace(paths[-1], b"")
-        self.damaged[kind] += 1
-
-
-class AtOnce:
-    """A thread that runs before whoever starts it goes on, so that a seed repeats."""
-
-    def __init__(self, target: Any, args: tuple[Any, ...], **_: Any) -> None:
-        self.start = lambda: target(*args)
-
-    def is_alive(self) -> bool:
-        return False
-
-    def join(self, timeout: float) -> None:
-        pass
 
 
 @pytest.fixture
-def going_on(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Snapshots at every decision; counts the folds that went on from one."""
-    counts = Counter[str]()
-    plain = FoldedLog.going_on.__func__  # type: ignore[attr-defined]
-
-    def counted(cls, saved, fence):  # type: ignore[no-untyped-def]
-        counts["starts"] += 1
-        return plain(cls, saved, fence)
-
-    monkeypatch.setattr(FoldedLog, "going_on", classmethod(counted))
-    monkeypatch.setattr(snapshots, "EVENTS_BETWEEN", 1)
-    monkeypatch.setattr(snapshots, "SECONDS_BETWEEN", 0.0)
-    monkeypatch.setattr(snapshots, "Thread", AtOnce)
-    return counts
+def _at_once() -> Iterator[None]:
+    with written_at_once():
+        yield
 
 
 @pytest.mark.proves("F1", "I4", "I5", "I6", "I7")
-def test_wrong_stale_and_missing_snapshots_change_no_decision(going_on: Counter[str]) -> None:
-    damaged = Counter[str]()
+def test_wrong_stale_and_missing_snapshots_change_no_decision() -> None:
+    damaged, started = Counter[str](), 0
     for seed in range(SEEDS):
-        twin = Snapshots(seed, [], trouble=0.3)
-        for _ in range(20):
-            twin.act()
-        world = Snapshots(seed, twin.contents())
+        world = Snapshots(seed)
         world.run()
-        damaged += world.damaged
-    assert going_on["starts"] > SEEDS
+        damaged += world.starts
+        started += world.reached["starts from a snapshot"]
+    assert started > SEEDS
     assert set(damaged) == set(DAMAGE)
 
 
-def test_old_snapshots_are_removed(going_on: Counter[str]) -> None:
-    world = Snapshots(0, [])
+@pytest.mark.usefixtures("_at_once")
+def test_old_snapshots_are_removed() -> None:
+    world = Snapshots(0, foreign=[])
     most = 0
     for _ in range(60):
         world.act()
@@ -147,7 +69,8 @@ class CountingBroker:
         return getattr(self._broker, name)
 
 
-def test_a_start_after_a_snapshot_reads_what_came_after_it(going_on: Counter[str]) -> None:
+@pytest.mark.usefixtures("_at_once")
+def test_a_start_after_a_snapshot_reads_what_came_after_it() -> None:
     world = Trainers(3, trouble=0.0)
     for _ in range(200):
         world.act()

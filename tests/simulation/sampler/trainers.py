@@ -144,7 +144,9 @@ class Trainer:
             world.record_given(self.client, batch)
             world.reached["replacements"] += 1
         status: AckStatus = "failed" if step % 7 == 3 else "trained"
-        self.client.ack(batch, status)
+        skipped = [1] if step % 5 == 2 and status == "trained" else []
+        self.client.ack(batch, status, skipped=skipped)
+        world.reached["partial acks"] += len(skipped)
         self.client.publish_policy(step + 1, policy_version=f"v{step + 1}")
         if world.dice.random() < 0.4:
             self.checkpoint(step)
@@ -248,8 +250,12 @@ class Trainers:
                 self.act()
             self.check()
         finally:
-            for sampler in self._samplers:
-                sampler.close()
+            self.close()
+
+    def close(self) -> None:
+        """Ends every sampler's process."""
+        for sampler in self._samplers:
+            sampler.close()
 
     def act(self) -> None:
         """One action, whoever's it is."""
