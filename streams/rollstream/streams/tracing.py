@@ -12,7 +12,7 @@ from itertools import accumulate
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.codec import decode
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import DeadLetter, Flushed, Retried
+from rollstream.schemas.events import DeadLetter, Flushed, Retired, Retried
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.record import decode_record
@@ -25,6 +25,7 @@ from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import bounds_in_time, read_between
 from rollstream.streams.topics.layout import Layout
 
+RETIRED = "its file was retired: it is served no more, and its rows may be gone"
 PENDING, SEALED, DEAD_LETTER, RETRIED = "pending", "sealed", "dead_letter", "retried"
 
 
@@ -85,7 +86,7 @@ class TracedEntry:
         offset, entry: in the ingest log of the partition.
         state: ``pending``, ``sealed``, a ``SettleReason``, ``dead_letter``, or ``retried`` (a dead
             letter that was published again).
-        detail: why it could not be read; else empty.
+        detail: why it could not be read, or that the file of a sealed one was retired; else empty.
         replica_id: the env replica; None where the log has it no more.
         group: with this entry's row alone; None where it is not sealed.
     """
@@ -201,11 +202,19 @@ def _in_partition(
 ) -> Iterator[TracedEntry]:
     fold = SealFold(dedupe_horizon=0)
     where = layout.groups_log(address)
+    found: list[TracedEntry] = []
+    retired: set[tuple[int, str]] = set()
     with closing(Follower(broker, {where: 0})) as follower:
         for _, offset, timestamp_us, event in follower.read_to_end(deadline):
             fold.apply(offset, timestamp_us, event)
             if isinstance(event, Flushed):
-                yield from _in_flush(address, offset, event, uid)
+                found += _in_flush(address, offset, event, uid)
+            elif isinstance(event, Retired):
+                retired.update((file.offset, file.path) for file in event.files)
+    for entry in found:
+        group = entry.group
+        gone = group is not None and (group.flush_offset, group.path) in retired
+        yield replace(entry, detail=RETIRED) if gone else entry
     yield from _pending(broker, layout.rollouts_log(address), address, fold, uid, deadline)
 
 

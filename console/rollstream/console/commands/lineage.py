@@ -122,7 +122,8 @@ def _state(entry: TracedEntry) -> str:
     group = entry.group
     rows = ", ".join(str(row.row) for row in group.segments if row.offset == entry.offset)
     kept = " (split eval: never served)" if group.split == "eval" else ""
-    return f"sealed in group {group.group_id}{kept}, {group.path}, row {rows}"
+    sealed = f"sealed in group {group.group_id}{kept}, {group.path}, row {rows}"
+    return f"{sealed}{entry.detail and f'; {entry.detail}'}"
 
 
 def _sampler_lines(found: SamplerLineage) -> Iterator[str]:

@@ -13,7 +13,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.arguments import text, whole_number
 from rollstream.sampler.errors import UnknownRollout, UnknownSampler, UnknownStep
 from rollstream.sampler.history.decisions import connected, read_decisions
-from rollstream.sampler.history.uses import Drop, GroupUses, Use
+from rollstream.sampler.history.uses import Drop, Use, UseHistory
 from rollstream.streams.broker import Broker
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.topics.layout import Layout
@@ -103,7 +103,7 @@ def lineage_of_step(
     epoch = None if trainer_epoch is None else whole_number("trainer_epoch", trainer_epoch)
     kafka = configured(config).kafka
     deadline = Deadline(timeout_s, clock)
-    fold = GroupUses(lambda _, used_in: used_in == at)
+    fold = UseHistory(lambda _, used_in: used_in == at)
     with connected(kafka, broker) as used:
         for decision in read_decisions(used, Layout.of(kafka), name, deadline):
             fold.apply(decision.offset, decision.event)
@@ -173,7 +173,7 @@ def lineage_of_rollout(
 def _in_sampler(
     broker: Broker, layout: Layout, name: str, refs: set[GroupRef], deadline: Deadline
 ) -> SamplerLineage:
-    fold = GroupUses(lambda ref, _: ref in refs)
+    fold = UseHistory(lambda ref, _: ref in refs)
     for decision in read_decisions(broker, layout, name, deadline):
         fold.apply(decision.offset, decision.event)
     return SamplerLineage(sampler=name, uses=tuple(fold.uses), drops=tuple(fold.drops.values()))

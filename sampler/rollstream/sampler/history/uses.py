@@ -59,7 +59,7 @@ class Drop:
     detail: str
 
 
-class GroupUses:
+class UseHistory:
     """What was decided about the groups that matter.
 
     Args:
