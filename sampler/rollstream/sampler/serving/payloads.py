@@ -12,9 +12,10 @@ import numpy as np
 
 from rollstream.sampler.errors import GroupsUnreadable
 from rollstream.sampler.shaping.packing import GroupRows
-from rollstream.sampler.shaping.requested import FIELDS, ON_REQUEST, token_array_names
+from rollstream.sampler.shaping.requested import FIELDS, MIXED_FIELDS, ON_REQUEST, token_array_names
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import SealedFile
+from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.store import BlobMissing, Blobs, CorruptFile, StoreError, token_array_signatures
 from rollstream.store.group_file import GroupFile, StoredGroup, read_group
 from rollstream.store.page_cache import drop_cached_pages
@@ -215,6 +216,8 @@ class Payloads:
         """The rows of groups of one file."""
         sealed = groups[0].file
         names = [*FIELDS, *(ON_REQUEST[name] for name in asked if name in ON_REQUEST)]
+        if groups[0].group.policy_version == MIXED_POLICY:  # All of a file are, or none.
+            names += MIXED_FIELDS
         file = self._files.pop(sealed.path, None)
         if file is None:
             file = GroupFile(self._blobs, sealed.path, sealed.size)

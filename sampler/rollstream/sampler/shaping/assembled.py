@@ -21,6 +21,7 @@ from rollstream.sampler.shaping.requested import ON_REQUEST, TOKEN_ARRAY
 from rollstream.sampler.shaping.token_arrays import TokenArrays
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
 from rollstream.schemas.fields import array_fields
+from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.schemas.order import UNKNOWN_STEP, Branch
 from rollstream.streams.folds.sampler.served import ServedBatch
 
@@ -122,7 +123,7 @@ def assemble(
         "uids": uids,
         "environments": tuple([key.environment for key in keys]),
         "example_ids": tuple([key.example_id for key in keys]),
-        "policy_versions": _texts(parts, "policy_version"),
+        "policy_versions": _policy_versions(parts),
         "stop_reasons": _texts(parts, "stop_reason"),
         "metadata": list(_texts(parts, "metadata")) if "metadata" in columns else None,
         "slots": tuple(part.slot for part in parts),
@@ -153,13 +154,29 @@ def _off_branch(
     marked = np.zeros(sum(part.group.group.rows for part in parts), np.bool_)
     if not any(branches.values()):
         return marked
-    epochs, steps = (_numbers(parts, n, np.int64) for n in ("policy_epoch", "weight_step"))
     row = 0
     for part in parts:
-        rows = slice(row, row := row + part.group.group.rows)
-        for branch in branches.get(part.group.group.lineage, ()):
-            marked[rows] |= (epochs[rows] < branch.epoch) & (steps[rows] > branch.from_step)
+        group = part.group.group
+        rows = slice(row, row := row + group.rows)
+        steps = _numbers([part], "weight_step", np.int64)
+        epochs = np.full(group.rows, group.policy_epoch)
+        if group.policy_version == MIXED_POLICY:
+            epochs = _numbers([part], "policy_epoch", np.int64)
+        for branch in branches.get(group.lineage, ()):
+            marked[rows] |= (steps > branch.from_step) & (epochs < branch.epoch)
     return marked
+
+
+def _policy_versions(parts: Sequence[GroupRows]) -> tuple[str, ...]:
+    """Of each row; only of groups whose rows differ the column was read."""
+    found: list[str] = []
+    for part in parts:
+        group = part.group.group
+        if group.policy_version == MIXED_POLICY:
+            found += _texts([part], "policy_version")
+        else:
+            found += repeat(group.policy_version, group.rows)
+    return tuple(found)
 
 
 def _one_after_the_other(

@@ -8,10 +8,12 @@ from rollstream.sampler.errors import ArrayMissing, ArraysDiffer, InvalidRequest
 from rollstream.schemas.columns import ArraySignature
 
 FIELDS = (
-    *("rollout_uid", "weight_step", "stop_reason", "reward", "policy_version", "policy_epoch"),
+    *("rollout_uid", "weight_step", "stop_reason", "reward"),
     *("prompt_tokens", "output_tokens", "logprobs", "loss_mask", "rewards"),
 )
 """What every batch reads from the store."""
+MIXED_FIELDS = ("policy_version", "policy_epoch")
+"""What it reads besides of groups whose rows differ in it."""
 ON_REQUEST = {
     "actor_logprobs": "actor_logprobs",
     "ref_logprobs": "ref_logprobs",
