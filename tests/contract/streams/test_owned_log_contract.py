@@ -15,6 +15,7 @@ from harness.owned_logs import (
     settle_confirmed,
     whole_fold,
 )
+from harness.retiring import requested
 from harness.seal_events import flushed
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
@@ -151,6 +152,45 @@ def test_who_looked_and_then_meets_a_newer_event_fences_nobody(
     with pytest.raises(NewerEvent):
         looking.claim(in_time())
     assert world.broker().reader({where: 0}).bounds(where, SOON_S) == (0, 3)  # Nothing appended.
+
+
+def ask(world: World, where: TopicPartition) -> None:
+    write(world.broker(), where, [codec.encode(requested())])
+
+
+def test_an_owner_that_appends_nothing_folds_what_others_asked(
+    world: World, where: TopicPartition
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    log.fold_arrived(in_time())
+    assert (log.next_offset, log.fold.requests) == (2, {})
+    ask(world, where)
+    log.fold_arrived(in_time())
+    log.fold_arrived(in_time())
+    assert (log.next_offset, list(log.fold.requests)) == (3, [2])
+    assert settle_confirmed(log) == 3
+    assert whole_fold(world, where).digest() == log.fold.digest()
+
+
+def test_an_owner_that_appends_folds_requests_on_the_way(
+    world: World, where: TopicPartition
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    ask(world, where)
+    assert settle_confirmed(log) == 3
+    assert list(log.fold.requests) == [2]
+
+
+def test_an_owner_that_appends_nothing_learns_that_it_was_fenced(
+    world: World, where: TopicPartition
+) -> None:
+    old, new = owner_of(world.broker(), where, "old"), owner_of(world.broker(), where, "new")
+    old.claim(in_time())
+    new.claim(in_time())
+    with pytest.raises(Fenced, match="'new' claimed"):
+        old.fold_arrived(in_time())
 
 
 # --- two owners ---

@@ -31,3 +31,16 @@ def test_what_differs_is_found(world: World) -> None:
         (layout.rollouts("math"), "retention.ms"),
         (layout.groups("math"), "partitions"),
     ]
+
+
+def test_samplers_are_found_by_their_logs_whoever_configures_them(world: World) -> None:
+    admin, name = world.broker().admin(), f"t{uuid.uuid4().hex}"
+    layout = Layout(name)
+    create_topics(admin, specs_for(layout, {"math": 1}, ["trainer-b", "trainer-a"]), TIMEOUT_S)
+    others = [specs_for(Layout(other), {}, ["elsewhere"]) for other in (f"{name}2", f"x{name}")]
+    newer = specs_for(Layout(name, 2), {}, ["newer"])
+    for specs in (*others, newer):
+        create_topics(admin, specs, TIMEOUT_S)
+    assert layout.sampler_names(admin, TIMEOUT_S) == ["trainer-a", "trainer-b"]
+    assert admin.topics(f"{name}.groups.", TIMEOUT_S) == [layout.groups("math")]
+    assert admin.topics(f"{name}.nothing", TIMEOUT_S) == []

@@ -1,0 +1,140 @@
+"""Which files are retired: compared with a slow model that looks at one group after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.seal_events import one_group
+from rollstream.consumers.retention.plan import (
+    EVENT_BYTES_MAX,
+    FileGroups,
+    FlushFiles,
+    HeldGroups,
+    describe_held,
+    files_of_flush,
+    parts,
+    plan_retention,
+)
+from rollstream.schemas.events import RetiredFile
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.folds.refs import GroupRef
+
+ADDRESS = PartitionAddress("math", 1, 0)
+Standing = Literal["done", "open", "undecided"]
+
+
+@dataclass
+class Decided:
+    """What a sampler decided of groups; of all others nothing."""
+
+    standings: Mapping[GroupRef, Standing]
+
+    def is_done(self, ref: GroupRef) -> bool:
+        return self.standings.get(ref) == "done"
+
+    def is_open(self, ref: GroupRef) -> bool:
+        return self.standings.get(ref) == "open"
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[FlushFiles], dict[str, Decided], int]:
+    """Flushes by rising offset and time, what up to 2 samplers decided, and the youngest age."""
+    flushes: list[FlushFiles] = []
+    refs: list[GroupRef] = []
+    sealed_ts = 0
+    for number in range(draw(st.integers(0, 5))):
+        sealed_ts += draw(st.integers(0, 2))
+        sizes = draw(st.lists(st.integers(0, 3), max_size=3))
+        files, first = [], 0
+        for index, size in enumerate(sizes):
+            groups = tuple(range(first, first + size))
+            first += size
+            files.append(FileGroups(f"{number}-{index}", 10 + index, groups))
+            refs += [GroupRef(*ADDRESS, 2 * number, group) for group in groups]
+        flushes.append(FlushFiles(2 * number, sealed_ts, tuple(files)))
+    standing = st.sampled_from(["done", "done", "done", "open", "undecided"])
+    samplers = {
+        name: Decided({ref: draw(standing) for ref in refs})
+        for name in draw(st.sampled_from([("a",), ("a", "b")]))
+    }
+    return flushes, samplers, draw(st.integers(0, 8))
+
+
+@pytest.mark.proves("I7")
+@given(cases())
+def test_a_file_is_retired_where_every_sampler_is_done_with_every_group(
+    case: tuple[list[FlushFiles], dict[str, Decided], int],
+) -> None:
+    flushes, samplers, until = case
+    retire, holding = [], {name: [0, 0] for name in samplers}
+    held = []
+    for flush in flushes:
+        for file in flush.files:
+            if flush.sealed_ts > until:
+                continue
+            left = 0
+            for name, decided in samplers.items():
+                for group in file.groups:
+                    standing = decided.standings[GroupRef(*ADDRESS, flush.offset, group)]
+                    left += standing != "done"
+                    holding[name][0] += standing == "open"
+                    holding[name][1] += standing == "undecided"
+            (held if left else retire).append((flush.offset, file.path, file.size))
+    plan = plan_retention(ADDRESS, flushes, samplers, until)
+    assert [(file.offset, file.path, file.size) for file in plan.files] == retire
+    assert (plan.held_files, plan.held_bytes) == (len(held), sum(size for *_, size in held))
+    assert plan.held == {name: HeldGroups(*two) for name, two in holding.items() if any(two)}
+    assert bool(describe_held(plan)) == bool(held)
+
+
+@given(cases())
+def test_what_is_done_later_retires_the_same_files_and_more(
+    case: tuple[list[FlushFiles], dict[str, Decided], int],
+) -> None:
+    flushes, samplers, until = case
+    later = {name: Decided({**one.standings, **_done(one)}) for name, one in samplers.items()}
+    before = {file.path for file in plan_retention(ADDRESS, flushes, samplers, until).files}
+    after = {file.path for file in plan_retention(ADDRESS, flushes, later, until + 1).files}
+    assert before <= after
+
+
+def _done(decided: Decided) -> dict[GroupRef, Standing]:
+    return {ref: "done" for ref, standing in decided.standings.items() if standing == "open"}
+
+
+def test_without_a_sampler_nothing_is_retired() -> None:
+    flush = FlushFiles(0, 0, (FileGroups("a", 1, ()),))
+    assert plan_retention(ADDRESS, [flush], {}, 10).files == ()
+
+
+def test_nothing_is_read_behind_the_first_flush_that_is_too_young() -> None:
+    def flushes() -> Iterator[FlushFiles]:
+        yield FlushFiles(0, 1, (FileGroups("a", 1, ()),))
+        yield FlushFiles(1, 3, (FileGroups("b", 1, ()),))
+        raise AssertionError("read too far")
+
+    plan = plan_retention(ADDRESS, flushes(), {"a": Decided({})}, 2)
+    assert [file.path for file in plan.files] == ["a"]
+
+
+def test_nobody_trains_on_groups_of_split_eval() -> None:
+    event = one_group("a", [0], 1)
+    (group,) = event.groups
+    evaluated = replace(event, groups=(replace(group, split="eval"),))
+    assert [file.groups for file in files_of_flush(3, event).files] == [(0,)]
+    assert [file.groups for file in files_of_flush(3, evaluated).files] == [()]
+    assert files_of_flush(3, event, retired=["a.parquet"]).files == ()
+
+
+@given(st.lists(st.integers(1, 2_000), max_size=3_000))
+def test_events_hold_all_files_in_order_and_stay_small(lengths: Sequence[int]) -> None:
+    files = [RetiredFile(offset=at, path="x" * size, size=1) for at, size in enumerate(lengths)]
+    events = list(parts(files))
+    assert [file for event in events for file in event] == files
+    assert all(sum(len(file.path) for file in event) <= EVENT_BYTES_MAX for event in events)
