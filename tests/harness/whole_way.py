@@ -120,8 +120,8 @@ def goes_the_whole_way(bootstrap: str, folder: Path) -> None:
     deployment.run("topics", "check")
     try:
         with deployment.sealer():
-            published = _publish(deployment)
-            batches = _train(deployment, published)
+            published = publish(deployment)
+            batches = train(deployment, published)
             with deployment.attach() as second:
                 for batch in batches:
                     _same_bytes(second.next_batch(batch.step, GROUPS // 2), batch)
@@ -131,7 +131,7 @@ def goes_the_whole_way(bootstrap: str, folder: Path) -> None:
     _explained(deployment, batches[0])
 
 
-def _publish(deployment: Deployment) -> Mapping[str, NDArray[np.int32]]:
+def publish(deployment: Deployment) -> Mapping[str, NDArray[np.int32]]:
     """Tokens, prompt first, by uid."""
     random = np.random.default_rng(7)
     published: dict[str, NDArray[np.int32]] = {}
@@ -160,7 +160,7 @@ def _publish(deployment: Deployment) -> Mapping[str, NDArray[np.int32]]:
     return published
 
 
-def _train(deployment: Deployment, published: Mapping[str, NDArray[np.int32]]) -> list[Batch]:
+def train(deployment: Deployment, published: Mapping[str, NDArray[np.int32]]) -> list[Batch]:
     """Two steps that train on every rollout once."""
     with deployment.attach() as sampler:
         step = sampler.resume(None)

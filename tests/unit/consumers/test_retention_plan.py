@@ -27,6 +27,8 @@ from rollstream.streams.folds.refs import GroupRef
 
 ADDRESS = PartitionAddress("math", 1, 0)
 Standing = Literal["done", "open", "undecided"]
+STANDINGS: tuple[Standing, ...] = ("done", "done", "done", "open", "undecided")
+Named = tuple[int, str, int]
 
 
 @dataclass
@@ -58,7 +60,7 @@ def cases(draw: st.DrawFn) -> tuple[list[FlushFiles], dict[str, Decided], int]:
             files.append(FileGroups(f"{number}-{index}", 10 + index, groups))
             refs += [GroupRef(*ADDRESS, 2 * number, group) for group in groups]
         flushes.append(FlushFiles(2 * number, sealed_ts, tuple(files)))
-    standing = st.sampled_from(["done", "done", "done", "open", "undecided"])
+    standing = st.sampled_from(STANDINGS)
     samplers = {
         name: Decided({ref: draw(standing) for ref in refs})
         for name in draw(st.sampled_from([("a",), ("a", "b")]))
@@ -72,8 +74,9 @@ def test_a_file_is_retired_where_every_sampler_is_done_with_every_group(
     case: tuple[list[FlushFiles], dict[str, Decided], int],
 ) -> None:
     flushes, samplers, until = case
-    retire, holding = [], {name: [0, 0] for name in samplers}
-    held = []
+    retire: list[Named] = []
+    held: list[Named] = []
+    holding = {name: [0, 0] for name in samplers}
     for flush in flushes:
         for file in flush.files:
             if flush.sealed_ts > until:
