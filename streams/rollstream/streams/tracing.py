@@ -34,6 +34,7 @@ class SegmentOrigin:
     """A row of a sealed group, and where it came from.
 
     Attributes:
+        index: in the group, from 0.
         row: in the group's file, from 0.
         offset, entry: in the ingest log of the group's partition.
         replica_id: the env replica that published it.
@@ -41,6 +42,7 @@ class SegmentOrigin:
 
     rollout_uid: str
     segment_idx: int
+    index: int
     row: int
     offset: int
     entry: int
@@ -114,6 +116,7 @@ def group_origin(
         SegmentOrigin(
             rollout_uid=segments.uids[at],
             segment_idx=int(segments.segment_idxs[at]),
+            index=at - first,
             row=group.row_start + at - first,
             offset=int(segments.offsets[at]),
             entry=int(segments.entries[at]),

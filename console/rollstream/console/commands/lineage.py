@@ -87,8 +87,9 @@ def lineage(
 def _step_view(found: StepLineage) -> RenderableType:
     title = f"Step {found.step} of {found.sampler}, trainer epoch {found.trainer_epoch}"
     table = table_of(title, "group", "slot", "rollout", "replica", "entry", last="row")
+    out = ", left out of the batch"
     for one in found.groups:
-        origin = one.origin
+        origin, mask = one.origin, one.use.row_mask
         for row in origin.segments:
             table.add_row(
                 origin.group_id,
@@ -96,7 +97,7 @@ def _step_view(found: StepLineage) -> RenderableType:
                 _segment(row.rollout_uid, row.segment_idx),
                 row.replica_id,
                 _entry(origin.environment, origin.partition, row.offset, row.entry),
-                f"{origin.path}, row {row.row}",
+                f"{origin.path}, row {row.row}{'' if mask is None or mask[row.index] else out}",
             )
     lines = [
         f"in slot {one.use.slot} before: group {one.origin.group_id}, {_ended(one.use)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import SupportsIndex
@@ -52,7 +53,8 @@ class SamplerLineage:
     """What one sampler did with the groups of a rollout.
 
     Attributes:
-        uses: the batches that had one, in the order of decisions.
+        uses: the batches that had one, in the order of decisions; ``left_out`` where a batch had
+            the group without this rollout, which was too old.
         drops: why groups of it are never served.
     """
 
@@ -159,11 +161,12 @@ def lineage_of_rollout(
                 "never published, is still in its producer's buffer, or was settled without a uid "
                 "on record; `rollstream deadletters list` has what could not be read"
             )
-        refs = {entry.group.ref for entry in entries if entry.group is not None}
+        groups = [entry.group for entry in entries if entry.group is not None]
+        rows_of = {group.ref: [row.index for row in group.segments] for group in groups}
         rows = []
         for name in [sampler] if sampler is not None else sorted(loaded.samplers):
             try:
-                rows.append(_in_sampler(used, layout, name, refs, deadline))
+                rows.append(_in_sampler(used, layout, name, rows_of, deadline))
             except UnknownSampler:  # Of those configured, one may never have been created.
                 if sampler is not None:
                     raise
@@ -171,9 +174,14 @@ def lineage_of_rollout(
 
 
 def _in_sampler(
-    broker: Broker, layout: Layout, name: str, refs: set[GroupRef], deadline: Deadline
+    broker: Broker,
+    layout: Layout,
+    name: str,
+    rows_of: Mapping[GroupRef, Sequence[int]],
+    deadline: Deadline,
 ) -> SamplerLineage:
-    fold = UseHistory(lambda ref, _: ref in refs)
+    fold = UseHistory(lambda ref, _: ref in rows_of)
     for decision in read_decisions(broker, layout, name, deadline):
         fold.apply(decision.offset, decision.event)
-    return SamplerLineage(sampler=name, uses=tuple(fold.uses), drops=tuple(fold.drops.values()))
+    uses = tuple(use.of_rows(rows_of[use.group]) for use in fold.uses)
+    return SamplerLineage(sampler=name, uses=uses, drops=tuple(fold.drops.values()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rollstream.schemas.events import (
@@ -18,6 +18,7 @@ from rollstream.schemas.events import (
 from rollstream.streams.folds.refs import GroupRef, ref_of
 
 SERVED, TRAINED, FAILED, SKIPPED, RELEASED = "served", "trained", "failed", "skipped", "released"
+LEFT_OUT = "left_out"  # Of a rollout: its group was served without it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class Use:
             ``filtered``, ``unreadable``.
         acked: as what; None: not, in the trainer epoch in effect.
         detail: the reason that was given for a replacement.
+        row_mask: which rows of the group the batch has; None: all.
     """
 
     group: GroupRef
@@ -44,11 +46,18 @@ class Use:
     state: str = SERVED
     acked: str | None = None
     detail: str = ""
+    row_mask: tuple[bool, ...] | None = None
 
     @property
     def replaced(self) -> bool:
         """Whether another group took its place."""
-        return self.state not in (SERVED, TRAINED, FAILED, SKIPPED, RELEASED)
+        return self.state not in (SERVED, TRAINED, FAILED, SKIPPED, RELEASED, LEFT_OUT)
+
+    def of_rows(self, indexes: Iterable[int]) -> Use:
+        """What became of these rows of the group alone."""
+        if self.row_mask is None or any(self.row_mask[index] for index in indexes):
+            return self
+        return replace(self, state=LEFT_OUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,7 @@ class UseHistory:
         decided_at, trainer_epoch = self.batches[event.step]
         for slot, group in chosen:
             ref = ref_of(group)
+            mask = group.row_mask
             if self._matters(ref, event.step):
                 self._held[event.step, slot] = len(self.uses)
                 self.uses.append(
@@ -119,6 +129,7 @@ class UseHistory:
                         step=event.step,
                         slot=slot,
                         batch_id=event.batch_id,
+                        row_mask=None if mask is None else tuple(mask.tolist()),
                     )
                 )
 

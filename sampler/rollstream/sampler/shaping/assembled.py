@@ -21,8 +21,8 @@ from rollstream.sampler.shaping.requested import ON_REQUEST, TOKEN_ARRAY
 from rollstream.sampler.shaping.token_arrays import TokenArrays
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
 from rollstream.schemas.fields import array_fields
-from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.schemas.order import UNKNOWN_STEP, Branch
+from rollstream.store.layout import policy_version_of
 from rollstream.streams.folds.sampler.served import ServedBatch
 
 ALIGNMENT = 64  # Of each array, in bytes: a cache line, and what Ray gives a buffer.
@@ -159,8 +159,8 @@ def _off_branch(
         group = part.group.group
         rows = slice(row, row := row + group.rows)
         steps = _numbers([part], "weight_step", np.int64)
-        epochs = np.full(group.rows, group.policy_epoch)
-        if group.policy_version == MIXED_POLICY:
+        epochs = np.full(group.rows, part.group.policies[0].epoch)
+        if "policy_epoch" in part.columns.scalars:
             epochs = _numbers([part], "policy_epoch", np.int64)
         for branch in branches.get(group.lineage, ()):
             marked[rows] |= (steps > branch.from_step) & (epochs < branch.epoch)
@@ -168,14 +168,13 @@ def _off_branch(
 
 
 def _policy_versions(parts: Sequence[GroupRows]) -> tuple[str, ...]:
-    """Of each row; only of groups whose rows differ the column was read."""
+    """Of each row; only of files whose rows differ the column was read."""
     found: list[str] = []
     for part in parts:
-        group = part.group.group
-        if group.policy_version == MIXED_POLICY:
+        if "policy_version" in part.columns.scalars:
             found += _texts([part], "policy_version")
         else:
-            found += repeat(group.policy_version, group.rows)
+            found += repeat(policy_version_of(part.group.file.path), part.group.group.rows)
     return tuple(found)
 
 

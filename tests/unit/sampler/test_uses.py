@@ -1,0 +1,127 @@
+"""What became of groups in batches, by the events of a decision log alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollstream.sampler.history.uses import UseHistory
+from rollstream.schemas.events import (
+    Acked,
+    BatchServed,
+    Checkpointed,
+    ChosenGroup,
+    Dropped,
+    DroppedGroup,
+    Replaced,
+    Resumed,
+)
+
+OWNED: dict[str, Any] = {"epoch": 0, "nonce": "n", "now_ts": 0, "trainer_epoch": 1}
+
+
+def chosen(index: int, mask: tuple[bool, ...] | None = None) -> ChosenGroup:
+    return ChosenGroup(
+        environment="math",
+        generation=1,
+        partition=0,
+        offset=5,
+        index=index,
+        group_id=f"g{index}",
+        digest=b"",
+        row_mask=None if mask is None else np.array(mask),
+    )
+
+
+def served(step: int, *groups: ChosenGroup) -> BatchServed:
+    return BatchServed(
+        **OWNED,
+        step=step,
+        batch_id=f"b{step}",
+        seed=0,
+        request="{}",
+        policy_step=0,
+        cursor=(),
+        groups=groups,
+        digest=b"",
+    )
+
+
+def replaced(step: int, slot: int, group: ChosenGroup) -> Replaced:
+    return Replaced(
+        **OWNED,
+        step=step,
+        batch_id=f"b{step}-r1",
+        reason="why",
+        slots=np.array([slot]),
+        groups=(group,),
+        cursor=(),
+        digest=b"",
+    )
+
+
+def history(*events: Any) -> UseHistory:
+    fold = UseHistory(lambda ref, step: True)
+    for offset, event in enumerate(events):
+        fold.apply(offset, event)
+    return fold
+
+
+def ack(step: int, status: str = "trained", *skipped: int) -> Acked:
+    return Acked(**OWNED, step=step, batch_id=f"b{step}", status=status, skipped=skipped)
+
+
+def checkpoint(step: int) -> Checkpointed:
+    return Checkpointed(**OWNED, step=step)
+
+
+def resume(saved: int | None, later: str) -> Resumed:
+    first = 0 if saved is None else saved + 1
+    return Resumed(**OWNED, checkpointed_step=saved, later=later, first_step=first, policy_epoch=1)
+
+
+@pytest.mark.parametrize(
+    ("events", "states"),
+    [
+        ([], ["served", "served"]),
+        ([ack(0)], ["served", "served"]),
+        ([checkpoint(0)], ["trained", "trained"]),
+        ([ack(0, "failed"), checkpoint(0)], ["failed", "failed"]),
+        ([ack(0, "trained", 1), checkpoint(0)], ["trained", "skipped"]),
+        ([ack(0, "trained", 1), resume(None, "replay"), checkpoint(0)], ["trained", "trained"]),
+        ([ack(0), resume(None, "release")], ["released", "released"]),
+        ([ack(0), resume(0, "release")], ["trained", "trained"]),
+        ([replaced(0, 1, chosen(2)), checkpoint(0)], ["trained", "filtered", "trained"]),
+        (
+            [resume(None, "release"), served(0, chosen(1)), ack(0, "failed"), checkpoint(0)],
+            ["released", "released", "failed"],
+        ),
+    ],
+)
+def test_a_use_ends_as_acks_checkpoints_and_resumes_say(
+    events: list[Any], states: list[str]
+) -> None:
+    fold = history(served(0, chosen(0), chosen(1)), *events)
+    assert [use.state for use in fold.uses] == states
+    assert all(use.replaced == (use.state == "filtered") for use in fold.uses)
+
+
+def test_rows_that_a_batch_leaves_out_are_told_from_those_that_it_has() -> None:
+    (use,) = history(served(0, chosen(0, (True, False))), checkpoint(0)).uses
+    assert [use.of_rows([row]).state for row in (0, 1)] == ["trained", "left_out"]
+    assert use.of_rows([0, 1]).state == "trained"
+    (whole,) = history(served(0, chosen(0)), checkpoint(0)).uses
+    assert whole.of_rows([1]) == whole
+
+
+def test_only_what_matters_is_kept() -> None:
+    fold = UseHistory(lambda ref, step: ref.index_in_flush == 1)
+    fold.apply(0, served(0, chosen(0), chosen(1)))
+    group = DroppedGroup(environment="math", generation=1, partition=0, offset=5, index=1)
+    other = DroppedGroup(environment="math", generation=1, partition=0, offset=6, index=0)
+    dropped = {name: value for name, value in OWNED.items() if name != "trainer_epoch"}
+    fold.apply(1, Dropped(**dropped, reason="stale", groups=(group, other), detail="old"))
+    assert [use.slot for use in fold.uses] == [1]
+    assert [(drop.reason, drop.detail) for drop in fold.drops.values()] == [("stale", "old")]
