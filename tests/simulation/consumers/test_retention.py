@@ -11,7 +11,7 @@ from harness.retention import NAME, RetentionWorld
 from harness.sealing import Crash, EvictableBroker
 from rollstream.consumers.retention import owner
 from rollstream.consumers.retention.owner import SCHEDULE_EVERY_S
-from rollstream.sampler import Batch, Sampler
+from rollstream.sampler import Batch, GroupsUnreadable, Sampler
 from rollstream.sampler.history import check_from_files, replay_step
 from rollstream.store import BlobMissing
 from rollstream.streams.memory import MemoryBroker
@@ -258,3 +258,40 @@ def test_a_file_that_is_deleted_and_was_not_retired_fails_the_audit() -> None:
     world.seal_groups(0, 2)
     world.blobs.delete(world.sealed_files()[0])
     assert ["is missing" in problem for problem in world.problems()] == [True]
+
+
+def test_a_final_step_whose_files_are_deleted_says_so_and_is_not_repaired() -> None:
+    world = RetentionWorld(partitions=1)
+    world.seal_groups(0, 6)
+    sampler = world.sampler()
+    trained(world, sampler)
+    world.ask()
+    with world.leaving(world.sealer()) as sealer:
+        world.retain(sealer, sampler=sampler)
+    sampler.close()
+    again = world.sampler(seed=3)  # Which has no rows in its memory.
+    with pytest.raises(GroupsUnreadable, match="files were retired") as refused:
+        again.next_batch(step=0, num_groups=2)
+    assert len(refused.value.groups) == 2
+    assert again.next_batch(step=2, num_groups=2).num_groups == 2
+    assert again.stats().outcomes == {"trained": 2}, "nothing was replaced or dropped"
+
+
+def test_what_readers_leave_out_is_written_again_from_the_log_where_it_was_deleted() -> None:
+    world = RetentionWorld(partitions=1)
+    world.seal_groups(0, 8)
+    sampler = world.sampler()
+    for _ in range(2):  # Two events.
+        trained(world, sampler)
+        world.ask()
+        with world.leaving(world.sealer()) as sealer:
+            world.retain(sealer, sampler=sampler)
+        sampler.checkpointed(sampler.progress().next_step - 1)
+    before = {blob.path: world.blobs.read(blob.path) for blob in world.blobs.list("retired/")}
+    for path in before:
+        world.blobs.delete(path)
+    assert any("readers use retired files" in problem for problem in world.problems())
+    with world.leaving(world.sealer()) as sealer:
+        world.retain(sealer, sampler=sampler)
+    assert {path: world.blobs.read(path) for path in before} == before
+    assert world.problems() == []
