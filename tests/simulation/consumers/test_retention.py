@@ -13,8 +13,10 @@ from rollstream.consumers.retention import owner
 from rollstream.consumers.retention.owner import SCHEDULE_EVERY_S
 from rollstream.sampler import Batch, GroupsUnreadable, Sampler
 from rollstream.sampler.history import check_from_files, replay_step
+from rollstream.schemas.events import Claimed
 from rollstream.store import BlobMissing
 from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.owned import log
 from rollstream.streams.topics.specs import specs_for
 
 POINTS = [(point, passage) for point in RetentionPoint for passage in (1, 2)]
@@ -192,6 +194,23 @@ def test_by_schedule_files_are_retired_once_they_are_old_enough() -> None:
     world.run(sealer, seconds=2 * SCHEDULE_EVERY_S)
     assert len(world.retired_files()) == 2
     assert [answer.request for answer in world.answers()] == [owner.BY_SCHEDULE]
+    sealer.close()
+
+
+def test_a_log_that_is_claimed_again_and_again_by_its_owner_keeps_the_schedule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log, "RECLAIM_EVERY_RECORDS", 3)
+    world = RetentionWorld(partitions=1, retain_after_hours=0.0)
+    world.seal_groups(0, 4)
+    trained(world, world.sampler())
+    sealer = world.sealer()
+    for number in range(10):
+        world.seal_groups(4 + number, 1, sealer=sealer)
+        world.run(sealer, seconds=SCHEDULE_EVERY_S / 8)
+    claims = [one for one in world.confirmed_events() if isinstance(one.event, Claimed)]
+    assert len(claims) > 10
+    assert len(world.retired_files()) == 2
     sealer.close()
 
 

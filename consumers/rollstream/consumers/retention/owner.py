@@ -110,10 +110,12 @@ class Retention:
         self._workers = workers
         self._abandoned = threading.Event()
         self._warned = ""
+        self._schedule_at_s = self._now_s() + SCHEDULE_EVERY_S
         self.begin()
 
     def begin(self) -> None:
-        """The log was claimed. What was on its way is forgotten: the log has it or not."""
+        """The log was claimed, and somebody else may have owned it before. What was on its way is
+        forgotten: the log has it or not."""
         self.abandon()
         now_s = self._services.clock.monotonic_s()
         self._abandoned = threading.Event()
@@ -124,7 +126,6 @@ class Retention:
         self._again_at_s = now_s
         self._delete_at_s = now_s
         self._ask_at_s = now_s + ASK_EVERY_S
-        self._schedule_at_s = now_s + SCHEDULE_EVERY_S
         self._next_offset = -1
 
     def abandon(self) -> None:

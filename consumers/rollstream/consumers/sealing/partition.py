@@ -226,7 +226,6 @@ class Partition:
 
     def _own(self) -> None:
         """The log is claimed and its manifests are complete: goes on, or begins anew."""
-        self._retention.begin()
         if self._log.fold is not self._fold:
             # The first claim, or somebody else owned it meanwhile: all that was pending is read
             # again, and what was about to be flushed is theirs or comes again.
@@ -269,6 +268,7 @@ class Partition:
         self._cadence = FlushCadence(self._context.config)
         self._rollups = RollUps(self._context.blobs, self.address)
         self.intake = Intake(self._context, self._reader, self.source, fold)
+        self._retention.begin()
         _log.info("%s: reading from %d, epoch %d", self.source, fold.watermark, self._log.epoch)
 
     # --- flushes ---
