@@ -80,7 +80,8 @@ class Decider:
         """Decides and returns the result; for batches see ``choose``."""
         self.decide(command)
         payloads = Payloads(MemoryBlobs(), 0)
-        return read(command.result(self.state, ResultContext(0, CONFIG, payloads, 0, self.now_us)))
+        context = ResultContext(0, CONFIG, payloads, 0, self.now_us, lambda: None)
+        return read(command.result(self.state, context))
 
     def choose(self, command: BatchCommand) -> ServedBatch | NotEnoughGroups:
         """Decides about a batch; where groups are missing, returns what a sampler would raise."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import rollstream.runtime.config  # noqa: F401 - First: it says which extra is missing.
 from rollstream.runtime.extras import how_to_install
 from rollstream.sampler.deciding.queries import BatchSummary, Progress, SamplerStats
+from rollstream.sampler.deciding.sampling import GroupSummary
 from rollstream.sampler.errors import (
     ArrayMissing,
     ArraysDiffer,
@@ -60,6 +61,7 @@ __all__ = [
     "ConfigurationDiffers",
     "DecidedByNewer",
     "Fenced",
+    "GroupSummary",
     "GroupsUnreadable",
     "InvalidRequest",
     "MissingExtra",

@@ -54,6 +54,20 @@ def text(name: str, value: Any) -> str:
     return str.__str__(value)  # A member of a str enumeration has another name for itself.
 
 
+def texts(name: str, values: Any) -> tuple[str, ...]:
+    """Each as ``text``."""
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        raise InvalidRequest(f"{name} is {values!r:.200}; give a sequence of strings")
+    return tuple([text(f"a string in {name}", value) for value in values])
+
+
+def number(name: str, value: Any) -> float:
+    """The value, which is a finite number."""
+    if not _is_number(value):
+        raise InvalidRequest(f"{name} is {value!r:.200}; give a finite number")
+    return float(value)
+
+
 def seconds(name: str, value: Any) -> float:
     """The value, which is a finite number that is not negative."""
     if not _is_number(value) or value < 0:

@@ -58,6 +58,14 @@ class Ragged:
         first = offsets[0]
         return Ragged(self.values[first : offsets[-1]], offsets - first, present)
 
+    def only(self, rows: NDArray[np.intp]) -> Ragged:
+        """These rows, in this order; their values are copied."""
+        lengths = self.lengths()[rows]
+        each = [self.values[self.offsets[row] : self.offsets[row + 1]] for row in rows.tolist()]
+        values = np.concatenate([self.values[:0], *each])
+        present = None if self.present is None else self.present[rows]
+        return Ragged(values, offsets_of(lengths), present)
+
     @property
     def signature(self) -> ArraySignature:
         """Its dtype and trailing shape."""
@@ -109,6 +117,12 @@ class Components:
             return None
         return Components(self.names, offsets - first, self.indexes[of], self.values[of])
 
+    def only(self, rows: NDArray[np.intp]) -> Components:
+        """These rows, in this order."""
+        indexes = Ragged(self.indexes, self.offsets).only(rows)
+        values = Ragged(self.values, self.offsets).only(rows)
+        return Components(self.names, values.offsets, indexes.values, values.values)
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -145,6 +159,22 @@ class Columns:
             _parts(self.token_arrays, start, stop),
             self.rewards and self.rewards.part(start, stop),
             attached if any(attached) else None,
+        )
+
+    def only(self, rows: NDArray[np.intp]) -> Columns:
+        """These rows, in this order; arrays are copied."""
+        return Columns(
+            len(rows),
+            {
+                name: values[rows]
+                if isinstance(values, np.ndarray)
+                else [values[row] for row in rows.tolist()]
+                for name, values in self.scalars.items()
+            },
+            {name: ragged.only(rows) for name, ragged in self.arrays.items()},
+            {name: ragged.only(rows) for name, ragged in self.token_arrays.items()},
+            self.rewards and self.rewards.only(rows),
+            self.attachments and [self.attachments[row] for row in rows.tolist()],
         )
 
 

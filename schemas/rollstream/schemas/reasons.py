@@ -53,6 +53,7 @@ class DropReason(StrEnum):
     """Why a sampler will never serve a group."""
 
     STALE = "stale"
+    TOO_OLD = "too_old"
     OFF_BRANCH = "off_branch"
     CAPACITY = "capacity"
     FILTERED = "filtered"

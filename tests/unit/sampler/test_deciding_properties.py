@@ -19,7 +19,9 @@ from rollstream.sampler.deciding.trainer import (
     Ack,
     MarkCheckpointed,
     PublishPolicy,
+    Purge,
     Resume,
+    SetCurrentStep,
 )
 from rollstream.sampler.errors import TooManyOpenBatches
 from rollstream.schemas.events import Flushed, Retired
@@ -36,6 +38,7 @@ def seal_logs(draw: st.DrawFn) -> list[tuple[PartitionAddress, list[GroupSpec]]]
         example_id=st.sampled_from(["a", "b", "c", "d"]),
         rewards=st.sampled_from([(0.0, 1.0), (1.0, 1.0), (None, 1.0)]),
         weight_step=st.integers(0, 3),
+        weight_steps=st.none() | st.tuples(st.integers(0, 3), st.integers(0, 3)),
         split=st.sampled_from(["train", "train", "train", "eval"]),
     )
     flush = st.tuples(st.sampled_from(LOGS), st.lists(spec, min_size=1, max_size=4))
@@ -44,10 +47,28 @@ def seal_logs(draw: st.DrawFn) -> list[tuple[PartitionAddress, list[GroupSpec]]]
 
 steps = st.lists(
     st.sampled_from(
-        ["next", "filter", "ack", "save", "replay", "release", "policy", "replace", "retire"]
+        [
+            "next",
+            "filter",
+            "ack",
+            "save",
+            "replay",
+            "release",
+            "policy",
+            "replace",
+            "retire",
+            "purge",
+            "clock",
+        ]
     ),
     max_size=14,
 )
+
+USES = st.fixed_dictionaries(
+    {"max_samples": st.sampled_from([1, 2, -1])},
+    optional={"max_rollout_step_delay": st.integers(0, 3), "capacity": st.integers(4, 8)},
+)
+"""Settings by which groups are served again, or without some of their rollouts."""
 
 
 def drive(sampler: Decider, flushes: Sequence[Any], actions: Sequence[str]) -> None:
@@ -66,6 +87,12 @@ def perform(sampler: Decider, action: str) -> None:
     newest = max(state.batches, default=None)
     if action == "retire":
         retire_oldest(sampler)
+        return
+    if action == "purge":
+        sampler.do(Purge())
+        return
+    if action == "clock":
+        sampler.do(SetCurrentStep(step=max(step, state.current_step or 0)))
         return
     if action in ("next", "filter"):
         accept: Accept | None = "nonzero_std" if action == "filter" else None
@@ -102,12 +129,12 @@ def retire_oldest(sampler: Decider) -> None:
 
 
 @pytest.mark.proves("I5")
-@given(flushes=seal_logs(), actions=steps, seed=st.integers(0, 2**16))
-@settings(max_examples=80)
+@given(flushes=seal_logs(), actions=steps, seed=st.integers(0, 2**16), uses=USES)
+@settings(max_examples=120)
 def test_any_interleaving_of_the_logs_folds_to_the_same_state(
-    flushes: Any, actions: list[str], seed: int
+    flushes: Any, actions: list[str], seed: int, uses: Any
 ) -> None:
-    sampler = Decider(max_policy_lag=2, capacity_groups=12, max_open_batches=4)
+    sampler = Decider(max_policy_lag=2, capacity_groups=12, max_open_batches=4, **uses)
     with contextlib.suppress(TooManyOpenBatches):
         drive(sampler, flushes, actions)
     other = sampler.fresh()
@@ -124,19 +151,27 @@ def test_any_interleaving_of_the_logs_folds_to_the_same_state(
 
 
 @pytest.mark.proves("I7", "F16")
-@given(flushes=seal_logs(), actions=steps)
-@settings(max_examples=80)
-def test_no_group_is_in_two_batches_and_none_that_must_not_be_served(
-    flushes: Any, actions: list[str]
+@given(flushes=seal_logs(), actions=steps, uses=USES)
+@settings(max_examples=120)
+def test_no_group_is_in_more_batches_than_allowed_and_none_that_must_not_be_served(
+    flushes: Any, actions: list[str], uses: Any
 ) -> None:
-    sampler = Decider(capacity_groups=12)
+    sampler = Decider(capacity_groups=12, **uses)
     drive(sampler, flushes, actions)
-    seen = Counter(ref_of(g) for b in sampler.state.batches.values() for g in b.groups)
-    assert set(seen.values()) <= {1}
-    assert not {ref for ref in seen if ref in sampler.state.ready}
+    batches = sampler.state.batches.values()
+    seen = Counter(ref_of(g) for b in batches for g in b.groups)
+    limit = uses["max_samples"]
+    assert limit < 0 or not [ref for ref, count in seen.items() if count > limit]
+    for batch in batches:
+        assert len({ref_of(g) for g in batch.groups}) == len(batch.groups)
+    unacked = {ref_of(g) for b in batches if b.status is None and not b.final for g in b.groups}
+    assert not {ref for ref in unacked if ref in sampler.state.ready}
+    used_up = {ref for ref, count in seen.items() if count == limit}
+    assert not {ref for ref in used_up if ref in sampler.state.ready}
     for ref in seen:
         assert sampler.sealed_group(ref).split == "train"
-    for batch in sampler.state.batches.values():
+        assert not (ref in unacked and sampler.state.is_done(ref))
+    for batch in batches:
         assert all(sampler.state.group(chosen) is not None for chosen in batch.groups)
 
 

@@ -137,7 +137,7 @@ class SamplerConfig(Section):
     """Seed of every random choice."""
     recency: Literal["uniform", "linear", "exp"] = "uniform"
     """How much newer policies are preferred among an example's ready groups."""
-    alpha: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    alpha: float = Field(default=1.0, gt=0, le=32)
     """Power of the weights of recency linear or exp: above 1, newer policies are preferred more."""
     on_policy_fraction: float = Field(default=0.0, ge=0, le=1)
     """Least share of a batch that the newest policy sampled; the rest may be of any."""

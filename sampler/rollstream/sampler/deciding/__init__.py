@@ -4,7 +4,11 @@
 - ``batches``       ``NextBatch``, ``Replace``
 - ``trainer``       ``Ack``, ``MarkCheckpointed``, ``Resume``, ``PublishPolicy``
 - ``queries``       ``AskProgress``, ``AskStats``, ``AskBatches``, …: they decide and claim nothing
+- ``sampling``      ``SampleGroups``, ``ReadGroups``: groups that somebody looks at
+- ``requests``      whether a request for groups can be met, and what meets it
 - ``choose``        ``sample_groups``: which of the ready groups make a batch
+- ``row_limits``    which rollouts of a group are too old
+- ``capacity``      how many ready groups each environment may have
 - ``dropping``      groups that will never be served, and the events that drop them
 - ``held_batches``  the batches that are held, and the groups in their slots
 - ``shortages``     ``Shortage``: too few groups, and the error that says what waits and was dropped

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
 
-from rollstream.sampler.deciding.choose import ALGORITHM, quotas, sample_groups
+from rollstream.sampler.deciding.choose import ALGORITHM, Asked, Chosen, sample_groups
 from rollstream.sampler.deciding.command import (
     Command,
     Now,
@@ -18,8 +18,15 @@ from rollstream.sampler.deciding.command import (
     ResultContext,
     Unread,
 )
-from rollstream.sampler.deciding.dropping import drop_events, useless_groups
+from rollstream.sampler.deciding.dropping import Drops, drop_events, refs_of, useless_groups
 from rollstream.sampler.deciding.held_batches import batch_of, group_of, unchanged_batch
+from rollstream.sampler.deciding.requests import (
+    add_late,
+    check_request,
+    choose,
+    shortage_of,
+    was_on_policy,
+)
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import (
     InvalidRequest,
@@ -137,6 +144,10 @@ class NextBatch(BatchCommand):
         asked = {"accept": self.accept, "mix": self.mix, "num_groups": self.num_groups}
         return json.dumps(asked, sort_keys=True, separators=(",", ":"))
 
+    def asked(self) -> Asked:
+        """The same, for the choice."""
+        return Asked(num_groups=self.num_groups, step=self.step, mix=self.mix, accept=self.accept)
+
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         served = state.batches.get(self.step)
         if served is not None:
@@ -148,21 +159,11 @@ class NextBatch(BatchCommand):
                 )
             return []
         self._check_new_step(state)
-        drops = useless_groups(state, self.step, all_equal=self.accept == "nonzero_std")
+        choice, drops = choose(state, state.choosing, self.asked(), now["now_ts"])
         events = drop_events(drops, now)
-        chosen = sample_groups(
-            state.ready,
-            self.num_groups,
-            environments=state.choosing.names(),
-            seed=state.choosing.seed,
-            step=self.step,
-            recency=state.choosing.recency,
-            mix=self.mix,
-            without={ref for refs in drops.values() for ref in refs},
-        )
-        if chosen is None:
+        if choice is None:
             return events
-        groups = tuple(map(_chosen, chosen))
+        groups = tuple(map(_chosen, choice))
         newest = state.newest_policy()
         decided = BatchServed(
             **now,
@@ -184,9 +185,7 @@ class NextBatch(BatchCommand):
     def shortage(self, state: SamplerState) -> Shortage | None:
         if self.step in state.batches:
             return None
-        shares = quotas(state.choosing.names(), self.num_groups, self.mix)
-        sources = ", ".join(f"{count} of {' or '.join(names)}" for names, count in shares)
-        return Shortage(self.step, self.num_groups, sources)
+        return shortage_of(state, state.choosing, self.asked())
 
     def _check_new_step(self, state: SamplerState) -> None:
         """Steps are decided one after the other, from what is configured."""
@@ -200,17 +199,7 @@ class NextBatch(BatchCommand):
                 f"{state.next_step}; {held}. Ask for {state.next_step}, or resume from the "
                 "checkpoint you have"
             )
-        unknown = set(self.mix or ()) - set(choosing.names())
-        if unknown:
-            raise InvalidRequest(
-                f"mix names {sorted(unknown)}, but sampler {state.name!r} serves "
-                f"{sorted(choosing.names())}; add them to its environments"
-            )
-        if self.num_groups > choosing.capacity_groups:
-            raise InvalidRequest(
-                f"num_groups {self.num_groups} is above capacity_groups "
-                f"{choosing.capacity_groups}: that many would never be ready; raise the capacity"
-            )
+        check_request(state.name, choosing, self.asked())
         opened = len(state.open_batches())
         if opened >= choosing.max_open_batches:
             raise TooManyOpenBatches(
@@ -248,30 +237,14 @@ class Replace(BatchCommand):
         if self.digest is not None:
             unchanged_batch(self.step, self.digest, state)
         self._check(batch)
-        all_equal = json.loads(batch.event.request)["accept"] == "nonzero_std"
-        drops = useless_groups(state, self.step, all_equal=all_equal)
+        chosen, drops = self._choose(state, batch, now["now_ts"])
         events = drop_events(drops, now)
-        without = {ref for refs in drops.values() for ref in refs}
-        chosen: list[KnownGroup] = []
-        for slot in self.slots:
-            # An environment's share of the batch stays what it was.
-            other = sample_groups(
-                state.ready,
-                1,
-                environments=(batch.groups[slot].environment,),
-                seed=state.choosing.seed,
-                step=self.step,
-                start_offset=1 + batch.replacements,
-                recency=state.choosing.recency,
-                without=without,
-            )
-            if other is None:
-                return events
-            chosen.extend(other)
-            without.add(other[0].ref)
+        if chosen is None:
+            return events
+        others = tuple(map(_chosen, chosen))
         groups = list(batch.groups)
-        for slot, group in zip(self.slots, chosen, strict=True):
-            groups[slot] = _chosen(group)
+        for slot, group in zip(self.slots, others, strict=True):
+            groups[slot] = group
         replaced = Replaced(
             **now,
             trainer_epoch=state.trainer_epoch,
@@ -279,7 +252,7 @@ class Replace(BatchCommand):
             batch_id=f"{batch.event.batch_id}-r{batch.replacements + 1}",
             reason=self.reason,
             slots=np.array(self.slots, np.int32),
-            groups=tuple(map(_chosen, chosen)),
+            groups=others,
             cursor=state.cursor(),
             digest=batch_digest(groups),
             outcome=self.outcome,
@@ -295,6 +268,42 @@ class Replace(BatchCommand):
         why = "cannot be read" if self.outcome == "unreadable" else "are to be replaced"
         sources = f"others, in the places {list(self.slots)} of its batch, whose groups {why}"
         return Shortage(self.step, len(self.slots), sources)
+
+    def _choose(
+        self, state: SamplerState, batch: ServedBatch, now_us: int
+    ) -> tuple[list[Chosen] | None, Drops]:
+        """A group for each slot, of the same environment, and of the newest policy where the one
+        before was: shares of the batch stay what they were."""
+        accept = json.loads(batch.event.request)["accept"]
+        drops = useless_groups(
+            state,
+            state.choosing,
+            state.clock(self.step),
+            now_us,
+            all_equal=accept == "nonzero_std",
+        )
+        without = refs_of(drops)
+        chosen: list[Chosen] = []
+        for slot in self.slots:
+            asked = Asked(
+                num_groups=1,
+                step=self.step,
+                mix={batch.groups[slot].environment: 1.0},
+                accept=accept,
+                attempt=1 + batch.replacements,
+            )
+            choosing = state.choosing
+            if choosing.on_policy_fraction:
+                on_policy = 1.0 if was_on_policy(state, batch, slot) else 0.0
+                choosing = replace(choosing, on_policy_fraction=on_policy)
+            choice = sample_groups(state, choosing, asked, now_us=now_us, without=without)
+            add_late(drops, choice)
+            without |= refs_of(drops)
+            if choice.groups is None:
+                return None, drops
+            chosen.extend(choice.groups)
+            without.add(choice.groups[0].group.ref)
+        return chosen, drops
 
     def _is_done(self, batch: ServedBatch) -> bool:
         """Whether this very replacement was the batch's last."""
@@ -324,7 +333,8 @@ class Replace(BatchCommand):
             )
 
 
-def _chosen(group: KnownGroup) -> ChosenGroup:
+def _chosen(chosen: Chosen) -> ChosenGroup:
+    group, kept = chosen
     ref = group.ref
     return ChosenGroup(
         environment=ref.environment,
@@ -334,4 +344,7 @@ def _chosen(group: KnownGroup) -> ChosenGroup:
         index=ref.index_in_flush,
         group_id=group.group.group_id,
         digest=group.group.digest,
+        row_mask=kept.row_mask,
+        over_step_delay=kept.over_step_delay,
+        over_timestamp_delay=kept.over_timestamp_delay,
     )

@@ -1,63 +1,136 @@
-"""Which of the ready groups make a batch. Pure."""
+"""Which of the ready groups make a batch: eligible, weighted, chosen. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from itertools import accumulate
-from typing import Literal
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import accumulate, chain, islice
+from typing import Literal, NamedTuple
 
 import xxhash
 
-from rollstream.schemas.choosing import Recency
+from rollstream.sampler.deciding.dropping import branches_left
+from rollstream.sampler.deciding.row_limits import KeptRows, RowLimits
+from rollstream.schemas.choosing import Choosing
+from rollstream.schemas.order import PolicyRef, policy_lag
+from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.eligible import Accept, dropped_for
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
-from rollstream.streams.folds.sampler.ready import ReadyIndex
+from rollstream.streams.folds.sampler.ready import Policies
+from rollstream.streams.folds.sampler.state import SamplerState
 
+Grouping = Literal["strict", "mixed"]
 ALGORITHM = 1
 """Version of everything here that equal settings, state and requests could choose otherwise by. A
 shipped one is never changed: decisions name theirs, and replay makes them again by it."""
 _HASH_RANGE = 2.0**64
+_Buckets = Iterator[tuple[Key, Sequence[KnownGroup]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is asked for; the settings are a ``Choosing``.
+
+    Attributes:
+        mix: shares by environment; they are scaled to 1, and the largest remainders round up.
+            None: keys of all environments take turns with one another.
+        accept: ``nonzero_std`` leaves out groups whose rewards are all equal.
+        grouping: ``strict`` leaves out groups whose rollouts were sampled by several policies.
+        start_offset: keys that are passed over before the first; they come last.
+        attempt: other draws for the same step, as a replacement needs.
+    """
+
+    num_groups: int
+    step: int
+    mix: Mapping[str, float] | None = None
+    accept: Accept | None = None
+    grouping: Grouping = "mixed"
+    start_offset: int = 0
+    attempt: int = 0
+
+
+class Chosen(NamedTuple):
+    """A group, and which of its rows."""
+
+    group: KnownGroup
+    kept: KeptRows
+
+
+class Choice(NamedTuple):
+    """Distinct groups, as many as were asked for; None: there are too few.
+
+    ``dropped`` are those that were looked at and will never be served, since too few of their
+    rollouts are within the limits.
+    """
+
+    groups: list[Chosen] | None
+    dropped: Mapping[DropReason, list[Chosen]]
 
 
 def sample_groups(
-    ready: ReadyIndex,
-    num_groups: int,
+    state: SamplerState,
+    choosing: Choosing,
+    asked: Asked,
     *,
-    environments: Sequence[str],
-    seed: int,
-    step: int,
-    start_offset: int = 0,
-    recency: Recency = "uniform",
-    mix: Mapping[str, float] | None = None,
+    now_us: int,
     without: Set[GroupRef] = frozenset(),
-) -> list[KnownGroup] | None:
-    """Chooses ``num_groups`` distinct groups; None while there are too few.
+) -> Choice:
+    """Chooses groups; the same for the same ready groups, turns and arguments, in whatever order
+    they arrived. It looks at about as many groups as it chooses.
 
-    The same for the same ready groups, turns and arguments, in whatever order they arrived. Keys
-    (environment, example) take turns: the one that was served longest ago comes first, and none
-    gives a second group before every other has given one. Within a key newer policies are
-    preferred by ``recency``.
+    Keys (environment, example) take turns: the one that was served longest ago comes first, and
+    none gives a second group before every other has given one. Groups of the newest policy come
+    first where ``on_policy_fraction`` wants them, then those of preferred versions, then all that
+    are eligible; each in turns. Within a key newer policies are preferred by ``recency``.
 
     Args:
-        environments: that may be drawn from.
-        seed: of the draws within a key, together with ``step`` and ``start_offset``.
-        start_offset: other draws for the same step, as a replacement needs.
-        mix: shares by environment; they are scaled to 1, and the largest remainders round up.
-            None: keys of all environments take turns with one another.
+        choosing: the settings; those of ``state`` or others.
+        now_us: against which the age of rollouts is measured.
         without: ready groups that are left out.
     """
-    if len(ready) < num_groups:
+    clock = state.clock(asked.step)
+    limits = RowLimits(state, choosing, clock, now_us, spread=asked.accept is not None)
+    dropped: dict[DropReason, list[Chosen]] = {}
+    left_out = set(without)
+    while True:
+        before = len(left_out)
+        groups = _sample(state, choosing, asked, limits, left_out, dropped)
+        if groups is not None or len(left_out) == before:
+            return Choice(groups, dropped)
+        # Without those that were dropped, other policies may be the newest.
+
+
+def _sample(
+    state: SamplerState,
+    choosing: Choosing,
+    asked: Asked,
+    limits: RowLimits,
+    without: set[GroupRef],
+    dropped: dict[DropReason, list[Chosen]],
+) -> list[Chosen] | None:
+    """The groups; those that are found to be too old are added to ``without`` and ``dropped``."""
+    if len(state.ready) < asked.num_groups:
         return None
-    salt = f"{seed}\x1f{step}\x1f{start_offset}"
-    chosen: list[KnownGroup] = []
-    for among, wanted in quotas(environments, num_groups, mix):
-        buckets = ready.keys_in_turn(among)
-        if without:
-            buckets = ((key, [g for g in each if g.ref not in without]) for key, each in buckets)
-        part = _in_turns(buckets, wanted, salt, recency)
-        if part is None:
+    chosen: list[Chosen] = []
+    salt = f"{choosing.seed}\x1f{asked.step}\x1f{asked.attempt}"
+    eligible = _eligible(state, choosing, asked, without)
+    for among, wanted in quotas(choosing.names(), asked.num_groups, asked.mix):
+        turns = _Turns(state, among, choosing, asked.start_offset, salt, limits, without, dropped)
+        on_policy = on_policy_groups(wanted, choosing)
+        if on_policy:
+            among_all = _distinct(state, without) if eligible is None else eligible
+            turns.take(_newest(state, among_all), on_policy)
+        if len(turns.chosen) < on_policy:
             return None
-        chosen.extend(part)
+        if choosing.prefer_policy_versions:
+            turns.take(_preferred(state, choosing, eligible), wanted)
+        turns.take(eligible, wanted)
+        if len(turns.chosen) < wanted:
+            return None
+        chosen.extend(turns.chosen)
     return chosen
 
 
@@ -76,47 +149,186 @@ def quotas(
     return [([name], count) for name, count in counts.items() if count]
 
 
-def _in_turns(
-    buckets: Iterable[tuple[Key, Sequence[KnownGroup]]], wanted: int, salt: str, recency: Recency
-) -> list[KnownGroup] | None:
-    """``wanted`` groups, one of each bucket in order, then a second one of each, and so on."""
-    chosen: list[KnownGroup] = []
-    turn = 0
-    while True:
-        left: list[tuple[Key, Sequence[KnownGroup]]] = []
-        for key, bucket in buckets:
-            if not bucket:
-                continue
-            text = f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1f{turn}"
-            drawn = _draw(bucket, text, recency)
-            chosen.append(bucket[drawn])
-            if len(chosen) == wanted:
-                return chosen
-            if len(bucket) > 1:
-                left.append((key, [*bucket[:drawn], *bucket[drawn + 1 :]]))
-        if not left:
-            return None
-        buckets, turn = left, turn + 1
+def on_policy_groups(wanted: int, choosing: Choosing) -> int:
+    """How many of so many groups the newest policy must have sampled."""
+    return math.ceil(wanted * choosing.on_policy_fraction)
 
 
-def _draw(bucket: Sequence[KnownGroup], text: str, recency: Recency) -> int:
+# Eligible: which policies' groups. A group is as old as its oldest policy, the first one.
+
+
+def _eligible(
+    state: SamplerState, choosing: Choosing, asked: Asked, without: Set[GroupRef]
+) -> Set[Policies] | None:
+    """The policies of the groups that may be chosen; None: of all that are ready."""
+    lag_asked = choosing.max_policy_lag != state.choosing.max_policy_lag
+    if asked.grouping == "mixed" and choosing.recent_n_versions is None and not lag_asked:
+        return None
+    found = _usable(state, choosing, asked, _distinct(state, without))
+    if asked.grouping == "strict":
+        found = {policies for policies in found if len(policies) == 1}
+    if choosing.recent_n_versions is not None:
+        oldest = sorted({policies[0] for policies in found}, key=_age)
+        recent = {
+            policy
+            for lineage in {policy.lineage for policy in oldest}
+            for policy in [one for one in oldest if one.lineage == lineage][
+                -choosing.recent_n_versions :
+            ]
+        }
+        found = {policies for policies in found if policies[0] in recent}
+    return found
+
+
+def _distinct(state: SamplerState, without: Set[GroupRef]) -> set[Policies]:
+    """The policies of the ready groups, but for these."""
+    ready = state.ready
+    gone = Counter(state.sealed(ref).policies for ref in without if ref in ready)
+    return {one for one in ready.distinct_policies() if ready.count_of(one) > gone[one]}
+
+
+def _usable(
+    state: SamplerState, choosing: Choosing, asked: Asked, among: Set[Policies]
+) -> set[Policies]:
+    """Those of the policies whose groups are not to be dropped, within the lag."""
+    reference = state.reference(state.clock(asked.step))
+    branches = branches_left(state, choosing)
+    limit = choosing.max_policy_lag
+    return {
+        policies
+        for policies in among
+        if dropped_for(policies, reference, branches, limit) is None
+        and (limit is None or None not in [policy_lag(reference, one) for one in policies])
+    }
+
+
+def _newest(state: SamplerState, among: Collection[Policies]) -> set[Policies]:
+    """Of groups that the newest policy sampled: the published one, else the newest of these."""
+    published = state.newest_policy()
+    if published is not None:
+        newest = PolicyRef(published.lineage, published.epoch, published.step)
+        return {policies for policies in among if policies == (newest,)}
+    ages = {policies: _age(policies[0]) for policies in among if len(policies) == 1}
+    latest = max((_age(policies[-1]) for policies in among), default=None)
+    return {policies for policies, age in ages.items() if age == latest}
+
+
+def _preferred(
+    state: SamplerState, choosing: Choosing, eligible: Collection[Policies] | None
+) -> set[Policies]:
+    """Of groups that preferred versions alone sampled."""
+    among = state.ready.distinct_policies() if eligible is None else eligible
+    versions = filter(None, map(state.published.policies.get, choosing.prefer_policy_versions))
+    preferred = {PolicyRef(choosing.lineage, *version) for version in versions}
+    return {policies for policies in among if preferred.issuperset(policies)}
+
+
+def _age(policy: PolicyRef) -> tuple[int, int]:
+    return policy.epoch, policy.step
+
+
+# Weighted, and chosen in turns.
+
+
+class _Turns:
+    """Groups of some environments, chosen key after key: ``chosen`` so far. Those that were looked
+    at and will never be served are added to ``without`` and ``dropped``."""
+
+    def __init__(
+        self,
+        state: SamplerState,
+        environments: Sequence[str],
+        choosing: Choosing,
+        start_offset: int,
+        salt: str,
+        limits: RowLimits,
+        without: set[GroupRef],
+        dropped: dict[DropReason, list[Chosen]],
+    ) -> None:
+        self._ready = state.ready
+        self._environments = list(environments)
+        self._choosing = choosing
+        self._start_offset = start_offset
+        self._salt = salt
+        self._limits = limits
+        self._left_out = without
+        self._taken = set[GroupRef]()
+        self._given = Counter[Key]()
+        self._dropped = dropped
+        self.chosen: list[Chosen] = []
+
+    def take(self, policies: Collection[Policies] | None, wanted: int) -> None:
+        """Chooses among groups of these policies until ``wanted`` are chosen in all, or none is
+        left: one of each key, then a second one of each, and so on."""
+        keys = self._ready.keys_in_turn(self._environments, policies)
+        if self._limits.active or self._left_out or self._taken:
+            keys = self._within_limits(keys)
+        keys = _rotated(keys, self._start_offset)
+        turn = 0
+        while len(self.chosen) < wanted:
+            left: list[tuple[Key, Sequence[KnownGroup]]] = []
+            for key, bucket in keys:
+                if self._given[key] > turn:  # It gave one to an earlier call.
+                    left.append((key, bucket))
+                    continue
+                text = f"{self._salt}\x1f{key.environment}\x1f{key.example_id}\x1f{turn}"
+                drawn = _draw(bucket, text, self._choosing)
+                group = bucket[drawn]
+                self.chosen.append(Chosen(group, self._limits.kept(group)))
+                self._given[key] += 1
+                if len(self.chosen) == wanted:
+                    break
+                if len(bucket) > 1:
+                    left.append((key, [*bucket[:drawn], *bucket[drawn + 1 :]]))
+            if not left:
+                break
+            keys, turn = iter(left), turn + 1
+        self._taken.update(one.group.ref for one in self.chosen)
+
+    def _within_limits(self, keys: _Buckets) -> _Buckets:
+        """Without what may not be chosen; what never may is dropped."""
+        for key, groups in keys:
+            bucket = []
+            for group in groups:
+                if group.ref in self._left_out or group.ref in self._taken:
+                    continue
+                rows = self._limits.kept(group)
+                if rows.drop is None:
+                    bucket.append(group)
+                else:
+                    self._left_out.add(group.ref)
+                    self._dropped.setdefault(rows.drop, []).append(Chosen(group, rows))
+            if bucket:
+                yield key, bucket
+
+
+def _rotated(keys: _Buckets, start_offset: int) -> _Buckets:
+    """The same, begun ``start_offset`` later; those passed over come last."""
+    first = list(islice(keys, start_offset))
+    if first and len(first) < start_offset:
+        first = first[(at := start_offset % len(first)) :] + first[:at]
+    return chain(keys, first)
+
+
+def _draw(bucket: Sequence[KnownGroup], text: str, choosing: Choosing) -> int:
     """The index in the bucket of the group that the hash of ``text`` draws."""
     if len(bucket) == 1:
         return 0
     point = xxhash.xxh3_64_intdigest(text.encode()) / _HASH_RANGE
-    if recency == "uniform":
+    if choosing.recency == "uniform":
         return min(int(point * len(bucket)), len(bucket) - 1)
-    bounds = list(accumulate(_weights(bucket, recency)))
+    bounds = list(accumulate(_weights(bucket, choosing)))
     return next((i for i, bound in enumerate(bounds) if point * bounds[-1] < bound), 0)
 
 
-def _weights(bucket: Sequence[KnownGroup], recency: Literal["linear", "exp"]) -> list[float]:
+def _weights(bucket: Sequence[KnownGroup], choosing: Choosing) -> list[float]:
     """A weight a group, by the rank of its oldest policy among the distinct ones in the bucket.
 
     ``linear``: the rank itself, the oldest 1. ``exp``: each rank twice as likely as the one before.
+    Either to the power of ``alpha``.
     """
-    ages = [(policy.epoch, policy.step) for policy in (group.policies[0] for group in bucket)]
+    ages = [_age(group.policies[0]) for group in bucket]
     ranks = {age: rank for rank, age in enumerate(sorted(set(ages)), start=1)}
-    if recency == "linear":
-        return [float(ranks[age]) for age in ages]
-    return [2.0 ** (ranks[age] - len(ranks)) for age in ages]
+    if choosing.recency == "linear":
+        return [float(ranks[age]) ** choosing.alpha for age in ages]
+    return [2.0 ** (choosing.alpha * (ranks[age] - len(ranks))) for age in ages]

@@ -73,7 +73,8 @@ class ResultContext(NamedTuple):
         pid: of the process that executes commands.
         config: that it runs with.
         calls_waiting: calls that wait for groups there.
-        now_us: the time there, microseconds.
+        now_us: microseconds since 1970, UTC.
+        wait_written: returns when every decision stands in a file under ``batches/``.
     """
 
     pid: int
@@ -81,6 +82,7 @@ class ResultContext(NamedTuple):
     payloads: PayloadReader
     calls_waiting: int
     now_us: int
+    wait_written: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,59 +4,75 @@ which files may be deleted. Pure."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
+from rollstream.sampler.deciding.capacity import capacities
 from rollstream.sampler.deciding.command import Now
-from rollstream.schemas.events import CursorRecorded, Dropped, SamplerEvent
-from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef
+from rollstream.sampler.deciding.row_limits import KeptRows, RowLimits
+from rollstream.schemas.choosing import Choosing
+from rollstream.schemas.events import CursorRecorded, Dropped, DroppedGroup, SamplerEvent
+from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, policy_lag
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.eligible import dropped_for
+from rollstream.streams.folds.sampler.ready import Policies
 from rollstream.streams.folds.sampler.state import SamplerState
 
 DROPPED_PER_EVENT_MAX = 8_192  # So that an event stays far below a message's limit.
 
-Drops = dict[DropReason, list[GroupRef]]
+Drops = dict[DropReason, dict[GroupRef, KeptRows]]
+_ALL = KeptRows()
 
 
-def useless_groups(state: SamplerState, step: int, *, all_equal: bool) -> Drops:
-    """Ready groups that the batch of ``step`` and all later ones leave out, by the first reason
-    that applies.
+def useless_groups(
+    state: SamplerState, choosing: Choosing, step: int, now_us: int, *, all_equal: bool
+) -> Drops:
+    """Ready groups that the batch which updates weights ``step`` and all later ones leave out, by
+    the first reason that applies. Groups of which some rollouts are too old, and others not, are
+    looked at when their turn comes.
 
     Args:
         all_equal: whether groups whose rewards are all the same are among them.
     """
-    drops = _beyond_use(state, step)
+    drops = _beyond_use(state, choosing, step, now_us)
     dropped = {ref for refs in drops.values() for ref in refs}
     if all_equal:
         equal = [ref for ref in state.ready.all_equal() if ref not in dropped]
-        drops[DropReason.FILTERED] = equal
+        drops[DropReason.FILTERED] = dict.fromkeys(equal, _ALL)
         dropped.update(equal)
-    excess = state.excess() - len(dropped)
-    if excess > 0:
-        oldest = [ref for ref in state.oldest(excess + len(dropped)) if ref not in dropped]
-        drops[DropReason.CAPACITY] = oldest[:excess]
+    drops[DropReason.CAPACITY] = dict.fromkeys(_over_capacity(state, dropped), _ALL)
     return drops
 
 
-def _beyond_use(state: SamplerState, step: int) -> Drops:
+def _beyond_use(state: SamplerState, choosing: Choosing, step: int, now_us: int) -> Drops:
     """Ready groups of policies that are stale or off the branch; no others are looked at."""
     ready, reference = state.ready, state.reference(step)
-    lag_max = state.choosing.max_policy_lag
-    branches = tuple(state.branches.values()) if state.choosing.off_branch == "drop" else ()
-    dropped = partial(dropped_for, newest=reference, branches=branches, max_policy_lag=lag_max)
+    branches, delay = branches_left(state, choosing), choosing.max_rollout_step_delay
+
+    def dropped(policies: Policies) -> DropReason | None:
+        reason = dropped_for(policies, reference, branches, choosing.max_policy_lag)
+        if reason is None and delay >= 0:
+            lags = [policy_lag(reference, policy) for policy in policies]
+            if all(lag is not None and lag > delay for lag in lags):
+                return DropReason.STALE
+        return reason
+
     useless = {
         policies
         for policy in _at_ends(ready.policies(), lambda one: dropped((one,)) is not None)
         for policies in ready.having(policy)
     }
+    limits = RowLimits(state, choosing, step, now_us, spread=False)
     drops: Drops = {}
     for policies in useless:
         reason = dropped(policies)
-        assert reason is not None, policies
-        drops.setdefault(reason, []).extend(ready.by_policies(policies))
+        if reason is not None:
+            groups = ready.by_policies(policies)
+            late = reason is DropReason.STALE and delay >= 0
+            rows = (limits.kept(state.sealed(ref)) if late else _ALL for ref in groups)
+            drops.setdefault(reason, {}).update(zip(groups, rows, strict=True))
     return drops
 
 
@@ -75,10 +91,20 @@ def _at_ends(
         start = stop
 
 
+def branches_left(state: SamplerState, choosing: Choosing) -> tuple[Branch, ...]:
+    """The branches whose groups are dropped."""
+    return tuple(state.branches.values()) if choosing.off_branch == "drop" else ()
+
+
+def refs_of(drops: Drops) -> set[GroupRef]:
+    """All groups that are dropped."""
+    return {ref for refs in drops.values() for ref in refs}
+
+
 def evict_over_capacity(state: SamplerState, now: Now) -> list[SamplerEvent]:
-    """The events that drop the oldest groups beyond ``capacity_groups``; none where all fit."""
-    excess = state.excess()
-    return drop_events({DropReason.CAPACITY: state.oldest(excess)}, now) if excess else []
+    """The events that drop the oldest groups beyond ``capacity_groups`` and ``capacity``; none
+    where all fit."""
+    return drop_events({DropReason.CAPACITY: _over_capacity(state, ())}, now)
 
 
 def after_sealed(state: SamplerState, now: Now) -> list[SamplerEvent]:
@@ -91,12 +117,40 @@ def after_sealed(state: SamplerState, now: Now) -> list[SamplerEvent]:
     return events
 
 
-def drop_events(drops: Drops, now: Now, detail: str = "") -> list[SamplerEvent]:
+def drop_events(
+    drops: Mapping[DropReason, Mapping[GroupRef, KeptRows] | Iterable[GroupRef]],
+    now: Now,
+    detail: str = "",
+) -> list[SamplerEvent]:
     """One event or more a reason, reasons and groups in order."""
     events: list[SamplerEvent] = []
     for reason, refs in sorted(drops.items()):
-        groups = [ref.event_ref() for ref in sorted(refs)]
+        rows = refs if isinstance(refs, Mapping) else dict.fromkeys(refs, _ALL)
+        groups = [_dropped(ref, rows[ref]) for ref in sorted(rows)]
         for start in range(0, len(groups), DROPPED_PER_EVENT_MAX):
             part = tuple(groups[start : start + DROPPED_PER_EVENT_MAX])
             events.append(Dropped(**now, reason=reason.value, groups=part, detail=detail))
     return events
+
+
+def _dropped(ref: GroupRef, rows: KeptRows) -> DroppedGroup:
+    return replace(
+        ref.event_ref(),
+        over_step_delay=rows.over_step_delay,
+        over_timestamp_delay=rows.over_timestamp_delay,
+    )
+
+
+def _over_capacity(state: SamplerState, without: Collection[GroupRef]) -> list[GroupRef]:
+    """The oldest groups beyond the capacities, once those ``without`` are gone."""
+    refs: set[GroupRef] = set()
+    gone = set(without)
+    limits = [*capacities(state).items(), (None, state.choosing.capacity_groups)]
+    for environment, most in limits:
+        dropped = [ref for ref in gone if environment in (None, ref.environment)]
+        excess = state.count(environment) - len(dropped) - most
+        if excess > 0:
+            oldest = state.oldest(excess + len(dropped), environment)
+            refs.update([ref for ref in oldest if ref not in gone][:excess])
+            gone |= refs
+    return sorted(refs)

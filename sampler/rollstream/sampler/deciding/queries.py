@@ -13,16 +13,15 @@ from rollstream.sampler.deciding.batches import BatchCommand
 from rollstream.sampler.deciding.command import (
     Command,
     Now,
-    PayloadReader,
     ResultContext,
     Unread,
 )
 from rollstream.sampler.deciding.held_batches import batch_of, group_of, unchanged_batch
+from rollstream.sampler.deciding.sampling import group_with_rows
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.events import SamplerEvent
 from rollstream.schemas.order import Policy
-from rollstream.schemas.records import RolloutGroup, records_from
-from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.schemas.records import RolloutGroup
 from rollstream.streams.folds.sampler.served import DROPPED, ServedBatch
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 
@@ -31,7 +30,8 @@ from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 class Progress:
     """What became of examples: what a data loader needs to resume.
 
-    Each is environment to example id to the number of groups.
+    Each is environment to example id to the number of groups; one that is served several times
+    (``max_samples``) counts in each batch.
 
     Attributes:
         trained: in final batches.
@@ -88,6 +88,10 @@ class SamplerStats:
         open_batches: served and not final.
         overdue: their steps that are neither acked nor released ``ack_timeout_s`` after they were
             served.
+        over_step_delay: rollouts of final batches and of dropped groups that were left out since
+            their weights were older than ``max_rollout_step_delay``.
+        over_timestamp_delay: others that were made longer ago than
+            ``max_rollout_timestamp_delay``.
         next_step: the step that was not served yet.
         newest_policy_step: -1: none was published.
         calls_waiting: calls that wait for groups in the process that answered.
@@ -105,6 +109,8 @@ class SamplerStats:
     outcomes: Mapping[str, int]
     open_batches: int
     overdue: tuple[int, ...]
+    over_step_delay: int
+    over_timestamp_delay: int
     next_step: int
     newest_policy_step: int
     calls_waiting: int
@@ -185,6 +191,8 @@ class AskStats(Command[SamplerStats]):
             outcomes=state.outcomes.totals(),
             open_batches=len(state.open_batches()),
             overdue=overdue_steps(state, context.config, context.now_us),
+            over_step_delay=state.over_step_delay,
+            over_timestamp_delay=state.over_timestamp_delay,
             next_step=state.next_step,
             newest_policy_step=NOTHING if newest is None else newest.step,
             calls_waiting=context.calls_waiting,
@@ -217,13 +225,9 @@ class ReadGroup(Command[RolloutGroup]):
 
     def result(self, state: SamplerState, context: ResultContext) -> Unread[RolloutGroup]:
         group = group_of(state.batches[self.step], self.slot, state)
+        mask = state.batches[self.step].groups[self.slot].row_mask
         key = type(self), self.step, self.digest, self.slot
-        return Unread(key, partial(_group_with_rows, group, context.payloads))
-
-
-def _group_with_rows(group: KnownGroup, payloads: PayloadReader) -> RolloutGroup:
-    records = records_from(payloads.all_fields(group))
-    return RolloutGroup.of(group.group.group_id, records, group.sealed_ts)
+        return Unread(key, partial(group_with_rows, group, context.payloads, mask))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,3 +277,13 @@ def _summary_of(batch: ServedBatch) -> BatchSummary:
         skipped=batch.skipped,
         final=batch.final,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flush(Command[None]):
+    """All that was sealed is known, and every decision stands in a file."""
+
+    claims: ClassVar[bool] = False
+
+    def result(self, state: SamplerState, context: ResultContext) -> Unread[None]:
+        return Unread(object(), context.wait_written)  # Each waits for what was decided before it.

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollstream.sampler.deciding.command import Command, Now, ResultContext
-from rollstream.sampler.deciding.dropping import drop_events
+from rollstream.sampler.deciding.dropping import drop_events, useless_groups
 from rollstream.sampler.deciding.held_batches import batch_of
 from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
 from rollstream.schemas.events import (
     Acked,
     Checkpointed,
+    CurrentStepSet,
     Finished,
     PolicyPublished,
     Resumed,
@@ -194,7 +195,7 @@ class PublishPolicy(Command[Policy]):
                 "weights"
             )
         version = self._unused_version(state)
-        published = state.policies.get((state.policy_epoch, self.step))
+        published = state.published.versions.get((state.policy_epoch, self.step))
         if published is not None:
             if published not in (version, self.policy_version):
                 raise RequestDiffers(
@@ -202,7 +203,7 @@ class PublishPolicy(Command[Policy]):
                     f"{self.policy_version!r}; a policy has one version"
                 )
             return []
-        holder = state.versions.get(version)
+        holder = state.published.policies.get(version)
         if holder is not None:
             raise RequestDiffers(
                 f"version {version!r} already names weights {holder[1]} and is now given to "
@@ -219,12 +220,12 @@ class PublishPolicy(Command[Policy]):
         return [event]
 
     def result(self, state: SamplerState, context: ResultContext) -> Policy:
-        version = state.policies[state.policy_epoch, self.step]
+        version = state.published.versions[state.policy_epoch, self.step]
         return Policy(state.choosing.lineage, state.policy_epoch, self.step, version)
 
     def _unused_version(self, state: SamplerState) -> str:
         """A version that no older epoch used: a rewound trainer tends to count up to the same."""
-        holder = state.versions.get(self.policy_version)
+        holder = state.published.policies.get(self.policy_version)
         if holder is None or holder[0] == state.policy_epoch:
             return self.policy_version
         return f"{self.policy_version}.e{state.policy_epoch}"
@@ -248,6 +249,42 @@ class Drop(Command[None]):
                     )
         refs = state.undecided(wanted)
         return drop_events({DropReason.BY_TRAINER: refs}, now, self.reason) if refs else []
+
+    def result(self, state: SamplerState, context: ResultContext) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purge(Command[None]):
+    """The groups that are ready now will never be served."""
+
+    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        return drop_events({DropReason.BY_TRAINER: state.ready.refs()}, now, "purge")
+
+    def result(self, state: SamplerState, context: ResultContext) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetCurrentStep(Command[None]):
+    """The trainer is at this step, whatever batches it asks for."""
+
+    step: int
+
+    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        if self.step < 0:
+            raise InvalidRequest(f"step {self.step} is negative; steps count from 0")
+        if state.current_step is not None and self.step < state.current_step:
+            raise InvalidRequest(
+                f"step {self.step} is before {state.current_step}, which was the current step "
+                "before; a trainer that goes back says so with resume(…)"
+            )
+        drops = useless_groups(state, state.choosing, self.step, now["now_ts"], all_equal=False)
+        events = drop_events(drops, now)
+        if self.step == state.current_step:
+            return events
+        epoch = state.trainer_epoch
+        return [CurrentStepSet(**now, trainer_epoch=epoch, step=self.step), *events]
 
     def result(self, state: SamplerState, context: ResultContext) -> None:
         return None

@@ -11,6 +11,8 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, SupportsIndex
 
+import numpy as np
+
 import rollstream
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.load import configured
@@ -39,8 +41,9 @@ from rollstream.store.layout import batch_path
 from rollstream.store.open import open_store
 from rollstream.store.retired import NamedFile, retired_of
 from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.folds.refs import position_of
 from rollstream.streams.folds.sampler.choosing import choosing_of
-from rollstream.streams.folds.sampler.state import SamplerState, position_of
+from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.topics.layout import Layout
 
@@ -225,6 +228,8 @@ def check_from_files(
             raise _explained(error, store, group) from error
         (digest,) = row_digests(rows, [0])
         digests.append(digest)
+        if "row_mask" in group:
+            digests.append(np.array(group["row_mask"], np.bool_).tobytes())
         if digest.hex() != group["digest"]:
             differing.append(group["group_id"])
     return FileCheck(bytes.fromhex(decision["digest"]), combined(digests), tuple(differing))

@@ -1,6 +1,7 @@
 """Executes commands, in this process or over Ray.
 
 - ``api``            ``SamplerApi``: public methods to commands
+- ``looking``        the public methods that look at groups and decide nothing
 - ``local``          ``Sampler``: in the trainer's own process
 - ``view``           ``SamplerView``: reads a sampler, and claims nothing
 - ``owner``          the engine: decide, append, wait until it is confirmed, reply

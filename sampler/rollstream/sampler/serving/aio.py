@@ -73,8 +73,9 @@ def _attached(
 class AsyncSamplerClient:
     """A ``SamplerClient`` whose methods are awaited; their arguments and results are the same.
 
-    ``attach``, ``resume``, ``next_batch``, ``replace``, ``drop``, ``ack``, ``checkpointed``,
-    ``finish``, ``publish_policy``, ``progress`` and ``stats`` are those of ``SamplerClient``;
+    ``attach``, ``resume``, ``next_batch``, ``replace``, ``drop``, ``purge``, ``ack``,
+    ``checkpointed``, ``finish``, ``publish_policy``, ``set_current_step``, ``sample_groups``,
+    ``get_groups``, ``flush``, ``progress`` and ``stats`` are those of ``SamplerClient``;
     ``attach`` is awaited too: ``async with await AsyncSamplerClient.attach(…) as sampler``.
 
     Thousands of calls may be awaited at once: none holds a thread, here or in the actor. A call
@@ -94,6 +95,11 @@ class AsyncSamplerClient:
     next_batch = _awaited(SamplerClient.next_batch)
     replace = _awaited(SamplerClient.replace)
     drop = _awaited(SamplerClient.drop)
+    purge = _awaited(SamplerClient.purge)
+    set_current_step = _awaited(SamplerClient.set_current_step)
+    sample_groups = _awaited(SamplerClient.sample_groups)
+    get_groups = _awaited(SamplerClient.get_groups)
+    flush = _awaited(SamplerClient.flush)
     ack = _awaited(SamplerClient.ack)
     checkpointed = _awaited(SamplerClient.checkpointed)
     finish = _awaited(SamplerClient.finish)

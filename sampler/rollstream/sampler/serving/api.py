@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Self, SupportsIndex
@@ -40,8 +40,11 @@ from rollstream.sampler.deciding.trainer import (
     Later,
     MarkCheckpointed,
     PublishPolicy,
+    Purge,
     Resume,
+    SetCurrentStep,
 )
+from rollstream.sampler.serving.looking import LooksAtGroups
 from rollstream.sampler.serving.rank_reader import RankReader
 from rollstream.sampler.shaping.batch import Batch, a_batch
 from rollstream.sampler.shaping.requested import column_names
@@ -54,7 +57,7 @@ from rollstream.streams.folds.sampler.eligible import Accept
 _log = logging.getLogger("rollstream.sampler")
 
 
-class SamplerApi(ABC):
+class SamplerApi(LooksAtGroups):
     """The sampler as a trainer sees it.
 
     One rule for numbers: weights *n* are those after *n* optimizer steps; batch *n* turns weights
@@ -62,10 +65,11 @@ class SamplerApi(ABC):
     byte, also from another rank, another process, or after a crash. A number is whatever is an
     integer to Python, NumPy's too; an argument that is none raises ``InvalidRequest``.
 
-    An object belongs to one trainer. ``stats``, ``progress`` and ``Batch.records`` look: they claim
-    nothing and disturb nobody. The first call that decides takes the sampler's name over where
-    another process has it, and joins the trainer epoch in effect (``resume`` begins a new one).
-    Once another process took over, or a successor has resumed, every call raises ``Fenced``.
+    An object belongs to one trainer. ``stats``, ``progress``, ``sample_groups``, ``get_groups``,
+    ``flush`` and ``Batch.records`` look: they claim nothing and disturb nobody. The first call that
+    decides takes the sampler's name over where another process has it, and joins the trainer epoch
+    in effect (``resume`` begins a new one). Once another process took over, or a successor has
+    resumed, every call raises ``Fenced``.
 
     While the broker does not answer, a call is attempted until its own time is up: its
     ``timeout_s`` where it waits for groups, else ``kafka.timeout_s``; an attempt that is under way
@@ -258,6 +262,30 @@ class SamplerApi(ABC):
             Fenced: a successor has resumed.
         """
         return self._ask(Drop(group_ids=group_ids("groups", groups), reason=text("reason", reason)))
+
+    def purge(self) -> None:
+        """Records that the groups which are ready now will never be served. Those of a batch that
+        is not final stay, as do groups that wait for something; a repeated call drops what became
+        ready since.
+
+        Raises:
+            Fenced: a successor has resumed.
+        """
+        return self._ask(Purge())
+
+    def set_current_step(self, step: SupportsIndex) -> None:
+        """Records the step that the trainer is at, for one that counts batches by other numbers
+        (fetches, say): lag and ``max_rollout_step_delay`` are measured at it from now on, until the
+        next ``resume``. Where batches are asked for by the trainer's steps, ``next_batch(step)`` is
+        the clock and this is not needed. Groups that it makes too old are dropped.
+
+        Args:
+            step: not below the one before.
+
+        Raises:
+            InvalidRequest: it is, or is negative. Fenced: a successor has resumed.
+        """
+        return self._ask(SetCurrentStep(step=whole_number("step", step)))
 
     def ack(
         self,

@@ -286,9 +286,13 @@ class Owner:
             return "" if call.shortage is None else str(call.shortage.error(self._logs.state))
 
     def _reply(self, command: Command[R]) -> Reply[R | Unread[R]]:
-        now_us = self._clock.now_us()
         context = ResultContext(
-            os.getpid(), self._config, self._payloads, len(self._waiting), now_us
+            os.getpid(),
+            self._config,
+            self._payloads,
+            len(self._waiting),
+            self._clock.now_us(),
+            partial(self._projector.wait_written, self._config.kafka.timeout_s),
         )
         return Reply(self._logs.state.trainer_epoch, command.result(self._logs.state, context))
 

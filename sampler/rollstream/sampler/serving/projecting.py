@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import orjson
 
 from rollstream.sampler.errors import SamplerError
+from rollstream.schemas.events import ChosenGroup
 from rollstream.store.blobs import Blobs
-from rollstream.store.errors import BlobMissing, StoreError
+from rollstream.store.errors import BlobMissing, StoreAway, StoreError
 from rollstream.store.layout import batch_path
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
@@ -49,6 +50,7 @@ class Projector:
             str, _Decision
         ] = {}  # By path: a newer decision takes the older's turn.
         self._missed: set[int] = set()  # Steps that are held, whose decision did not fit.
+        self._writing = False
         self._closed = False
         self._failure: SamplerError | None = None
         self._thread: threading.Thread | None = None
@@ -71,6 +73,19 @@ class Projector:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+
+    def wait_written(self, timeout_s: float) -> None:
+        """Returns once every decision that was handed in is written, or failed to be.
+
+        Raises:
+            StoreAway: the disk needs longer.
+        """
+        with self._changed:
+            if not self._changed.wait_for(self._is_idle, timeout_s):
+                raise StoreAway(
+                    f"{len(self._pending)} decisions of sampler {self._sampler!r} were not written "
+                    f"within {timeout_s:.0f} s; see that the disk of store.root keeps up"
+                )
 
     def close(self) -> None:
         """Waits until all is written, or ``CLOSE_WAIT_S``."""
@@ -123,6 +138,7 @@ class Projector:
                     return
                 path = next(iter(self._pending))
                 decision = self._pending.pop(path)
+                self._writing = True
             try:
                 if not (decision.check and self._is_written(path, decision.batch)):
                     content = projection(self._sampler, decision.batch, decision.groups)
@@ -132,6 +148,13 @@ class Projector:
             except Exception as error:  # noqa: BLE001, whatever it is, the others are written
                 self._failure = SamplerError(f"{path} cannot be written: {error!r}")
                 self._failure.__cause__ = error
+            finally:
+                with self._changed:
+                    self._writing = False
+                    self._changed.notify_all()
+
+    def _is_idle(self) -> bool:
+        return not (self._pending or self._writing)
 
     def _is_written(self, path: str, batch: ServedBatch) -> bool:
         """Whether the file holds the newest decision of the batch."""
@@ -166,11 +189,19 @@ def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | N
         "digest": batch.digest,
         "cursor": batch.cursor,
         "groups": [
-            {**{name: getattr(chosen, name) for name in _CHOSEN}, **_rows_of(known)}
+            {
+                **{name: getattr(chosen, name) for name in _CHOSEN},
+                **_rows_of(known),
+                **_mask_of(chosen),
+            }
             for chosen, known in zip(batch.groups, groups, strict=True)
         ],
     }
     return orjson.dumps(content, default=bytes.hex)
+
+
+def _mask_of(chosen: ChosenGroup) -> dict[str, Any]:
+    return {} if chosen.row_mask is None else {"row_mask": chosen.row_mask.tolist()}
 
 
 def _rows_of(known: KnownGroup | None) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from rollstream.sampler.deciding.queries import (
     SamplerStats,
 )
 from rollstream.sampler.errors import InvalidRequest
+from rollstream.sampler.serving.looking import LooksAtGroups
 from rollstream.sampler.serving.owner import Owner
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.requested import column_names
@@ -34,7 +35,7 @@ from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
 
 
-class SamplerView:
+class SamplerView(LooksAtGroups):
     """Reads a sampler that runs, rests or crashed, from its logs; claims and writes nothing.
 
     Each call returns what was decided and sealed up to now, whoever decides. The first reads the

@@ -28,6 +28,14 @@ class GroupRows(NamedTuple):
     group: KnownGroup
     columns: Columns
 
+    def only(self, row_mask: NDArray[np.bool_] | None) -> GroupRows:
+        """The group without the rows that the mask leaves out; None: it leaves out none."""
+        if row_mask is None:
+            return self
+        columns = self.columns.only(np.flatnonzero(row_mask))
+        sealed = self.group.group._replace(rows=columns.rows)
+        return GroupRows(self.slot, self.group._replace(group=sealed), columns)
+
 
 class Packing(NamedTuple):
     """Where each row of the batch lies, in tokens; the prompt comes first.

@@ -44,7 +44,7 @@ class Share(NamedTuple):
         """The share with its rows.
 
         Args:
-            parts: the rows of ``groups``.
+            parts: the rows of ``groups``, also those that the decision leaves out.
             signatures_of: dtype and trailing shape of the named arrays of a file.
         """
         token_arrays: Mapping[str, ArraySignature] = {}
@@ -52,9 +52,10 @@ class Share(NamedTuple):
         if names := token_array_names(self.columns):
             found = {path: signatures_of(path) for path in set(self.paths)}
             token_arrays, refused = agreed_signatures(names, [found[path] for path in self.paths])
+        masks = self.served.groups
         return assemble(
             self.served,
-            parts,
+            [part.only(masks[part.slot].row_mask) for part in parts],
             columns=self.columns,
             token_arrays=token_arrays,
             refused=refused,

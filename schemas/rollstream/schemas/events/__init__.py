@@ -25,6 +25,7 @@ from rollstream.schemas.events.sampler import (
     BatchServed,
     Checkpointed,
     ChosenGroup,
+    CurrentStepSet,
     CursorRecorded,
     Dropped,
     DroppedGroup,
@@ -46,6 +47,7 @@ SamplerEvent = (
     | PolicyPublished
     | Replaced
     | Dropped
+    | CurrentStepSet
     | Finished
     | CursorRecorded
 )
@@ -58,6 +60,7 @@ __all__ = [
     "Checkpointed",
     "ChosenGroup",
     "Claimed",
+    "CurrentStepSet",
     "CursorRecorded",
     "DeadLetter",
     "Dropped",

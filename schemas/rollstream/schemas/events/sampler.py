@@ -32,7 +32,9 @@ class ChosenGroup:
     """A group that a batch has: which one of a seal log, and what its rows were.
 
     ``offset`` is of the ``Flushed`` event in the seal log of (environment, generation, partition);
-    ``digest`` is of the group's rows, as sealed.
+    ``digest`` is of the group's rows, as sealed. ``row_mask``, one a row, names those that are
+    served; None: all of them. Left out were ``over_step_delay`` rollouts since their weights were
+    too old, and ``over_timestamp_delay`` others since they were made too long ago.
     """
 
     environment: str
@@ -43,6 +45,8 @@ class ChosenGroup:
     group_id: str
     digest: bytes
     row_mask: NDArray[np.bool_] | None = None
+    over_step_delay: int = 0
+    over_timestamp_delay: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +133,16 @@ class Replaced(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedGroup:
-    """A group that will never be served, named as in ``ChosenGroup``."""
+    """A group that will never be served, named as in ``ChosenGroup``, with as many rollouts as
+    there were too old."""
 
     environment: str
     generation: int
     partition: int
     offset: int
     index: int
+    over_step_delay: int = 0
+    over_timestamp_delay: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +152,14 @@ class Dropped(Decision):
     reason: str
     groups: tuple[DroppedGroup, ...]
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentStepSet(Decision):
+    """The step that the trainer is at, where it asks for batches by other numbers."""
+
+    trainer_epoch: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

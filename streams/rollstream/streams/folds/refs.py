@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from rollstream.schemas.events import ChosenGroup, DroppedGroup
+from rollstream.schemas.events import ChosenGroup, DroppedGroup, LogPosition
 from rollstream.schemas.ids import PartitionAddress
 
 
@@ -32,3 +33,11 @@ def ref_of(chosen: ChosenGroup | DroppedGroup) -> GroupRef:
     return GroupRef(
         chosen.environment, chosen.generation, chosen.partition, chosen.offset, chosen.index
     )
+
+
+def position_of(cursor: Sequence[LogPosition]) -> dict[PartitionAddress, int]:
+    """A recorded cursor as a mapping from seal log to the next offset to be applied."""
+    return {
+        PartitionAddress(at.environment, at.generation, at.partition): at.groups_next_offset
+        for at in cursor
+    }

@@ -201,6 +201,15 @@ class ReadyIndex:
             if among:
                 yield key, among
 
+    def distinct_policies(self) -> Collection[Policies]:
+        """The policies of the ready groups, each once."""
+        return self._numbers.keys()
+
+    def count_of(self, policies: Policies) -> int:
+        """Groups of exactly these policies."""
+        number = self._numbers.get(policies)
+        return 0 if number is None else len(self._by_number.seconds(number))
+
     def policies(self) -> Sequence[PolicyRef]:
         """The distinct policies of the ready groups' members, sorted."""
         return self._distinct
@@ -218,9 +227,11 @@ class ReadyIndex:
         """Groups whose rewards are all the same, those sealed longest ago first."""
         return self._unpacked(ref for _, ref in self._all_equal)
 
-    def oldest(self, count: int) -> list[GroupRef]:
-        """The groups sealed longest ago."""
-        return self._unpacked(ref for _, ref in islice(self._ages, count))
+    def oldest(self, count: int, environment: str | None = None) -> list[GroupRef]:
+        """The groups sealed longest ago, of the environment or of all; of one it walks the others
+        that are older."""
+        refs = map(self._packed.unpack, (ref for _, ref in self._ages))
+        return list(islice((ref for ref in refs if environment in (None, ref.environment)), count))
 
     def _in_turn(self, environments: Collection[str]) -> Iterator[tuple[Key, Bucket]]:
         found = [

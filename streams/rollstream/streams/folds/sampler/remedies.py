@@ -63,15 +63,29 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
                 f"policy_epoch={policy_epoch}), as publish_policy returned it"
             )
         case DropReason.STALE:
+            steps: dict[str, int | None] = {"max_policy_lag": choosing.max_policy_lag}
+            if choosing.max_rollout_step_delay >= 0:
+                steps["max_rollout_step_delay"] = choosing.max_rollout_step_delay
+            limits = {key: limit for key, limit in steps.items() if limit is not None} or steps
             return (
-                f"their weights were more than max_policy_lag = {choosing.max_policy_lag} steps "
-                "behind; workers must load newer weights and publish their weight_step, or raise "
-                f"samplers.{name}.max_policy_lag"
+                f"their weights were more than {_either(limits)} steps behind; workers must load "
+                "newer weights and publish their weight_step, or raise "
+                f"samplers.{name}.{' or '.join(limits)}"
+            )
+        case DropReason.TOO_OLD:
+            return (
+                "fewer than min_group_size of their rollouts were made within the last "
+                f"max_rollout_timestamp_delay = {choosing.max_rollout_timestamp_delay:g} s; see "
+                "that sealers and trainer keep up, or raise "
+                f"samplers.{name}.max_rollout_timestamp_delay"
             )
         case DropReason.CAPACITY:
+            counts = {"capacity_groups": choosing.capacity_groups}
+            if choosing.capacity is not None:
+                counts["capacity"] = choosing.capacity
             return (
-                f"more than capacity_groups = {choosing.capacity_groups} were kept, and they were "
-                f"the oldest; raise samplers.{name}.capacity_groups"
+                f"more than {_either(counts)} were kept, and they were the oldest; raise samplers."
+                f"{name}.{' or '.join(counts)}"
             )
         case DropReason.FILTERED:
             return (
@@ -88,3 +102,7 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
             return "the trainer called drop(groups, reason)"
         case _:
             assert_never(reason)
+
+
+def _either(limits: Mapping[str, int | None]) -> str:
+    return " or ".join(f"{key} = {value}" for key, value in limits.items())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 from rollstream.schemas.digest import combined
-from rollstream.schemas.events import BatchServed, ChosenGroup, LogPosition
+from rollstream.schemas.events import BatchServed, ChosenGroup, LogPosition, Replaced
 from rollstream.schemas.records import SampledBatch
 from rollstream.streams.folds.sampler.known import Key
 
@@ -17,6 +17,7 @@ Outcome = Literal[
     "failed",
     "skipped",
     "stale",
+    "too_old",
     "off_branch",
     "capacity",
     "filtered",
@@ -26,6 +27,7 @@ Outcome = Literal[
 ]
 DROPPED: tuple[Outcome, ...] = (
     "stale",
+    "too_old",
     "off_branch",
     "capacity",
     "unreadable",
@@ -76,6 +78,38 @@ class ServedBatch:
     status: str | None = None
     skipped: tuple[int, ...] = ()
     final: bool = False
+
+    @classmethod
+    def of(cls, event: BatchServed, offset: int) -> Self:
+        """As it was decided."""
+        return cls(
+            event,
+            offset,
+            event.batch_id,
+            event.groups,
+            event.cursor,
+            event.digest,
+            policy_epoch=event.policy_epoch,
+            since_ts=event.now_ts,
+        )
+
+    def replaced_by(self, event: Replaced) -> Self:
+        """With other groups in some slots."""
+        slots = tuple(event.slots.tolist())
+        groups = list(self.groups)
+        for slot, chosen in zip(slots, event.groups, strict=True):
+            groups[slot] = chosen
+        return replace(
+            self,
+            batch_id=event.batch_id,
+            groups=tuple(groups),
+            cursor=event.cursor,
+            digest=event.digest,
+            policy_epoch=event.policy_epoch,
+            since_ts=event.now_ts,
+            replacements=self.replacements + 1,
+            replaced=Replacement(self.digest, slots, event.reason),
+        )
 
     def overdue(self, now_us: int, ack_timeout_s: float) -> bool:
         """Whether it should have been acked, or released, by now."""

@@ -6,9 +6,9 @@ applied yet is kept until it is. So every reader reaches the same state.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 import xxhash
 
@@ -20,6 +20,7 @@ from rollstream.schemas.events import (
     Checkpointed,
     ChosenGroup,
     Claimed,
+    CurrentStepSet,
     CursorRecorded,
     Dropped,
     Event,
@@ -35,14 +36,18 @@ from rollstream.schemas.events import (
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, Policy, PolicyRef
 from rollstream.schemas.reasons import DropReason
-from rollstream.streams.folds.refs import GroupRef, ref_of
+from rollstream.streams.folds.refs import GroupRef, position_of, ref_of
 from rollstream.streams.folds.sampler.eligible import Waits, waits_for
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.folds.sampler.known_groups import KnownGroups
 from rollstream.streams.folds.sampler.packed_refs import PackedRefs
+from rollstream.streams.folds.sampler.published import PublishedPolicies
 from rollstream.streams.folds.sampler.ready import ReadyIndex
 from rollstream.streams.folds.sampler.retired import RetiredGroups
-from rollstream.streams.folds.sampler.served import ExampleCounts, Outcome, Replacement, ServedBatch
+from rollstream.streams.folds.sampler.served import ExampleCounts, Outcome, ServedBatch
+from rollstream.streams.folds.sampler.taken import TakenGroups
+from rollstream.streams.folds.sampler.to_come import GroupsToCome
+from rollstream.streams.folds.sampler.uses import GroupUses, max_samples_of
 from rollstream.streams.owned.fold import FoldCheckpoint
 
 FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
@@ -60,11 +65,14 @@ class SamplerState:
         policy_epoch: of the policies that are published now.
         epoch_used: whether policies of that epoch may exist.
         branches: one a policy epoch that a resume began.
+        current_step: what the trainer last called the current step; None: it never did since it
+            resumed.
         next_step: the first step that was not served.
         final_step: every served batch up to it is final; -1: none is.
         batches: by step, in order; open ones and the newest final ones.
-        policies: (epoch, step) to version.
-        versions: version to (epoch, step).
+        published: the policies that workers can sample with.
+        over_step_delay, over_timestamp_delay: rollouts of final batches and dropped groups that
+            were too old, by their weights, and by their time alone.
         events: how many were applied, of all logs.
     """
 
@@ -77,15 +85,16 @@ class SamplerState:
         self.trainer_epoch = 0
         self.policy_epoch = 0
         self.branches: dict[int, Branch] = {}
+        self.current_step: int | None = None
         self.next_step = 0
         self.final_step = NOTHING
         self.batches: dict[int, ServedBatch] = {}
-        self.policies: dict[tuple[int, int], str] = {}
-        self.versions: dict[str, tuple[int, int]] = {}
+        self.published = PublishedPolicies()
         self.waiting: dict[GroupRef, Waits] = {}
         self.eval_groups = 0
         self.outcomes = ExampleCounts()
-        self._newest_step: dict[int, int] = {}  # By policy epoch.
+        self.over_step_delay = 0
+        self.over_timestamp_delay = 0
         self.epoch_used = False
         self._turn = 0
         self.events = 0
@@ -93,12 +102,11 @@ class SamplerState:
         self._seal_claims: dict[PartitionAddress, tuple[int, str]] = {}
         self._known = KnownGroups(PackedRefs(logs))
         self.ready = ReadyIndex(choosing.seed, self._known)
-        self._in_batch: dict[GroupRef, int] = {}
-        # Also of logs that are not configured any more: what was decided stays decided.
-        self._taken: defaultdict[PartitionAddress, dict[int, int]] = defaultdict(dict)
+        self._uses = GroupUses()
+        self._max_samples = choosing.max_samples  # Of the newest decision, so that logs say it.
+        self._taken = TakenGroups()
         self._retired = RetiredGroups()
-        self._turn_of_unknown: dict[GroupRef, int] = {}
-        self._outcome_of_unknown: dict[GroupRef, Outcome] = {}
+        self._to_come = GroupsToCome()
 
     # Questions.
 
@@ -125,19 +133,16 @@ class SamplerState:
 
     def taken_before(self, log: PartitionAddress, offset: int) -> int:
         """How many groups of the flushes before ``offset`` were decided about and not released."""
-        masks = self._taken[log]
-        return sum(mask.bit_count() for at, mask in masks.items() if at < offset)
+        return self._taken.count_before(log, offset)
 
     def is_done(self, ref: GroupRef) -> bool:
         """Whether the group is in a final batch, or will never be served: it stays so, since a
         final batch is never released. Known from the decision log alone."""
-        taken = self._taken[ref.log].get(ref.offset, 0) if ref.log in self._taken else 0
-        return bool(taken >> ref.index_in_flush & 1) and not self.is_open(ref)
+        return ref in self._taken and not self.is_open(ref)
 
     def is_open(self, ref: GroupRef) -> bool:
         """Whether the group is in a batch that is not final."""
-        step = self._in_batch.get(ref)
-        return step is not None and not self.batches[step].final
+        return self._uses.is_open(ref)
 
     def recorded(self, log: PartitionAddress) -> int:
         """How far the seal log was applied, by the newest cursor in the decision log; 0 before."""
@@ -167,13 +172,18 @@ class SamplerState:
             }
         )
 
+    def sealed(self, ref: GroupRef) -> KnownGroup:
+        """A group that is ready, waits, or is in a batch that is held."""
+        return self._known[ref]
+
+    def known_as(self, group_ids: Collection[str]) -> list[KnownGroup]:
+        """Those of these ids that are ready, wait, or are in a batch that is held."""
+        return self._known.with_ids(group_ids)
+
     def undecided(self, group_ids: Collection[str]) -> list[GroupRef]:
         """Of groups of these ids: those that are ready or wait."""
-        return [
-            known.ref
-            for known in self._known.with_ids(group_ids)
-            if known.ref not in self._in_batch and known.ref not in self._retired
-        ]
+        refs = [known.ref for known in self.known_as(group_ids)]
+        return [ref for ref in refs if ref in self.ready or ref in self.waiting]
 
     def branches_at(self, policy_epoch: int) -> tuple[Branch, ...]:
         """Those that resumes had begun up to then."""
@@ -185,25 +195,33 @@ class SamplerState:
 
     def newest_policy(self) -> Policy | None:
         """Of the policy epoch in effect."""
-        step = self._newest_step.get(self.policy_epoch)
+        step = self.published.newest_step(self.policy_epoch)
         if step is None:
             return None
-        version = self.policies[self.policy_epoch, step]
+        version = self.published.versions[self.policy_epoch, step]
         return Policy(self.choosing.lineage, self.policy_epoch, step, version)
 
+    def clock(self, step: int) -> int:
+        """The weights that the batch of ``step`` updates, or what the trainer calls its step."""
+        return step if self.current_step is None else self.current_step
+
     def reference(self, step: int) -> PolicyRef:
-        """What lag is measured against in the batch of ``step``, which updates weights ``step``."""
+        """What lag is measured against when weights ``step`` are updated."""
         newest = self.newest_policy()
         published = UNKNOWN_STEP if newest is None else newest.step
         return PolicyRef(self.choosing.lineage, self.policy_epoch, max(step, published))
 
-    def excess(self) -> int:
-        """Groups beyond the capacity."""
-        return max(0, len(self.ready) + len(self.waiting) - self.choosing.capacity_groups)
+    def count(self, environment: str | None = None) -> int:
+        """Groups of the environment, or of all, that are ready or wait."""
+        if environment is None:
+            return len(self.ready) + len(self.waiting)
+        waiting = sum(ref.environment == environment for ref in self.waiting)
+        return self.ready.counts().get(environment, 0) + waiting
 
-    def oldest(self, count: int) -> list[GroupRef]:
-        """Of those that are in no batch: the ones sealed longest ago."""
-        refs = [*self.ready.oldest(count), *self.waiting]
+    def oldest(self, count: int, environment: str | None = None) -> list[GroupRef]:
+        """Of those: the ones sealed longest ago."""
+        waiting = [ref for ref in self.waiting if environment in (None, ref.environment)]
+        refs = [*self.ready.oldest(count, environment), *waiting]
         ages = sorted((self._known[ref].sealed_ts, ref) for ref in refs)
         return [ref for _, ref in ages[:count]]
 
@@ -224,18 +242,17 @@ class SamplerState:
             self._seal_claims[log] = (offset, event.nonce)
         if isinstance(event, Retired):
             self._retire(log, offset, event)
-        taken = self._taken[log].get(offset, 0)
+        taken = self._taken.of_flush(log, offset)
         for group in groups:
             ref = group.ref
-            turn = self._turn_of_unknown.pop(ref, None)
-            if turn is not None:
+            turn, outcomes = self._to_come.arrive(ref)
+            if turn:
                 self.ready.mark_served(group.key, turn)
-            outcome = self._outcome_of_unknown.pop(ref, None)
-            if outcome is not None:
+            for outcome in outcomes:
                 self.outcomes.add(outcome, group.key)
-            if ref in self._in_batch:
+            if self._uses.held(ref):
                 self._known[ref] = group
-            elif not taken >> ref.index_in_flush & 1:
+            if not taken >> ref.index_in_flush & 1:
                 self._index(group)
 
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
@@ -249,24 +266,21 @@ class SamplerState:
             case Replaced():
                 self._replace(event)
             case Acked():
-                batch = self.batches[event.step]
-                self.batches[event.step] = replace(
-                    batch, status=event.status, skipped=event.skipped
-                )
+                self._ack(event)
             case Checkpointed():
                 self._finish(event.step)
             case Resumed():
                 self._resume(event)
             case PolicyPublished():
                 self.epoch_used = True
-                policy = (event.policy_epoch, event.step)
-                self.policies[policy] = event.policy_version
-                newest = self._newest_step.get(event.policy_epoch, NOTHING)
-                self._newest_step[event.policy_epoch] = max(newest, event.step)
-                self.versions[event.policy_version] = policy
+                self.published.add(event)
             case Dropped():
                 for group in event.groups:
+                    self.over_step_delay += group.over_step_delay
+                    self.over_timestamp_delay += group.over_timestamp_delay
                     self._end(ref_of(group), DropReason(event.reason).value)
+            case CurrentStepSet():
+                self.current_step = event.step
             case Claimed():
                 self.owner, self.claimed_at = event.owner, offset
             case CursorRecorded():
@@ -284,78 +298,57 @@ class SamplerState:
         state = xxhash.xxh3_128()
         for part in (
             (self.over, self.trainer_epoch, self.policy_epoch, self.epoch_used, self._turn),
-            (self.next_step, self.final_step, self.eval_groups),
+            (self.next_step, self.current_step, self.final_step, self.eval_groups),
+            (self.over_step_delay, self.over_timestamp_delay),
             sorted(self.branches.values()),
             [
                 (step, b.offset, b.batch_id, b.digest, b.status, b.skipped, b.final, b.replaced)
                 for step, b in sorted(self.batches.items())
             ],
-            sorted(self.policies.items()),
+            sorted(self.published.versions.items()),
             sorted(self._applied.items()),
-            [(log, sorted(masks.items())) for log, masks in sorted(self._taken.items()) if masks],
+            self._taken.sorted_items(),
             self.ready.refs(),
             self.ready.turns(),
             sorted(self.waiting.items()),
             sorted(self._known),
-            sorted(self._in_batch.items()),
+            self._uses.sorted_items(),
             self._retired.sorted_items(),
-            sorted(self._turn_of_unknown.items()),
-            sorted(self._outcome_of_unknown.items()),
+            self._to_come.sorted_items(),
             self.outcomes.sorted_items(),
         ):
             state.update(repr(part).encode())
         return state.digest()
 
     def _serve(self, offset: int, event: BatchServed) -> None:
-        batch = ServedBatch(
-            event,
-            offset,
-            event.batch_id,
-            event.groups,
-            event.cursor,
-            event.digest,
-            policy_epoch=event.policy_epoch,
-            since_ts=event.now_ts,
-        )
-        self.batches[event.step] = batch
+        self.batches[event.step] = ServedBatch.of(event, offset)
         self.next_step = event.step + 1
         self.epoch_used = True
-        self._hand_out(event.groups, event.step)
-        self._record(event.cursor)
+        self._hand_out(event)
 
-    def _hand_out(self, groups: Sequence[ChosenGroup], step: int) -> None:
+    def _hand_out(self, event: BatchServed | Replaced) -> None:
+        self._max_samples = max_samples_of(event.choosing, self._max_samples)
+        self._record(event.cursor)
         self._turn += 1
-        for chosen in groups:
+        for chosen in event.groups:
             ref = ref_of(chosen)
             self._take(ref)
-            self._in_batch[ref] = step
+            self._uses.begin(ref)
             known = self._known.get(ref)
             if known is not None:
                 self.ready.mark_served(known.key, self._turn)
             elif self._is_to_come(ref):
-                self._turn_of_unknown[ref] = self._turn
+                self._to_come.serve(ref, self._turn)
 
     def _replace(self, event: Replaced) -> None:
         batch = self.batches[event.step]
-        slots = tuple(event.slots.tolist())
-        groups = list(batch.groups)
         outcome: Outcome = "unreadable" if event.outcome == "unreadable" else "filtered"
-        for slot, chosen in zip(slots, event.groups, strict=True):
-            self._end(ref_of(groups[slot]), outcome)
-            groups[slot] = chosen
-        self._hand_out(event.groups, event.step)
-        self.batches[event.step] = replace(
-            batch,
-            batch_id=event.batch_id,
-            groups=tuple(groups),
-            cursor=event.cursor,
-            digest=event.digest,
-            policy_epoch=event.policy_epoch,
-            since_ts=event.now_ts,
-            replacements=batch.replacements + 1,
-            replaced=Replacement(batch.digest, slots, event.reason),
-        )
-        self._record(event.cursor)
+        for slot in event.slots.tolist():
+            ref = ref_of(batch.groups[slot])
+            self._uses.give_back(ref, acked=False)
+            self._end(ref, outcome)
+        self._hand_out(event)
+        self.batches[event.step] = batch.replaced_by(event)
 
     def _finish(self, step: int) -> None:
         """Everything up to ``step`` is final."""
@@ -365,7 +358,12 @@ class SamplerState:
             outcome: Outcome = "failed" if batch.status == "failed" else "trained"
             self.batches[at] = replace(batch, final=True)
             for slot, chosen in enumerate(batch.groups):
-                self._count(ref_of(chosen), "skipped" if slot in batch.skipped else outcome)
+                ref = ref_of(chosen)
+                self._count(ref, "skipped" if slot in batch.skipped else outcome)
+                self.over_step_delay += chosen.over_step_delay
+                self.over_timestamp_delay += chosen.over_timestamp_delay
+                self._uses.finish(ref, self._max_samples, acked=batch.status is not None)
+                self._settle(ref)
         self.final_step = max(self.final_step, step)
         final = [at for at, batch in sorted(self.batches.items()) if batch.final]
         for at in final[:-FINAL_BATCHES_KEPT]:
@@ -373,6 +371,7 @@ class SamplerState:
 
     def _resume(self, event: Resumed) -> None:
         self.trainer_epoch = event.trainer_epoch
+        self.current_step = None
         newest = NOTHING if event.checkpointed_step is None else event.checkpointed_step
         if event.policy_epoch != self.policy_epoch:
             self.policy_epoch = event.policy_epoch
@@ -386,20 +385,37 @@ class SamplerState:
                 continue
             if event.later == "replay":
                 self.batches[at] = replace(batch, status=None, skipped=(), since_ts=event.now_ts)
+                if batch.status is not None and not batch.final:
+                    self._change(batch.groups, self._uses.reopen)
             elif batch.final:
                 self._forget(at)
             else:
                 del self.batches[at]
-                for chosen in batch.groups:
-                    self._give_back(ref_of(chosen))
+                acked = batch.status is not None
+                self._change(batch.groups, partial(self._uses.give_back, acked=acked))
         self.next_step = max((event.first_step, *(at + 1 for at in self.batches)))
 
-    def _give_back(self, ref: GroupRef) -> None:
-        log = ref.log
-        self._taken[log][ref.offset] &= ~(1 << ref.index_in_flush)
-        if not self._taken[log][ref.offset]:
-            del self._taken[log][ref.offset]
-        del self._in_batch[ref]
+    def _ack(self, event: Acked) -> None:
+        batch = self.batches[event.step]
+        self.batches[event.step] = replace(batch, status=event.status, skipped=event.skipped)
+        if batch.status is None and not batch.final:
+            self._change(batch.groups, self._uses.ack)
+
+    def _change(self, groups: Sequence[ChosenGroup], change: Callable[[GroupRef], None]) -> None:
+        for ref in map(ref_of, groups):
+            change(ref)
+            self._settle(ref)
+
+    def _settle(self, ref: GroupRef) -> None:
+        """The uses of the group changed: it may be served again, or no longer."""
+        if not self._uses.settle(ref, self._max_samples):
+            self._take(ref)
+            if not self._uses.held(ref):
+                self._known.pop(ref, None)
+                self._retired.discard(ref)
+            return
+        if not self._taken.remove(ref):
+            return
         if self._retired.release(ref):
             self._end_retired()
             return
@@ -408,12 +424,8 @@ class SamplerState:
             self._index(known)
 
     def _forget(self, step: int) -> None:
-        """The batch is no longer held; its groups stay taken."""
-        for chosen in self.batches.pop(step).groups:
-            ref = ref_of(chosen)
-            del self._in_batch[ref]
-            self._known.pop(ref, None)
-            self._retired.discard(ref)
+        """The batch is no longer held; groups that were used up stay taken."""
+        self._change(self.batches.pop(step).groups, self._uses.forget)
 
     def _retire(self, log: PartitionAddress, offset: int, event: Retired) -> None:
         """Groups of these files are not ready any more. Those that the decision log takes later
@@ -427,7 +439,7 @@ class SamplerState:
             if known.file.path == file.path
         ]
         for ref in refs:
-            self._retired.add(ref, offset, taken=ref in self._in_batch)
+            self._retired.add(ref, offset, taken=ref in self._taken)
             self._withdraw(ref)
         self._retired.newest[log] = offset
         self._end_retired()
@@ -443,14 +455,14 @@ class SamplerState:
     def _end(self, ref: GroupRef, outcome: Outcome) -> None:
         """The group will never be served (again)."""
         self._take(ref)
-        self._in_batch.pop(ref, None)
+        self._uses.end(ref)
         self._count(ref, outcome)
-        self._known.pop(ref, None)
-        self._retired.discard(ref)
+        if not self._uses.held(ref):
+            self._known.pop(ref, None)
+            self._retired.discard(ref)
 
     def _take(self, ref: GroupRef) -> None:
-        masks = self._taken[ref.log]
-        masks[ref.offset] = masks.get(ref.offset, 0) | 1 << ref.index_in_flush
+        self._taken.add(ref)
         self._retired.take(ref)
         self._withdraw(ref)
 
@@ -464,7 +476,7 @@ class SamplerState:
         if known is not None:
             self.outcomes.add(outcome, known.key)
         elif self._is_to_come(ref):
-            self._outcome_of_unknown[ref] = outcome
+            self._to_come.end(ref, outcome)
 
     def _is_to_come(self, ref: GroupRef) -> bool:
         """Whether the flush of the group is still to be applied."""
@@ -480,11 +492,3 @@ class SamplerState:
             self.ready.add(group)
         else:
             self.waiting[group.ref] = waits
-
-
-def position_of(cursor: Sequence[LogPosition]) -> dict[PartitionAddress, int]:
-    """A recorded cursor as a mapping from seal log to the next offset to be applied."""
-    return {
-        PartitionAddress(at.environment, at.generation, at.partition): at.groups_next_offset
-        for at in cursor
-    }

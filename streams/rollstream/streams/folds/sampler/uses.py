@@ -1,0 +1,111 @@
+"""How often groups were handed out, and which of them are still needed. Pure."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import NamedTuple
+
+from rollstream.streams.folds.refs import GroupRef
+
+
+@lru_cache(maxsize=16)
+def max_samples_of(choosing: str, before: int) -> int:
+    """The limit of the settings that a decision recorded; ``before`` where it recorded none."""
+    return int(json.loads(choosing).get("max_samples", 1)) if choosing else before
+
+
+class _Uses(NamedTuple):
+    """Of one group.
+
+    Attributes:
+        used: batches that it was handed out in and that were not released.
+        held: those of them that are held.
+        open: those of these that are not final.
+        unacked: those of these that are not acked.
+        ended: it will never be served again, whatever is released.
+    """
+
+    used: int = 0
+    held: int = 0
+    open: int = 0
+    unacked: int = 0
+    ended: bool = False
+
+    def changed(self, used: int = 0, held: int = 0, open_: int = 0, unacked: int = 0) -> _Uses:
+        """With these added."""
+        return _Uses(
+            self.used + used,
+            self.held + held,
+            self.open + open_,
+            self.unacked + unacked,
+            self.ended,
+        )
+
+
+class GroupUses:
+    """The uses of groups that are in a batch which is held, or were used and may be again.
+
+    A group is in one batch at a time that is neither acked nor final; only where batches are
+    replayed after a resume it may be in several. After each change ask ``settle``.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[GroupRef, _Uses] = {}
+
+    def held(self, ref: GroupRef) -> bool:
+        """Whether a batch that is held has the group."""
+        uses = self._groups.get(ref)
+        return uses is not None and uses.held > 0
+
+    def is_open(self, ref: GroupRef) -> bool:
+        """Whether a batch that is not final has the group."""
+        uses = self._groups.get(ref)
+        return uses is not None and uses.open > 0
+
+    def begin(self, ref: GroupRef) -> None:
+        """A batch has the group from now on."""
+        uses = self._groups.get(ref, _Uses())
+        self._groups[ref] = uses.changed(used=1, held=1, open_=1, unacked=1)
+
+    def ack(self, ref: GroupRef) -> None:
+        """A batch that has it was acked."""
+        self._groups[ref] = self._groups[ref].changed(unacked=-1)
+
+    def reopen(self, ref: GroupRef) -> None:
+        """A batch that has it is replayed: its ack no longer counts."""
+        self._groups[ref] = self._groups[ref].changed(unacked=1)
+
+    def give_back(self, ref: GroupRef, *, acked: bool) -> None:
+        """A batch that had it was released, or another group took its slot: that was no use."""
+        left = self._groups[ref].changed(used=-1, held=-1, open_=-1, unacked=acked - 1)
+        self._groups[ref] = left
+
+    def finish(self, ref: GroupRef, max_samples: int, *, acked: bool) -> None:
+        """A batch that has it is final: a group that is used up then stays so, also where the
+        limit is raised later."""
+        uses = self._groups[ref].changed(open_=-1, unacked=acked - 1)
+        used_up = not uses.open and 0 <= max_samples <= uses.used
+        self._groups[ref] = uses._replace(ended=uses.ended or used_up)
+
+    def forget(self, ref: GroupRef) -> None:
+        """A batch that has it is final and no longer held: the use stays one."""
+        self._groups[ref] = self._groups[ref].changed(held=-1)
+
+    def end(self, ref: GroupRef) -> None:
+        """It will never be served again."""
+        if ref in self._groups:
+            self._groups[ref] = self._groups[ref]._replace(ended=True)
+
+    def settle(self, ref: GroupRef, max_samples: int) -> bool:
+        """Whether the group may be served (again); nothing is kept of one that nobody needs."""
+        uses = self._groups[ref]
+        left = max_samples < 0 or uses.used < max_samples
+        available = left and not uses.unacked and not uses.ended
+        if not uses.held and not (available and uses.used):
+            del self._groups[ref]
+        return available
+
+    def sorted_items(self) -> list[tuple[GroupRef, tuple[int, ...]]]:
+        """For a digest."""
+        return sorted(self._groups.items())

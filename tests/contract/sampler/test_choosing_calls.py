@@ -1,0 +1,131 @@
+"""What every sampler promises about looking at groups, limits of age, uses and purging."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.groups import GroupSpec, every_extra
+from harness.sampler_worlds import SamplerWorld, log_end
+from rollstream.sampler import InvalidRequest, NotEnoughGroups, SamplerView
+from rollstream.sampler.history import check_from_files, replay_step
+from rollstream.store.layout import batch_path
+
+WAIT_S = 30.0
+
+
+def specs(count: int, **fields: Any) -> list[GroupSpec]:
+    return [GroupSpec(example_id=f"ex-{i}", **fields) for i in range(count)]
+
+
+@pytest.mark.proves("A14", "A16", "F20")
+def test_looking_at_groups_claims_nothing_and_shows_what_is_served_next(
+    world: SamplerWorld,
+) -> None:
+    world.writer().flush(*specs(6))
+    world.writer("code").flush(*specs(2))
+    sampler = world.open()
+    written = log_end(world)
+    with pytest.raises(NotEnoughGroups):
+        sampler.sample_groups(9)
+    seen = sampler.sample_groups(4, mix={"math": 1, "code": 1})
+    groups = sampler.get_groups(group.group_id for group in reversed(seen))
+    sampler.flush()
+    with SamplerView(
+        world.name, config=world.config, broker=world.broker(), store=world.store
+    ) as view:
+        assert [group.group_id for group in view.sample_groups(4, mix={"math": 1, "code": 1})] == [
+            group.group_id for group in seen
+        ]
+    assert log_end(world) == written
+    assert [group.id for group in groups] == [group.group_id for group in reversed(seen)]
+    assert [len(group.rollouts) for group in groups] == [group.rows for group in reversed(seen)]
+    batch = sampler.next_batch(0, 4, mix={"math": 1, "code": 1}, timeout_s=WAIT_S)
+    assert batch.sampled.group_ids == tuple(group.group_id for group in seen)
+    assert batch.group(1).id == groups[2].id
+    with pytest.raises(InvalidRequest, match=f"holds no group {'0' * 32}"):
+        sampler.get_groups(["0" * 32])
+    with pytest.raises(InvalidRequest, match="recency 'newest'"):
+        sampler.sample_groups(2, recency_weighting="newest")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="grouping 'any'"):
+        sampler.sample_groups(2, grouping="any")  # type: ignore[arg-type]
+
+
+@pytest.mark.proves("E2", "F2", "I6")
+def test_a_batch_leaves_out_the_rollouts_that_are_too_old_wherever_it_is_read(
+    world: SamplerWorld,
+) -> None:
+    world.configure(max_rollout_step_delay=2)
+    rewards = (0.0, 1.0, 2.0, 3.0)
+    world.writer().flush(
+        *specs(2, rewards=rewards, weight_steps=(1, 5, 2, 5), extras=(every_extra(),) * 4),
+        GroupSpec(example_id="old", rewards=rewards, weight_steps=(1, 1, 1, 5)),
+    )
+    sampler = world.open()
+    sampler.set_current_step(5)
+    batch = sampler.next_batch(0, 2, timeout_s=WAIT_S, columns=["routed_experts", "metadata"])
+    assert batch.rewards.tolist() == [1.0, 3.0, 1.0, 3.0]
+    assert batch.weight_steps.tolist() == [5, 5, 5, 5]
+    assert np.bincount(batch.group_index).tolist() == [2, 2]
+    assert batch.trajectory_returns.tolist() == [1.0, 3.0, 1.0, 3.0]
+    assert len(batch.token_arrays["routed_experts"]) == len(batch.tokens)
+    assert [record.reward for record in batch.records(0)] == [1.0, 3.0]
+    halves = [
+        world.open().next_batch(0, 2, timeout_s=WAIT_S, dp_rank=rank, dp_size=2) for rank in (0, 1)
+    ]
+    assert [uid for half in halves for uid in half.uids] == list(batch.uids)
+    sampler.checkpointed(0)
+    found = sampler.stats()
+    assert (found.over_step_delay, found.ready) == (4, {"math": 1}), "its turn has not come"
+    with pytest.raises(NotEnoughGroups) as refused:
+        sampler.next_batch(1, 1, timeout_s=0.0)
+    assert refused.value.dropped == {"stale": 1}
+    assert sampler.stats().over_step_delay == 7
+    sampler.flush()
+    world.restart()
+    again = world.open().next_batch(0, 2, timeout_s=WAIT_S)
+    assert (again.uids, again.digest) == (batch.uids, batch.digest)
+    (replayed,) = replay_step(world.name, 0, config=world.config, broker=world.broker())
+    assert replayed.same
+    assert check_from_files(world.name, 0, config=world.config, store=world.store).same
+
+
+@pytest.mark.proves("E4", "F3")
+def test_a_group_is_served_again_once_acked_and_rewinds_give_uses_back(
+    world: SamplerWorld,
+) -> None:
+    world.configure(max_samples=2)
+    world.writer().flush(*specs(2))
+    sampler = world.open()
+    first = sampler.next_batch(0, 2, timeout_s=WAIT_S)
+    with pytest.raises(NotEnoughGroups):
+        sampler.next_batch(1, 2, timeout_s=0.0)
+    sampler.ack(first)
+    second = sampler.next_batch(1, 2, timeout_s=WAIT_S)
+    assert set(second.sampled.group_ids) == set(first.sampled.group_ids)
+    sampler.ack(second)
+    world.restart()
+    sampler = world.open()
+    assert sampler.resume(0, later="release") == 1
+    again = sampler.next_batch(1, 2, timeout_s=WAIT_S)
+    assert set(again.sampled.group_ids) == set(first.sampled.group_ids)
+    sampler.ack(again)
+    sampler.checkpointed(1)
+    with pytest.raises(NotEnoughGroups):
+        sampler.next_batch(2, 1, timeout_s=0.0)
+    assert sampler.progress().trained == {"math": {"ex-0": 2, "ex-1": 2}}
+
+
+@pytest.mark.proves("A21")
+def test_purging_drops_what_is_ready_and_flushing_waits_for_the_files(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(5))
+    sampler = world.open()
+    batch = sampler.next_batch(0, 2, timeout_s=WAIT_S)
+    sampler.purge()
+    assert sampler.stats().ready == {}
+    assert sampler.next_batch(0, 2, timeout_s=WAIT_S).digest == batch.digest
+    assert sampler.stats().outcomes == {"by_trainer": 3}
+    sampler.flush()
+    assert world.store.info(batch_path(world.name, 0, 0)) is not None

@@ -1,0 +1,119 @@
+"""A slow, obvious model of choosing: every slot looks at every ready group."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import xxhash
+
+from rollstream.sampler.deciding.choose import Asked, quotas
+from rollstream.schemas.choosing import Choosing
+from rollstream.schemas.order import PolicyRef
+from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.known import Key, KnownGroup
+from rollstream.streams.folds.sampler.state import SamplerState
+
+Matches = Callable[[KnownGroup], bool]
+
+
+def expected(
+    state: SamplerState, turns: dict[Key, int], choosing: Choosing, asked: Asked
+) -> list[GroupRef] | None:
+    """What is chosen of groups of one lineage and epoch, where nothing is over a capacity or too
+    old; None: there are too few. ``turns``: in which turn each key was served."""
+    ready = [state.sealed(ref) for ref in state.ready.refs()]
+    eligible = _eligible(ready, state.reference(asked.step), choosing, asked)
+    newest = state.newest_policy()
+    latest = max((group.policies[-1].step for group in eligible), default=0)
+    if newest is not None:
+        latest = newest.step
+    preferred = {state.published.policies[v][1] for v in choosing.prefer_policy_versions}
+
+    def on_policy(group: KnownGroup) -> bool:
+        return {policy.step for policy in group.policies} == {latest}
+
+    def is_preferred(group: KnownGroup) -> bool:
+        return preferred.issuperset(policy.step for policy in group.policies)
+
+    found: list[GroupRef] = []
+    for environments, wanted in quotas(choosing.names(), asked.num_groups, asked.mix):
+        among = [group for group in eligible if group.key.environment in environments]
+        share = math.ceil(wanted * choosing.on_policy_fraction)
+        stages: list[tuple[Matches, int, bool]] = [
+            (on_policy, share, True),
+            (is_preferred, wanted if preferred else 0, False),
+            (lambda group: True, wanted, True),
+        ]
+        chosen: list[KnownGroup] = []
+        for matches, until, needed in stages:
+            stage = [group for group in among if matches(group) and group not in chosen]
+            order = _order(stage, turns, choosing.seed, asked.start_offset)
+            while len(chosen) < until:
+                left = [group for group in stage if group not in chosen]
+                if not left:
+                    break
+                chosen.append(_next(left, chosen, order, choosing, asked))
+            if needed and len(chosen) < until:
+                return None
+        found += [group.ref for group in chosen]
+    return found
+
+
+def _eligible(
+    ready: list[KnownGroup], reference: PolicyRef, choosing: Choosing, asked: Asked
+) -> list[KnownGroup]:
+    found = ready
+    if choosing.max_policy_lag is not None:
+        oldest = reference.step - choosing.max_policy_lag
+        found = [group for group in found if all(p.step >= oldest for p in group.policies)]
+    if asked.accept is not None:
+        found = [group for group in found if not group.all_equal]
+        ready = found
+    if asked.grouping == "strict":
+        found = [group for group in found if len(group.policies) == 1]
+    if choosing.recent_n_versions is not None:
+        steps = sorted({group.policies[0].step for group in found})[-choosing.recent_n_versions :]
+        found = [group for group in found if group.policies[0].step in steps]
+    return found
+
+
+def _order(
+    groups: list[KnownGroup], turns: dict[Key, int], seed: int, start_offset: int
+) -> list[Key]:
+    def place(key: Key) -> tuple[int, int]:
+        text = f"{seed}\x1f{key.environment}\x1f{key.example_id}"
+        return turns.get(key, 0), xxhash.xxh3_64_intdigest(text.encode())
+
+    keys = sorted({group.key for group in groups}, key=place)
+    first = start_offset % len(keys) if keys else 0
+    return keys[first:] + keys[:first]
+
+
+def _next(
+    left: list[KnownGroup],
+    chosen: list[KnownGroup],
+    order: list[Key],
+    choosing: Choosing,
+    asked: Asked,
+) -> KnownGroup:
+    """Of the key that gave fewest so far, and of these of the first in order."""
+    given = Counter(group.key for group in chosen)
+    key = min({group.key for group in left}, key=lambda key: (given[key], order.index(key)))
+    bucket = sorted((group for group in left if group.key == key), key=lambda group: group.ref)
+    salt = f"{choosing.seed}\x1f{asked.step}\x1f{asked.attempt}"
+    text = f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1f{given[key]}"
+    point = xxhash.xxh3_64_intdigest(text.encode()) / 2.0**64
+    steps = sorted({group.policies[0].step for group in bucket})
+    weights = []
+    for group in bucket:
+        rank = 1 + steps.index(group.policies[0].step)
+        base = {"uniform": 1.0, "linear": float(rank), "exp": 2.0 ** (rank - len(steps))}
+        weights.append(base[choosing.recency] ** choosing.alpha)
+    below = 0.0
+    for group, weight in zip(bucket, weights, strict=True):
+        below += weight
+        if point * sum(weights) < below:
+            return group
+    return bucket[0]

@@ -1,0 +1,358 @@
+"""Which groups are chosen: eligible, weighted, chosen; and what no setting could ever choose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from harness.choosing_model import expected
+from harness.decider import LOGS, Decider
+from harness.groups import GroupSpec
+from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.sampler.deciding.batches import NextBatch
+from rollstream.sampler.deciding.choose import Asked
+from rollstream.sampler.deciding.requests import choose
+from rollstream.sampler.deciding.sampling import SampleGroups
+from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, PublishPolicy, Purge
+from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
+from rollstream.streams.folds.refs import ref_of
+from rollstream.streams.folds.sampler.known import Key
+from rollstream.streams.folds.sampler.served import ServedBatch
+
+STEPS = st.integers(0, 6)
+GROUPS = st.lists(
+    st.builds(
+        GroupSpec,
+        example_id=st.sampled_from("abcde"),
+        rewards=st.sampled_from([(0.0, 1.0), (1.0, 1.0)]),
+        weight_steps=st.tuples(STEPS, STEPS) | STEPS.map(lambda step: (step, step)),
+    ),
+    min_size=1,
+    max_size=8,
+)
+FLUSHES = st.lists(st.tuples(st.sampled_from(LOGS), GROUPS), min_size=1, max_size=5)
+CHOOSING = st.fixed_dictionaries(
+    {},
+    optional={
+        "seed": st.integers(0, 3),
+        "recency": st.sampled_from(["linear", "exp"]),
+        "on_policy_fraction": st.sampled_from([0.25, 0.5, 1.0]),
+        "prefer_policy_versions": st.sets(st.sampled_from(["v0", "v1"]), min_size=1).map(tuple),
+        "recent_n_versions": st.integers(1, 3),
+        "max_policy_lag": st.integers(0, 6),
+    },
+)
+ASKED = st.fixed_dictionaries(
+    {"num_groups": st.integers(1, 8)},
+    optional={
+        "mix": st.sampled_from([{"math": 1.0, "code": 1.0}, {"math": 3.0, "code": 1.0}]),
+        "accept": st.just("nonzero_std"),
+        "grouping": st.just("strict"),
+        "start_offset": st.integers(0, 7),
+        "attempt": st.integers(0, 2),
+    },
+)
+
+
+def specs(count: int, **fields: Any) -> list[GroupSpec]:
+    return [GroupSpec(example_id=f"ex-{i}", **fields) for i in range(count)]
+
+
+def look(sampler: Decider, num_groups: int, **other: Any) -> tuple[str, ...]:
+    asked = {name: other.pop(name) for name in ("grouping", "start_offset") if name in other}
+    command = SampleGroups(asked=Asked(num_groups=num_groups, step=0, **asked), settings=other)
+    return tuple(group.group_id for group in sampler.do(command))
+
+
+def ids(batch: ServedBatch) -> tuple[str, ...]:
+    return tuple(group.group_id for group in batch.groups)
+
+
+def steps_of(sampler: Decider, groups: tuple[str, ...]) -> list[int]:
+    known = {one.group.group_id: one for one in sampler.state.known_as(groups)}
+    return [known[one].group.weight_step for one in groups]
+
+
+@pytest.mark.proves("A13", "A14", "A15", "E4")
+@given(
+    flushes=FLUSHES,
+    served=st.lists(st.integers(1, 3), max_size=3),
+    published=st.integers(0, 3),
+    choosing=CHOOSING,
+    asked=ASKED,
+    alpha=st.sampled_from([1.0, 0.5, 3.0]),
+)
+@settings(max_examples=300)
+def test_the_choice_is_that_of_the_model(
+    flushes: Any, served: list[int], published: int, choosing: Any, asked: Any, alpha: float
+) -> None:
+    sampler = Decider(seed=choosing.get("seed", 0))
+    for log, groups in flushes:
+        sampler.seal(*groups, log=log)
+    turns: dict[Key, int] = {}
+    for turn, count in enumerate(served, start=1):
+        batch = sampler.choose(NextBatch(step=sampler.state.next_step, num_groups=count))
+        if isinstance(batch, ServedBatch):
+            turns |= {Key(g.environment, e): turn for g, e in named(sampler, batch)}
+    for step in range(min(published, sampler.state.next_step + 1)):
+        sampler.do(PublishPolicy(step=step, policy_version=f"v{step}"))
+    published_ones = sampler.state.published.policies.keys()
+    versions = tuple(v for v in choosing.pop("prefer_policy_versions", ()) if v in published_ones)
+    wanted = replace(sampler.choosing, **choosing, alpha=alpha, prefer_policy_versions=versions)
+    request = Asked(step=sampler.state.next_step, **asked)
+    found, _ = choose(sampler.state, wanted, request, 0)
+    refs = None if found is None else [one.group.ref for one in found]
+    assert refs == expected(sampler.state, turns, wanted, request)
+
+
+def named(sampler: Decider, batch: ServedBatch) -> list[tuple[Any, str]]:
+    return list(zip(batch.groups, sampler.examples(batch), strict=True))
+
+
+@pytest.mark.proves("A14", "A22")
+@given(
+    flushes=FLUSHES,
+    config=CHOOSING,
+    limits=st.fixed_dictionaries({}, optional={"max_rollout_step_delay": st.integers(0, 6)}),
+    count=st.integers(1, 8),
+    batches=st.integers(1, 3),
+)
+@settings(max_examples=150)
+def test_what_is_looked_at_is_what_is_served_next_and_looking_changes_nothing(
+    flushes: Any, config: Any, limits: Any, count: int, batches: int
+) -> None:
+    if "recent_n_versions" in config or config.get("on_policy_fraction") == 1.0:
+        config.pop("prefer_policy_versions", None)
+    sampler = Decider(**config, **limits)
+    for log, groups in flushes:
+        sampler.seal(*groups, log=log)
+    for step in range(batches):
+        before = sampler.state.digest()
+        asked = Asked(num_groups=count, step=0)
+        try:
+            seen = sampler.do(SampleGroups(asked=asked, settings={}))
+        except NotEnoughGroups:
+            seen = None
+        assert sampler.state.digest() == before
+        batch = sampler.choose(NextBatch(step=step, num_groups=count))
+        if isinstance(batch, NotEnoughGroups):
+            assert seen is None
+            return
+        assert seen is not None
+        assert [one.group_id for one in seen] == list(ids(batch))
+        masks = [one.row_mask for one in batch.groups]
+        assert [repr(one.row_mask) for one in seen] == [repr(mask) for mask in masks]
+
+
+def test_an_offset_pages_through_the_examples_and_wraps_around() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(6))
+    first, second = look(sampler, 3), look(sampler, 3, start_offset=3)
+    assert set(first).isdisjoint(second)
+    assert look(sampler, 6) == first + second
+    assert look(sampler, 3, start_offset=6 * 1_000 + 3) == second
+
+
+def test_strict_leaves_out_what_several_policies_sampled() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(2), GroupSpec(example_id="mixed", weight_steps=(1, 2)))
+    assert len(look(sampler, 3)) == 3
+    with pytest.raises(NotEnoughGroups):
+        look(sampler, 3, grouping="strict")
+
+
+@pytest.mark.proves("A14")
+def test_a_batch_has_its_share_of_the_newest_policy_or_waits_for_it() -> None:
+    sampler = Decider(on_policy_fraction=0.5)
+    sampler.seal(*specs(8, weight_step=0))
+    sampler.do(PublishPolicy(step=0, policy_version="v0"))
+    sampler.serve(0, 2)
+    sampler.do(PublishPolicy(step=1, policy_version="v1"))
+    error = sampler.choose(NextBatch(step=1, num_groups=4))
+    assert isinstance(error, NotEnoughGroups)
+    assert "2 of them by weights 1" in str(error)
+    sampler.seal(*specs(2, weight_step=1))
+    assert sorted(steps_of(sampler, ids(sampler.serve(1, 4)))) == [0, 0, 1, 1]
+
+
+def test_where_nothing_is_published_the_newest_that_is_ready_counts() -> None:
+    sampler = Decider(on_policy_fraction=0.5)
+    sampler.seal(*specs(8, weight_step=3), *specs(2, weight_step=5))
+    assert sorted(steps_of(sampler, ids(sampler.serve(0, 4)))) == [3, 3, 5, 5]
+
+
+@pytest.mark.proves("A15")
+def test_preferred_versions_come_first_and_others_follow() -> None:
+    sampler = Decider(prefer_policy_versions=("v0",))
+    sampler.do(PublishPolicy(step=0, policy_version="v0"))
+    sampler.seal(*specs(6, weight_step=1), *specs(2, weight_step=0))
+    assert sorted(steps_of(sampler, ids(sampler.serve(0, 3)))) == [0, 0, 1]
+
+
+@pytest.mark.proves("A15")
+def test_only_the_newest_versions_that_are_ready_are_chosen() -> None:
+    sampler = Decider(recent_n_versions=2)
+    for step in (1, 4, 7):
+        sampler.seal(*specs(2, weight_step=step))
+    assert sorted(steps_of(sampler, ids(sampler.serve(0, 4)))) == [4, 4, 7, 7]
+    assert sorted(steps_of(sampler, ids(sampler.serve(1, 2)))) == [1, 1], "none starves for ever"
+
+
+@pytest.mark.proves("E4")
+@pytest.mark.parametrize("recency", ["linear", "exp"])
+def test_a_greater_alpha_prefers_newer_policies_more(recency: str) -> None:
+    shares = []
+    for alpha in (0.25, 1.0, 4.0):
+        newest = 0
+        for seed in range(200):
+            sampler = Decider(seed=seed, recency=recency, alpha=alpha)
+            sampler.seal(*[GroupSpec(weight_step=step) for step in range(4)])
+            newest += steps_of(sampler, ids(sampler.serve(0, 1))) == [3]
+        shares.append(newest)
+    assert shares == sorted(shares)
+    assert shares[0] + 40 < shares[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"recency": "newest"}, "recency 'newest'"),
+        ({"on_policy_fraction": 1.5}, "on_policy_fraction 1.5"),
+        ({"alpha": 2.0}, "alpha 2 has no effect with recency 'uniform'"),
+        ({"prefer_policy_versions": ("v9",)}, r"\['v9'\], which publish_policy never named"),
+        ({"recent_n_versions": 0}, "recent_n_versions 0"),
+        ({"max_policy_lag": -1}, "max_policy_lag -1"),
+    ],
+)
+def test_an_unknown_choice_is_an_error_and_never_another_one(
+    arguments: dict[str, Any], message: str
+) -> None:
+    sampler = Decider()
+    sampler.seal(*specs(4))
+    with pytest.raises(InvalidRequest, match=message):
+        look(sampler, 2, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"max_samples": 0}, "max_samples 0 would never serve a group"),
+        ({"max_rollout_timestamp_delay": 0}, "would leave every rollout out"),
+        ({"alpha": 2.0}, "alpha 2 has no effect with recency 'uniform'"),
+        ({"alpha": 33.0, "recency": "linear"}, "alpha"),
+        ({"prefer_policy_versions": ("a",), "recent_n_versions": 1}, "set one of them"),
+        ({"prefer_policy_versions": ("a",), "on_policy_fraction": 1.0}, "lower it"),
+        ({"on_policy_fraction": -0.1}, "on_policy_fraction"),
+        ({"recency": "newest"}, "recency"),
+    ],
+)
+def test_settings_that_could_choose_nothing_are_refused_with_the_reason(
+    section: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        SamplerConfig(environments=("math",), **section)
+
+
+# Capacity.
+
+
+@pytest.mark.proves("A13", "E4")
+def test_an_environment_keeps_its_capacity_and_the_oldest_go() -> None:
+    sampler = Decider(capacity=4)
+    sampler.seal(*specs(3), log=LOGS[0])
+    for _ in range(3):
+        sampler.seal(*specs(2))
+    oldest = [ref for ref in sampler.state.oldest(9) if ref.environment == "math"][:2]
+    sampler.evict()
+    assert sampler.state.ready.counts() == {"code": 3, "math": 4}
+    assert not any(ref in sampler.state.ready for ref in oldest)
+
+
+def test_capacity_goes_to_the_environments_that_are_served_and_never_all_of_it() -> None:
+    sampler = Decider(capacity=8)
+    sampler.seal(*specs(8))
+    sampler.serve(0, 4, mix={"math": 1.0})
+    for log in LOGS[:2]:
+        for _ in range(5):
+            sampler.seal(*specs(4), log=log)
+    sampler.evict()
+    assert sampler.state.ready.counts() == {"code": 4, "math": 12}
+
+
+def test_groups_of_an_open_batch_are_never_evicted() -> None:
+    sampler = Decider(capacity=2)
+    sampler.seal(*specs(2))
+    batch = sampler.serve(0, 2)
+    sampler.seal(*specs(6))
+    sampler.evict()
+    assert all(sampler.state.group(chosen) is not None for chosen in batch.groups)
+    assert sampler.state.ready.counts() == {"math": 3}
+
+
+def test_more_than_the_capacity_is_refused_rather_than_waited_for() -> None:
+    sampler = Decider(capacity=8)
+    sampler.seal(*specs(8))
+    with pytest.raises(InvalidRequest, match="keeps 4 for certain"):
+        sampler.serve(0, 5, mix={"math": 1.0})
+
+
+# Uses.
+
+
+@pytest.mark.proves("E4")
+def test_a_group_is_served_so_often_and_in_no_two_batches_that_are_not_acked() -> None:
+    sampler = Decider(max_samples=2)
+    sampler.seal(*specs(2))
+    first = sampler.serve(0, 2)
+    assert isinstance(sampler.choose(NextBatch(step=1, num_groups=1)), NotEnoughGroups)
+    sampler.do(Ack(step=0, batch_id=first.batch_id))
+    second = sampler.serve(1, 2)
+    assert set(ids(second)) == set(ids(first))
+    sampler.do(Ack(step=1, batch_id=second.batch_id))
+    assert isinstance(sampler.choose(NextBatch(step=2, num_groups=1)), NotEnoughGroups)
+    sampler.do(MarkCheckpointed(step=1))
+    assert sampler.progress().trained == {"math": {"ex-0": 2, "ex-1": 2}}
+    assert all(sampler.state.is_done(ref_of(group)) for group in first.groups)
+
+
+def test_without_a_limit_a_group_is_served_for_ever() -> None:
+    sampler = Decider(max_samples=-1, max_open_batches=4)
+    sampler.seal(*specs(1))
+    for step in range(20):
+        sampler.serve(step, 1)
+        sampler.do(MarkCheckpointed(step=step))
+    (ref,) = sampler.state.ready.refs()
+    assert not sampler.state.is_done(ref)
+
+
+def test_a_used_group_that_is_dropped_stays_readable_in_the_batch_that_has_it() -> None:
+    sampler = Decider(max_samples=-1)
+    sampler.seal(*specs(1))
+    batch = sampler.serve(0, 1)
+    sampler.do(Ack(step=0, batch_id=batch.batch_id))
+    sampler.do(Purge())
+    assert sampler.state.group(batch.groups[0]) is not None
+    assert len(sampler.state.ready) == 0
+
+
+# Purging.
+
+
+@pytest.mark.proves("A21")
+def test_purging_drops_what_is_ready_and_nothing_of_an_open_batch() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(5), GroupSpec(rewards=(None, 1.0)))
+    batch = sampler.serve(0, 2)
+    sampler.do(Purge())
+    assert sampler.state.ready.counts() == {}
+    assert len(sampler.state.waiting) == 1
+    assert sampler.serve(0, 2) == batch
+    assert sampler.state.outcomes.totals() == {"by_trainer": 3}
+    events = len(sampler.events)
+    sampler.do(Purge())
+    assert len(sampler.events) == events

@@ -1,0 +1,182 @@
+"""Rollouts that are too old: left out one by one, counted, and groups that go whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.decider import Decider
+from harness.groups import GroupSpec
+from rollstream.sampler.deciding.batches import NextBatch, Replace
+from rollstream.sampler.deciding.queries import AskStats, SamplerStats
+from rollstream.sampler.deciding.trainer import (
+    MarkCheckpointed,
+    PublishPolicy,
+    Resume,
+    SetCurrentStep,
+)
+from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
+from rollstream.streams.folds.sampler.served import ServedBatch
+
+LONG_AGO_US = -10_000_000  # A decider's clock begins at 0.
+
+
+def group(*steps: int, example: str = "ex", made: tuple[int, ...] = ()) -> GroupSpec:
+    """A rollout a step; each of another reward."""
+    return GroupSpec(
+        example_id=example,
+        rewards=tuple(map(float, range(len(steps)))),
+        weight_steps=steps,
+        extras=[{"created_ts": ts} for ts in made],
+    )
+
+
+def mask(batch: ServedBatch, slot: int = 0) -> list[bool] | None:
+    found = batch.groups[slot].row_mask
+    return None if found is None else found.tolist()
+
+
+def stats(sampler: Decider) -> SamplerStats:
+    return sampler.do(AskStats())
+
+
+@pytest.mark.proves("E2")
+def test_rollouts_of_older_weights_are_left_out_one_by_one_and_counted() -> None:
+    sampler = Decider(max_rollout_step_delay=2)
+    sampler.seal(group(0, 3, 4, 5), group(5, 5, 5, 5, example="fresh"))
+    sampler.do(SetCurrentStep(step=5))
+    batch = sampler.serve(0, 2)
+    masks = dict(zip(sampler.examples(batch), (mask(batch, 0), mask(batch, 1)), strict=True))
+    assert masks == {"ex": [False, True, True, True], "fresh": None}
+    assert stats(sampler).over_step_delay == 0, "as long as the batch may be released"
+    sampler.do(MarkCheckpointed(step=0))
+    found = stats(sampler)
+    assert (found.over_step_delay, found.over_timestamp_delay) == (1, 0)
+
+
+@pytest.mark.proves("E2")
+def test_rollouts_that_were_made_too_long_ago_are_left_out_and_counted_apart() -> None:
+    sampler = Decider(max_rollout_timestamp_delay=5.0, max_rollout_step_delay=4)
+    sampler.seal(group(0, 5, 5, 5, made=(LONG_AGO_US, LONG_AGO_US)))
+    batch = sampler.choose(NextBatch(step=0, num_groups=1))
+    assert isinstance(batch, ServedBatch)
+    assert mask(batch) == [False, False, True, True]
+    sampler.do(MarkCheckpointed(step=0))
+    assert stats(sampler).over_timestamp_delay == 2
+
+
+@pytest.mark.proves("E2")
+@pytest.mark.parametrize(
+    ("steps", "made", "reason"),
+    [
+        ((0, 0, 0, 9), (), "stale"),
+        ((9, 9, 9, 9), (LONG_AGO_US,) * 3, "too_old"),
+        ((0, 0, 9, 9), (0, 0, LONG_AGO_US), "too_old"),
+        ((0, 0, 0, 0), (), "stale"),
+    ],
+)
+def test_a_group_that_falls_below_its_minimum_goes_whole(
+    steps: tuple[int, ...], made: tuple[int, ...], reason: str
+) -> None:
+    sampler = Decider(max_rollout_step_delay=5, max_rollout_timestamp_delay=5.0)
+    sampler.seal(group(*steps, made=made))
+    sampler.do(SetCurrentStep(step=9))
+    error = sampler.choose(NextBatch(step=0, num_groups=1))
+    assert isinstance(error, NotEnoughGroups)
+    assert error.dropped == {reason: 1}
+    assert stats(sampler).ready == {}
+    late = (steps.count(0), sum(ts < 0 for ts in made))
+    assert (stats(sampler).over_step_delay, stats(sampler).over_timestamp_delay) == late
+
+
+def test_a_group_whose_rollouts_all_fit_is_served_whole_however_small() -> None:
+    sampler = Decider(max_rollout_step_delay=0)
+    sampler.seal(group(0))
+    assert mask(sampler.serve(0, 1)) is None
+
+
+def test_setting_the_step_drops_what_is_wholly_too_old_at_once() -> None:
+    sampler = Decider(max_rollout_step_delay=1)
+    sampler.seal(group(0, 0), group(4, 4, example="fresh"))
+    sampler.do(SetCurrentStep(step=4))
+    found = stats(sampler)
+    assert (found.ready, found.over_step_delay) == ({"math": 1}, 2)
+
+
+@pytest.mark.proves("E2")
+def test_the_batchs_step_is_the_clock_until_the_trainer_sets_one() -> None:
+    sampler = Decider(max_rollout_step_delay=1)
+    sampler.seal(group(0, 0, 3), group(3, 3, 3, example="b"), group(3, 3, 3, example="c"))
+    for step in range(3):
+        assert mask(sampler.serve(step, 1)) is None
+    sampler.seal(group(0, 3, 3, example="d"))
+    assert mask(sampler.serve(3, 1)) == [False, True, True]
+
+
+def test_a_resume_begins_a_clock_of_its_own() -> None:
+    sampler = Decider(max_rollout_step_delay=1)
+    sampler.do(SetCurrentStep(step=7))
+    with pytest.raises(InvalidRequest, match="step 6 is before 7"):
+        sampler.do(SetCurrentStep(step=6))
+    sampler.do(Resume(checkpointed_step=None))
+    sampler.seal(group(0, 0))
+    assert mask(sampler.serve(0, 1)) is None
+
+
+def test_groups_without_a_weight_step_are_not_measured_by_steps() -> None:
+    sampler = Decider(max_rollout_step_delay=0)
+    sampler.seal(group(-1, -1))
+    sampler.do(SetCurrentStep(step=9))
+    assert mask(sampler.serve(0, 1)) is None
+
+
+@pytest.mark.parametrize("rewards", [(0.0, 1.0, 1.0), (1.0, 0.0, 1.0)])
+def test_what_is_left_must_still_differ_where_that_was_asked(rewards: tuple[float, ...]) -> None:
+    sampler = Decider(max_rollout_step_delay=1)
+    sampler.seal(GroupSpec(rewards=rewards, weight_steps=(0, 5, 5)))
+    sampler.do(SetCurrentStep(step=5))
+    found = sampler.choose(NextBatch(step=0, num_groups=1, accept="nonzero_std"))
+    if rewards[1:] == (1.0, 1.0):
+        assert isinstance(found, NotEnoughGroups)
+        assert found.dropped == {"filtered": 1}
+    else:
+        assert isinstance(found, ServedBatch)
+
+
+def test_a_replacement_has_a_mask_of_its_own() -> None:
+    sampler = Decider(max_rollout_step_delay=1)
+    sampler.seal(group(3, 4, 5), group(4, 3, 5, example="other"))
+    sampler.do(SetCurrentStep(step=5))
+    first = sampler.serve(0, 1)
+    assert mask(first) == [step >= 4 for step in weights(sampler, first)]
+    other = sampler.choose(Replace(step=0, digest=first.digest, slots=(0,), reason="no"))
+    assert isinstance(other, ServedBatch)
+    assert mask(other) == [step >= 4 for step in weights(sampler, other)] != mask(first)
+
+
+def test_the_digest_of_a_batch_covers_its_masks() -> None:
+    digests = []
+    for delay in (0, 1, 2):
+        sampler = Decider(max_rollout_step_delay=delay)
+        sampler.seal(group(3, 4, 5, 5))
+        sampler.do(SetCurrentStep(step=5))
+        digests.append(sampler.serve(0, 1).digest)
+    assert len(set(digests)) == 3
+
+
+def weights(sampler: Decider, batch: ServedBatch) -> list[Any]:
+    known = sampler.state.group(batch.groups[0])
+    assert known is not None
+    steps: list[Any] = known.rows.unpack().weight_steps.tolist()
+    return steps
+
+
+def test_a_policy_that_is_published_moves_the_clock_too() -> None:
+    sampler = Decider(max_rollout_step_delay=0)
+    sampler.seal(group(0, 0), group(0, 0, example="b"))
+    sampler.serve(0, 1)
+    sampler.do(PublishPolicy(step=1, policy_version="v1"))
+    error = sampler.choose(NextBatch(step=1, num_groups=1))
+    assert isinstance(error, NotEnoughGroups)
+    assert "max_rollout_step_delay = 0" in str(error)
