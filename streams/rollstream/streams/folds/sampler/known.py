@@ -29,6 +29,8 @@ class GroupHeader(NamedTuple):
 
     group_id: str
     lineage: str
+    policy_version: str
+    policy_epoch: int
     weight_step: int
     row_start: int
     rows: int
@@ -87,6 +89,8 @@ def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[Kno
             GroupHeader(
                 group.group_id,
                 group.lineage,
+                group.policy_version,
+                group.policy_epoch,
                 group.weight_step,
                 group.row_start,
                 group.rows,

@@ -13,9 +13,10 @@ from rollstream.streams.folds.sampler.known import GroupHeader, Key, KnownGroup
 from rollstream.streams.folds.sampler.packed_refs import INDEX_BITS, PackedRefs
 from rollstream.streams.folds.sampler.packed_rows import PackedRows
 
-# Digest, id where it is hexadecimal, weight step, first row, rows, flags, file and policies among
-# those of the flush, bytes of the lineage, of an id that is not hexadecimal, and of the example.
-_HEAD = struct.Struct("<16s16sqIIBHHIII")
+# Digest, id where it is hexadecimal, weight step, first row, rows, flags, file, policies and
+# version among those of the flush, bytes of the lineage, of an id that is not hexadecimal, and of
+# the example.
+_HEAD = struct.Struct("<16s16sqIIBHHHIII")
 _HAS_REWARDS, _ALL_EQUAL = 1, 2
 _ID_AT, _ID_BYTES = 16, 16
 
@@ -31,6 +32,7 @@ class _Flush:
         self.sealed_ts = sealed_ts
         self.files: list[SealedFile] = []
         self.policies: list[tuple[PolicyRef, ...]] = []
+        self.versions: list[tuple[str, int]] = []  # Of a policy, with its epoch.
         self.records: list[bytes | None] = []
         self.alive = 0
 
@@ -138,6 +140,9 @@ def _pack(group: KnownGroup, flush: _Flush) -> bytes:
         flush.files.append(group.file)
     if group.policies not in flush.policies:
         flush.policies.append(group.policies)
+    version = (header.policy_version, header.policy_epoch)
+    if version not in flush.versions:
+        flush.versions.append(version)
     raw = _raw_id(header.group_id)
     texts = [header.lineage.encode(), b"", group.key.example_id.encode()]
     if not any(raw):
@@ -152,13 +157,16 @@ def _pack(group: KnownGroup, flush: _Flush) -> bytes:
         _HAS_REWARDS * group.has_rewards | _ALL_EQUAL * group.all_equal,
         flush.files.index(group.file),
         flush.policies.index(group.policies),
+        flush.versions.index(version),
         *map(len, texts),
     )
     return b"".join((head, *texts, group.rows.data))
 
 
 def _unpack(ref: GroupRef, record: bytes, flush: _Flush) -> KnownGroup:
-    digest, raw, step, start, rows, flags, file, policies, *sizes = _HEAD.unpack_from(record)
+    head = _HEAD.unpack_from(record)
+    digest, raw, step, start, rows, flags, file, policies, version, *sizes = head
+    policy_version, policy_epoch = flush.versions[version]
     texts, at = [], _HEAD.size
     for size in sizes:
         texts.append(record[at : at + size].decode())
@@ -167,7 +175,16 @@ def _unpack(ref: GroupRef, record: bytes, flush: _Flush) -> KnownGroup:
     return KnownGroup(
         ref,
         Key(ref.environment, example_id),
-        GroupHeader(group_id if not any(raw) else raw.hex(), lineage, step, start, rows, digest),
+        GroupHeader(
+            group_id if not any(raw) else raw.hex(),
+            lineage,
+            policy_version,
+            policy_epoch,
+            step,
+            start,
+            rows,
+            digest,
+        ),
         flush.files[file],
         flush.sealed_ts,
         flush.policies[policies],
