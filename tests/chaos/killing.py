@@ -31,6 +31,7 @@ BETWEEN_S = (0.2, 1.5)
 AIM_S = 2.0
 CLAIM_S = 15.0  # For a successor to start, and to get its partitions.
 AIM_EVERY_S = 0.001
+BROKER_START_S = 120.0  # On a machine that does much else.
 
 
 class Target(NamedTuple):
@@ -89,7 +90,7 @@ class Killer:
         self._killed.add(process.pid)
         if victim == "broker":
             self._kafka.wait()
-            self._kafka.start()
+            self._kafka.start(BROKER_START_S)
         return f"{what}: killed"
 
     def _stopped(self, target: Target, aim: str) -> Process:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from harness.failing_blobs import PassingBlobs
 from harness.faults import FaultyBroker, FaultyWriter
 from rollstream.consumers.sealing import STEPS, Flush, Step
+from rollstream.sampler.serving import snapshots
 from rollstream.schemas import codec
 from rollstream.schemas.events import Adopted, Claimed
 from rollstream.store import Bytes, Pieces, open_store
@@ -172,11 +173,13 @@ class _Writer(FaultyWriter):
 
 
 class PhasedBlobs(PassingBlobs):
-    """A store that shows when a snapshot or a decision's file is written."""
+    """A store that shows when a snapshot or a decision's file is written; where it is made,
+    snapshots are written so often that kills hit them."""
 
     def __init__(self, root: str, file: Path) -> None:
         super().__init__(open_store(root))
         self._arguments = root, file
+        snapshots.EVENTS_BETWEEN, snapshots.SECONDS_BETWEEN = 32, 1.0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PhasedBlobs, self._arguments
