@@ -73,17 +73,37 @@ def test_to_record_the_cursor_begins_no_run_again() -> None:
     assert sampler.state.over
 
 
+def by_decisions_alone(sampler: Decider) -> SamplerState:
+    """What a sealer knows of it, who reads no seal log for that."""
+    state = SamplerState("trainer-a", sampler.choosing, LOGS)
+    for log in LOGS:
+        state.start_at(log, NEVER)
+    for offset, event in enumerate(sampler.events):
+        state.apply(offset, 0, event)
+    return state
+
+
+@pytest.mark.proves("I7")
+@pytest.mark.parametrize("uses", [1, 2])
+def test_a_group_is_done_once_it_was_used_as_often_as_it_may_be(uses: int) -> None:
+    sampler = Decider(max_samples=2)
+    sampler.seal(GroupSpec(example_id="a"))
+    ref = GroupRef(*LOG, 0, 0)
+    for step in range(uses):
+        assert not by_decisions_alone(sampler).is_done(ref)
+        sampler.serve(step, 1)
+        sampler.do(MarkCheckpointed(step=step))
+    for state in (sampler.state, by_decisions_alone(sampler)):
+        assert state.is_done(ref) == (uses == 2)
+
+
 @pytest.mark.proves("I7")
 def test_done_is_what_is_final_or_has_ended_by_the_decisions_alone() -> None:
     sampler = sealed("a", "b", "c", "d")
     batches = [sampler.serve(step, 1) for step in range(3)]
     sampler.do(MarkCheckpointed(step=0))
     sampler.do(Resume(checkpointed_step=1, later="release"))
-    alone = SamplerState("trainer-a", sampler.choosing, LOGS)
-    for log in LOGS:
-        alone.start_at(log, NEVER)
-    for offset, event in enumerate(sampler.events):
-        alone.apply(offset, 0, event)
+    alone = by_decisions_alone(sampler)
     refs = [ref_of(batch.groups[0]) for batch in batches]
     never_served = ({GroupRef(*LOG, offset, 0) for offset in range(4)} - {*refs}).pop()
     for state in (sampler.state, alone):
