@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from harness.faults import Fate, FaultyBroker, always_pass
+from rollstream.consumers.sealing import dead_letters
 from rollstream.consumers.sealing.dead_letters import (
     DETAIL_CHARS_MAX,
     LETTERS_BYTES_MAX,
@@ -19,7 +20,7 @@ from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import DeadLetter
 from rollstream.streams.broker import Record, TopicPartition, TopicSpec
-from rollstream.streams.errors import BrokerUnavailable, RecordTooLarge
+from rollstream.streams.errors import BrokerUnavailable, RecordTooLarge, UnknownTopic
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
@@ -41,7 +42,7 @@ class Office:
 
     def write(self, value: bytes, detail: str, *, entry: int = 0) -> None:
         """A letter about one entry of the next record."""
-        record = Record("rollouts", 0, self._offset, 0, None, b"the whole record")
+        record = Record("rollouts", 0, self._offset, 5, None, b"the whole record")
         self._offset += 1
         error = UnreadableEvent("torn", detail)
         self.letters.write(record, entry, value, error, self.deadline())
@@ -86,6 +87,7 @@ def test_a_letter_names_its_entry_and_holds_that_alone() -> None:
     office.deliver()
     (letter,) = office.delivered()
     assert (letter.offset, letter.entry, letter.value) == (0, 7, b"bad")
+    assert (letter.topic, letter.partition, letter.timestamp_ts) == ("rollouts", 0, 5)
 
 
 def test_a_detail_and_bytes_that_no_record_could_hold_are_delivered_all_the_same() -> None:
@@ -105,6 +107,48 @@ def test_letters_are_delivered_once_their_bytes_are_too_many() -> None:
     assert office.letters.written == 0
     office.write(half, "why")
     assert office.letters.written == 4
+    office.write(b"one more", "why")
+    assert office.letters.written == 4, "their bytes are counted anew"
+
+
+def test_letters_are_delivered_once_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "LETTERS_MAX", 3)
+    office = Office()
+    for written in (0, 0, 3, 3, 3, 6):
+        office.write(b"x", "why")
+        assert office.letters.written == written
+
+
+def test_letters_that_a_writer_has_no_room_for_follow_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollstream.streams.memory.writer.QUEUED_RECORDS_MAX", 2)
+    office = Office()
+    for _ in range(5):
+        office.write(b"x", "why")
+    office.deliver()
+    assert [letter.offset for letter in office.delivered()] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("fate", [Fate.DOUBT, Fate.DOUBT_AND_DROP, Fate.LOSE_REPORT, Fate.DROP])
+def test_a_letter_whose_delivery_is_not_known_is_delivered_again(fate: Fate) -> None:
+    office = Office()
+    office.write(b"x", "why")
+    office.faults.decide = lambda append: fate
+    with pytest.raises(BrokerUnavailable, match="1 dead letters not delivered"):
+        office.deliver()
+    office.faults.decide = always_pass
+    office.deliver()
+    assert {letter.offset for letter in office.delivered()} == {0}
+    assert office.letters.written == 1
+
+
+def test_a_log_of_letters_that_is_missing_is_an_error_and_no_wait() -> None:
+    office = Office()
+    office.letters = DeadLetters(office.faults, "missing", office.clock)
+    office.write(b"x", "why")
+    with pytest.raises(UnknownTopic, match="topics create"):
+        office.deliver()
 
 
 def test_a_letter_too_many_that_nobody_takes_is_not_kept_and_the_others_are() -> None:
@@ -115,8 +159,10 @@ def test_a_letter_too_many_that_nobody_takes_is_not_kept_and_the_others_are() ->
         with pytest.raises(BrokerUnavailable):
             office.write(bytes(LETTERS_BYTES_MAX), "why")
     office.faults.decide = always_pass
+    office.write(b"second", "why")
+    assert office.letters.written == 0, "the bytes of what is not kept are not counted"
     office.deliver()
-    assert [letter.value for letter in office.delivered()] == [b"first"]
+    assert [letter.value for letter in office.delivered()] == [b"first", b"second"]
 
 
 def test_only_letters_that_the_broker_found_too_large_lose_their_bytes() -> None:

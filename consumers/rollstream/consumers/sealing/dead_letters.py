@@ -162,6 +162,8 @@ class DeadLetters:
                     self._letters[idx] = _without_bytes(self._letters[idx], refusal)
                 elif isinstance(refusal, PermanentBrokerError):
                     raise refusal
+            if not all(isinstance(refusal, RecordTooLarge) for refusal in failed.values()):
+                deadline.wait(_SLICE_S)  # A broker that refuses at once is not asked all the time.
         else:
             del self._letters[:sent]
             self.written += sent
