@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from rollstream.schemas.ids import PartitionAddress
 
@@ -14,12 +14,11 @@ RETIRED = "retired"
 BATCHES = "batches"
 SNAPSHOTS = "snapshots"
 ROOT_ID = "root_id.json"
-_EMPTY = "__HIVE_DEFAULT_PARTITION__"
 
 
 def _value(text: str) -> str:
     """A hive partition value, escaped for paths as Spark and Arrow do."""
-    return quote(text, safe=" _-.+@,") or _EMPTY
+    return quote(text, safe=" _-.+@,") or "__HIVE_DEFAULT_PARTITION__"
 
 
 def rows_path(
@@ -35,12 +34,6 @@ def rows_path(
 def rows_prefix(kind: str, environment: str) -> str:
     """What the paths of an environment's Parquet files of that kind begin with."""
     return f"{kind}/environment={_value(environment)}/"
-
-
-def policy_version_of(path: str) -> str:
-    """The policy version of a Parquet file's rows, by its path; ``mixed``: each names its own."""
-    value = path.split("/")[2].partition("=")[2]
-    return "" if value == _EMPTY else unquote(value)
 
 
 def manifest_path(address: PartitionAddress, offset: int) -> str:

@@ -18,7 +18,6 @@ from rollstream.schemas.events import SealedFile
 from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.store import BlobMissing, Blobs, CorruptFile, StoreError, token_array_signatures
 from rollstream.store.group_file import GroupFile, StoredGroup, read_group
-from rollstream.store.layout import policy_version_of
 from rollstream.store.page_cache import drop_cached_pages
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import KnownGroup
@@ -217,7 +216,7 @@ class Payloads:
         """The rows of groups of one file."""
         sealed = groups[0].file
         names = [*FIELDS, *(ON_REQUEST[name] for name in asked if name in ON_REQUEST)]
-        if policy_version_of(sealed.path) == MIXED_POLICY:
+        if groups[0].group.policy_version == MIXED_POLICY:  # All of a file are, or none.
             names += MIXED_FIELDS
         file = self._files.pop(sealed.path, None)
         if file is None:

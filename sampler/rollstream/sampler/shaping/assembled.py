@@ -22,7 +22,6 @@ from rollstream.sampler.shaping.token_arrays import TokenArrays
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
 from rollstream.schemas.fields import array_fields
 from rollstream.schemas.order import UNKNOWN_STEP, Branch
-from rollstream.store.layout import policy_version_of
 from rollstream.streams.folds.sampler.served import ServedBatch
 
 ALIGNMENT = 64  # Of each array, in bytes: a cache line, and what Ray gives a buffer.
@@ -159,7 +158,7 @@ def _off_branch(
         group = part.group.group
         rows = slice(row, row := row + group.rows)
         steps = _numbers([part], "weight_step", np.int64)
-        epochs = np.full(group.rows, part.group.policies[0].epoch)
+        epochs = np.full(group.rows, group.policy_epoch)
         if "policy_epoch" in part.columns.scalars:
             epochs = _numbers([part], "policy_epoch", np.int64)
         for branch in branches.get(group.lineage, ()):
@@ -174,7 +173,7 @@ def _policy_versions(parts: Sequence[GroupRows]) -> tuple[str, ...]:
         if "policy_version" in part.columns.scalars:
             found += _texts([part], "policy_version")
         else:
-            found += repeat(policy_version_of(part.group.file.path), part.group.group.rows)
+            found += repeat(part.group.group.policy_version, part.group.group.rows)
     return tuple(found)
 
 
