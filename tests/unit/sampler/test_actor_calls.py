@@ -38,7 +38,7 @@ class Died(ActorDiedError):
         return self.told
 
 
-class Ref:
+class Answer:
     """A call that ended so; ``during`` runs when somebody waits for it."""
 
     def __init__(self, outcome: Any, during: Callable[[], None]) -> None:
@@ -64,8 +64,8 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *outcomes: Any) -> None:
         self.clock = ManualClock()
-        self.sent: list[Ref] = []
-        self.cancelled: list[Ref] = []
+        self.sent: list[Answer] = []
+        self.cancelled: list[Answer] = []
         self.left = 0
         self.outage = ""
         self.during: Callable[[], None] = lambda: None
@@ -76,21 +76,21 @@ class World:
         actor = SimpleNamespace(
             execute=SimpleNamespace(remote=self._execute),
             leave=SimpleNamespace(remote=self._leave),
-            outage=SimpleNamespace(remote=lambda: Ref(self.outage, lambda: None)),
+            outage=SimpleNamespace(remote=lambda: Answer(self.outage, lambda: None)),
         )
         self.calls = ActorCalls("trainer-a", actor, self.clock)
 
-    def _execute(self, command: Any, wait_s: float) -> Ref:
+    def _execute(self, command: Any, wait_s: float) -> Answer:
         outcomes = self._outcomes
         outcome = outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]
-        self.sent.append(Ref(outcome, self.during))
+        self.sent.append(Answer(outcome, self.during))
         self.on_send()
         return self.sent[-1]
 
     def _leave(self) -> None:
         self.left += 1
 
-    def _get(self, ref: Ref, timeout: float) -> Any:
+    def _get(self, ref: Answer, timeout: float) -> Any:
         try:
             return ref.get()
         except GetTimeoutError:
