@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from rollstream.schemas.events import (
+    Acked,
     BatchServed,
     Checkpointed,
     ChosenGroup,
@@ -23,18 +24,19 @@ from rollstream.streams.folds.sampler.state import SamplerState
 def serving_problems(
     decisions: Iterable[Event], sealed: Collection[GroupRef], state: SamplerState
 ) -> list[str]:
-    """Groups of which it is not true that they are in one batch, dropped once, or still waiting.
+    """Groups of which it is not true that they are in one batch at a time and in no more than
+    ``max_samples``, dropped once, or still waiting.
 
     Args:
         decisions: those of the decision log that count, in order.
         sealed: the groups to train on, of all seal logs.
         state: what another reader makes of the same logs: who still waits is asked of it alone.
     """
-    history = _History(set(sealed))
+    history = _History(set(sealed), state.choosing.max_samples)
     for event in decisions:
         history.add(event)
     waiting = {*state.ready.refs(), *state.waiting}
-    ended = history.dropped | history.batch_of.keys()
+    ended = history.dropped | {ref for ref in history.batches_of if history.is_taken(ref)}
     problems = history.problems
     problems += [f"{ref} waits and is served or dropped" for ref in sorted(waiting & ended)]
     problems += [f"{ref} waits and was never sealed" for ref in sorted(waiting - history.sealed)]
@@ -76,30 +78,46 @@ def bytes_held(decisions: Iterable[Event]) -> Mapping[tuple[int, int], set[bytes
 class _History:
     """Where each group is after the decisions so far."""
 
-    def __init__(self, sealed: set[GroupRef]) -> None:
+    def __init__(self, sealed: set[GroupRef], max_samples: int) -> None:
         self.sealed = sealed
-        self.batch_of: dict[GroupRef, int] = {}
+        self.batches_of: defaultdict[GroupRef, list[int]] = defaultdict(list)
         self.dropped: set[GroupRef] = set()
         self.problems: list[str] = []
         self._batches: dict[int, list[GroupRef]] = {}
+        self._numbers: dict[int, int] = {}  # By step: a step may have another batch later.
         self._final: set[int] = set()
+        self._acked: set[int] = set()
+        self._max_samples = max_samples
+        self._count = 0
+        self._step_of: dict[int, int] = {}
+
+    def is_taken(self, ref: GroupRef) -> bool:
+        """Whether the group is in a batch that is not acked, or used up."""
+        numbers = self.batches_of[ref]
+        done = self._final | self._acked
+        return not done.issuperset(numbers) or 0 <= self._max_samples <= len(numbers)
 
     def add(self, event: Event) -> None:
         match event:
             case BatchServed():
                 if event.step in self._batches:
                     self.problems.append(f"step {event.step} was served twice")
-                self._final.discard(event.step)
+                self._count += 1
+                self._numbers[event.step] = self._count
+                self._step_of[self._count] = event.step
                 self._batches[event.step] = [self._serve(g, event.step) for g in event.groups]
             case Replaced():
                 batch = self._batches[event.step]
                 for slot, chosen in zip(event.slots.tolist(), event.groups, strict=True):
-                    del self.batch_of[batch[slot]]
-                    self._drop(batch[slot])
+                    self.batches_of[batch[slot]].remove(self._numbers[event.step])
+                    if self._max_samples == 1 or batch[slot] not in self.dropped:
+                        self._drop(batch[slot])  # Else it was, after another use of it.
                     batch[slot] = self._serve(chosen, event.step)
             case Dropped():
                 for group in event.groups:
                     self._drop(ref_of(group))
+            case Acked():
+                self._acked.add(self._numbers[event.step])
             case Checkpointed():
                 self._finish(event.step)
             case Resumed():
@@ -113,16 +131,19 @@ class _History:
             self.problems.append(f"{ref} was served and never sealed")
         if ref in self.dropped:
             self.problems.append(f"{ref} was served for step {step} and dropped before")
-        if ref in self.batch_of:
-            self.problems.append(f"{ref} was served for steps {self.batch_of[ref]} and {step}")
-        self.batch_of[ref] = step
+        numbers = self.batches_of[ref]
+        if numbers and self.is_taken(ref):
+            before = self._step_of[numbers[-1]]
+            self.problems.append(f"{ref} was served for steps {before} and {step}")
+        numbers.append(self._numbers[step])
         return ref
 
     def _drop(self, ref: GroupRef) -> None:
         if ref not in self.sealed:
             self.problems.append(f"{ref} was dropped and never sealed")
-        if ref in self.batch_of:
-            self.problems.append(f"{ref} was dropped and is in the batch of {self.batch_of[ref]}")
+        if self.batches_of[ref] and self.is_taken(ref):
+            step = self._step_of[self.batches_of[ref][-1]]
+            self.problems.append(f"{ref} was dropped and is in the batch of {step}")
         if ref in self.dropped:
             self.problems.append(f"{ref} was dropped twice")
         self.dropped.add(ref)
@@ -131,11 +152,12 @@ class _History:
         """Of later batches, those that are not final give their groups back."""
         newest = -1 if event.checkpointed_step is None else event.checkpointed_step
         self._finish(newest)
+        self._acked -= {number for step, number in self._numbers.items() if step > newest}
         if event.later == "release":
             for step in [at for at in self._batches if at > newest]:
                 for ref in self._batches.pop(step):
-                    if step not in self._final:
-                        del self.batch_of[ref]
+                    if self._numbers[step] not in self._final:
+                        self.batches_of[ref].remove(self._numbers[step])
 
     def _finish(self, newest: int) -> None:
-        self._final |= {step for step in self._batches if step <= newest}
+        self._final |= {self._numbers[step] for step in self._batches if step <= newest}

@@ -23,6 +23,7 @@ from simulation.broken.no_doubt import AppendingTwice
 from simulation.broken.no_fence import Forging, OpenFence
 from simulation.broken.steps import BROKEN_STEPS
 from simulation.consumers.sealers import Sealers
+from simulation.sampler.reused import Reused
 from simulation.sampler.snapshots import Snapshots
 from simulation.sampler.trainers import Trainers
 from simulation.streams.owners import Owners, log_over
@@ -37,6 +38,7 @@ WORLDS: Mapping[str, MakeWorld] = {
     "sealers": Sealers,
     "sampler": Trainers,
     "snapshots": Snapshots,
+    "uses": Reused,
 }
 
 # Defects of an owner, whoever it is: what stands between it and its log.

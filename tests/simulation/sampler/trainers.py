@@ -300,15 +300,7 @@ class Trainers:
         dice = self.dice
         specs = []
         for _ in range(dice.randint(1, 4)):
-            epoch, step = dice.choice(self.trainers).sampled_with()
-            specs.append(
-                GroupSpec(
-                    example_id=f"ex-{dice.randrange(9)}",
-                    weight_step=step,
-                    policy_epoch=epoch,
-                    rewards=(0.0, dice.choice((1.0, 1.0, 1.0, 0.0))),
-                )
-            )
+            specs.append(self._group(*dice.choice(self.trainers).sampled_with()))
         event = dice.choice(self._writers).flush(*specs)
         self.sealed += [group.group_id for group in event.groups]
 
@@ -358,6 +350,15 @@ class Trainers:
         """What counts in the decision log."""
         follower = Follower(self._plain, {TopicPartition(self._layout.sampler(NAME), 0): 0})
         return list(follower.read_to_end(Deadline(WAIT_S)))
+
+    def _group(self, epoch: int, step: int) -> GroupSpec:
+        """A group that these weights sampled."""
+        return GroupSpec(
+            example_id=f"ex-{self.dice.randrange(9)}",
+            weight_step=step,
+            policy_epoch=epoch,
+            rewards=(0.0, self.dice.choice((1.0, 1.0, 1.0, 0.0))),
+        )
 
     def _settings(self) -> dict[str, Any]:
         return {
