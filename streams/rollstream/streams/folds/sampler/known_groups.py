@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator, MutableMapping
+from copy import copy
 
 from rollstream.schemas.events import SealedFile
 from rollstream.schemas.ids import PartitionAddress
@@ -36,6 +37,11 @@ class _Flush:
         self.records: list[bytes | None] = []
         self.alive = 0
 
+    def __copy__(self) -> _Flush:
+        other = _Flush(self.sealed_ts)
+        vars(other).update({n: copy(each) for n, each in vars(self).items()})
+        return other
+
 
 class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
     """Groups of split ``train`` by ref. Each takes about 250 bytes with 8 rows, besides what it
@@ -45,6 +51,13 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         self.packed = packed
         self._flushes: dict[int, _Flush] = {}
         self._size = 0
+
+    def __copy__(self) -> KnownGroups:
+        """The same groups, which come and go apart from these."""
+        other = KnownGroups(self.packed)
+        other._size = self._size
+        other._flushes = {number: copy(flush) for number, flush in self._flushes.items()}
+        return other
 
     def __len__(self) -> int:
         return self._size

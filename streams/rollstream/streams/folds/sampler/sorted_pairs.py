@@ -49,6 +49,14 @@ class SortedPairs:
         for block in self._blocks:
             yield from zip(block.firsts, block.seconds, strict=True)
 
+    def __copy__(self) -> SortedPairs:
+        """The same pairs, which change apart from these."""
+        other = SortedPairs()
+        other._size = self._size
+        other._blocks = [_Block(firsts[:], seconds[:]) for firsts, seconds in self._blocks]
+        other._lasts = _Block(self._lasts.firsts[:], self._lasts.seconds[:])
+        return other
+
     def seconds(self, first: int) -> array[int]:
         """The second integers of all pairs with this first one; they rise."""
         found = array("Q")
