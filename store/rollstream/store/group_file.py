@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged, offsets_of
 from rollstream.schemas.digest import row_digests
@@ -21,10 +22,12 @@ from rollstream.store.footer import Stated
 from rollstream.store.plain.decoding import numbers_of, text_ends, texts_of
 from rollstream.store.plain.file import CODECS, MAGIC, Layout, Page, footer_bytes
 from rollstream.store.plain.rows import chunk_indexes
-from rollstream.store.plain.sums import Sums, chunk_sum, group_sum, value_span
+from rollstream.store.plain.sums import Sums, chunk_sum, seed_of, value_span
 from rollstream.store.row_file import RowFile, defaults_of, unpacked_bits, version_of
 
 LAYOUT_BYTES = 8_192  # What the footer of a file comes to in memory, about.
+LIST_ITEM_BYTES = 40  # A number of a list, with its place in it.
+GAP_BYTES = 262_144  # Between groups: reading as much costs about what another read does.
 TAIL_BYTES = 16_384  # A footer is read at once where it is no larger, as most are.
 _Span = tuple[int, int]
 
@@ -35,6 +38,23 @@ class StoredGroup(NamedTuple):
     row_start: int
     rows: int
     digest: bytes
+
+
+class GroupColumns(NamedTuple):
+    """Columns that hold a group's rows from row ``start`` on."""
+
+    columns: Columns
+    start: int
+
+
+class _Extent(NamedTuple):
+    """Rows ``start`` to ``stop`` of a file, and the groups among them that are wanted, with their
+    numbers."""
+
+    start: int
+    stop: int
+    groups: Sequence[StoredGroup]
+    numbers: Sequence[int]
 
 
 class _Array(NamedTuple):
@@ -110,19 +130,23 @@ class GroupFile:
         self._texts: dict[str, tuple[memoryview, NDArray[np.int64]]] = {}
         self._ends: dict[str, NDArray[np.int64]] = {}
         self._others: dict[str, Columns] = {}
+        self._group_bounds: dict[str, list[int]] = {}
+        self._group_sums: dict[int, list[int]] = {}
         self._plans: dict[tuple[str, ...], _Plan] = {}
 
     def read(
         self, groups: Sequence[StoredGroup], names: Sequence[str], token_arrays: Sequence[str]
-    ) -> list[Columns]:
-        """The fields of these names, and these named arrays, of each of the groups.
+    ) -> list[GroupColumns]:
+        """The fields of these names, and these named arrays, of each of the groups, which are in
+        the order of their rows. Those that lie together share their columns.
 
         Raises:
             BlobMissing.
             CorruptFile: damaged, or the file has no such group.
         """
         if self._layout is None:
-            return [self._all_fields(group, names, token_arrays) for group in groups]
+            parts = (self._all_fields(group, names, token_arrays) for group in groups)
+            return [GroupColumns(columns, 0) for columns in parts]
         with as_corrupt(self.path):
             return self._read(groups, names, token_arrays)
 
@@ -142,29 +166,46 @@ class GroupFile:
 
     def _read(
         self, groups: Sequence[StoredGroup], names: Sequence[str], token_arrays: Sequence[str]
-    ) -> list[Columns]:
+    ) -> list[GroupColumns]:
         key = (*names, "", *token_arrays)
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plan(names, token_arrays)
             self._load(plan.loaded)
-        values = self._values(plan.arrays, groups)
+        extents = self._extents(groups)
+        values = self._values(plan.arrays, extents)
         found = []
-        for group in groups:
-            start, stop = group.row_start, group.row_start + group.rows
+        for extent in extents:
+            start, stop = extent.start, extent.stop
             scalars = {field.name: self._scalar(field, start, stop) for field in plan.scalars}
-            scalars |= {field.name: defaults_of(field, group.rows) for field in plan.added}
+            scalars |= {field.name: defaults_of(field, stop - start) for field in plan.added}
             offsets = {counts: self._offsets(counts, start, stop) for counts in plan.counts}
             arrays: dict[str, Ragged] = {}
             named: dict[str, Ragged] = {}
             for of in plan.arrays:
                 into = named if of.named else arrays
                 into[of.field] = Ragged(next(values), offsets[of.counts])
-            columns = Columns(group.rows, scalars, arrays, named)
+            columns = Columns(stop - start, scalars, arrays, named)
             if plan.others:
                 columns = self._with_others(columns, plan.others, start, stop)
-            found.append(columns)
+            found += [GroupColumns(columns, group.row_start - start) for group in extent.groups]
         return found
+
+    def _extents(self, groups: Sequence[StoredGroup]) -> list[_Extent]:
+        """The groups, those together that lie together: what is between them is read too, where
+        that costs less than another read. Of a compressed file, each alone."""
+        gap = -1 if self._codec is not None else GAP_BYTES * self._rows // self._size
+        extents: list[_Extent] = []
+        for group in groups:
+            number = self._number_of(group)
+            stop = group.row_start + group.rows
+            if extents and 0 <= group.row_start - extents[-1].stop <= gap:
+                last = extents[-1]
+                together = [*last.groups, group], [*last.numbers, number]
+                extents[-1] = _Extent(last.start, stop, *together)
+            else:
+                extents.append(_Extent(group.row_start, stop, [group], [number]))
+        return extents
 
     def _plan(self, names: Sequence[str], token_arrays: Sequence[str]) -> _Plan:
         fields = [self._fields[name] for name in names if name in self._fields]
@@ -260,42 +301,63 @@ class GroupFile:
         offsets: NDArray[np.int64] = ends - ends[0]
         return offsets
 
-    # Arrays that every row has: a group's alone.
+    # Arrays that every row has: of the groups alone.
 
     def _values(
-        self, arrays: Sequence[_Array], groups: Sequence[StoredGroup]
+        self, arrays: Sequence[_Array], extents: Sequence[_Extent]
     ) -> Iterator[NDArray[Any]]:
-        """Group by group, the values of each of these arrays."""
-        numbered = [(group, self._number_of(group)) for group in groups]
-        spans = [self._span(of, *one) for of in arrays for one in numbered]
+        """Extent by extent, the values of each of these arrays."""
+        spans = [self._span(of, extent) for of in arrays for extent in extents]
         read = self._blobs.read_ranges(self.path, spans)
-        for at, (group, number) in enumerate(numbered):
-            for of, found in zip(arrays, read[at :: len(groups)], strict=True):
-                raw, (first, last) = found, self._tokens(of.counts, group)
-                if self._codec is not None:
-                    body, last, first = self._body(found), last - first, 0
-                    raw = body[len(body) - value_span(0, last, of.width)[1] :]
-                if group_sum(raw, group.digest) != self._sums.of(of.leaf, number):
-                    raise self._damaged(f"{of.field} of the rows from {group.row_start} on")
-                data = np.frombuffer(raw, np.uint8)
+        for at, extent in enumerate(extents):
+            seeds = [seed_of(group.digest) for group in extent.groups]
+            for of, raw in zip(arrays, read[at :: len(extents)], strict=True):
+                bounds = self._bounds(of.counts)
+                first = bounds[extent.numbers[0]]
+                tokens = bounds[extent.numbers[-1] + 1] - first
+                data = raw
+                if self._codec is not None:  # Its page has the one group.
+                    body = self._body(raw)
+                    data, first = body[len(body) - value_span(0, tokens, of.width)[1] :], 0
+                    bounds = [0] * extent.numbers[0] + [0, tokens]
+                base, _ = value_span(first, first, of.width)
+                expected = self._expected(of.leaf)
+                for number, seed in zip(extent.numbers, seeds, strict=True):
+                    low, high = value_span(bounds[number], bounds[number + 1], of.width)
+                    if xxh3_64_intdigest(data[low - base : high - base], seed) != expected[number]:
+                        row = self._sums.starts[number]
+                        raise self._damaged(f"{of.field} of the rows from {row} on")
+                values = np.frombuffer(data, np.uint8)
                 if of.width >= 0:
-                    yield arrow.tokens_of(data, of.signature, last - first)
+                    yield arrow.tokens_of(values, of.signature, tokens)
                 else:
-                    yield unpacked_bits(data, first % 8, first % 8 + last - first)
+                    yield unpacked_bits(values, first % 8, first % 8 + tokens)
 
-    def _tokens(self, counts: str, group: StoredGroup) -> _Span:
-        """The group's tokens among those of the file."""
-        ends, start, rows = self._ends_of(counts), group.row_start, group.rows
-        return ends.item(start), ends.item(start + rows)
+    def _bounds(self, counts: str) -> list[int]:
+        """Where each group begins in tokens, then where the last one ends."""
+        if counts not in self._group_bounds:
+            bounds = self._ends_of(counts)[self._sums.starts].tolist()
+            self._group_bounds[counts] = bounds
+            self.held_bytes += LIST_ITEM_BYTES * len(bounds)
+        return self._group_bounds[counts]
 
-    def _span(self, of: _Array, group: StoredGroup, number: int) -> _Span:
-        """Where the group's values are in the file, or the page that they are."""
+    def _expected(self, leaf: int) -> list[int]:
+        """The sum of each group in an array."""
+        if leaf not in self._group_sums:
+            sums = self._group_sums[leaf] = self._sums.of_leaf(leaf)
+            self.held_bytes += LIST_ITEM_BYTES * len(sums)
+        return self._group_sums[leaf]
+
+    def _span(self, of: _Array, extent: _Extent) -> _Span:
+        """Where the extent's values are in the file, or the page that they are."""
         if self._codec is not None:
-            page = self._sums.ends[of.leaf] + number
+            page = self._sums.ends[of.leaf] + extent.numbers[0]
             return self._pages[page - 1], self._pages[page]
+        bounds = self._bounds(of.counts)
         _, end = self._chunk_span(of.leaf)
-        _, total = value_span(0, self._ends_of(of.counts).item(-1), of.width)
-        start, stop = value_span(*self._tokens(of.counts, group), of.width)
+        _, total = value_span(0, bounds[-1], of.width)
+        tokens = bounds[extent.numbers[0]], bounds[extent.numbers[-1] + 1]
+        start, stop = value_span(*tokens, of.width)
         return end - total + start, end - total + stop
 
     # Everything else: by pyarrow, for the whole file.
@@ -345,7 +407,7 @@ class GroupFile:
     def _checked_body(self, leaf: int, chunk: memoryview) -> memoryview:
         """The body of a chunk of one page."""
         body = self._body(chunk)
-        if chunk_sum([body]) != self._sums.of(leaf, 0):
+        if [chunk_sum([body])] != self._sums.of_leaf(leaf):
             raise self._damaged(f"a column, {len(chunk)} bytes")
         return body
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,15 @@ import numpy as np
 import pytest
 
 from harness.groups import GroupSpec, every_extra, flush_of, routed_experts
+from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.schemas.columns import ArraySignature
+from rollstream.schemas.events import BatchServed
 from rollstream.schemas.fields import REQUIRED_ARRAYS
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobMissing, Blobs, CorruptFile, LocalBlobs, MemoryBlobs
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
+from rollstream.streams.folds.sampler.served import ServedBatch
 
 LOG = PartitionAddress("math", 1, 0)
 
@@ -32,7 +37,7 @@ def sealed(blobs: Blobs, name: str, *, output: int = 64, **fields: Any) -> list[
 def test_rows_are_those_of_the_group(blobs: Blobs) -> None:
     groups = sealed(blobs, "a")
     part = Payloads(blobs, 1 << 20).parts(0, [(7, groups[2])])[0]
-    assert (part.slot, part.columns.rows) == (7, 2)
+    assert (part.slot, part.span) == (7, (0, 2))
     assert set(REQUIRED_ARRAYS) <= set(part.columns.arrays)
     uids = Payloads(blobs, 0).all_fields(groups[2]).scalars["rollout_uid"]
     assert list(part.columns.scalars["rollout_uid"]) == list(uids) == ["a-g2-0", "a-g2-1"]
@@ -157,3 +162,58 @@ def test_a_file_that_is_not_what_its_event_names_is_refused(blobs: Blobs) -> Non
     blobs.delete(groups[0].file.path)
     with pytest.raises(BlobMissing):
         Payloads(blobs, 1 << 20).parts(0, [(0, groups[0])])
+
+
+def batch(cache: Payloads, step: int, groups: Sequence[KnownGroup]) -> None:
+    """Asks for the batch of a step."""
+    event = BatchServed(
+        epoch=0,
+        nonce="n",
+        now_ts=7,
+        trainer_epoch=1,
+        step=step,
+        batch_id="b",
+        seed=0,
+        request="{}",
+        policy_step=-1,
+        cursor=(),
+        groups=(),
+        digest=b"d",
+    )
+    served = ServedBatch(event, 0, "b", (), (), b"d", 0, 7)
+    cache.parts_of_batch(served, groups, range(len(groups)))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = Deadline(30.0)
+    while not condition():
+        assert not deadline.passed()
+        deadline.wait(0.01)
+
+
+@pytest.mark.proves("A21")
+def test_what_the_next_batch_will_likely_have_is_read_ahead_and_discarded_where_it_has_not(
+    tmp_path: Path,
+) -> None:
+    groups = sealed(LocalBlobs(tmp_path), "a")
+    cache = Payloads(LocalBlobs(tmp_path), 1 << 20)
+    cache.expect(1, groups[1:3], ())
+    batch(cache, 0, groups[:1])
+    until(lambda: cache.groups_read == 3)
+    batch(cache, 1, groups[1:2])
+    assert cache.groups_read == 3, "it was there"
+    batch(cache, 2, groups[2:3])
+    assert cache.groups_read == 4, "what step 1 did not have has left"
+
+
+def test_nothing_is_read_ahead_that_would_push_out_what_is_held(tmp_path: Path) -> None:
+    groups = sealed(LocalBlobs(tmp_path), "a", output=512)
+    one = Payloads(LocalBlobs(tmp_path), 1 << 20)
+    batch(one, 0, groups[:1])
+    cache = Payloads(LocalBlobs(tmp_path), one.cached_bytes + 1_000)
+    cache.expect(1, groups[1:], ())
+    batch(cache, 0, groups[:1])
+    until(lambda: not any(one.name == "read-ahead" for one in threading.enumerate()))
+    assert cache.groups_read == 1
+    batch(cache, 0, groups[:1])
+    assert cache.groups_read == 1

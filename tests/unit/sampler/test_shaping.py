@@ -47,8 +47,7 @@ def assembled(
         of_file = group_columns(specs, "math", f"f{index}")
         of_file = replace(of_file, scalars={**of_file.scalars, **(scalars or {})})
         for group in known_groups(log, index, flush_of(specs, name=f"f{index}")):
-            first, rows = group.group.row_start, group.group.rows
-            parts.append(GroupRows(len(parts), group, of_file.part(first, first + rows)))
+            parts.append(GroupRows(len(parts), group, of_file, group.group.row_start))
             signatures.append({name: a.signature for name, a in of_file.token_arrays.items()})
     event = BatchServed(
         epoch=0,

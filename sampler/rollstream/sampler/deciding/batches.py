@@ -89,8 +89,15 @@ class BatchCommand(Command[AssembledBatch | Share]):
             {state.choosing.lineage: state.branches_at(served.policy_epoch)},
             len(state.ready),
         )
+        if likely := self._likely_next(state, context.now_us):
+            context.payloads.expect(self.step + 1, likely, self.columns)
         key = self.step, served.digest, self.dp_rank, self.dp_size, self.columns, self.payloads
         return Unread(key, partial(self._read, share, groups, context.payloads))
+
+    def _likely_next(self, state: SamplerState, now_us: int) -> Sequence[KnownGroup]:
+        """The groups that the batch of the next step would have now, where its rows are to be read
+        ahead."""
+        return ()
 
     def _read(
         self, share: Share, groups: Sequence[KnownGroup], payloads: PayloadReader
@@ -181,6 +188,13 @@ class NextBatch(BatchCommand):
             policy_epoch=state.policy_epoch,
         )
         return [*events, decided]
+
+    def _likely_next(self, state: SamplerState, now_us: int) -> Sequence[KnownGroup]:
+        if self.payloads != "sampler" or self.dp_rank or self.step + 1 != state.next_step:
+            return ()
+        asked = replace(self.asked(), step=self.step + 1)
+        choice = sample_groups(state, state.choosing, asked, now_us=now_us)
+        return [chosen.group for chosen in choice.groups or ()]
 
     def shortage(self, state: SamplerState) -> Shortage | None:
         if self.step in state.batches:

@@ -53,6 +53,9 @@ class PayloadReader(Protocol):
         """The same for these slots of a batch, once all its groups could be read; raises
         ``GroupsUnreadable``."""
 
+    def expect(self, step: int, groups: Sequence[KnownGroup], columns: Collection[str]) -> None:
+        """The batch of ``step`` will likely be made of these groups."""
+
     def check_files(
         self, served: ServedBatch, groups: Sequence[KnownGroup], columns: Collection[str] = ()
     ) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +19,8 @@ from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import SealedFile
 from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.store import BlobMissing, Blobs, CorruptFile, StoreError, token_array_signatures
-from rollstream.store.group_file import GroupFile, StoredGroup, read_group
+from rollstream.store.group_file import GroupColumns, GroupFile, StoredGroup, read_group
+from rollstream.store.layout import ROOT_ID
 from rollstream.store.page_cache import drop_cached_pages
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import KnownGroup
@@ -28,15 +31,24 @@ BATCHES_KEPT = 1_024  # More than are open by default; others are opened once mo
 FILE_BYTES_MAX = 64 * 1024 * 1024  # Of what is kept of files: footers, and texts and numbers of
 # rows, some 100 bytes a row; beyond it the least recently used are read again.
 FILES_SERVED_MAX = 4_096  # Of which it is remembered what was served; beyond it, pages stay cached.
+AHEAD_AFTER_S = 0.01  # By then the batch that was read last is on its way to who asked for it.
 TEXT_BYTES = 64  # A text as a Python object, besides its characters, about.
 _Asked = tuple[GroupRef, frozenset[str]]  # A group, and the columns that a batch has besides.
 
 
 @dataclass(slots=True)
 class _Held:
-    columns: Columns
+    columns: GroupColumns
     size: int
     step: int  # The newest batch that has the group.
+
+
+class _Expected(NamedTuple):
+    """What the next batch will likely be made of."""
+
+    step: int
+    groups: Sequence[KnownGroup]
+    asked: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -53,7 +65,9 @@ class Payloads:
 
     Of a group those columns are read that a batch asks for; who asks for others reads it again. A
     batch's groups leave the cache when another step is asked for: until then several ranks may ask
-    for the same one. May be shared between threads, which read in turn.
+    for the same one. After it, the groups that the next one will likely have are read ahead from a
+    local store, as far as there is room: where it has others, they leave with it. May be shared
+    between threads, which read in turn.
 
     Attributes:
         groups_read: number of reads since the start; further requests were answered by the cache.
@@ -74,6 +88,8 @@ class Payloads:
         self._readable: dict[int, bytes] = {}  # By step: the digest of a batch that was opened.
         self._failed: dict[int, bytes] = {}  # The same, of one that could not be read since.
         self.undelivered: dict[int, bytes] = {}
+        self._local = blobs.local_path(ROOT_ID) is not None
+        self._expected: _Expected | None = None
         self._reading = threading.Lock()  # Nobody who decides waits for it.
         self.groups_read = 0
         self.cached_bytes = 0
@@ -116,7 +132,32 @@ class Payloads:
                 raise _unreadable(served, dict(enumerate(groups)), failed) from None
             parts = self._parts(step, slotted, asked)
         self._note_readable(served)
+        expected, self._expected = self._expected, None
+        if expected is not None:
+            threading.Thread(
+                target=self._read_ahead, args=(expected,), name="read-ahead", daemon=True
+            ).start()
         return parts
+
+    def expect(self, step: int, groups: Sequence[KnownGroup], columns: Collection[str]) -> None:
+        """The batch of ``step`` will likely be made of these groups: they are read once the batch
+        before it is handed out."""
+        if self._local:
+            self._expected = _Expected(step, groups, frozenset(columns))
+
+    def _read_ahead(self, expected: _Expected) -> None:
+        threading.Event().wait(AHEAD_AFTER_S)
+        by_file: dict[str, list[KnownGroup]] = {}
+        for group in expected.groups:
+            by_file.setdefault(group.file.path, []).append(group)
+        for of_file in by_file.values():
+            sealed = of_file[0].file
+            size = sealed.size * sum(group.group.rows for group in of_file) // sealed.rows
+            with self._reading:
+                if self._step >= expected.step or self.cached_bytes + size > self._cache_bytes:
+                    return
+                with suppress(StoreError):  # Whoever asks for the batch is told.
+                    self._columns(expected.step, of_file, expected.asked)
 
     def check_files(
         self, served: ServedBatch, groups: Sequence[KnownGroup], columns: Collection[str] = ()
@@ -162,7 +203,7 @@ class Payloads:
             found = self._columns(step, [*others, *(group for _, group in groups)], asked)
             for _, group in groups:
                 self._note_served(group)
-        return [GroupRows(slot, group, found[group.ref]) for slot, group in groups]
+        return [GroupRows(slot, group, *found[group.ref]) for slot, group in groups]
 
     def failing(
         self, step: int, groups: Iterable[KnownGroup], columns: Collection[str] = ()
@@ -192,9 +233,9 @@ class Payloads:
 
     def _columns(
         self, step: int, groups: Iterable[KnownGroup], asked: frozenset[str]
-    ) -> dict[GroupRef, Columns]:
+    ) -> dict[GroupRef, GroupColumns]:
         """The rows of each group, which the cache holds from now on as far as there is room."""
-        found: dict[GroupRef, Columns] = {}
+        found: dict[GroupRef, GroupColumns] = {}
         missing: dict[str, dict[GroupRef, KnownGroup]] = {}
         for group in groups:
             held = self._groups.get((group.ref, asked))
@@ -207,12 +248,13 @@ class Payloads:
         for of_file in missing.values():
             # In the order of rows: what lies together is read together.
             ordered = sorted(of_file.values(), key=lambda group: group.group.row_start)
-            for group, columns in zip(ordered, self._read(ordered, asked), strict=True):
-                found[group.ref] = columns
-                self._hold((group.ref, asked), _Held(columns, _size(columns), step))
+            read = self._read(ordered, asked)
+            for group, rows, size in zip(ordered, read, _sizes(read), strict=True):
+                found[group.ref] = rows
+                self._hold((group.ref, asked), _Held(rows, size, step))
         return found
 
-    def _read(self, groups: Sequence[KnownGroup], asked: frozenset[str]) -> list[Columns]:
+    def _read(self, groups: Sequence[KnownGroup], asked: frozenset[str]) -> list[GroupColumns]:
         """The rows of groups of one file."""
         sealed = groups[0].file
         names = [*FIELDS, *(ON_REQUEST[name] for name in asked if name in ON_REQUEST)]
@@ -300,6 +342,16 @@ def _unreadable(
         digest=served.digest,
         groups={slot: group.group.group_id for slot, group in lost.items()},
     )
+
+
+def _sizes(read: Sequence[GroupColumns]) -> list[int]:
+    """Of each group; those that share columns share their size."""
+    shared = Counter(id(columns) for columns, _ in read)
+    sizes: dict[int, int] = {}
+    for columns, _ in read:
+        if id(columns) not in sizes:
+            sizes[id(columns)] = _size(columns) // shared[id(columns)]
+    return [sizes[id(columns)] for columns, _ in read]
 
 
 def _size(columns: Columns) -> int:

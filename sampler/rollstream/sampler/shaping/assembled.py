@@ -234,13 +234,13 @@ def _array_of(name: str, columns: Columns) -> Ragged | None:
 
 def _numbers(parts: Sequence[GroupRows], name: str, dtype: DTypeLike) -> NDArray[Any]:
     """A number of each row."""
-    of_groups = [part.columns.scalars[name] for part in parts]
+    of_groups = [part.columns.scalars[name][slice(*part.span)] for part in parts]
     return np.concatenate([np.empty(0, dtype), *of_groups], dtype=dtype)
 
 
 def _texts(parts: Sequence[GroupRows], name: str) -> tuple[str, ...]:
     """A text of each row."""
-    of_groups: Any = [part.columns.scalars[name] for part in parts]
+    of_groups: Any = [part.columns.scalars[name][slice(*part.span)] for part in parts]
     return tuple(chain.from_iterable(of_groups))
 
 
@@ -278,15 +278,16 @@ def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.f
     found: defaultdict[str, list[float]] = defaultdict(lambda: [np.nan] * rows)
     row = 0
     for part in parts:
+        start, stop = part.span
         if (components := part.columns.rewards) is not None:
-            ends = components.offsets.tolist()
+            ends = components.offsets[start : stop + 1].tolist()
             span = slice(ends[0], ends[-1])
             names = [components.names[index] for index in components.indexes[span].tolist()]
             values = zip(names, components.values[span].tolist(), strict=True)
             for at, count in enumerate(map(int.__sub__, ends[1:], ends), start=row):
                 for name, value in islice(values, count):
                     found[name][at] = value
-        row += part.columns.rows
+        row += stop - start
     return {_COMPONENT + name: np.array(found[name], np.float32) for name in sorted(found)}
 
 

@@ -22,19 +22,25 @@ from rollstream.streams.folds.sampler.known import KnownGroup
 
 
 class GroupRows(NamedTuple):
-    """A group, its slot in the batch, and its rows."""
+    """A group, its slot in the batch, and columns that hold its rows from row ``start`` on."""
 
     slot: int
     group: KnownGroup
     columns: Columns
+    start: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The group's first row among the columns, and the one after its last."""
+        return self.start, self.start + self.group.group.rows
 
     def only(self, row_mask: NDArray[np.bool_] | None) -> GroupRows:
         """The group without the rows that the mask leaves out; None: it leaves out none."""
         if row_mask is None:
             return self
-        columns = self.columns.only(np.flatnonzero(row_mask))
+        columns = self.columns.only(self.start + np.flatnonzero(row_mask))
         sealed = self.group.group._replace(rows=columns.rows)
-        return GroupRows(self.slot, self.group._replace(group=sealed), columns)
+        return GroupRows(self.slot, self.group._replace(group=sealed), columns, 0)
 
 
 class Packing(NamedTuple):
@@ -85,17 +91,20 @@ class Packing(NamedTuple):
         starts, stops = (self.offsets[:-1], middles) if to_prompts else (middles, self.offsets[1:])
         width = out.itemsize * math.prod(out.shape[1:])
         begins, ends = (starts * width).tolist(), (stops * width).tolist()
-        into = _bytes_of(out)
+        into, sources = _bytes_of(out), dict[int, memoryview]()
         without: list[int] = []
         row = 0
         for part in self.parts:
+            start, stop = part.span
             ragged = array_of(part.columns)
             if ragged is None:
-                without.extend(range(row, row + part.columns.rows))
-                row += part.columns.rows
+                without.extend(range(row, row + stop - start))
+                row += stop - start
                 continue
-            source = _bytes_of(ragged.values)
-            first, *others = (ragged.offsets * width).tolist()
+            source = sources.get(id(ragged))
+            if source is None:
+                source = sources[id(ragged)] = _bytes_of(ragged.values)
+            first, *others = (ragged.offsets[start : stop + 1] * width).tolist()
             for last in others:
                 if first != last:
                     into[begins[row] : ends[row]] = source[first:last]
@@ -108,7 +117,10 @@ class Packing(NamedTuple):
 
 def _lengths(parts: Sequence[GroupRows], name: str) -> NDArray[np.int64]:
     """int64 [n]: tokens of each row."""
-    lengths = [part.columns.arrays[name].lengths() for part in parts]
+    lengths = []
+    for part in parts:
+        start, stop = part.span
+        lengths.append(np.diff(part.columns.arrays[name].offsets[start : stop + 1]))
     return np.concatenate([np.empty(0, np.int64), *lengths])
 
 

@@ -47,9 +47,10 @@ class Sums(NamedTuple):
         starts, sizes, sums = np.split(numbers[2:], [groups + 1, groups + 1 + leaves])
         return cls(starts.tolist(), [0, *np.cumsum(sizes).tolist()], sums)
 
-    def of(self, leaf: int, number: int) -> int:
-        """The sum of a leaf column, or of a group of this number in it."""
-        return int(self.sums[self.ends[leaf] + number])
+    def of_leaf(self, leaf: int) -> list[int]:
+        """The sum of a leaf column, or of each group in it."""
+        sums: list[int] = self.sums[self.ends[leaf] : self.ends[leaf + 1]].tolist()
+        return sums
 
     @property
     def nbytes(self) -> int:
@@ -64,11 +65,6 @@ def packed_sums(groups: Sequence[FileGroup], of_leaves: Sequence[Sequence[int]])
     numbers = [len(groups), len(of_leaves), *starts.tolist(), *sizes]
     sums = [one for of_leaf in of_leaves for one in of_leaf]
     return base64.b64encode(np.array([*numbers, *sums], "<u8").tobytes()).decode()
-
-
-def group_sum(values: Bytes, digest: bytes) -> int:
-    """Of one group's values."""
-    return xxh3_64_intdigest(values, seed_of(digest))
 
 
 def seed_of(digest: bytes) -> int:
