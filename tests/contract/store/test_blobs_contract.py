@@ -138,3 +138,17 @@ def test_local_path_holds_the_bytes_where_there_is_one(blobs: Blobs) -> None:
     blobs.create("a/b", b"mapped")
     local = blobs.local_path("a/b")
     assert local is None or local.read_bytes() == b"mapped"
+
+
+def test_ranges_are_those_bytes_in_the_order_that_they_were_asked_for(blobs: Blobs) -> None:
+    data = bytes(range(256)) * 64
+    blobs.create("a/b", data)
+    spans = [(100, 200), (200, 5_000), (0, 3), (7, 7), (16_000, 16_384)]
+    assert [bytes(part) for part in blobs.read_ranges("a/b", spans)] == [
+        data[start:stop] for start, stop in spans
+    ]
+    assert blobs.read_ranges("a/b", []) == []
+    with pytest.raises(CorruptFile, match="a/b ends before byte 16385"):
+        blobs.read_ranges("a/b", [(0, 3), (16_000, 16_385)])
+    with pytest.raises(BlobMissing):
+        blobs.read_ranges("a/c", spans)
