@@ -81,7 +81,7 @@ class Fleet:
         for member in members:
             assert member.child is not None
             code = member.child.wait(DRAIN_S)
-            if code != 0:
+            if code not in (0, -signal.SIGKILL):  # The last hit may have been its end.
                 member.child.signal(signal.SIGKILL)
                 member.ended.append(f"{member.name} left with {code}: {self._log(member)}")
             self._left += member.ended
