@@ -41,8 +41,12 @@ class ReadyModel:
             for key, groups in groupby(among, key=lambda group: group.key)
         ]
 
-    def oldest(self, count: int) -> list[GroupRef]:
-        ages = sorted((group.sealed_ts, ref) for ref, group in self.groups.items())
+    def oldest(self, count: int, environment: str | None = None) -> list[GroupRef]:
+        ages = sorted(
+            (group.sealed_ts, ref)
+            for ref, group in self.groups.items()
+            if environment in (None, ref.environment)
+        )
         return [ref for _, ref in ages[:count]]
 
     def _place(self, key: Key) -> tuple[int, int]:

@@ -125,7 +125,8 @@ def test_the_index_answers_as_its_model(
     assert [group.ref in index for group in groups] == [g.ref in model.groups for g in groups]
     assert index.counts() == Counter(group.key.environment for group in held)
     assert set(index.all_equal()) == {group.ref for group in held if group.all_equal}
-    assert index.oldest(5) == model.oldest(5)
+    for environment in (None, "math", "code", "none"):
+        assert index.oldest(5, environment) == model.oldest(5, environment)
     assert index.policies() == sorted({one for group in held for one in group.policies})
     for policies in {group.policies for group in groups}:
         alike = sorted(group.ref for group in held if group.policies == policies)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -264,25 +265,29 @@ class _Turns:
         if self._limits.active or self._left_out or self._taken:
             keys = self._within_limits(keys)
         keys = _rotated(keys, self._start_offset)
+        among = ((key, bucket, range(len(bucket))) for key, bucket in keys)
+        visits: Iterator[tuple[Key, Sequence[KnownGroup], Sequence[int]]] = among
         turn = 0
         while len(self.chosen) < wanted:
-            left: list[tuple[Key, Sequence[KnownGroup]]] = []
-            for key, bucket in keys:
+            left: list[tuple[Key, Sequence[KnownGroup], Sequence[int]]] = []
+            for key, bucket, indexes in visits:
                 if self._given[key] > turn:  # It gave one to an earlier call.
-                    left.append((key, bucket))
+                    left.append((key, bucket, indexes))
                     continue
                 text = f"{self._salt}\x1f{key.environment}\x1f{key.example_id}\x1f{turn}"
-                drawn = _draw(bucket, text, self._choosing)
-                group = bucket[drawn]
+                drawn = _draw(bucket, indexes, text, self._choosing)
+                group = bucket[indexes[drawn]]
                 self.chosen.append(Chosen(group, self._limits.kept(group)))
                 self._given[key] += 1
                 if len(self.chosen) == wanted:
                     break
-                if len(bucket) > 1:
-                    left.append((key, [*bucket[:drawn], *bucket[drawn + 1 :]]))
+                if len(indexes) > 1:
+                    others = array("I", indexes)
+                    del others[drawn]
+                    left.append((key, bucket, others))
             if not left:
                 break
-            keys, turn = iter(left), turn + 1
+            visits, turn = iter(left), turn + 1
         self._taken.update(one.group.ref for one in self.chosen)
 
     def _within_limits(self, keys: _Buckets) -> _Buckets:
@@ -310,14 +315,16 @@ def _rotated(keys: _Buckets, start_offset: int) -> _Buckets:
     return chain(keys, first)
 
 
-def _draw(bucket: Sequence[KnownGroup], text: str, choosing: Choosing) -> int:
-    """The index in the bucket of the group that the hash of ``text`` draws."""
-    if len(bucket) == 1:
+def _draw(
+    bucket: Sequence[KnownGroup], indexes: Sequence[int], text: str, choosing: Choosing
+) -> int:
+    """Where in the indexes that of the group is which the hash of ``text`` draws among them."""
+    if len(indexes) == 1:
         return 0
     point = xxhash.xxh3_64_intdigest(text.encode()) / _HASH_RANGE
     if choosing.recency == "uniform":
-        return min(int(point * len(bucket)), len(bucket) - 1)
-    bounds = list(accumulate(_weights(bucket, choosing)))
+        return min(int(point * len(indexes)), len(indexes) - 1)
+    bounds = list(accumulate(_weights([bucket[index] for index in indexes], choosing)))
     return next((i for i, bound in enumerate(bounds) if point * bounds[-1] < bound), 0)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator, MutableMapping
-from copy import copy
 
 from rollstream.schemas.events import SealedFile
 from rollstream.schemas.ids import PartitionAddress
@@ -37,9 +36,11 @@ class _Flush:
         self.records: list[bytes | None] = []
         self.alive = 0
 
-    def __copy__(self) -> _Flush:
+    def copied(self) -> _Flush:
         other = _Flush(self.sealed_ts)
-        vars(other).update({n: copy(each) for n, each in vars(self).items()})
+        other.files, other.policies = self.files[:], self.policies[:]
+        other.versions, other.records = self.versions[:], self.records[:]
+        other.alive = self.alive
         return other
 
 
@@ -56,7 +57,7 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         """The same groups, which come and go apart from these."""
         other = KnownGroups(self.packed)
         other._size = self._size
-        other._flushes = {number: copy(flush) for number, flush in self._flushes.items()}
+        other._flushes = {number: flush.copied() for number, flush in self._flushes.items()}
         return other
 
     def __len__(self) -> int:

@@ -52,23 +52,27 @@ class _Environment:
         groups: (key, ref) of the ready groups.
         turns: (key, last turn) of the keys that were ever served.
         order: (last turn, key) of the keys that have ready groups; 0: it was never served.
+        ages: (when it was sealed, ref) of the ready groups.
     """
 
     def __init__(self) -> None:
         self.groups = SortedPairs()
         self.turns = SortedPairs()
         self.order = SortedPairs()
+        self.ages = SortedPairs()
 
     def turn(self, key: int) -> int:
         return self.turns.any_second(key) or 0
 
-    def add(self, key: int, ref: int) -> None:
+    def add(self, key: int, ref: int, sealed_ts: int) -> None:
         if self.groups.any_second(key) is None:
             self.order.add(self.turn(key), key)
         self.groups.add(key, ref)
+        self.ages.add(sealed_ts, ref)
 
-    def remove(self, key: int, ref: int) -> None:
+    def remove(self, key: int, ref: int, sealed_ts: int) -> None:
         self.groups.remove(key, ref)
+        self.ages.remove(sealed_ts, ref)
         if self.groups.any_second(key) is None:
             self.order.remove(self.turn(key), key)
 
@@ -105,7 +109,6 @@ class ReadyIndex:
         self._by_number = SortedPairs()
         self._having: dict[PolicyRef, set[Policies]] = {}
         self._distinct: list[PolicyRef] = []
-        self._ages = SortedPairs()
         self._all_equal = SortedPairs()  # By age.
 
     def __len__(self) -> int:
@@ -124,7 +127,8 @@ class ReadyIndex:
 
     def refs(self) -> list[GroupRef]:
         """Sorted."""
-        return sorted(self._unpacked(ref for _, ref in self._ages))
+        found = self._environments.values()
+        return sorted(self._unpacked(ref for of in found for _, ref in of.ages))
 
     def add(self, group: KnownGroup) -> None:
         """The group, which is known, is ready from now on."""
@@ -133,7 +137,7 @@ class ReadyIndex:
         flush = ref >> INDEX_BITS
         self._masks[flush] = self._masks.get(flush, 0) | 1 << group.ref.index_in_flush
         self._size += 1
-        self._environment(group.key).add(self._hash(group.key), ref)
+        self._environment(group.key).add(self._hash(group.key), ref, group.sealed_ts)
         number = self._numbers.get(group.policies)
         if number is None:
             number = self._numbers[group.policies] = self._next_number
@@ -144,7 +148,6 @@ class ReadyIndex:
                     insort(self._distinct, policy)
                 self._having[policy].add(group.policies)
         self._by_number.add(number, ref)
-        self._ages.add(group.sealed_ts, ref)
         if group.all_equal:
             self._all_equal.add(group.sealed_ts, ref)
 
@@ -156,7 +159,7 @@ class ReadyIndex:
         if not self._masks[flush]:
             del self._masks[flush]
         self._size -= 1
-        self._environment(group.key).remove(self._hash(group.key), ref)
+        self._environment(group.key).remove(self._hash(group.key), ref, group.sealed_ts)
         number = self._numbers[group.policies]
         self._by_number.remove(number, ref)
         if self._by_number.any_second(number) is None:
@@ -166,7 +169,6 @@ class ReadyIndex:
                 if not self._having[policy]:
                     del self._having[policy]
                     del self._distinct[bisect_left(self._distinct, policy)]
-        self._ages.remove(group.sealed_ts, ref)
         if group.all_equal:
             self._all_equal.remove(group.sealed_ts, ref)
 
@@ -228,10 +230,10 @@ class ReadyIndex:
         return self._unpacked(ref for _, ref in self._all_equal)
 
     def oldest(self, count: int, environment: str | None = None) -> list[GroupRef]:
-        """The groups sealed longest ago, of the environment or of all; of one it walks the others
-        that are older."""
-        refs = map(self._packed.unpack, (ref for _, ref in self._ages))
-        return list(islice((ref for ref in refs if environment in (None, ref.environment)), count))
+        """The groups sealed longest ago, of the environment or of all."""
+        found = self._environments.items()
+        among = [of.ages for name, of in found if environment in (None, name)]
+        return self._unpacked(ref for _, ref in islice(heapq.merge(*among), count))
 
     def _in_turn(self, environments: Collection[str]) -> Iterator[tuple[Key, Bucket]]:
         found = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from rollstream.schemas.digest import combined
 from rollstream.schemas.events import BatchServed, ChosenGroup, LogPosition, Replaced
@@ -34,6 +34,14 @@ DROPPED: tuple[Outcome, ...] = (
     "by_trainer",
     "retired",
 )
+
+# The first outcome, which is that of most, has the lowest bits: Python shares integers to 256.
+_COUNT_BITS = 32
+_COUNT_MAX = (1 << _COUNT_BITS) - 1
+_SHIFTS: dict[Outcome, int] = {
+    outcome: _COUNT_BITS * place for place, outcome in enumerate(get_args(Outcome))
+}
+_ONE: dict[Outcome, int] = {outcome: 1 << shift for outcome, shift in _SHIFTS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,28 +142,36 @@ def batch_digest(groups: Sequence[ChosenGroup]) -> bytes:
 
 
 class ExampleCounts:
-    """Groups by outcome and key; they may become known in any order."""
+    """Groups by outcome and key; they may become known in any order. About 120 bytes an example."""
 
     def __init__(self) -> None:
-        self._counts: dict[Outcome, Counter[Key]] = {}
+        # By environment and example, the counts of all outcomes in one integer.
+        self._counts: dict[str, dict[str, int]] = {}
+        self._totals = Counter[Outcome]()
 
     def add(self, outcome: Outcome, key: Key) -> None:
         """One more group of ``key`` ended so."""
-        self._counts.setdefault(outcome, Counter())[key] += 1
+        examples = self._counts.setdefault(key.environment, {})
+        examples[key.example_id] = examples.get(key.example_id, 0) + _ONE[outcome]
+        self._totals[outcome] += 1
 
     def by_environment(self, *outcomes: Outcome) -> dict[str, dict[str, int]]:
-        """Environment to example id to groups."""
-        counted: dict[str, dict[str, int]] = {}
-        for outcome in outcomes:
-            for key, count in self._counts.get(outcome, Counter[Key]()).items():
-                examples = counted.setdefault(key.environment, {})
-                examples[key.example_id] = examples.get(key.example_id, 0) + count
-        return counted
+        """Environment to example id to groups, of those that have any."""
+        shifts = [_SHIFTS[outcome] for outcome in outcomes]
+        counted = {
+            environment: {
+                example: count
+                for example, packed in examples.items()
+                if (count := sum(packed >> shift & _COUNT_MAX for shift in shifts))
+            }
+            for environment, examples in self._counts.items()
+        }
+        return {environment: examples for environment, examples in counted.items() if examples}
 
     def totals(self) -> dict[str, int]:
         """Groups by outcome."""
-        return {outcome: counts.total() for outcome, counts in sorted(self._counts.items())}
+        return dict(sorted(self._totals.items()))
 
-    def sorted_items(self) -> list[tuple[str, list[tuple[Key, int]]]]:
+    def sorted_items(self) -> list[tuple[str, list[tuple[str, int]]]]:
         """For a digest."""
         return [(name, sorted(counts.items())) for name, counts in sorted(self._counts.items())]

@@ -250,7 +250,7 @@ class SamplerState:
                 self.ready.mark_served(group.key, turn)
             for outcome in outcomes:
                 self.outcomes.add(outcome, group.key)
-            if self._uses.held(ref):
+            if group.is_train and self._uses.held(ref):
                 self._known[ref] = group
             if not taken >> ref.index_in_flush & 1:
                 self._index(group)
