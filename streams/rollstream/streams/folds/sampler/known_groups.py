@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, MutableMapping
+from typing import Any
 
 from rollstream.schemas.events import SealedFile
 from rollstream.schemas.ids import PartitionAddress
@@ -19,13 +21,15 @@ from rollstream.streams.folds.sampler.packed_rows import PackedRows
 _HEAD = struct.Struct("<16s16sqIIBHHHIII")
 _HAS_REWARDS, _ALL_EQUAL = 1, 2
 _ID_AT, _ID_BYTES = 16, 16
+NEWEST_MAX = 4_096  # Groups that came last, or were looked at last: about 1.5 KB each.
 
 
 class _Flush:
     """The groups of a flush that are alive.
 
     Attributes:
-        records: by index in the flush; None: it is not alive.
+        records: by index in the flush; empty: it is one of the newest, which are not packed yet;
+            None: it is not alive.
     """
 
     def __init__(self, sealed_ts: int) -> None:
@@ -46,19 +50,28 @@ class _Flush:
 
 class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
     """Groups of split ``train`` by ref. Each takes about 250 bytes with 8 rows, besides what it
-    shares with the others of its flush; a group is made anew each time that it is asked for."""
+    shares with the others of its flush, but for ``NEWEST_MAX`` that stay objects: a queue that is
+    served as fast as it fills packs none."""
 
     def __init__(self, packed: PackedRefs) -> None:
         self.packed = packed
         self._flushes: dict[int, _Flush] = {}
         self._size = 0
+        self._newest: OrderedDict[int, KnownGroup] = OrderedDict()  # By packed ref.
 
     def __copy__(self) -> KnownGroups:
         """The same groups, which come and go apart from these."""
         other = KnownGroups(self.packed)
         other._size = self._size
         other._flushes = {number: flush.copied() for number, flush in self._flushes.items()}
+        other._newest = self._newest.copy()
         return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a snapshot: all of them packed."""
+        while self._newest:
+            self._pack_oldest()
+        return vars(self)
 
     def __len__(self) -> int:
         return self._size
@@ -73,9 +86,13 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         return isinstance(ref, GroupRef) and self._record(ref) is not None
 
     def __getitem__(self, ref: GroupRef) -> KnownGroup:
+        packed = self.packed.pack(ref) if self.packed.holds(ref) else -1
+        group = self._newest.get(packed)
+        if group is not None:
+            return group
         if self._record(ref) is None:
             raise KeyError(ref)
-        return self.at(self.packed.pack(ref))
+        return self.at(packed)
 
     def __setitem__(self, ref: GroupRef, group: KnownGroup) -> None:
         assert group.ref == ref, (ref, group)
@@ -88,15 +105,17 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         if missing > 0:
             flush.records.extend([None] * missing)
         new = flush.records[index] is None
-        flush.records[index] = _pack(group, flush)
+        flush.records[index] = b""
         flush.alive += new
         self._size += new
+        self._keep(number << INDEX_BITS | index, group)
 
     def __delitem__(self, ref: GroupRef) -> None:
         if self._record(ref) is None:
             raise KeyError(ref)
         number, index = divmod(self.packed.pack(ref), 1 << INDEX_BITS)
         flush = self._flushes[number]
+        self._newest.pop(number << INDEX_BITS | index, None)
         flush.records[index] = None
         flush.alive -= 1
         self._size -= 1
@@ -105,10 +124,11 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
 
     def at(self, packed: int) -> KnownGroup:
         """The group of a packed ref; it must be there."""
-        flush = self._flushes[packed >> INDEX_BITS]
-        record = flush.records[packed & (1 << INDEX_BITS) - 1]
-        assert record is not None, self.packed.unpack(packed)
-        return _unpack(self.packed.unpack(packed), record, flush)
+        group = self._newest.get(packed)
+        if group is None:
+            group = self._made(packed)
+            self._keep(packed, group)
+        return group
 
     def of_flush(self, log: PartitionAddress, offset: int) -> list[KnownGroup]:
         """The groups of one flush."""
@@ -118,18 +138,38 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         start = self.packed.pack(first)
         flush = self._flushes.get(start >> INDEX_BITS)
         records = [] if flush is None else flush.records
-        return [self.at(start + i) for i, record in enumerate(records) if record is not None]
+        return [self._made(start + i) for i, record in enumerate(records) if record is not None]
 
     def with_ids(self, group_ids: Collection[str]) -> list[KnownGroup]:
         """The groups with these ids; looks at all, and makes those alone."""
         raw = {_raw_id(group_id) for group_id in group_ids}
         found = [
-            self.at(number << INDEX_BITS | index)
+            self._made(number << INDEX_BITS | index)
             for number, flush in self._flushes.items()
             for index, record in enumerate(flush.records)
-            if record is not None and record[_ID_AT : _ID_AT + _ID_BYTES] in raw
+            if record and record[_ID_AT : _ID_AT + _ID_BYTES] in raw
         ]
-        return [group for group in found if group.group.group_id in group_ids]
+        each = {group.ref: group for group in (*found, *self._newest.values())}
+        return [group for group in each.values() if group.group.group_id in group_ids]
+
+    def _made(self, packed: int) -> KnownGroup:
+        """The group of a packed ref, which does not become one of the newest."""
+        flush = self._flushes[packed >> INDEX_BITS]
+        record = flush.records[packed & (1 << INDEX_BITS) - 1]
+        assert record is not None, self.packed.unpack(packed)
+        return _unpack(self.packed.unpack(packed), record, flush) if record else self._newest[packed]
+
+    def _keep(self, packed: int, group: KnownGroup) -> None:
+        self._newest[packed] = group
+        if len(self._newest) > NEWEST_MAX:
+            self._pack_oldest()
+
+    def _pack_oldest(self) -> None:
+        packed, group = self._newest.popitem(last=False)
+        number, index = divmod(packed, 1 << INDEX_BITS)
+        flush = self._flushes[number]
+        if not flush.records[index]:
+            flush.records[index] = _pack(group, flush)
 
     def _record(self, ref: GroupRef) -> bytes | None:
         if not self.packed.holds(ref):

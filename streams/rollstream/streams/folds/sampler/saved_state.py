@@ -34,6 +34,7 @@ _FOREIGN = frozenset(
         ("builtins", "set"),
         ("builtins", "frozenset"),
         ("collections", "Counter"),
+        ("collections", "OrderedDict"),
         ("collections", "defaultdict"),
         ("builtins", "dict"),
         ("array", "_array_reconstructor"),

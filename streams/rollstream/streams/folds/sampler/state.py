@@ -409,7 +409,8 @@ class SamplerState:
     def _settle(self, ref: GroupRef) -> None:
         """The uses of the group changed: it may be served again, or no longer."""
         if not self._uses.settle(ref, self._max_samples):
-            self._take(ref)
+            if ref not in self._taken:
+                self._take(ref)
             if not self._uses.held(ref):
                 self._known.pop(ref, None)
                 self._retired.discard(ref)
