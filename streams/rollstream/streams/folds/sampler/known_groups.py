@@ -157,7 +157,9 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         flush = self._flushes[packed >> INDEX_BITS]
         record = flush.records[packed & (1 << INDEX_BITS) - 1]
         assert record is not None, self.packed.unpack(packed)
-        return _unpack(self.packed.unpack(packed), record, flush) if record else self._newest[packed]
+        return (
+            _unpack(self.packed.unpack(packed), record, flush) if record else self._newest[packed]
+        )
 
     def _keep(self, packed: int, group: KnownGroup) -> None:
         self._newest[packed] = group
