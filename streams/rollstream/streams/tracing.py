@@ -147,7 +147,7 @@ def origins_of(
 
     Raises:
         CorruptLog: an event named is no flush. OffsetLost: it is no longer in the log.
-        BrokerUnavailable.
+        BrokerUnavailable: they were not read by the deadline.
     """
     wanted: defaultdict[PartitionAddress, defaultdict[int, list[GroupRef]]]
     wanted = defaultdict(lambda: defaultdict(list))
