@@ -13,6 +13,7 @@ Map, a line a file:
 - ``plain/``       writes row files and finds their arrays, without pyarrow's work a token
 - ``row_file``     reads columns of one of them
 - ``group_file``   reads groups of one of them, and checks each
+- ``file_rows``    what it reads
 - ``footer``       what its footer says besides Parquet's own
 - ``token_arrays`` named arrays of a table that pyarrow read
 - ``manifests``    seal events as JSON files

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from rollstream.store import arrow
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import as_corrupt, read_rows
 from rollstream.store.errors import CorruptFile
+from rollstream.store.file_rows import FileRows, GroupColumns, StoredGroup
 from rollstream.store.footer import Stated
 from rollstream.store.plain.decoding import numbers_of, text_ends, texts_of
 from rollstream.store.plain.file import CODECS, MAGIC, Layout, Page, footer_bytes
@@ -30,21 +32,6 @@ LIST_ITEM_BYTES = 40  # A number of a list, with its place in it.
 GAP_BYTES = 262_144  # Between groups: reading as much costs about what another read does.
 TAIL_BYTES = 16_384  # A footer is read at once where it is no larger, as most are.
 _Span = tuple[int, int]
-
-
-class StoredGroup(NamedTuple):
-    """A group of a file: its first row, how many, and its digest."""
-
-    row_start: int
-    rows: int
-    digest: bytes
-
-
-class GroupColumns(NamedTuple):
-    """Columns that hold a group's rows from row ``start`` on."""
-
-    columns: Columns
-    start: int
 
 
 class _Extent(NamedTuple):
@@ -148,7 +135,33 @@ class GroupFile:
             parts = (self._all_fields(group, names, token_arrays) for group in groups)
             return [GroupColumns(columns, 0) for columns in parts]
         with as_corrupt(self.path):
-            return self._read(groups, names, token_arrays)
+            return self._read(groups, self._planned(names, token_arrays))
+
+    def read_whole(self, names: Sequence[str], token_arrays: Sequence[str]) -> FileRows | None:
+        """The same of all rows, with one read an array: for those who will ask for most groups.
+        None where each group is read alone: the file is compressed, or another tool wrote it.
+
+        Raises:
+            BlobMissing.
+            CorruptFile: damaged, besides what is a group's alone.
+        """
+        if self._layout is None or self._codec is not None:
+            return None
+        with as_corrupt(self.path):
+            plan = self._planned(names, token_arrays)
+            whole = _Extent(0, self._rows, (), range(len(self._sums.starts) - 1))
+            spans = [self._span(of, whole) for of in plan.arrays]
+            read = list(zip(plan.arrays, self._blobs.read_ranges(self.path, spans), strict=True))
+            values = (_values_of(of, raw, 0, self._bounds(of.counts)[-1]) for of, raw in read)
+            return FileRows(self._columns(plan, whole, values), partial(self._check_all, read))
+
+    def _check_all(
+        self, read: Iterable[tuple[_Array, memoryview]], groups: Sequence[StoredGroup]
+    ) -> None:
+        numbers = list(map(self._number_of, groups))
+        seeds = [seed_of(group.digest) for group in groups]
+        for of, raw in read:
+            self._check(of, raw, 0, self._bounds(of.counts), numbers, seeds)
 
     def _all_fields(
         self, group: StoredGroup, names: Sequence[str], token_arrays: Sequence[str]
@@ -164,32 +177,36 @@ class GroupFile:
             columns.attachments if "attachments" in names else None,
         )
 
-    def _read(
-        self, groups: Sequence[StoredGroup], names: Sequence[str], token_arrays: Sequence[str]
-    ) -> list[GroupColumns]:
+    def _planned(self, names: Sequence[str], token_arrays: Sequence[str]) -> _Plan:
         key = (*names, "", *token_arrays)
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plan(names, token_arrays)
             self._load(plan.loaded)
+        return plan
+
+    def _read(self, groups: Sequence[StoredGroup], plan: _Plan) -> list[GroupColumns]:
         extents = self._extents(groups)
         values = self._values(plan.arrays, extents)
         found = []
         for extent in extents:
-            start, stop = extent.start, extent.stop
-            scalars = {field.name: self._scalar(field, start, stop) for field in plan.scalars}
-            scalars |= {field.name: defaults_of(field, stop - start) for field in plan.added}
-            offsets = {counts: self._offsets(counts, start, stop) for counts in plan.counts}
-            arrays: dict[str, Ragged] = {}
-            named: dict[str, Ragged] = {}
-            for of in plan.arrays:
-                into = named if of.named else arrays
-                into[of.field] = Ragged(next(values), offsets[of.counts])
-            columns = Columns(stop - start, scalars, arrays, named)
-            if plan.others:
-                columns = self._with_others(columns, plan.others, start, stop)
+            columns, start = self._columns(plan, extent, values), extent.start
             found += [GroupColumns(columns, group.row_start - start) for group in extent.groups]
         return found
+
+    def _columns(self, plan: _Plan, extent: _Extent, values: Iterator[NDArray[Any]]) -> Columns:
+        """The rows of an extent, the next of ``values`` being those of its arrays."""
+        start, stop = extent.start, extent.stop
+        scalars = {field.name: self._scalar(field, start, stop) for field in plan.scalars}
+        scalars |= {field.name: defaults_of(field, stop - start) for field in plan.added}
+        offsets = {counts: self._offsets(counts, start, stop) for counts in plan.counts}
+        arrays: dict[str, Ragged] = {}
+        named: dict[str, Ragged] = {}
+        for of in plan.arrays:
+            into = named if of.named else arrays
+            into[of.field] = Ragged(next(values), offsets[of.counts])
+        columns = Columns(stop - start, scalars, arrays, named)
+        return self._with_others(columns, plan.others, start, stop) if plan.others else columns
 
     def _extents(self, groups: Sequence[StoredGroup]) -> list[_Extent]:
         """The groups, those together that lie together: what is between them is read too, where
@@ -320,18 +337,27 @@ class GroupFile:
                     body = self._body(raw)
                     data, first = body[len(body) - value_span(0, tokens, of.width)[1] :], 0
                     bounds = [0] * extent.numbers[0] + [0, tokens]
-                base, _ = value_span(first, first, of.width)
-                expected = self._expected(of.leaf)
-                for number, seed in zip(extent.numbers, seeds, strict=True):
-                    low, high = value_span(bounds[number], bounds[number + 1], of.width)
-                    if xxh3_64_intdigest(data[low - base : high - base], seed) != expected[number]:
-                        row = self._sums.starts[number]
-                        raise self._damaged(f"{of.field} of the rows from {row} on")
-                values = np.frombuffer(data, np.uint8)
-                if of.width >= 0:
-                    yield arrow.tokens_of(values, of.signature, tokens)
-                else:
-                    yield unpacked_bits(values, first % 8, first % 8 + tokens)
+                self._check(of, data, first, bounds, extent.numbers, seeds)
+                yield _values_of(of, data, first, tokens)
+
+    def _check(
+        self,
+        of: _Array,
+        data: memoryview,
+        first: int,
+        bounds: Sequence[int],
+        numbers: Sequence[int],
+        seeds: Sequence[int],
+    ) -> None:
+        """Compares groups in an array's values, which begin with token ``first``, with their
+        sums."""
+        base, _ = value_span(first, first, of.width)
+        expected = self._expected(of.leaf)
+        for number, seed in zip(numbers, seeds, strict=True):
+            low, high = value_span(bounds[number], bounds[number + 1], of.width)
+            if xxh3_64_intdigest(data[low - base : high - base], seed) != expected[number]:
+                row = self._sums.starts[number]
+                raise self._damaged(f"{of.field} of the rows from {row} on")
 
     def _bounds(self, counts: str) -> list[int]:
         """Where each group begins in tokens, then where the last one ends."""
@@ -425,6 +451,14 @@ class GroupFile:
         return CorruptFile(
             f"{self.path}: {what} is not what was sealed; restore the file from a copy"
         )
+
+
+def _values_of(of: _Array, data: memoryview, first: int, tokens: int) -> NDArray[Any]:
+    """This many values of an array, from bytes that have token ``first`` in their first one."""
+    values = np.frombuffer(data, np.uint8)
+    if of.width >= 0:
+        return arrow.tokens_of(values, of.signature, tokens)
+    return unpacked_bits(values, first % 8, first % 8 + tokens)
 
 
 def read_group(blobs: Blobs, path: str, group: StoredGroup) -> Columns:

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec, every_extra, flush_of, routed_experts
 from rollstream.runtime.deadline import Deadline
+from rollstream.sampler.errors import GroupsUnreadable
 from rollstream.sampler.serving.payloads import Payloads
+from rollstream.sampler.shaping.packing import GroupRows
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.events import BatchServed
 from rollstream.schemas.fields import REQUIRED_ARRAYS
@@ -27,6 +30,16 @@ LOG = PartitionAddress("math", 1, 0)
 @pytest.fixture(params=["memory", "disk"])
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
     return MemoryBlobs() if request.param == "memory" else LocalBlobs(tmp_path)
+
+
+class CountingBlobs(PassingBlobs):
+    """Counts reads by range."""
+
+    reads = 0
+
+    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
+        self.reads += 1
+        return super().read_ranges(path, spans)
 
 
 def sealed(blobs: Blobs, name: str, *, output: int = 64, **fields: Any) -> list[KnownGroup]:
@@ -164,7 +177,9 @@ def test_a_file_that_is_not_what_its_event_names_is_refused(blobs: Blobs) -> Non
         Payloads(blobs, 1 << 20).parts(0, [(0, groups[0])])
 
 
-def batch(cache: Payloads, step: int, groups: Sequence[KnownGroup]) -> None:
+def batch(
+    cache: Payloads, step: int, groups: Sequence[KnownGroup], ready: int | None = None
+) -> list[GroupRows]:
     """Asks for the batch of a step."""
     event = BatchServed(
         epoch=0,
@@ -181,7 +196,7 @@ def batch(cache: Payloads, step: int, groups: Sequence[KnownGroup]) -> None:
         digest=b"d",
     )
     served = ServedBatch(event, 0, "b", (), (), b"d", 0, 7)
-    cache.parts_of_batch(served, groups, range(len(groups)))
+    return cache.parts_of_batch(served, groups, range(len(groups)), (), ready)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -204,6 +219,67 @@ def test_what_the_next_batch_will_likely_have_is_read_ahead_and_discarded_where_
     assert cache.groups_read == 3, "it was there"
     batch(cache, 2, groups[2:3])
     assert cache.groups_read == 4, "what step 1 did not have has left"
+
+
+def test_what_few_ready_groups_are_in_is_read_whole_and_held_until_all_were_served(
+    blobs: Blobs,
+) -> None:
+    groups = sealed(blobs, "a")
+    counting = CountingBlobs(blobs)
+    cache = Payloads(counting, 1 << 20)
+    batch(cache, 0, groups[:1], ready=3)
+    held, reads = cache.cached_bytes, counting.reads
+    for step, group in enumerate(groups[1:], start=1):
+        (part,) = batch(cache, step, [group], ready=3 - step)
+        own = cache.all_fields(group).arrays["output_tokens"].values
+        start, stop = part.columns.arrays["output_tokens"].offsets[list(part.span)]
+        assert np.array_equal(part.columns.arrays["output_tokens"].values[start:stop], own)
+    assert (counting.reads, cache.cached_bytes, cache.groups_read) == (reads, held, 4)
+    batch(cache, 4, sealed(blobs, "b")[:1])
+    assert cache.cached_bytes < held, "its last group was served at the step before"
+
+
+@pytest.mark.parametrize(("ready", "room"), [(17, 1.0), (3, 0.3)])
+def test_of_a_file_that_other_batches_do_not_soon_need_or_that_has_no_room_groups_are_read_alone(
+    ready: int, room: float, blobs: Blobs
+) -> None:
+    groups = sealed(blobs, "a")
+    whole = Payloads(blobs, 1 << 30)
+    batch(whole, 0, groups[:1], ready=3)
+    cache = Payloads(blobs, int(room * whole.cached_bytes))
+    batch(cache, 0, groups[:1], ready=ready)
+    assert 0 < cache.cached_bytes < whole.cached_bytes / 2
+
+
+def test_a_damaged_group_of_a_file_that_was_read_whole_costs_no_other(blobs: Blobs) -> None:
+    groups = sealed(blobs, "a", output=512)
+    path = groups[0].file.path
+    raw = blobs.read(path)
+    values = Payloads(blobs, 0).all_fields(groups[2]).arrays["output_tokens"].values
+    at = raw.index(values.tobytes())
+    blobs.replace(path, raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+    cache = Payloads(blobs, 1 << 20)
+    batch(cache, 0, groups[:2], ready=2)
+    with pytest.raises(GroupsUnreadable) as error:
+        batch(cache, 1, groups[2:], ready=0)
+    assert list(error.value.groups) == [0]
+    blobs.replace(path, raw)
+    batch(cache, 1, groups[2:], ready=0)
+
+
+def test_nothing_is_read_ahead_where_it_was_in_vain_or_where_little_is_ready(
+    tmp_path: Path,
+) -> None:
+    groups = sealed(LocalBlobs(tmp_path), "a")
+    cache = Payloads(LocalBlobs(tmp_path), 1 << 20)
+    assert not cache.reads_ahead(1, 1, 16)
+    assert cache.reads_ahead(1, 1, 17)
+    cache.expect(1, groups[1:3], ())
+    batch(cache, 0, groups[:1])
+    batch(cache, 1, groups[3:])
+    assert not cache.reads_ahead(2, 1, 17)
+    assert cache.reads_ahead(17, 1, 17), "tried again"
+    assert not Payloads(MemoryBlobs(), 1 << 20).reads_ahead(1, 1, 17), "no local store"
 
 
 def test_nothing_is_read_ahead_that_would_push_out_what_is_held(tmp_path: Path) -> None:

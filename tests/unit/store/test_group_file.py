@@ -30,7 +30,8 @@ from rollstream.store import (
     MemoryBlobs,
     encode_rows,
 )
-from rollstream.store.group_file import GroupFile, StoredGroup
+from rollstream.store.file_rows import StoredGroup
+from rollstream.store.group_file import GroupFile
 
 PATH = "groups/environment=math/policy_version=step-0/segment=0/7-a.parquet"
 COMPRESSIONS = ("none", "lz4", "zstd")
@@ -82,8 +83,15 @@ def test_any_groups_of_a_file_are_the_rows_that_were_sealed(
     groups = written(blobs, drawn, sorted(starts | {0}), compression)
     wanted = data.draw(st.lists(st.sampled_from(groups), min_size=1, unique=True))
     file = opened(blobs)
-    for asked in (sorted(wanted), groups):
-        read = file.read(asked, ALL, list(drawn.token_arrays))
+    whole = file.read_whole(ALL, list(drawn.token_arrays))
+    assert (whole is None) == (compression != "none"), "each group of a compressed file is alone"
+    reads = [
+        (asked, file.read(asked, ALL, list(drawn.token_arrays)))
+        for asked in (sorted(wanted), groups)
+    ]
+    if whole is not None:
+        reads.append((wanted, whole.groups(wanted)))
+    for asked, read in reads:
         for group, (shared, start) in zip(asked, read, strict=True):
             found = shared.part(start, start + group.rows)
             assert_same(found, drawn.part(group.row_start, group.row_start + group.rows))
@@ -124,9 +132,16 @@ def test_a_damaged_group_leaves_the_others_readable() -> None:
     file = opened(blobs)
     with pytest.raises(CorruptFile, match="logprobs of the rows from 2 on"):
         file.read(groups, ALL, [])
+    whole = file.read_whole(ALL, [])
+    assert whole is not None
+    for _ in range(2):
+        with pytest.raises(CorruptFile, match="logprobs of the rows from 2 on"):
+            whole.groups(groups)
     for group in (groups[0], groups[2]):
         ((found, _),) = file.read([group], ALL, [])
         assert_same(found, drawn.part(group.row_start, group.row_start + 2))
+        ((found, start),) = whole.groups([group])
+        assert_same(found.part(start, start + 2), drawn.part(group.row_start, group.row_start + 2))
 
 
 def test_another_file_in_its_place_is_refused() -> None:

@@ -89,7 +89,8 @@ class BatchCommand(Command[AssembledBatch | Share]):
             {state.choosing.lineage: state.branches_at(served.policy_epoch)},
             len(state.ready),
         )
-        if likely := self._likely_next(state, context.now_us):
+        ahead = context.payloads.reads_ahead(self.step + 1, len(groups), len(state.ready))
+        if ahead and (likely := self._likely_next(state, context.now_us)):
             context.payloads.expect(self.step + 1, likely, self.columns)
         key = self.step, served.digest, self.dp_rank, self.dp_size, self.columns, self.payloads
         return Unread(key, partial(self._read, share, groups, context.payloads))
@@ -106,7 +107,9 @@ class BatchCommand(Command[AssembledBatch | Share]):
             payloads.check_files(share.served, groups, self.columns)
             return share
         slots = [slot for slot, _ in share.groups]
-        parts = payloads.parts_of_batch(share.served, groups, slots, self.columns)
+        parts = payloads.parts_of_batch(
+            share.served, groups, slots, self.columns, share.groups_ready
+        )
         return share.assembled(parts, payloads.token_arrays)
 
 

@@ -49,9 +49,14 @@ class PayloadReader(Protocol):
         groups: Sequence[KnownGroup],
         slots: Sequence[int],
         columns: Collection[str] = (),
+        ready: int | None = None,
     ) -> list[GroupRows]:
         """The same for these slots of a batch, once all its groups could be read; raises
-        ``GroupsUnreadable``."""
+        ``GroupsUnreadable``. ``ready`` groups besides may be asked for next."""
+
+    def reads_ahead(self, step: int, groups: int, ready: int) -> bool:
+        """Whether it is of use to know what a step's batch will likely have, where the one before
+        it has so many groups and so many are ready."""
 
     def expect(self, step: int, groups: Sequence[KnownGroup], columns: Collection[str]) -> None:
         """The batch of ``step`` will likely be made of these groups."""

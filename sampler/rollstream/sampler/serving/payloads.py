@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -19,7 +19,8 @@ from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import SealedFile
 from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.store import BlobMissing, Blobs, CorruptFile, StoreError, token_array_signatures
-from rollstream.store.group_file import GroupColumns, GroupFile, StoredGroup, read_group
+from rollstream.store.file_rows import FileRows, GroupColumns, StoredGroup
+from rollstream.store.group_file import GroupFile, read_group
 from rollstream.store.layout import ROOT_ID
 from rollstream.store.page_cache import drop_cached_pages
 from rollstream.streams.folds.refs import GroupRef
@@ -27,6 +28,7 @@ from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 
 SHOWN = 5  # Groups that a message names.
+SOON_BATCHES = 16  # What is asked for within as many is read with what is asked for now.
 BATCHES_KEPT = 1_024  # More than are open by default; others are opened once more.
 FILE_BYTES_MAX = 64 * 1024 * 1024  # Of what is kept of files: footers, and texts and numbers of
 # rows, some 100 bytes a row; beyond it the least recently used are read again.
@@ -34,6 +36,7 @@ FILES_SERVED_MAX = 4_096  # Of which it is remembered what was served; beyond it
 AHEAD_AFTER_S = 0.01  # By then the batch that was read last is on its way to who asked for it.
 TEXT_BYTES = 64  # A text as a Python object, besides its characters, about.
 _Asked = tuple[GroupRef, frozenset[str]]  # A group, and the columns that a batch has besides.
+_AskedFile = tuple[str, frozenset[str]]
 
 
 @dataclass(slots=True)
@@ -41,6 +44,11 @@ class _Held:
     columns: GroupColumns
     size: int
     step: int  # The newest batch that has the group.
+
+
+class _HeldFile(NamedTuple):
+    rows: FileRows
+    size: int
 
 
 class _Expected(NamedTuple):
@@ -70,7 +78,7 @@ class Payloads:
     between threads, which read in turn.
 
     Attributes:
-        groups_read: number of reads since the start; further requests were answered by the cache.
+        groups_read: number of groups read since the start; others were answered by the cache.
         cached_bytes: size of the groups that the cache holds.
         undelivered: by step, the digest of a batch that was decided in this process and of which no
             share was handed out; such a one may still change.
@@ -80,6 +88,7 @@ class Payloads:
         self._blobs = blobs
         self._cache_bytes = cache_bytes
         self._groups: OrderedDict[_Asked, _Held] = OrderedDict()
+        self._whole: OrderedDict[_AskedFile, _HeldFile] = OrderedDict()
         self._files: OrderedDict[str, GroupFile] = OrderedDict()
         self._file_bytes = 0
         self._serving: OrderedDict[str, _Serving] = OrderedDict()
@@ -90,6 +99,8 @@ class Payloads:
         self.undelivered: dict[int, bytes] = {}
         self._local = blobs.local_path(ROOT_ID) is not None
         self._expected: _Expected | None = None
+        self._read_ahead_last: _Expected | None = None
+        self._ahead_from = 0  # The step.
         self._reading = threading.Lock()  # Nobody who decides waits for it.
         self.groups_read = 0
         self.cached_bytes = 0
@@ -110,9 +121,11 @@ class Payloads:
         groups: Sequence[KnownGroup],
         slots: Sequence[int],
         columns: Collection[str] = (),
+        ready: int | None = None,
     ) -> list[GroupRows]:
         """The rows of these slots of a batch, once all its groups could be read: all are read when
-        it is asked for first, and again after one could not be.
+        it is asked for first, and again after one could not be. Where few other groups are
+        ``ready``, files are read whole: batches that follow soon ask for the rest.
 
         Raises:
             GroupsUnreadable: files are missing or damaged; it names the groups of the whole batch.
@@ -121,7 +134,8 @@ class Payloads:
         slotted = [(slot, groups[slot]) for slot in slots]
         others = [] if self._readable.get(step) == served.digest else groups
         try:
-            parts = self._parts(step, slotted, asked, others)
+            whole = ready is not None and bool(others) and self._soon_served(groups, ready)
+            parts = self._parts(step, slotted, asked, others, whole=whole)
         except (BlobMissing, CorruptFile):
             self._readable.pop(step, None)
             failed = self.failing(step, groups, asked)
@@ -132,18 +146,33 @@ class Payloads:
                 raise _unreadable(served, dict(enumerate(groups)), failed) from None
             parts = self._parts(step, slotted, asked)
         self._note_readable(served)
+        self._note_whether_expected(step, groups)
         expected, self._expected = self._expected, None
         if expected is not None:
+            self._read_ahead_last = expected
             threading.Thread(
                 target=self._read_ahead, args=(expected,), name="read-ahead", daemon=True
             ).start()
         return parts
 
+    def reads_ahead(self, step: int, groups: int, ready: int) -> bool:
+        """Whether it is of use to know what a step's batch will likely have, where the one before
+        it has so many groups and so many are ready: these are more than come with it, and are
+        not so soon others that what was read ahead last was in vain."""
+        return self._local and step >= self._ahead_from and ready > SOON_BATCHES * groups
+
     def expect(self, step: int, groups: Sequence[KnownGroup], columns: Collection[str]) -> None:
         """The batch of ``step`` will likely be made of these groups: they are read once the batch
         before it is handed out."""
-        if self._local:
-            self._expected = _Expected(step, groups, frozenset(columns))
+        self._expected = _Expected(step, groups, frozenset(columns))
+
+    def _note_whether_expected(self, step: int, groups: Sequence[KnownGroup]) -> None:
+        expected = self._read_ahead_last
+        if expected is not None and expected.step == step:
+            self._read_ahead_last = None
+            had = {group.ref for group in expected.groups}
+            if 2 * sum([group.ref in had for group in groups]) < len(groups):
+                self._ahead_from = step + SOON_BATCHES
 
     def _read_ahead(self, expected: _Expected) -> None:
         threading.Event().wait(AHEAD_AFTER_S)
@@ -195,12 +224,15 @@ class Payloads:
         step: int,
         groups: Sequence[tuple[int, KnownGroup]],
         asked: frozenset[str],
-        others: Sequence[KnownGroup] = (),
+        of_batch: Sequence[KnownGroup] = (),
+        *,
+        whole: bool = False,
     ) -> list[GroupRows]:
-        """The rows of groups, after those of others of the batch, of which some may be the same."""
+        """The rows of groups; where it is given, those of the whole batch are read."""
         with self._reading:
             self._begin(step)
-            found = self._columns(step, [*others, *(group for _, group in groups)], asked)
+            wanted = of_batch or [group for _, group in groups]
+            found = self._columns(step, wanted, asked, whole=whole)
             for _, group in groups:
                 self._note_served(group)
         return [GroupRows(slot, group, *found[group.ref]) for slot, group in groups]
@@ -231,48 +263,101 @@ class Payloads:
         """Every field of a group's rows, checked against the group's digest."""
         return read_group(self._blobs, group.file.path, _stored(group))
 
+    def _soon_served(self, groups: Sequence[KnownGroup], ready: int) -> bool:
+        """Whether the files of a batch's groups, held until those that are ready were served too,
+        cost less than reading group by group."""
+        files = {group.file.path: group.file for group in groups}.values()
+        rows = sum([group.group.rows for group in groups])
+        if max(ready / len(groups), sum([file.rows for file in files]) / rows) > SOON_BATCHES:
+            return False
+        size = sum([group.file.size * group.group.rows // group.file.rows for group in groups])
+        held = sum([file.size for file in files]) + size * ready // len(groups)
+        return held <= self._cache_bytes
+
     def _columns(
-        self, step: int, groups: Iterable[KnownGroup], asked: frozenset[str]
+        self,
+        step: int,
+        groups: Iterable[KnownGroup],
+        asked: frozenset[str],
+        *,
+        whole: bool = False,
     ) -> dict[GroupRef, GroupColumns]:
         """The rows of each group, which the cache holds from now on as far as there is room."""
         found: dict[GroupRef, GroupColumns] = {}
-        missing: dict[str, dict[GroupRef, KnownGroup]] = {}
+        by_file: dict[str, list[KnownGroup]] = {}
         for group in groups:
+            by_file.setdefault(group.file.path, []).append(group)
+        for path, of_file in by_file.items():
+            if whole and (path, asked) not in self._whole:
+                self._read_whole(of_file[0], asked)
+            if (held := self._whole.get((path, asked))) is None:
+                self._read_groups(step, of_file, asked, found)
+                continue
+            self._whole.move_to_end((path, asked))
+            before = len(held.rows.checked)
+            try:
+                read = held.rows.groups(list(map(_stored, of_file)))
+            except CorruptFile:  # Once restored, the file may be another one.
+                self._drop_whole((path, asked))
+                self._forget(path)
+                raise
+            self.groups_read += len(held.rows.checked) - before
+            found.update(zip([group.ref for group in of_file], read, strict=True))
+        return found
+
+    def _read_groups(
+        self,
+        step: int,
+        of_file: Iterable[KnownGroup],
+        asked: frozenset[str],
+        found: dict[GroupRef, GroupColumns],
+    ) -> None:
+        """Adds groups of one file to what was found, those that the cache lacks by range."""
+        missing: dict[GroupRef, KnownGroup] = {}
+        for group in of_file:
             held = self._groups.get((group.ref, asked))
             if held is None:
-                missing.setdefault(group.file.path, {})[group.ref] = group
+                missing[group.ref] = group
             else:
                 held.step = max(step, held.step)
                 self._groups.move_to_end((group.ref, asked))
                 found[group.ref] = held.columns
-        for of_file in missing.values():
-            # In the order of rows: what lies together is read together.
-            ordered = sorted(of_file.values(), key=lambda group: group.group.row_start)
-            read = self._read(ordered, asked)
-            for group, rows, size in zip(ordered, read, _sizes(read), strict=True):
-                found[group.ref] = rows
-                self._hold((group.ref, asked), _Held(rows, size, step))
-        return found
+        if not missing:
+            return
+        # In the order of rows: what lies together is read together.
+        ordered = sorted(missing.values(), key=lambda group: group.group.row_start)
+        with self._opened(ordered[0].file) as file:
+            names, token_arrays = _names(ordered[0], asked)
+            read = file.read(list(map(_stored, ordered)), names, token_arrays)
+        self.groups_read += len(ordered)
+        for group, rows, size in zip(ordered, read, _sizes(read), strict=True):
+            found[group.ref] = rows
+            self._hold((group.ref, asked), _Held(rows, size, step))
 
-    def _read(self, groups: Sequence[KnownGroup], asked: frozenset[str]) -> list[GroupColumns]:
-        """The rows of groups of one file."""
-        sealed = groups[0].file
-        names = [*FIELDS, *(ON_REQUEST[name] for name in asked if name in ON_REQUEST)]
-        if groups[0].group.policy_version == MIXED_POLICY:  # All of a file are, or none.
-            names += MIXED_FIELDS
+    def _read_whole(self, group: KnownGroup, asked: frozenset[str]) -> None:
+        """Holds the whole file of a group, if it can be read at once and there is room."""
+        with self._opened(group.file) as file:
+            rows = file.read_whole(*_names(group, asked))
+        if rows is None:
+            return
+        size = _size(rows.columns)
+        if size <= self._cache_bytes:
+            self._whole[group.file.path, asked] = _HeldFile(rows, size)
+            self.cached_bytes += size
+            self._make_room()
+
+    @contextmanager
+    def _opened(self, sealed: SealedFile) -> Iterator[GroupFile]:
         file = self._files.pop(sealed.path, None)
         if file is None:
             file = GroupFile(self._blobs, sealed.path, sealed.size)
         else:
             self._file_bytes -= file.held_bytes
-        # Where this raises it is not kept: once restored, the file may be another one.
-        read = file.read(list(map(_stored, groups)), names, token_array_names(asked))
-        self.groups_read += len(groups)
+        yield file  # Where this raises it is not kept: once restored, the file may be another one.
         self._files[sealed.path] = file
         self._file_bytes += file.held_bytes
         while self._file_bytes > FILE_BYTES_MAX:
             self._forget(next(iter(self._files)))
-        return read
 
     def _forget(self, path: str) -> None:
         file = self._files.pop(path, None)
@@ -284,8 +369,14 @@ class Payloads:
             return
         self._groups[key] = held
         self.cached_bytes += held.size
+        self._make_room()
+
+    def _make_room(self) -> None:
         while self.cached_bytes > self._cache_bytes:
-            self._drop(next(iter(self._groups)))
+            if self._whole:
+                self._drop_whole(next(iter(self._whole)))
+            else:
+                self._drop(next(iter(self._groups)))
 
     def _begin(self, step: int) -> None:
         if step == self._step:
@@ -293,11 +384,16 @@ class Payloads:
         self._step = step
         for key in [key for key, held in self._groups.items() if held.step < step]:
             self._drop(key)
+        for asked in [asked for asked in self._whole if asked[0] in self._finished]:
+            self._drop_whole(asked)
         while self._finished:
             drop_cached_pages(self._blobs, self._finished.pop())
 
     def _drop(self, key: _Asked) -> None:
         self.cached_bytes -= self._groups.pop(key).size
+
+    def _drop_whole(self, key: _AskedFile) -> None:
+        self.cached_bytes -= self._whole.pop(key).size
 
     def _note_served(self, group: KnownGroup) -> None:
         path = group.file.path
@@ -313,6 +409,14 @@ class Payloads:
             del self._serving[path]
             self._finished.add(path)
             self._forget(path)
+
+
+def _names(group: KnownGroup, asked: frozenset[str]) -> tuple[list[str], list[str]]:
+    """Fields and named arrays of a group that a batch with these columns has."""
+    names = [*FIELDS, *(ON_REQUEST[name] for name in asked if name in ON_REQUEST)]
+    if group.group.policy_version == MIXED_POLICY:  # All of a file are, or none.
+        names += MIXED_FIELDS
+    return names, token_array_names(asked)
 
 
 def _stored(group: KnownGroup) -> StoredGroup:
