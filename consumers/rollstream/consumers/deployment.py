@@ -12,7 +12,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.schemas.events import RootRecorded
 from rollstream.store import Blobs, create_root_id, open_store, read_root_id
-from rollstream.store.layout import manifests_prefix
+from rollstream.store.layout import manifests_prefix, offset_in
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import DeliveryUnknown, Fenced, RootMismatch
 from rollstream.streams.folds.seal import SealFold
@@ -143,7 +143,9 @@ class _Recorder:
         else one of them is not this deployment's."""
         where = root_log(self.layout, environment)
         (address, *_) = self.layout.addresses({environment: 1})
-        has_files = any(True for _ in self.blobs.list(manifests_prefix(address)))
+        has_files = any(
+            offset_in(blob.path) is not None for blob in self.blobs.list(manifests_prefix(address))
+        )
         if has_files and not fold.settled_count:
             raise RootMismatch(
                 f"{root.root} holds manifests of {environment} (generation {address.generation}), "

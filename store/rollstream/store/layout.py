@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 
 from rollstream.schemas.ids import PartitionAddress
@@ -14,6 +15,7 @@ RETIRED = "retired"
 BATCHES = "batches"
 SNAPSHOTS = "snapshots"
 ROOT_ID = "root_id.json"
+_OFFSET_NAME = re.compile(r"(?:.*/)?([0-9]{20})\.json")
 
 
 def _value(text: str) -> str:
@@ -64,6 +66,13 @@ def retired_path(address: PartitionAddress, offset: int) -> str:
 def retired_prefix(address: PartitionAddress) -> str:
     """What the paths of all blobs about a partition's retired files begin with."""
     return f"{RETIRED}/{_partition(address)}/"
+
+
+def offset_in(path: str) -> int | None:
+    """Of a manifest, or of a blob about retired files; None: the file is neither, whoever put it
+    there."""
+    name = _OFFSET_NAME.fullmatch(path)
+    return None if name is None else int(name[1])
 
 
 def batch_path(sampler: str, trainer_epoch: int, step: int) -> str:

@@ -22,7 +22,7 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.wire_schemas import packed_dtype, shipped
 from rollstream.store.blobs import Blobs, create_or_compare
 from rollstream.store.errors import CorruptFile, NewerFile
-from rollstream.store.layout import MANIFESTS, manifest_path
+from rollstream.store.layout import MANIFESTS, manifest_path, offset_in
 
 _SCHEMA = "flushed"
 
@@ -106,7 +106,7 @@ def list_manifests(blobs: Blobs, under: str = f"{MANIFESTS}/") -> Iterator[Manif
         CorruptFile, NewerFile: a manifest that cannot be read.
     """
     for blob in blobs.list(under):
-        if blob.path.endswith(".json"):
+        if offset_in(blob.path) is not None:
             yield load_manifest(blobs, blob.path)
 
 

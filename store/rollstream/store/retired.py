@@ -19,7 +19,13 @@ from rollstream.schemas.events import Flushed, Retired
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
 from rollstream.store.errors import BlobMissing, CorruptFile
-from rollstream.store.layout import RETIRED, manifests_prefix, retired_path, retired_prefix
+from rollstream.store.layout import (
+    RETIRED,
+    manifests_prefix,
+    offset_in,
+    retired_path,
+    retired_prefix,
+)
 
 _SCHEMA = "retired.v1"
 
@@ -119,7 +125,8 @@ def load_retired(blobs: Blobs, path: str) -> RetiredFiles:
 
 def retired_offsets(blobs: Blobs, address: PartitionAddress) -> list[int]:
     """Of the partition's blobs, which are those of events, rising."""
-    return [_offset_of(blob.path) for blob in blobs.list(retired_prefix(address))]
+    offsets = (offset_in(blob.path) for blob in blobs.list(retired_prefix(address)))
+    return [offset for offset in offsets if offset is not None]
 
 
 def retired_of(blobs: Blobs, address: PartitionAddress) -> RetiredFiles:
@@ -144,7 +151,7 @@ def all_retired(blobs: Blobs) -> Mapping[str, RetiredFiles]:
         CorruptFile: as ``retired_of``.
     """
     found: dict[str, RetiredFiles] = {}
-    listed = [blob.path for blob in blobs.list(f"{RETIRED}/")]
+    listed = [b.path for b in blobs.list(f"{RETIRED}/") if offset_in(b.path) is not None]
     for _, paths in groupby(listed, key=lambda path: path.rpartition("/")[0]):
         newest = list(paths)[-1]
         try:
@@ -153,7 +160,3 @@ def all_retired(blobs: Blobs) -> Mapping[str, RetiredFiles]:
             return all_retired(blobs)  # Superseded since they were listed.
         found[manifests_prefix(retired.address)] = retired
     return found
-
-
-def _offset_of(path: str) -> int:
-    return int(path.rpartition("/")[2].removesuffix(".json"))

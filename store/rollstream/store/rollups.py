@@ -29,6 +29,7 @@ from rollstream.store.layout import (
     ROLLUPS,
     manifest_path,
     manifests_prefix,
+    offset_in,
     rollup_path,
     rollups_prefix,
 )
@@ -157,15 +158,15 @@ def visible_files(blobs: Blobs) -> list[str]:
         CorruptFile, NewerFile: a manifest that cannot be read, or which files are retired.
     """
     # Files are named before they are retired, so the manifests are listed first.
-    manifests = [blob for blob in blobs.list(f"{MANIFESTS}/") if blob.path.endswith(".json")]
+    manifests = [*blobs.list(f"{MANIFESTS}/")]
     retired = all_retired(blobs)
     known = rolled_up(blobs, retired)
     kept = [file.path for one in retired.values() for file in one.kept]
     files = [path for path in kept if path.startswith(f"{GROUPS}/")]
     for path, size in manifests:
-        folder, _, name = path.rpartition("/")
-        before = retired.get(f"{folder}/")
-        if before is not None and int(name.removesuffix(".json")) < before.below:
+        offset = offset_in(path)
+        before = retired.get(f"{path.rpartition('/')[0]}/")
+        if offset is None or (before is not None and offset < before.below):
             continue
         named = known.get(path)
         if named is not None and named.size == size:
@@ -212,8 +213,8 @@ def _listed(blobs: Blobs, address: PartitionAddress) -> list[list[_Span]]:
         if (name := _name_of(blob.path)) is not None:
             by_level[name[0]].append(name[1])
     for blob in blobs.list(manifests_prefix(address)):
-        offset = int(blob.path.rpartition("/")[2].removesuffix(".json"))
-        by_level[0].append(_Span(offset, offset))
+        if (offset := offset_in(blob.path)) is not None:
+            by_level[0].append(_Span(offset, offset))
     levels: list[list[_Span]] = []
     reached = -1
     for level in range(_LEVEL_MAX, -1, -1):

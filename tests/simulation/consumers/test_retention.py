@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
 
+from harness.failing_blobs import PassingBlobs
 from harness.kill_points import RetentionPoint, arm_retention
 from harness.retention import NAME, RetentionWorld
 from harness.sealing import Crash, EvictableBroker
@@ -14,7 +16,8 @@ from rollstream.consumers.retention.owner import SCHEDULE_EVERY_S
 from rollstream.sampler import Batch, GroupsUnreadable, Sampler
 from rollstream.sampler.history import check_from_files, replay_step
 from rollstream.schemas.events import Claimed
-from rollstream.store import BlobMissing
+from rollstream.store import BlobInfo, BlobMissing
+from rollstream.store.layout import manifests_prefix, retired_prefix
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.owned import log
 from rollstream.streams.topics.specs import specs_for
@@ -269,6 +272,55 @@ def test_a_step_is_decided_again_from_the_logs_and_its_files_are_said_to_be_reti
     assert check_from_files(NAME, 1, config=world.config, store=world.blobs).same
     with pytest.raises(BlobMissing, match="was retired"):
         check_from_files(NAME, 0, config=world.config, store=world.blobs)
+
+
+def test_files_of_somebody_else_among_manifests_and_retired_ones_are_passed_over() -> None:
+    world = RetentionWorld(partitions=1)
+    world.seal_groups(0, 4)
+    (address,) = world.layout.addresses({"math": 1})
+    for prefix in (manifests_prefix(address), retired_prefix(address)):
+        for name in ("notes.txt", "0.json", "00-first.txt"):
+            world.blobs.create(f"{prefix}{name}", b"x")
+    sampler = world.sampler()
+    trained(world, sampler)
+    world.ask()
+    with world.leaving(world.sealer()) as sealer:
+        world.retain(sealer, sampler=sampler)
+    assert len(world.retired_files()) == 2
+    assert world.problems() == []
+
+
+def test_an_error_beside_the_loop_is_a_warning_and_sealing_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Failing(PassingBlobs):
+        def read(self, path: str) -> bytes:
+            if failing and path.startswith("manifests/"):
+                raise ZeroDivisionError("nobody foresaw this")
+            return super().read(path)
+
+        def list(self, prefix: str) -> Iterator[BlobInfo]:
+            if failing and prefix.startswith("retired/"):
+                raise ZeroDivisionError("nor this")
+            return super().list(prefix)
+
+    failing = [True]
+    world = RetentionWorld(partitions=1)
+    sealer = world.sealer(store=Failing(world.blobs))
+    world.seal_groups(0, 4, sealer=sealer)
+    sampler = world.sampler()
+    trained(world, sampler)
+    world.ask()
+    world.retain(sealer, sampler=sampler)
+    world.seal_groups(4, 1, sealer=sealer)
+    assert len(world.sealed_files()) == 5
+    assert [one.exc_info is not None for one in caplog.records if "nor this" in one.message] == [
+        True
+    ]
+    failing.clear()
+    world.retain(sealer, sampler=sampler)
+    assert len(world.retired_files()) == 2
+    sealer.close()
 
 
 @pytest.mark.proves("F4")

@@ -11,7 +11,7 @@ from rollstream.consumers.audit.ledger import Named
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobMissing, Blobs, CorruptFile
-from rollstream.store.layout import manifest_path, manifests_prefix, rollups_prefix
+from rollstream.store.layout import manifest_path, manifests_prefix, offset_in, rollups_prefix
 from rollstream.store.manifests import Manifest, is_manifest_of
 from rollstream.store.rollups import NamedFiles, read_rollup
 
@@ -31,7 +31,8 @@ class Manifests:
         self._address = address
         # Of paths, in the order of offsets; listed before the log's end is known, so that none is
         # of a flush which is not read.
-        self._listed = (blob.path for blob in blobs.list(manifests_prefix(address)))
+        paths = (blob.path for blob in blobs.list(manifests_prefix(address)))
+        self._listed = (path for path in paths if offset_in(path) is not None)
         self._next = next(self._listed, None)
         self._named = Named()
         self._lacks = -1  # The newest flush, where it has none.

@@ -9,7 +9,7 @@ from rollstream.consumers.retention.plan import FlushFiles, files_of_flush
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs
-from rollstream.store.layout import manifest_path, manifests_prefix
+from rollstream.store.layout import manifest_path, manifests_prefix, offset_in
 from rollstream.store.manifests import load_manifest
 from rollstream.store.retired import retired_of
 
@@ -28,8 +28,8 @@ def manifests_from(
         CorruptFile, NewerFile: a manifest that cannot be read.
     """
     for blob in blobs.list(manifests_prefix(address)):
-        offset = int(blob.path.rpartition("/")[2].removesuffix(".json"))
-        if offset >= first:
+        offset = offset_in(blob.path)
+        if offset is not None and offset >= first:
             check_time()
             yield offset, load_manifest(blobs, blob.path).event
 

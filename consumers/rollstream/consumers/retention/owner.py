@@ -161,8 +161,8 @@ class Retention:
             )
         except StopIteration:
             pass
-        except RollstreamError as error:
-            self._warn(f"retired files: {error}; it is tried again")
+        except Exception as error:  # noqa: BLE001, sealing goes on, whatever became of old files
+            self._warn(f"retired files: {_text(error)}; it is tried again", error)
             self._complete = False
             self._again_at_s = self._now_s() + TRY_AGAIN_S
         self._steps = None
@@ -212,9 +212,9 @@ class Retention:
         detail = ""
         try:
             plan = yield Step("plan", partial(self._plan, older_than_us))
-        except RollstreamError as error:
-            self._warn(f"nothing is retired: {error}")
-            plan, detail = RetentionPlan(), str(error)
+        except Exception as error:  # noqa: BLE001, who asked is told
+            self._warn(f"nothing is retired: {_text(error)}", error)
+            plan, detail = RetentionPlan(), _text(error)
         events = list(parts(plan.files))
         for number, files in enumerate(events, 1):
             append = self._append_step(request, files, more=number < len(events))
@@ -321,14 +321,19 @@ class Retention:
 
         return check
 
-    def _warn(self, message: str) -> None:
-        """Once, however often it is tried again."""
+    def _warn(self, message: str, error: Exception | None = None) -> None:
+        """Once, however often it is tried again; where nobody foresaw the error, with its place."""
         if message != self._warned:
             self._warned = message
-            _log.warning("%s: %s", self._address, message)
+            foreseen = error is None or isinstance(error, RollstreamError)
+            _log.warning("%s: %s", self._address, message, exc_info=None if foreseen else error)
 
     def _now_s(self) -> float:
         return self._services.clock.monotonic_s()
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, RollstreamError) else repr(error)
 
 
 def iter_steps(*steps: Step) -> Steps:
