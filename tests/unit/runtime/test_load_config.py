@@ -76,6 +76,16 @@ def test_minimal_file_takes_every_other_key_from_its_default(tmp_path: Path) -> 
             "accept_policy_versions = 3",
             "accept_policy_versions = 3: must be a list in brackets",
         ),
+        (
+            "partitions = true",
+            "partitions = true: must be a whole number; for example partitions = 4",
+        ),
+        (
+            "max_unreadable_share = false",
+            "max_unreadable_share = false: must be a number; "
+            "for example max_unreadable_share = 0.1",
+        ),
+        ("retain_after_hours = true", "retain_after_hours = true: must be a number"),
     ],
 )
 def test_wrong_setting_names_file_key_value_and_what_to_write(
@@ -101,6 +111,13 @@ def test_settings_with_which_nothing_could_progress_are_refused(tmp_path: Path) 
     (line,) = refusal(tmp_path, MINIMAL + "min_group_size = 9")
     assert "environments.math: min_group_size 9 is above target_group_size 8" in line
     assert "lower it" in line
+
+
+@pytest.mark.parametrize("hours", ["0", "0.0", "-1"])
+def test_retention_as_soon_as_groups_are_done_with_is_refused(tmp_path: Path, hours: str) -> None:
+    (line,) = refusal(tmp_path, f"{MINIMAL}retain_after_hours = {hours}")
+    assert "environments.math: retain_after_hours " in line
+    assert "leave it out" in line
 
 
 @pytest.mark.parametrize("root", ["data/run-17", "/data/run-17", "file:data", "s3://bucket/run"])

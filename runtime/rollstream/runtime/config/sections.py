@@ -4,9 +4,17 @@ are settings with which nothing could progress."""
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticKnownError
 
 from rollstream.runtime.addresses import check_bootstrap, local_folder
 from rollstream.runtime.client_properties import contradictions
@@ -20,6 +28,20 @@ class Section(BaseModel):
     """A frozen model that refuses unknown keys; the string below each field explains it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuses true and false for numbers: pydantic takes them as 1 and 0, unless it is so
+        strict that it also refuses the texts of environment variables."""
+        if isinstance(value, bool):
+            kind = cls.model_fields[info.field_name or ""].annotation
+            kinds = get_args(kind) or (kind,)
+            if int in kinds:
+                raise PydanticKnownError("int_type")
+            if float in kinds:
+                raise PydanticKnownError("float_type")
+        return value
 
 
 class KafkaConfig(Section):
@@ -107,9 +129,9 @@ class EnvironmentConfig(Section):
     the sealers as stuck."""
     compression: Literal["none", "lz4", "zstd"] = "none"
     """The codec of Parquet files."""
-    retain_after_hours: float | None = Field(default=None, ge=0)
-    """Hours of log time after which files are retired and deleted whose groups every sampler is
-    done with; none: only when `rollstream retain` asks."""
+    retain_after_hours: float | None = Field(default=None, allow_inf_nan=False)
+    """Hours of log time, above 0, after which files are retired and deleted whose groups every
+    sampler is done with; none: only when `rollstream retain` asks."""
 
     @model_validator(mode="after")
     def _can_progress(self) -> Self:
@@ -122,6 +144,12 @@ class EnvironmentConfig(Section):
             raise ValueError(
                 f"expire_after_s {self.expire_after_s} is below seal_timeout_s "
                 f"{self.seal_timeout_s}: groups would expire before they could be sealed; raise it"
+            )
+        if self.retain_after_hours is not None and self.retain_after_hours <= 0:
+            raise ValueError(
+                f"retain_after_hours {self.retain_after_hours:g} would delete files as soon as "
+                "their groups were trained on; use hours above 0, or leave it out so that files "
+                "are deleted only when `rollstream retain` asks"
             )
         return self
 
@@ -179,12 +207,13 @@ class SamplerConfig(Section):
     def _can_progress(self) -> Self:
         if self.max_samples == 0:
             raise ValueError(
-                "max_samples 0 would never serve a group; use 1 or more, or -1 for no limit"
+                "max_samples 0 would never serve a group; use 1 or more, or a negative number for "
+                "no limit"
             )
         if self.max_rollout_timestamp_delay == 0:
             raise ValueError(
                 "max_rollout_timestamp_delay 0 would leave every rollout out, since each is older; "
-                "use seconds above 0, or -1 for no limit"
+                "use seconds above 0, or a negative number for no limit"
             )
         if self.alpha != 1 and self.recency == "uniform":
             raise ValueError(
