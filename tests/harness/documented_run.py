@@ -23,6 +23,7 @@ NAME = "trainer-a"
 STEPS = 8
 RELEASED_FROM = 6  # Steps 6 and 7 were served, and after the resume step 6 is decided anew.
 GROUPS = 4
+AGE_S = 60.0  # Older rollouts are left out.
 TURNS = (1, 3)  # Of the two trajectories of a group.
 ROUTED_EXPERTS = np.arange(2 * 48 * 8, dtype=np.uint8).reshape(2, 48, 8)
 
@@ -45,7 +46,9 @@ class DocumentedRun:
                 "environments": {
                     name: {"partitions": 1, "flush_interval_s": 0.0} for name in ("math", "web")
                 },
-                "samplers": {NAME: {"environments": ["math", "web"]}},
+                "samplers": {
+                    NAME: {"environments": ["math", "web"], "max_rollout_timestamp_delay": AGE_S}
+                },
             }
         )
         self.store = open_store(root.as_uri())

@@ -9,10 +9,13 @@ from typing import Any
 import datasets
 import duckdb
 import numpy as np
+import pandas
+import polars
 import pyarrow.compute as pc
 import pytest
 
 from harness.documented_run import (
+    AGE_S,
     RELEASED_FROM,
     ROUTED_EXPERTS,
     STEPS,
@@ -153,7 +156,7 @@ def test_queries_read_what_was_sealed_and_served(
             if statement.strip()
         ]
         results = [connection.execute(statement).fetchall() for statement in statements]
-        assert all(results[2:4])
+        assert all(results[3:5])
         trained = connection.execute("SELECT step, trainer_epoch FROM batches ORDER BY step")
         assert trained.fetchall() == [(step, 1) for step in range(RELEASED_FROM)] + [
             (RELEASED_FROM, 2)
@@ -169,6 +172,41 @@ def test_the_decisions_that_count_are_those_that_no_release_took_back(run: Docum
     assert {step: one["digest"] for step, one in counted.items()} == {
         step: batch.digest.hex() for step, batch in newest.items()
     }
+
+
+def test_what_a_step_was_trained_on_has_no_rows_that_an_age_limit_left_out(tmp_path: Path) -> None:
+    run = DocumentedRun(tmp_path)
+    with run.sampler() as sampler:
+        sampler.ack(run.served[-1])
+        policy = sampler.publish_policy(STEPS - 1, policy_version="newer")
+        with run.producer() as producer, producer.dispatch(example_id="x", group_size=3) as group:
+            for reward in range(3):
+                group.publish(
+                    policy_version=policy.version,
+                    output_tokens=[1],
+                    logprobs=[-0.1],
+                    reward=float(reward),
+                )
+                if not reward:
+                    run.clock.advance(2 * AGE_S)
+        run.seal(1)
+        batch = sampler.next_batch(STEPS - 1, 1, timeout_s=1.0)
+        sampler.flush()
+    assert batch.rewards.tolist() == [1.0, 2.0]
+    with contextlib.chdir(run.root), duckdb.connect() as connection:
+        views, ways = (
+            [text for text in snippets(READING, "sql") if marker in text]
+            for marker in ("CREATE OR REPLACE", "step = 7")
+        )
+        for statement in views:
+            connection.execute(statement)
+        rows, means = (connection.execute(text).fetchall() for text in ways[0].split(";")[:2])
+        assert sorted(row[0] for row in rows) == sorted(batch.uids)
+        assert means[-1][:3] == (STEPS - 1, "math", 1.5)
+        names = executed(READING, "def decisions")
+        found = executed(READING, "in_polars", **names, pl=polars, pd=pandas)
+    for frame in (found["in_polars"], found["in_pandas"]):
+        assert sorted(frame["rollout_uid"]) == sorted(batch.uids)
 
 
 def reading(run: DocumentedRun, marker: str, **names: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 
 from rollstream.sampler.errors import SamplerError
@@ -191,7 +192,7 @@ def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | N
         "groups": [
             {
                 **{name: getattr(chosen, name) for name in _CHOSEN},
-                **_rows_of(known),
+                **_rows_of(chosen, known),
                 **_mask_of(chosen),
             }
             for chosen, known in zip(batch.groups, groups, strict=True)
@@ -204,8 +205,15 @@ def _mask_of(chosen: ChosenGroup) -> dict[str, Any]:
     return {} if chosen.row_mask is None else {"row_mask": chosen.row_mask.tolist()}
 
 
-def _rows_of(known: KnownGroup | None) -> dict[str, Any]:
+def _rows_of(chosen: ChosenGroup, known: KnownGroup | None) -> dict[str, Any]:
+    """Where the group is, and the indexes in its file of the rows that the batch has."""
     if known is None:
         return {}
-    group = known.group
-    return {"path": known.file.path, "row_start": group.row_start, "rows": group.rows}
+    start, rows = known.group.row_start, known.group.rows
+    indexes = range(rows) if chosen.row_mask is None else np.flatnonzero(chosen.row_mask).tolist()
+    return {
+        "path": known.file.path,
+        "row_start": start,
+        "rows": rows,
+        "row_indexes": [start + index for index in indexes],
+    }
