@@ -15,11 +15,14 @@ _GROUP_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def whole_number(name: str, value: Any) -> int:
-    """As ``rules.whole_number``."""
+    """As ``rules.whole_number``, and one that an event has room for."""
     try:
-        return rules.whole_number(name, value)
+        found = rules.whole_number(name, value)
     except rules.BrokenRule as broken:
         raise InvalidRequest(str(broken)) from None
+    if abs(found) > rules.LONG_MAX:
+        raise InvalidRequest(f"{name} is {found:.6g}; give a number of at most 2**63 - 1")
+    return found
 
 
 def whole_numbers(name: str, values: Any) -> tuple[int, ...]:

@@ -64,8 +64,11 @@ def test_a_batch_leaves_out_the_rollouts_that_are_too_old_wherever_it_is_read(
         GroupSpec(example_id="old", rewards=rewards, weight_steps=(1, 1, 1, 5)),
     )
     sampler = world.open()
+    sampler.resume(4)
+    with pytest.raises(InvalidRequest, match="2\\*\\*63"):
+        sampler.set_current_step(2**63)
     sampler.set_current_step(5)
-    batch = sampler.next_batch(0, 2, timeout_s=WAIT_S, columns=["routed_experts", "metadata"])
+    batch = sampler.next_batch(5, 2, timeout_s=WAIT_S, columns=["routed_experts", "metadata"])
     assert batch.rewards.tolist() == [1.0, 3.0, 1.0, 3.0]
     assert batch.weight_steps.tolist() == [5, 5, 5, 5]
     assert np.bincount(batch.group_index).tolist() == [2, 2]
@@ -73,23 +76,23 @@ def test_a_batch_leaves_out_the_rollouts_that_are_too_old_wherever_it_is_read(
     assert len(batch.token_arrays["routed_experts"]) == len(batch.tokens)
     assert [record.reward for record in batch.records(0)] == [1.0, 3.0]
     halves = [
-        world.open().next_batch(0, 2, timeout_s=WAIT_S, dp_rank=rank, dp_size=2) for rank in (0, 1)
+        world.open().next_batch(5, 2, timeout_s=WAIT_S, dp_rank=rank, dp_size=2) for rank in (0, 1)
     ]
     assert [uid for half in halves for uid in half.uids] == list(batch.uids)
-    sampler.checkpointed(0)
+    sampler.checkpointed(5)
     found = sampler.stats()
     assert (found.over_step_delay, found.ready) == (4, {"math": 1}), "its turn has not come"
     with pytest.raises(NotEnoughGroups) as refused:
-        sampler.next_batch(1, 1, timeout_s=0.0)
+        sampler.next_batch(6, 1, timeout_s=0.0)
     assert refused.value.dropped == {"stale": 1}
     assert sampler.stats().over_step_delay == 7
     sampler.flush()
     world.restart()
-    again = world.open().next_batch(0, 2, timeout_s=WAIT_S)
+    again = world.open().next_batch(5, 2, timeout_s=WAIT_S)
     assert (again.uids, again.digest) == (batch.uids, batch.digest)
-    (replayed,) = replay_step(world.name, 0, config=world.config, broker=world.broker())
+    (replayed,) = replay_step(world.name, 5, config=world.config, broker=world.broker())
     assert replayed.same
-    assert check_from_files(world.name, 0, config=world.config, store=world.store).same
+    assert check_from_files(world.name, 5, config=world.config, store=world.store).same
 
 
 @pytest.mark.proves("E4", "F3")

@@ -16,7 +16,7 @@ from rollstream.sampler.deciding.trainer import (
     Resume,
     SetCurrentStep,
 )
-from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
+from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups, UnknownStep
 from rollstream.streams.folds.sampler.served import ServedBatch
 
 LONG_AGO_US = -10_000_000  # A decider's clock begins at 0.
@@ -32,6 +32,13 @@ def group(*steps: int, example: str = "ex", made: tuple[int, ...] = ()) -> Group
     )
 
 
+def begun_at(step: int, **settings: Any) -> Decider:
+    """A sampler whose trainer resumed and does this step next."""
+    sampler = Decider(**settings)
+    sampler.do(Resume(checkpointed_step=step - 1))
+    return sampler
+
+
 def mask(batch: ServedBatch, slot: int = 0) -> list[bool] | None:
     found = batch.groups[slot].row_mask
     return None if found is None else found.tolist()
@@ -43,14 +50,14 @@ def stats(sampler: Decider) -> SamplerStats:
 
 @pytest.mark.proves("E2")
 def test_rollouts_of_older_weights_are_left_out_one_by_one_and_counted() -> None:
-    sampler = Decider(max_rollout_step_delay=2)
+    sampler = begun_at(5, max_rollout_step_delay=2)
     sampler.seal(group(0, 3, 4, 5), group(5, 5, 5, 5, example="fresh"))
     sampler.do(SetCurrentStep(step=5))
-    batch = sampler.serve(0, 2)
+    batch = sampler.serve(5, 2)
     masks = dict(zip(sampler.examples(batch), (mask(batch, 0), mask(batch, 1)), strict=True))
     assert masks == {"ex": [False, True, True, True], "fresh": None}
     assert stats(sampler).over_step_delay == 0, "as long as the batch may be released"
-    sampler.do(MarkCheckpointed(step=0))
+    sampler.do(MarkCheckpointed(step=5))
     found = stats(sampler)
     assert (found.over_step_delay, found.over_timestamp_delay) == (1, 0)
 
@@ -79,10 +86,10 @@ def test_rollouts_that_were_made_too_long_ago_are_left_out_and_counted_apart() -
 def test_a_group_that_falls_below_its_minimum_goes_whole(
     steps: tuple[int, ...], made: tuple[int, ...], reason: str
 ) -> None:
-    sampler = Decider(max_rollout_step_delay=5, max_rollout_timestamp_delay=5.0)
+    sampler = begun_at(9, max_rollout_step_delay=5, max_rollout_timestamp_delay=5.0)
     sampler.seal(group(*steps, made=made))
     sampler.do(SetCurrentStep(step=9))
-    error = sampler.choose(NextBatch(step=0, num_groups=1))
+    error = sampler.choose(NextBatch(step=9, num_groups=1))
     assert isinstance(error, NotEnoughGroups)
     assert error.dropped == {reason: 1}
     assert stats(sampler).ready == {}
@@ -97,7 +104,7 @@ def test_a_group_whose_rollouts_all_fit_is_served_whole_however_small() -> None:
 
 
 def test_setting_the_step_drops_what_is_wholly_too_old_at_once() -> None:
-    sampler = Decider(max_rollout_step_delay=1)
+    sampler = begun_at(4, max_rollout_step_delay=1)
     sampler.seal(group(0, 0), group(4, 4, example="fresh"))
     sampler.do(SetCurrentStep(step=4))
     found = stats(sampler)
@@ -114,8 +121,17 @@ def test_the_batchs_step_is_the_clock_until_the_trainer_sets_one() -> None:
     assert mask(sampler.serve(3, 1)) == [False, True, True]
 
 
+@pytest.mark.parametrize("step", [4, 10**9, 2**63])
+def test_a_step_that_cannot_be_there_yet_is_refused_and_drops_nothing(step: int) -> None:
+    sampler = begun_at(3, max_rollout_step_delay=1, max_policy_lag=1)
+    sampler.seal(group(3, 3))
+    with pytest.raises(UnknownStep, match=r"set_current_step\(n\) with n of at most 3"):
+        sampler.do(SetCurrentStep(step=step))
+    assert stats(sampler).ready == {"math": 1}
+
+
 def test_a_resume_begins_a_clock_of_its_own() -> None:
-    sampler = Decider(max_rollout_step_delay=1)
+    sampler = begun_at(7, max_rollout_step_delay=1)
     sampler.do(SetCurrentStep(step=7))
     with pytest.raises(InvalidRequest, match="step 6 is before 7"):
         sampler.do(SetCurrentStep(step=6))
@@ -125,18 +141,18 @@ def test_a_resume_begins_a_clock_of_its_own() -> None:
 
 
 def test_groups_without_a_weight_step_are_not_measured_by_steps() -> None:
-    sampler = Decider(max_rollout_step_delay=0)
+    sampler = begun_at(9, max_rollout_step_delay=0)
     sampler.seal(group(-1, -1))
     sampler.do(SetCurrentStep(step=9))
-    assert mask(sampler.serve(0, 1)) is None
+    assert mask(sampler.serve(9, 1)) is None
 
 
 @pytest.mark.parametrize("rewards", [(0.0, 1.0, 1.0), (1.0, 0.0, 1.0)])
 def test_what_is_left_must_still_differ_where_that_was_asked(rewards: tuple[float, ...]) -> None:
-    sampler = Decider(max_rollout_step_delay=1)
+    sampler = begun_at(5, max_rollout_step_delay=1)
     sampler.seal(GroupSpec(rewards=rewards, weight_steps=(0, 5, 5)))
     sampler.do(SetCurrentStep(step=5))
-    found = sampler.choose(NextBatch(step=0, num_groups=1, accept="nonzero_std"))
+    found = sampler.choose(NextBatch(step=5, num_groups=1, accept="nonzero_std"))
     if rewards[1:] == (1.0, 1.0):
         assert isinstance(found, NotEnoughGroups)
         assert found.dropped == {"filtered": 1}
@@ -145,12 +161,12 @@ def test_what_is_left_must_still_differ_where_that_was_asked(rewards: tuple[floa
 
 
 def test_a_replacement_has_a_mask_of_its_own() -> None:
-    sampler = Decider(max_rollout_step_delay=1)
+    sampler = begun_at(5, max_rollout_step_delay=1)
     sampler.seal(group(3, 4, 5), group(4, 3, 5, example="other"))
     sampler.do(SetCurrentStep(step=5))
-    first = sampler.serve(0, 1)
+    first = sampler.serve(5, 1)
     assert mask(first) == [step >= 4 for step in weights(sampler, first)]
-    other = sampler.choose(Replace(step=0, digest=first.digest, slots=(0,), reason="no"))
+    other = sampler.choose(Replace(step=5, digest=first.digest, slots=(0,), reason="no"))
     assert isinstance(other, ServedBatch)
     assert mask(other) == [step >= 4 for step in weights(sampler, other)] != mask(first)
 
@@ -158,10 +174,10 @@ def test_a_replacement_has_a_mask_of_its_own() -> None:
 def test_the_digest_of_a_batch_covers_its_masks() -> None:
     digests = []
     for delay in (0, 1, 2):
-        sampler = Decider(max_rollout_step_delay=delay)
+        sampler = begun_at(5, max_rollout_step_delay=delay)
         sampler.seal(group(3, 4, 5, 5))
         sampler.do(SetCurrentStep(step=5))
-        digests.append(sampler.serve(0, 1).digest)
+        digests.append(sampler.serve(5, 1).digest)
     assert len(set(digests)) == 3
 
 

@@ -187,13 +187,7 @@ class PublishPolicy(Command[Policy]):
                 f"policy {self.policy_version!r} of step {self.step}: the version must not be "
                 "empty and the step not negative"
             )
-        if self.step > state.next_step:
-            raise UnknownStep(
-                f"weights {self.step} cannot be there yet: batch n turns weights n into n + 1, and "
-                f"the next batch to be served is {state.next_step}; publish_policy(n) with n of at "
-                f"most {state.next_step}, or resume({self.step - 1}) from the checkpoint of these "
-                "weights"
-            )
+        _check_exists(state, self.step, "publish_policy")
         version = self._unused_version(state)
         published = state.published.versions.get((state.policy_epoch, self.step))
         if published is not None:
@@ -279,6 +273,7 @@ class SetCurrentStep(Command[None]):
                 f"step {self.step} is before {state.current_step}, which was the current step "
                 "before; a trainer that goes back says so with resume(…)"
             )
+        _check_exists(state, self.step, "set_current_step")
         drops = useless_groups(state, state.choosing, self.step, now["now_ts"], all_equal=False)
         events = drop_events(drops, now)
         if self.step == state.current_step:
@@ -288,3 +283,15 @@ class SetCurrentStep(Command[None]):
 
     def result(self, state: SamplerState, context: ResultContext) -> None:
         return None
+
+
+def _check_exists(state: SamplerState, step: int, call: str) -> None:
+    """Weights ``step`` can be there by now: a trainer that counts by another unit would have all
+    that is ready dropped as too old."""
+    if step > state.next_step:
+        raise UnknownStep(
+            f"weights {step} cannot be there yet: batch n turns weights n into n + 1, and "
+            f"the next batch to be served is {state.next_step}; {call}(n) with n of at "
+            f"most {state.next_step}, or resume({step - 1}) from the checkpoint of these "
+            "weights"
+        )

@@ -280,10 +280,12 @@ class SamplerApi(LooksAtGroups):
         the clock and this is not needed. Groups that it makes too old are dropped.
 
         Args:
-            step: not below the one before.
+            step: not below the one before, nor beyond the next batch, which makes weights
+                ``step + 1`` of it.
 
         Raises:
-            InvalidRequest: it is, or is negative. Fenced: a successor has resumed.
+            InvalidRequest: it is below, or is negative. UnknownStep: it is beyond, so that such
+                weights cannot be. Fenced: a successor has resumed.
         """
         return self._ask(SetCurrentStep(step=whole_number("step", step)))
 
