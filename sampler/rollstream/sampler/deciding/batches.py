@@ -299,7 +299,22 @@ class Replace(BatchCommand):
             now_us,
             all_equal=accept == "nonzero_std",
         )
-        without = refs_of(drops)
+        while True:
+            before = len(refs_of(drops))
+            chosen = self._for_each_slot(state, batch, now_us, accept, drops)
+            if len(refs_of(drops)) == before:
+                return chosen, drops
+            # What one slot dropped may have made another policy the newest for those before it.
+
+    def _for_each_slot(
+        self,
+        state: SamplerState,
+        batch: ServedBatch,
+        now_us: int,
+        accept: Accept | None,
+        drops: Drops,
+    ) -> list[Chosen] | None:
+        """The groups; those that are found to be too old are added to ``drops``."""
         chosen: list[Chosen] = []
         for slot in self.slots:
             asked = Asked(
@@ -313,14 +328,13 @@ class Replace(BatchCommand):
             if choosing.on_policy_fraction:
                 on_policy = 1.0 if was_on_policy(state, batch, slot) else 0.0
                 choosing = replace(choosing, on_policy_fraction=on_policy)
+            without = refs_of(drops) | {one.group.ref for one in chosen}
             choice = sample_groups(state, choosing, asked, now_us=now_us, without=without)
             add_late(drops, choice)
-            without |= refs_of(drops)
             if choice.groups is None:
-                return None, drops
+                return None
             chosen.extend(choice.groups)
-            without.add(choice.groups[0].group.ref)
-        return chosen, drops
+        return chosen
 
     def _is_done(self, batch: ServedBatch) -> bool:
         """Whether this very replacement was the batch's last."""

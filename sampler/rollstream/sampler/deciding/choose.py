@@ -99,9 +99,10 @@ def sample_groups(
     while True:
         before = len(left_out)
         groups = _sample(state, choosing, asked, limits, left_out, dropped)
-        if groups is not None or len(left_out) == before:
+        if len(left_out) == before:
             return Choice(groups, dropped)
-        # Without those that were dropped, other policies may be the newest.
+        # Without those that were dropped, other policies may be the newest: whoever makes the
+        # choice again does so without them.
 
 
 def _sample(
