@@ -54,6 +54,7 @@ def test_rollouts_of_older_weights_are_left_out_one_by_one_and_counted() -> None
     sampler.seal(group(0, 3, 4, 5), group(5, 5, 5, 5, example="fresh"))
     sampler.do(SetCurrentStep(step=5))
     batch = sampler.serve(5, 2)
+    assert batch.current_step == 5
     masks = dict(zip(sampler.examples(batch), (mask(batch, 0), mask(batch, 1)), strict=True))
     assert masks == {"ex": [False, True, True, True], "fresh": None}
     assert stats(sampler).over_step_delay == 0, "as long as the batch may be released"

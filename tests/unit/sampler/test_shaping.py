@@ -359,6 +359,7 @@ def test_metrics_are_flat_numbers() -> None:
     assert metrics["truncated_share"] == 0.5
     assert (metrics["lag/mean"], metrics["lag/max"]) == (1.0, 2.0)
     assert (metrics["groups_ready"], metrics["wait_s"]) == (5.0, 0.5)
+    assert replace(batch, current_step=100).metrics()["lag/mean"] == 98.0
     assert all(type(value) is float for value in metrics.values())
 
 

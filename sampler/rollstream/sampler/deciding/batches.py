@@ -189,6 +189,7 @@ class NextBatch(BatchCommand):
             choosing=state.choosing.recorded(),
             algorithm=ALGORITHM,
             policy_epoch=state.policy_epoch,
+            current_step=state.clock(self.step),
         )
         return [*events, decided]
 

@@ -127,7 +127,7 @@ class BatchSummary:
         batch_id: of the decision, or of the newest replacement in it.
         trainer_epoch: in which it was decided; counts calls of ``resume``.
         served_ts: when it was decided, microseconds since 1970, UTC.
-        policy_step: of the policy that lag was measured against.
+        policy_step: the newest policy when it was decided; -1: none was published.
         groups: in it, by environment.
         replacements: how often groups of it were replaced.
         status: ``trained`` or ``failed``; None: not acked in the trainer epoch in effect.

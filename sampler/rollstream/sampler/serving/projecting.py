@@ -186,6 +186,7 @@ def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | N
         "seed": event.seed,
         "request": orjson.loads(event.request),
         "policy_step": event.policy_step,
+        "current_step": batch.current_step,
         "replacements": batch.replacements,
         "digest": batch.digest,
         "cursor": batch.cursor,

@@ -143,6 +143,7 @@ def _of_decision(served: ServedBatch) -> dict[str, Any]:
         "digest": served.digest,
         "sampled": served.sampled,
         "policy_step": served.event.policy_step,
+        "current_step": served.current_step,
     }
 
 

@@ -71,6 +71,7 @@ class Batch:
         dp_rank: the rank whose share this is.
         dp_size: how many ranks share the recorded batch.
         policy_step: the newest policy when the batch was decided; -1: none was published.
+        current_step: what ``set_current_step`` had named then; ``step`` where it named none.
         groups_ready: groups of the whole sampler that were left to be served after this batch, when
             this call was answered; asking for the step again may give another number.
         waited_s: how long the call that returned this batch took.
@@ -109,6 +110,7 @@ class Batch:
     dp_rank: int
     dp_size: int
     policy_step: int
+    current_step: int
     groups_ready: int
     waited_s: float
     read_group: GroupReader | None
@@ -242,7 +244,7 @@ class Batch:
         )
         left = np.unique(self.trajectory_index[self.off_branch])
         metrics["off_branch_share"] = len(left) / self.num_trajectories
-        newest = max(self.step, self.policy_step)
+        newest = max(self.current_step, self.policy_step)
         known = self.weight_steps >= 0
         lags = np.full(self.num_trajectories, -np.inf)
         np.maximum.at(lags, self.trajectory_index[known], newest - self.weight_steps[known])

@@ -68,6 +68,7 @@ class BatchServed(Decision):
     choosing: str = ""
     algorithm: int = 0
     policy_epoch: int = 0
+    current_step: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

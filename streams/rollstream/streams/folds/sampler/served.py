@@ -125,6 +125,12 @@ class ServedBatch:
         return unacked and now_us - self.since_ts > ack_timeout_s * 1e6
 
     @property
+    def current_step(self) -> int:
+        """The trainer's step when it was decided."""
+        event = self.event
+        return event.step if event.current_step < 0 else event.current_step
+
+    @property
     def sampled(self) -> SampledBatch:
         """The whole batch, as users see it."""
         ids = tuple(group.group_id for group in self.groups)
