@@ -48,8 +48,9 @@ def retain(
 ) -> None:
     """Asks the sealers to retire the files of groups that every sampler is done with: in a final
     batch, or ended for good. Readers leave retired files out at once; they are deleted when every
-    sampler has recorded that it knows. Exit code 1 where a partition has no sealer that answers in
-    time: the request stands, and the first one that owns the partition carries it out.
+    sampler has recorded that it knows. Exit code 1 where a sealer refuses, as it says why, and
+    where a partition has none that answers in time: that request stands, and the first one that
+    owns the partition carries it out.
     """
     older_than_s = _seconds(older_than)
     services, settings = services_of(context), load_config(config)
@@ -67,7 +68,7 @@ def retain(
             )
             lines = [_planned(plan) for plan in plans]
             rows = [asdict(plan) for plan in plans]
-            silent = False
+            failed = False
         else:
             answers = request_retention(
                 settings,
@@ -78,9 +79,9 @@ def retain(
             )
             lines = _answered(answers)
             rows = [asdict(answer) for answer in answers]
-            silent = not all(answer.answered for answer in answers)
+            failed = any(answer.refused or not answer.answered for answer in answers)
     typer.echo(json.dumps(rows, indent=2) if as_json else "\n".join(lines))
-    if silent:
+    if failed:
         raise typer.Exit(1)
 
 
@@ -99,7 +100,11 @@ def _answered(answers: Sequence[PartitionAnswer]) -> list[str]:
         own = [answer for answer in answers if answer.environment == name]
         files, size = sum(one.files for one in own), sum(one.bytes for one in own)
         lines.append(f"{name}: {files:,} files, {size:,} bytes were retired")
-        lines += [f"{name}[{one.partition}]: {one.detail}" for one in own if one.detail]
+        lines += [
+            f"{name}[{one.partition}]: {'refused: ' if one.refused else ''}{one.detail}"
+            for one in own
+            if one.detail
+        ]
         silent = [str(one.partition) for one in own if not one.answered]
         if silent:
             lines.append(

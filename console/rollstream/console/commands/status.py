@@ -132,6 +132,15 @@ def status_view(
         parts += [
             Text(line) for row in figures.samplers for line in _notes(row, samplers[row.name])
         ]
+    parts += [
+        Text(
+            f"retention: sealers with this configuration retire no files: sampler {name!r} has a "
+            f"decision log and may need them; add [samplers.{name}], or, where it is gone for "
+            "good, delete its topic",
+            style="yellow",
+        )
+        for name in figures.unnamed_samplers
+    ]
     letters = figures.dead_letters
     if letters.kept:
         newest = (

@@ -206,7 +206,7 @@ class Retention:
             yield from self._retire(offset, request.older_than_us)
         else:
             detail = f"this version of Rollstream does nothing for {request}"
-            yield self._append_step(offset, (), detail=detail)
+            yield self._append_step(offset, (), detail=detail, refused=True)
 
     def _retire(self, request: int, older_than_us: int) -> Steps:
         detail = ""
@@ -225,8 +225,8 @@ class Retention:
             size = sum(file.size for file in plan.files)
             _log.info("%s: retired %d files, %d bytes", self._address, len(plan.files), size)
         elif request != BY_SCHEDULE:
-            detail = detail or describe_held(plan)
-            yield self._append_step(request, (), detail=detail)
+            held = detail or describe_held(plan)
+            yield self._append_step(request, (), detail=held, refused=bool(detail))
 
     def _delete(self) -> Steps:
         found: Sequence[RetiredFiles] = yield Step("find_deletable", self._find_deletable)
@@ -240,13 +240,21 @@ class Retention:
         *,
         more: bool = False,
         detail: str = "",
+        refused: bool = False,
     ) -> Step:
-        append = partial(self._append, request, tuple(files), more, detail)
+        append = partial(self._append, request, tuple(files), more, detail, refused)
         return Step("append_retired", append, with_log=True)
 
     # --- steps that need the log ---
 
-    def _append(self, request: int, files: tuple[RetiredFile, ...], more: bool, detail: str) -> int:
+    def _append(
+        self,
+        request: int,
+        files: tuple[RetiredFile, ...],
+        more: bool,
+        detail: str,
+        refused: bool,
+    ) -> int:
         event = Retired(
             epoch=self._log.epoch,
             nonce=self._log.nonce,
@@ -256,6 +264,7 @@ class Retention:
             more=more,
             files=files,
             detail=detail[:DETAIL_CHARS_MAX],
+            refused=refused,
         )
         return self._log.wait_confirmed(self._log.append(event), self._services.deadline())
 

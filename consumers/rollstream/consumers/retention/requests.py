@@ -64,6 +64,7 @@ class PartitionAnswer:
             owns the partition.
         files, bytes: that were retired.
         detail: why none were, as the owner says it; else empty.
+        refused: whether that is an error, so that it has to be asked again once it is mended.
     """
 
     environment: str
@@ -72,6 +73,7 @@ class PartitionAnswer:
     files: int
     bytes: int
     detail: str
+    refused: bool
 
 
 def plan_request(
@@ -232,6 +234,7 @@ def _answer(address: PartitionAddress, events: Sequence[Retired]) -> PartitionAn
         files=len(files),
         bytes=sum(file.size for file in files),
         detail=" ".join(event.detail for event in events if event.detail),
+        refused=any(event.refused for event in events),
     )
 
 

@@ -143,3 +143,4 @@ class Retired(OwnedEvent):
     more: bool
     files: tuple[RetiredFile, ...]
     detail: str
+    refused: bool = False

@@ -164,6 +164,7 @@ class Figures:
         missing_topics: topics that are configured and do not exist; with any, the rest is empty.
         other_root: how this machine's store root differs from the deployment's, in words.
         sealers: how many run, by environment; one may seal several.
+        unnamed_samplers: that have a decision log and no section in the configuration.
     """
 
     missing_topics: tuple[str, ...] = ()
@@ -172,6 +173,7 @@ class Figures:
     samplers: tuple[SamplerFigures, ...] = ()
     sealers: Mapping[str, int] = field(default_factory=dict)
     dead_letters: DeadLetterFigures = DeadLetterFigures(kept=0)
+    unnamed_samplers: tuple[str, ...] = ()
 
     @property
     def over(self) -> bool:

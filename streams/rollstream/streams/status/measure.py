@@ -95,12 +95,14 @@ def measure(
         )
         for address, start in starts.items()
     ]
+    registered = layout.sampler_names(broker.admin(), deadline.left_s())
     return Figures(
         partitions=tuple(partitions),
         samplers=tuple(sampler.figures(now_us) for sampler in samplers),
         sealers={name: group.members for name, group in sealers.items()},
         other_root=tuple(map(str, joined(other_root))),
         dead_letters=measure_letters(broker, layout.dead_letters(), now_us, deadline),
+        unnamed_samplers=tuple(sorted({*registered} - {*config.samplers})),
     )
 
 

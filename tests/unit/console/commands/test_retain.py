@@ -29,11 +29,13 @@ class Line(CommandLine):
 
     Attributes:
         answering: whether sealers run while a command reads the seal logs.
+        sealers: their configuration.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.answering = False
+        self.sealers = self.config
         self.create_topics()
         for partition in range(2):
             group = next(key for key in "abcdefgh" if partition_of(key.encode(), 2) == partition)
@@ -59,7 +61,7 @@ class Line(CommandLine):
 
     def seal(self) -> None:
         with Sealer(
-            self.config,
+            self.sealers,
             broker=MemoryBroker(self.logs),
             store=self.blobs,
             clock=self.clock,
@@ -140,6 +142,25 @@ def test_a_sampler_that_the_configuration_does_not_name_is_a_reason_to_refuse(
     assert "sampler 'somebody' has a decision log" in done.stderr
     assert "[samplers.somebody]" in done.stderr
     assert "delete the topic rollstream.sampler.somebody.1" in done.stderr
+
+
+def test_a_request_that_the_sealers_refuse_fails_with_their_reason(line: Line) -> None:
+    line.sealers = line.config.model_copy(update={"samplers": {}})
+    line.answering = True
+    done = line.run("retain", "--older-than", "0s")
+    assert done.exit_code == 1
+    assert "math: 0 files, 0 bytes were retired" in done.stdout
+    assert "math[1]: refused: sampler 'trainer-a' has a decision log" in done.stdout
+    assert len(visible_files(line.blobs)) == 2
+
+
+def test_status_names_a_sampler_for_which_nothing_is_retired(line: Line) -> None:
+    assert "retire no files" not in line.run("status").stdout
+    specs = specs_for(line.layout, {}, ["somebody"])
+    line.broker().admin().create([spec for spec in specs if "somebody" in spec.name], 1.0)
+    done = line.run("status")
+    assert "retire no files: sampler 'somebody' has a decision log" in done.stdout
+    assert "add [samplers.somebody]" in done.stdout
 
 
 @pytest.mark.parametrize("age", ["7", "d", "-1d", "nand", "infd", "7 weeks", ""])
