@@ -204,7 +204,7 @@ def test_a_log_that_is_claimed_again_and_again_by_its_owner_keeps_the_schedule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log, "RECLAIM_EVERY_RECORDS", 3)
-    world = RetentionWorld(partitions=1, retain_after_hours=0.0)
+    world = RetentionWorld(partitions=1, retain_after_hours=1e-9)
     world.seal_groups(0, 4)
     trained(world, world.sampler())
     sealer = world.sealer()
