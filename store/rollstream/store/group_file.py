@@ -352,10 +352,15 @@ class GroupFile:
         """Compares groups in an array's values, which begin with token ``first``, with their
         sums."""
         base, _ = value_span(first, first, of.width)
-        expected = self._expected(of.leaf)
+        expected, width = self._expected(of.leaf), of.width
         for number, seed in zip(numbers, seeds, strict=True):
-            low, high = value_span(bounds[number], bounds[number + 1], of.width)
-            if xxh3_64_intdigest(data[low - base : high - base], seed) != expected[number]:
+            low, high = bounds[number], bounds[number + 1]
+            if width >= 0:
+                values = data[low * width - base : high * width - base]
+            else:
+                low, high = value_span(low, high, width)
+                values = data[low - base : high - base]
+            if xxh3_64_intdigest(values, seed) != expected[number]:
                 row = self._sums.starts[number]
                 raise self._damaged(f"{of.field} of the rows from {row} on")
 

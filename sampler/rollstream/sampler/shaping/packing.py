@@ -117,11 +117,13 @@ class Packing(NamedTuple):
 
 def _lengths(parts: Sequence[GroupRows], name: str) -> NDArray[np.int64]:
     """int64 [n]: tokens of each row."""
-    lengths = []
+    ends, gaps, rows = [], [], 0
     for part in parts:
         start, stop = part.span
-        lengths.append(np.diff(part.columns.arrays[name].offsets[start : stop + 1]))
-    return np.concatenate([np.empty(0, np.int64), *lengths])
+        ends.append(part.columns.arrays[name].offsets[start : stop + 1])
+        rows += stop - start
+        gaps.append(rows + len(gaps))  # From the end of a group to where the next one begins.
+    return np.delete(np.diff(np.concatenate([np.empty(0, np.int64), *ends])), gaps[:-1])
 
 
 def _bytes_of(array: NDArray[Any]) -> memoryview:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -44,8 +44,10 @@ class Sums(NamedTuple):
         """What ``packed_sums`` wrote; ``ValueError``: it is damaged."""
         numbers = np.frombuffer(base64.b64decode(packed, validate=True), "<u8")
         groups, leaves = numbers[:2].tolist()
-        starts, sizes, sums = np.split(numbers[2:], [groups + 1, groups + 1 + leaves])
-        return cls(starts.tolist(), [0, *np.cumsum(sizes).tolist()], sums)
+        first_size = 3 + groups
+        first_sum = first_size + leaves
+        sizes = numbers[first_size:first_sum].tolist()
+        return cls(numbers[2:first_size].tolist(), [0, *accumulate(sizes)], numbers[first_sum:])
 
     def of_leaf(self, leaf: int) -> list[int]:
         """The sum of a leaf column, or of each group in it."""
