@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -98,11 +99,13 @@ def test_what_was_read_with_an_event_that_fails_is_not_passed_over(
     owner.decide(call)
     failing = [2]
 
-    def known(log: PartitionAddress, offset: int, event: Flushed) -> list[KnownGroup]:
+    def known(
+        log: PartitionAddress, offset: int, event: Flushed, wanted: Sequence[int]
+    ) -> list[KnownGroup]:
         failing[0] -= 1
         if not failing[0]:
             raise CorruptLog("a defect")
-        return known_groups(log, offset, event)
+        return known_groups(log, offset, event, wanted)
 
     monkeypatch.setattr("rollstream.streams.folds.sampler.state.known_groups", known)
     writer = world.writer()

@@ -7,6 +7,7 @@
 - ``packed_refs``, ``sorted_pairs``  what the ready groups are sorted by, compactly
 - ``eligible``  the rules which groups cannot be served: not as they are, or never
 - ``retired``   groups of retired files, and the recorded cursor
+- ``taken``, ``to_come``  what was decided about groups: taken ones, and those to come
 - ``served``    a served batch, and what became of examples
 - ``saved_state``  the state as bytes, for a snapshot
 - ``remedies``  why groups are not served, and what to do about it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -62,13 +63,23 @@ class KnownGroup(NamedTuple):
     rows: PackedRows
 
 
-def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[KnownGroup]:
-    """Returns the groups that the flush at ``offset`` sealed, in its order."""
+def known_groups(
+    log: PartitionAddress, offset: int, event: Flushed, wanted: Sequence[int] | None = None
+) -> list[KnownGroup]:
+    """Returns the groups that the flush at ``offset`` sealed, in its order.
+
+    Args:
+        wanted: the indexes of those that are returned, rising; None: all.
+    """
     if not event.groups:
         return []
     segments = event.segments
     bounds = np.cumsum([0, *(group.rows for group in event.groups)])
     assert bounds[-1] == len(segments.rewards), (log, offset)
+    if wanted is None:
+        wanted = range(len(event.groups))
+    if not wanted:
+        return []
     starts = bounds[:-1]
     begins = _rollout_begins(segments, starts)
     # What a trajectory earned at its end is every earlier segment's: its last one has a reward.
@@ -81,7 +92,7 @@ def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[Kno
     lowest, highest = (of.reduceat(returns, of_group) for of in (np.minimum, np.maximum))
     all_equal = (lowest == highest).tolist()
     rows = pack_rows(starts, segments.weight_steps, segments.created_ts, earned, begins)
-    spans = pairwise(bounds.tolist())
+    edges = bounds.tolist()
     return [
         KnownGroup(
             GroupRef(*log, offset, index),
@@ -98,13 +109,13 @@ def known_groups(log: PartitionAddress, offset: int, event: Flushed) -> list[Kno
             ),
             event.files[group.file],
             event.now_ts,
-            _policies(group, segments, first, end),
+            _policies(group, segments, *edges[index : index + 2]),
             group.split == TRAIN,
             has_rewards[index],
             all_equal[index],
             rows[index],
         )
-        for index, (group, (first, end)) in enumerate(zip(event.groups, spans, strict=True))
+        for index, group in ((index, event.groups[index]) for index in wanted)
     ]
 
 

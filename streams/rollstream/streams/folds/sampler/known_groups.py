@@ -113,6 +113,12 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
     def __delitem__(self, ref: GroupRef) -> None:
         if self._record(ref) is None:
             raise KeyError(ref)
+        self.discard(ref)
+
+    def discard(self, ref: GroupRef) -> None:
+        """Without the group from now on, if it is there."""
+        if self._record(ref) is None:
+            return
         number, index = divmod(self.packed.pack(ref), 1 << INDEX_BITS)
         flush = self._flushes[number]
         self._newest.pop(number << INDEX_BITS | index, None)
@@ -129,6 +135,13 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
             group = self._made(packed)
             self._keep(packed, group)
         return group
+
+    def key_of(self, ref: GroupRef) -> Key | None:
+        """The key of the group alone; None: it is not there."""
+        record = self._record(ref)
+        if record:
+            return Key(ref.environment, _example_id(record))
+        return None if record is None else self._newest[self.packed.pack(ref)].key
 
     def of_flush(self, log: PartitionAddress, offset: int) -> list[KnownGroup]:
         """The groups of one flush."""
@@ -217,6 +230,12 @@ def _pack(group: KnownGroup, flush: _Flush) -> bytes:
         *map(len, texts),
     )
     return b"".join((head, *texts, group.rows.data))
+
+
+def _example_id(record: bytes) -> str:
+    *_, lineage, group_id, size = _HEAD.unpack_from(record)
+    start: int = _HEAD.size + lineage + group_id
+    return record[start : start + size].decode()
 
 
 def _unpack(ref: GroupRef, record: bytes, flush: _Flush) -> KnownGroup:

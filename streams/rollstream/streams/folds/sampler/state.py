@@ -38,7 +38,7 @@ from rollstream.schemas.order import UNKNOWN_STEP, Branch, Policy, PolicyRef
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef, position_of, ref_of
 from rollstream.streams.folds.sampler.eligible import Waits, waits_for
-from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
+from rollstream.streams.folds.sampler.known import Key, KnownGroup, known_groups
 from rollstream.streams.folds.sampler.known_groups import KnownGroups
 from rollstream.streams.folds.sampler.packed_refs import PackedRefs
 from rollstream.streams.folds.sampler.published import PublishedPolicies
@@ -132,7 +132,7 @@ class SamplerState:
         return self._seal_claims.get(log)
 
     def taken_before(self, log: PartitionAddress, offset: int) -> int:
-        """How many groups of the flushes before ``offset`` were decided about and not released."""
+        """How many groups of flushes before ``offset``, the first that was applied, are taken."""
         return self._taken.count_before(log, offset)
 
     def is_done(self, ref: GroupRef) -> bool:
@@ -235,25 +235,29 @@ class SamplerState:
         """Applies the next event of a seal log that counts, by rising offset. One that does not
         hold together changes nothing."""
         assert offset >= self._applied[log], (log, offset, self._applied[log])
-        groups = known_groups(log, offset, event) if isinstance(event, Flushed) else []
+        flushed = event.groups if isinstance(event, Flushed) else ()
+        refs = [GroupRef(*log, offset, index) for index in range(len(flushed))]
+        taken = self._taken.of_flush(log, offset)
+        # Of most groups of a start from the logs all was decided: their keys are enough.
+        wanted = [i for i, ref in enumerate(refs) if not taken >> i & 1 or self._uses.held(ref)]
+        groups = known_groups(log, offset, event, wanted) if isinstance(event, Flushed) else []
+        self._taken.apply(log, self._applied[log], offset, len(refs))
         self._applied[log] = offset + 1
         self.events += 1
         if isinstance(event, Claimed):
             self._seal_claims[log] = (offset, event.nonce)
         if isinstance(event, Retired):
             self._retire(log, offset, event)
-        taken = self._taken.of_flush(log, offset)
+        for index, decided in self._to_come.arrive(log, offset, len(flushed)):
+            key = Key(log.environment, flushed[index].example_id)
+            self.ready.mark_served(key, decided.turn)
+            for outcome in decided.outcomes:
+                self.outcomes.add(outcome, key)
         for group in groups:
-            ref = group.ref
-            turn, outcomes = self._to_come.arrive(ref)
-            if turn:
-                self.ready.mark_served(group.key, turn)
-            for outcome in outcomes:
-                self.outcomes.add(outcome, group.key)
-            if group.is_train and self._uses.held(ref):
-                self._known[ref] = group
-            if not taken >> ref.index_in_flush & 1:
+            if not taken >> group.ref.index_in_flush & 1:
                 self._index(group)
+            elif group.is_train:
+                self._known[group.ref] = group
 
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
         """Applies the next event of the decision log that counts, by rising offset."""
@@ -285,8 +289,6 @@ class SamplerState:
                 self.owner, self.claimed_at = event.owner, offset
             case CursorRecorded():
                 self._record(event.cursor)
-            case _:
-                pass  # Adoptions change nothing that was decided.
 
     def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
         """Every decision matters for ever: a fold begins with the oldest claim."""
@@ -334,9 +336,9 @@ class SamplerState:
             ref = ref_of(chosen)
             self._take(ref)
             self._uses.begin(ref)
-            known = self._known.get(ref)
-            if known is not None:
-                self.ready.mark_served(known.key, self._turn)
+            key = self._known.key_of(ref)
+            if key is not None:
+                self.ready.mark_served(key, self._turn)
             elif self._is_to_come(ref):
                 self._to_come.serve(ref, self._turn)
 
@@ -409,11 +411,8 @@ class SamplerState:
     def _settle(self, ref: GroupRef) -> None:
         """The uses of the group changed: it may be served again, or no longer."""
         if not self._uses.settle(ref, self._max_samples):
-            if ref not in self._taken:
-                self._take(ref)
-            if not self._uses.held(ref):
-                self._known.pop(ref, None)
-                self._retired.discard(ref)
+            self._take(ref)
+            self._end_unheld(ref)
             return
         if not self._taken.remove(ref):
             return
@@ -458,14 +457,19 @@ class SamplerState:
         self._take(ref)
         self._uses.end(ref)
         self._count(ref, outcome)
+        self._end_unheld(ref)
+
+    def _end_unheld(self, ref: GroupRef) -> None:
+        """The group is taken for ever; where no batch that is held has it, nobody needs it."""
         if not self._uses.held(ref):
-            self._known.pop(ref, None)
+            self._known.discard(ref)
             self._retired.discard(ref)
+            self._taken.end(ref)
 
     def _take(self, ref: GroupRef) -> None:
-        self._taken.add(ref)
-        self._retired.take(ref)
-        self._withdraw(ref)
+        if self._taken.add(ref):  # One that is taken is neither ready, nor waits.
+            self._retired.take(ref)
+            self._withdraw(ref)
 
     def _withdraw(self, ref: GroupRef) -> None:
         if ref in self.ready:
@@ -473,9 +477,9 @@ class SamplerState:
         self.waiting.pop(ref, None)
 
     def _count(self, ref: GroupRef, outcome: Outcome) -> None:
-        known = self._known.get(ref)
-        if known is not None:
-            self.outcomes.add(outcome, known.key)
+        key = self._known.key_of(ref)
+        if key is not None:
+            self.outcomes.add(outcome, key)
         elif self._is_to_come(ref):
             self._to_come.end(ref, outcome)
 

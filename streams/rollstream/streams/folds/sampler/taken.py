@@ -1,44 +1,151 @@
-"""Which groups a decision took, one bit each, so that they may not be served (again). Pure."""
+"""Which groups a decision took, so that they may not be served (again). Pure."""
 
 from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
 
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
 
+_ALL = -1  # A mask with a bit for each group, however many there are.
+
 
 class TakenGroups:
-    """Also of logs that are not configured any more: what was decided stays decided."""
+    """One bit a group; of a run of flushes whose groups have all ended, its bounds alone.
+
+    Also of logs that are not configured any more: what was decided stays decided.
+    """
 
     def __init__(self) -> None:
-        self._masks: dict[PartitionAddress, dict[int, int]] = {}  # By log and offset of the flush.
+        self._logs: dict[tuple[str, int, int], _OfLog] = {}
 
     def __contains__(self, ref: GroupRef) -> bool:
-        return bool(self.of_flush(ref.log, ref.offset) >> ref.index_in_flush & 1)
+        found = self._logs.get(ref[:3])
+        return found is not None and bool(found.taken_of(ref[3]) >> ref[4] & 1)
 
     def of_flush(self, log: PartitionAddress, offset: int) -> int:
-        """A bit for each group of the flush, by its index there."""
-        return self._masks.get(log, {}).get(offset, 0)
+        """A bit for each group of the flush, by its index there; -1: all."""
+        found = self._logs.get(log)
+        return 0 if found is None else found.taken_of(offset)
 
-    def count_before(self, log: PartitionAddress, offset: int) -> int:
-        """How many groups of the flushes before ``offset`` are taken."""
-        masks = self._masks.get(log, {})
-        return sum(mask.bit_count() for at, mask in masks.items() if at < offset)
+    def count_before(self, log: PartitionAddress, start: int) -> int:
+        """How many groups of the flushes before ``start`` are taken, where the first event of the
+        log that was applied is."""
+        found = self._logs.get(log)
+        return 0 if found is None else found.count_before(start)
 
-    def add(self, ref: GroupRef) -> None:
-        """The group is taken from now on."""
-        masks = self._masks.setdefault(ref.log, {})
-        masks[ref.offset] = masks.get(ref.offset, 0) | 1 << ref.index_in_flush
+    def add(self, ref: GroupRef) -> bool:
+        """The group is taken from now on; returns whether it was not."""
+        return self._of(ref[:3]).add(ref[3], ref[4])
 
     def remove(self, ref: GroupRef) -> bool:
-        """The group may be served again; returns whether it was taken."""
-        if ref not in self:
+        """The group may be served again; returns whether it was taken, and had not ended."""
+        return self._of(ref[:3]).remove(ref[3], ref[4])
+
+    def end(self, ref: GroupRef) -> None:
+        """The group, which is taken, stays so for ever."""
+        self._of(ref[:3]).end(ref[3], 1 << ref[4])
+
+    def apply(self, log: PartitionAddress, first: int, offset: int, groups: int) -> None:
+        """The event at this offset, the next one that counts, is applied; it sealed so many groups.
+
+        Args:
+            first: the offset after the event before it.
+        """
+        self._of(log).apply(first, offset, groups)
+
+    def sorted_items(self) -> list[tuple[object, object]]:
+        """For a digest."""
+        return [(tuple(log), found.sorted_items()) for log, found in sorted(self._logs.items())]
+
+    def _of(self, log: tuple[str, int, int]) -> _OfLog:
+        found = self._logs.get(log)
+        if found is None:
+            found = self._logs[log] = _OfLog()
+        return found
+
+
+class _OfLog:
+    """Of one seal log. A flush is in the mappings or in a range, never in both.
+
+    Attributes:
+        taken: by offset of the flush, a bit for each group that is taken.
+        left: by offset of the flush, a bit for each group that has not ended; while it is not
+            known how many groups it has, for all beyond.
+        starts, stops: of ranges of offsets in which every group has ended; they rise.
+    """
+
+    def __init__(self) -> None:
+        self.taken: dict[int, int] = {}
+        self.left: dict[int, int] = {}
+        self.starts = array("Q")
+        self.stops = array("Q")
+
+    def taken_of(self, offset: int) -> int:
+        mask = self.taken.get(offset)
+        if mask is not None:
+            return mask
+        at = bisect_right(self.starts, offset)
+        return _ALL if at and offset < self.stops[at - 1] else 0
+
+    def count_before(self, start: int) -> int:
+        assert not self.starts or start <= self.starts[0], (start, self.starts[0])
+        return sum(mask.bit_count() for at, mask in self.taken.items() if at < start)
+
+    def add(self, offset: int, index: int) -> bool:
+        mask = self.taken_of(offset)
+        if mask >> index & 1:
             return False
-        masks = self._masks[ref.log]
-        masks[ref.offset] &= ~(1 << ref.index_in_flush)
-        if not masks[ref.offset]:
-            del masks[ref.offset]
+        self.taken[offset] = mask | 1 << index
         return True
 
-    def sorted_items(self) -> list[tuple[PartitionAddress, list[tuple[int, int]]]]:
-        """For a digest."""
-        return [(log, sorted(masks.items())) for log, masks in sorted(self._masks.items()) if masks]
+    def remove(self, offset: int, index: int) -> bool:
+        bit = 1 << index
+        mask = self.taken.get(offset, 0)
+        if not mask & bit or not self.left.get(offset, _ALL) & bit:
+            return False
+        if mask == bit:
+            del self.taken[offset]
+        else:
+            self.taken[offset] = mask ^ bit
+        return True
+
+    def end(self, offset: int, bit: int) -> None:
+        if offset not in self.taken:
+            return  # It is in a range.
+        left = self.left.get(offset, _ALL) & ~bit
+        if left:
+            self.left[offset] = left
+        else:
+            self._end_all(offset, offset + 1)
+
+    def apply(self, first: int, offset: int, groups: int) -> None:
+        left = self.left.get(offset, _ALL) & (1 << groups) - 1
+        if left:
+            self.left[offset] = left
+            self._put(first, offset)
+        else:
+            self._end_all(first, offset + 1)
+
+    def sorted_items(self) -> object:
+        return sorted(self.taken.items()), self.starts, self.stops
+
+    def _end_all(self, start: int, stop: int) -> None:
+        self.taken.pop(stop - 1, None)
+        self.left.pop(stop - 1, None)
+        self._put(start, stop)
+
+    def _put(self, start: int, stop: int) -> None:
+        """These offsets, of which none is in a range, as one or as parts of their neighbours."""
+        if start == stop:
+            return
+        at = bisect_left(self.starts, start)
+        if at < len(self.starts) and self.starts[at] == stop:
+            stop = self.stops[at]
+            del self.starts[at], self.stops[at]
+        if at and self.stops[at - 1] == start:
+            self.stops[at - 1] = stop
+            return
+        self.starts.insert(at, start)
+        self.stops.insert(at, stop)
