@@ -141,13 +141,6 @@ def test_a_resume_begins_a_clock_of_its_own() -> None:
     assert mask(sampler.serve(0, 1)) is None
 
 
-def test_groups_without_a_weight_step_are_not_measured_by_steps() -> None:
-    sampler = begun_at(9, max_rollout_step_delay=0)
-    sampler.seal(group(-1, -1))
-    sampler.do(SetCurrentStep(step=9))
-    assert mask(sampler.serve(9, 1)) is None
-
-
 @pytest.mark.parametrize("rewards", [(0.0, 1.0, 1.0), (1.0, 0.0, 1.0)])
 def test_what_is_left_must_still_differ_where_that_was_asked(rewards: tuple[float, ...]) -> None:
     sampler = begun_at(5, max_rollout_step_delay=1)
@@ -197,3 +190,15 @@ def test_a_policy_that_is_published_moves_the_clock_too() -> None:
     error = sampler.choose(NextBatch(step=1, num_groups=1))
     assert isinstance(error, NotEnoughGroups)
     assert "max_rollout_step_delay = 0" in str(error)
+
+
+@pytest.mark.proves("E2")
+@pytest.mark.parametrize("limit", ["max_policy_lag", "max_rollout_step_delay"])
+def test_with_a_limit_in_steps_groups_of_an_unknown_age_wait(limit: str) -> None:
+    sampler = Decider(**{limit: 2})
+    sampler.seal(group(0, -1), GroupSpec(lineage="other"), group(0, 0, example="fresh"))
+    error = sampler.choose(NextBatch(step=0, num_groups=2))
+    assert isinstance(error, NotEnoughGroups)
+    assert (error.ready, error.waiting) == ({"math": 1}, {"weight_step": 1, "lineage": 1})
+    assert str(error).count(f"{limit} is 2 and") == 2
+    assert f"leave samplers.trainer-a.{limit} out" in str(error)

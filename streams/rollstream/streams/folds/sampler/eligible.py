@@ -17,13 +17,14 @@ Waits = Literal["eval", "reward", "weight_step", "lineage"]
 def waits_for(known: KnownGroup, choosing: Choosing) -> Waits | None:
     """Returns why the group cannot be served as it is, whatever the policy; None where it can.
 
-    ``eval`` never ends; the others may. A group's weight step is unknown where any member's is.
+    ``eval`` never ends; the others may. With a limit in steps, of groups or of rollouts, a group
+    whose age is not known waits. Its weight step is unknown where any member's is.
     """
     if not known.is_train:
         return "eval"
     if not known.has_rewards:
         return "reward"
-    if choosing.max_policy_lag is not None:
+    if choosing.max_policy_lag is not None or choosing.max_rollout_step_delay >= 0:
         if known.group.weight_step == UNKNOWN_STEP:
             return "weight_step"
         if known.group.lineage != choosing.lineage:

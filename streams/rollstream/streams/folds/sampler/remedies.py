@@ -12,6 +12,7 @@ from rollstream.streams.folds.sampler.eligible import Waits
 
 def why_waiting(reason: Waits, name: str, choosing: Choosing) -> str:
     """Why the sampler ``name`` cannot serve sealed groups as they are, and what serves them."""
+    limits = _step_limits(choosing)
     match reason:
         case "reward":
             return (
@@ -20,13 +21,13 @@ def why_waiting(reason: Waits, name: str, choosing: Choosing) -> str:
             )
         case "weight_step":
             return (
-                f"max_policy_lag is {choosing.max_policy_lag} and a member names no weight_step; "
+                f"{_all_of(limits)} and a member names no weight_step; "
                 "workers must publish(weight_step=N) with the N that publish_policy returned as "
-                f"step, or leave samplers.{name}.max_policy_lag out"
+                f"step, or leave samplers.{name}.{' and '.join(limits)} out"
             )
         case "lineage":
             return (
-                f"max_policy_lag is {choosing.max_policy_lag} and the group is of another lineage "
+                f"{_all_of(limits)} and the group is of another lineage "
                 f"than {choosing.lineage!r}, the sampler's; workers must publish(lineage="
                 f"{choosing.lineage!r}), or samplers.{name}.lineage must name theirs"
             )
@@ -63,10 +64,7 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
                 f"policy_epoch={policy_epoch}), as publish_policy returned it"
             )
         case DropReason.STALE:
-            steps: dict[str, int | None] = {"max_policy_lag": choosing.max_policy_lag}
-            if choosing.max_rollout_step_delay >= 0:
-                steps["max_rollout_step_delay"] = choosing.max_rollout_step_delay
-            limits = {key: limit for key, limit in steps.items() if limit is not None} or steps
+            limits = _step_limits(choosing) or {"max_policy_lag": None}
             return (
                 f"their weights were more than {_either(limits)} steps behind; workers must load "
                 "newer weights and publish their weight_step, or raise "
@@ -102,6 +100,20 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
             return "the trainer called drop(groups, reason)"
         case _:
             assert_never(reason)
+
+
+def _step_limits(choosing: Choosing) -> dict[str, int | None]:
+    """The limits in steps that are set."""
+    limits: dict[str, int | None] = {}
+    if choosing.max_policy_lag is not None:
+        limits["max_policy_lag"] = choosing.max_policy_lag
+    if choosing.max_rollout_step_delay >= 0:
+        limits["max_rollout_step_delay"] = choosing.max_rollout_step_delay
+    return limits
+
+
+def _all_of(limits: Mapping[str, int | None]) -> str:
+    return " and ".join(f"{key} is {value}" for key, value in limits.items())
 
 
 def _either(limits: Mapping[str, int | None]) -> str:
