@@ -12,7 +12,7 @@ from harness.kill_points import RetentionPoint, arm_retention
 from harness.retention import NAME, RetentionWorld
 from harness.sealing import Crash, EvictableBroker
 from rollstream.consumers.retention import owner
-from rollstream.consumers.retention.owner import SCHEDULE_EVERY_S
+from rollstream.consumers.retention.owner import PLAN_S, PLANS_SHARE, SCHEDULE_EVERY_S
 from rollstream.sampler import Batch, GroupsUnreadable, Sampler
 from rollstream.sampler.history import check_from_files, replay_step
 from rollstream.schemas.events import Claimed
@@ -321,6 +321,58 @@ def test_an_error_beside_the_loop_is_a_warning_and_sealing_goes_on(
     world.retain(sealer, sampler=sampler)
     assert len(world.retired_files()) == 2
     sealer.close()
+
+
+class SlowManifests(PassingBlobs):
+    """Reading a manifest takes as long as a plan may.
+
+    Attributes:
+        opened: how many were.
+    """
+
+    def __init__(self, world: RetentionWorld) -> None:
+        super().__init__(world.blobs)
+        self.opened = 0
+        self.slow = True
+        self._clock = world.clock
+
+    def read(self, path: str) -> bytes:
+        if path.startswith("manifests/"):
+            self.opened += 1
+            if self.slow:
+                self._clock.advance(PLAN_S)
+        return super().read(path)
+
+
+def test_by_schedule_a_plan_goes_on_behind_what_the_one_before_had_time_for() -> None:
+    world = RetentionWorld(partitions=1, retain_after_hours=0.001)
+    world.seal_groups(0, 6)
+    held = world.sealed_files()
+    sampler = world.sampler()
+    sampler.next_batch(step=0, num_groups=6)  # Open: these are held back.
+    world.seal_groups(6, 2)
+    sampler.next_batch(step=1, num_groups=2)
+    blobs = SlowManifests(world)
+    sealer = world.sealer(store=blobs)
+    world.run(sealer, seconds=9 * PLANS_SHARE * PLAN_S)
+    assert blobs.opened == 8, "each of them once"
+    sampler.checkpointed(0)
+    world.run(sealer, seconds=9 * PLANS_SHARE * PLAN_S)
+    assert world.retired_files() == held
+    sealer.close()
+
+
+def test_a_request_is_answered_once_all_old_files_were_looked_at() -> None:
+    world = RetentionWorld(partitions=1)
+    world.seal_groups(0, 4)
+    sampler = world.sampler()
+    sampler.next_batch(step=0, num_groups=4)
+    sampler.checkpointed(0)
+    world.ask()
+    with world.leaving(world.sealer(store=SlowManifests(world))) as sealer:
+        world.run(sealer, seconds=30 * PLAN_S)
+    assert len(world.retired_files()) == 4
+    assert [answer.more for answer in world.answers()] == [True] * 4 + [False]
 
 
 @pytest.mark.proves("F4")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
-from rollstream.consumers.retention.plan import FlushFiles, files_of_flush
+from rollstream.consumers.retention.plan import FlushFiles, HeldFlush, files_of_flush
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs
@@ -14,6 +14,7 @@ from rollstream.store.manifests import load_manifest
 from rollstream.store.retired import retired_of
 
 CheckTime = Callable[[], None]
+StillHeld = Callable[[int], HeldFlush | None]
 
 
 def manifests_from(
@@ -27,18 +28,22 @@ def manifests_from(
     Raises:
         CorruptFile, NewerFile: a manifest that cannot be read.
     """
-    for blob in blobs.list(manifests_prefix(address)):
-        offset = offset_in(blob.path)
-        if offset is not None and offset >= first:
-            check_time()
-            yield offset, load_manifest(blobs, blob.path).event
+    for offset in _offsets_from(blobs, address, first):
+        check_time()
+        yield offset, load_manifest(blobs, manifest_path(address, offset)).event
 
 
 def unretired_flushes(
-    blobs: Blobs, address: PartitionAddress, check_time: CheckTime
-) -> Iterator[FlushFiles]:
+    blobs: Blobs,
+    address: PartitionAddress,
+    check_time: CheckTime,
+    still_held: StillHeld = lambda offset: None,
+) -> Iterator[FlushFiles | HeldFlush]:
     """Flushes of a partition that have files which are not retired, by rising offset. Opens the
     manifests of these, one at a time, and none of flushes all of whose files are retired.
+
+    Args:
+        still_held: of the flush at an offset, where it is known; its manifest is not opened.
 
     Raises:
         CorruptFile, NewerFile: a manifest that cannot be read, or which files are retired.
@@ -46,9 +51,23 @@ def unretired_flushes(
     retired = retired_of(blobs, address)
     for offset, files in groupby(retired.kept, key=lambda file: file.offset):
         check_time()
+        if held := still_held(offset):
+            yield held
+            continue
         kept = {file.path for file in files}
         event = load_manifest(blobs, manifest_path(address, offset)).event
         gone = {file.path for file in (*event.files, *event.incomplete)} - kept
         yield files_of_flush(offset, event, gone)
-    for offset, event in manifests_from(blobs, address, retired.below, check_time):
-        yield files_of_flush(offset, event)
+    for offset in _offsets_from(blobs, address, retired.below):
+        check_time()
+        yield still_held(offset) or files_of_flush(
+            offset, load_manifest(blobs, manifest_path(address, offset)).event
+        )
+
+
+def _offsets_from(blobs: Blobs, address: PartitionAddress, first: int) -> Iterator[int]:
+    """Of manifests, rising."""
+    for blob in blobs.list(manifests_prefix(address)):
+        offset = offset_in(blob.path)
+        if offset is not None and offset >= first:
+            yield offset

@@ -21,6 +21,7 @@ from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.retention.files import deletable, delete_retired, project_retired
 from rollstream.consumers.retention.flushes import unretired_flushes
 from rollstream.consumers.retention.plan import (
+    HeldFlush,
     RetentionPlan,
     describe_held,
     parts,
@@ -45,7 +46,9 @@ ASK_EVERY_S = 3.0  # An owner that appends nothing asks so often for requests in
 SCHEDULE_EVERY_S = 300.0
 DELETE_EVERY_S = 10.0  # While retired files are not deleted.
 TRY_AGAIN_S = 10.0  # After the store or the broker failed.
-READ_TIMEOUT_S = 600.0  # For the manifests of all old files, or for all decisions.
+READ_TIMEOUT_S = 600.0  # For all decisions.
+PLAN_S = 60.0  # For the manifests of old files; the next plan goes on behind those that it opened.
+PLANS_SHARE = 10  # The schedule waits so many times as long as its plan took.
 DETAIL_CHARS_MAX = 1_000
 US_PER_HOUR = 3_600_000_000
 _log = logging.getLogger("rollstream.sealer")
@@ -75,7 +78,7 @@ class RetentionServices:
         return Deadline(self.timeout_s, self.clock)
 
     def reading_deadline(self) -> Deadline:
-        """One for whole logs, or all manifests."""
+        """One for whole logs."""
         return Deadline(READ_TIMEOUT_S, self.clock)
 
 
@@ -110,6 +113,7 @@ class Retention:
         self._workers = workers
         self._abandoned = threading.Event()
         self._warned = ""
+        self._held: dict[int, HeldFlush] = {}  # By offset; only the thread of the plans uses it.
         self._schedule_at_s = self._now_s() + SCHEDULE_EVERY_S
         self.begin()
 
@@ -209,22 +213,26 @@ class Retention:
             yield self._append_step(offset, (), detail=detail, refused=True)
 
     def _retire(self, request: int, older_than_us: int) -> Steps:
+        """A request until all old files were looked at, the schedule one plan at a time."""
         detail = ""
-        try:
-            plan = yield Step("plan", partial(self._plan, older_than_us))
-        except Exception as error:  # noqa: BLE001, who asked is told
-            self._warn(f"nothing is retired: {_text(error)}", error)
-            plan, detail = RetentionPlan(), _text(error)
-        events = list(parts(plan.files))
-        for number, files in enumerate(events, 1):
-            append = self._append_step(request, files, more=number < len(events))
-            offset = yield append
-            self._pending = yield Step("project_retired", partial(self._project, offset))
-            self._delete_at_s = self._now_s()
-        if events:
-            size = sum(file.size for file in plan.files)
-            _log.info("%s: retired %d files, %d bytes", self._address, len(plan.files), size)
-        elif request != BY_SCHEDULE:
+        answered = False
+        while not answered:
+            try:
+                plan = yield Step("plan", partial(self._plan, older_than_us))
+            except Exception as error:  # noqa: BLE001, who asked is told
+                self._warn(f"nothing is retired: {_text(error)}", error)
+                plan, detail = RetentionPlan(), _text(error)
+            answered = plan.finished or request == BY_SCHEDULE
+            events = list(parts(plan.files))
+            for number, files in enumerate(events, 1):
+                more = number < len(events) or not answered
+                offset = yield self._append_step(request, files, more=more)
+                self._pending = yield Step("project_retired", partial(self._project, offset))
+                self._delete_at_s = self._now_s()
+            if events:
+                size = sum(file.size for file in plan.files)
+                _log.info("%s: retired %d files, %d bytes", self._address, len(plan.files), size)
+        if not events and request != BY_SCHEDULE:
             held = detail or describe_held(plan)
             yield self._append_step(request, (), detail=held, refused=bool(detail))
 
@@ -290,8 +298,28 @@ class Retention:
         # end; behind that a file counts as older than it is by what the sealers lag.
         sealed_until_us = services.clock.now_us() - older_than_us
         samplers = services.decisions.read(services.reading_deadline())
-        flushes = unretired_flushes(services.blobs, self._address, self._check_time())
-        return plan_retention(self._address, flushes, samplers, sealed_until_us)
+        began_s, address = self._now_s(), self._address
+
+        def still_held(offset: int) -> HeldFlush | None:
+            held = self._held.get(offset)
+            if held is not None and not held.is_held(address, samplers):
+                del self._held[offset]
+                return None
+            return held
+
+        flushes = unretired_flushes(services.blobs, address, self._check_time(), still_held)
+        plan = plan_retention(
+            address,
+            flushes,
+            samplers,
+            sealed_until_us,
+            self._held,
+            lambda: self._now_s() < began_s + PLAN_S,
+        )
+        now_s = self._now_s()
+        wait_s = PLANS_SHARE * (now_s - began_s)
+        self._schedule_at_s = max(self._schedule_at_s, now_s + wait_s)
+        return plan
 
     def _project(self, offset: int) -> bool:
         """Returns whether anything was ever retired."""
@@ -319,14 +347,11 @@ class Retention:
         return bool({*retired_offsets(blobs, self._address)} - {one.offset for one in found})
 
     def _check_time(self) -> Callable[[], None]:
-        deadline = self._services.reading_deadline()
         abandoned = self._abandoned
 
         def check() -> None:
-            if abandoned.is_set() or deadline.passed():
-                raise StoreError(
-                    f"the manifests of {self._address} were not read within {READ_TIMEOUT_S:g} s"
-                )
+            if abandoned.is_set():
+                raise StoreError(f"the manifests of {self._address} are for its next owner to read")
 
         return check
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 from rollstream.schemas.events import Flushed, RetiredFile
 from rollstream.schemas.ids import PartitionAddress
@@ -13,6 +14,7 @@ from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import TRAIN
 
 EVENT_BYTES_MAX = 1024 * 1024  # Far below a message's limit, and one blob that readers open.
+REMEMBERED_MAX = 1 << 19  # Flushes of a partition that are held back, of about 300 bytes each.
 _FILE_BYTES = 24  # At most, of an event, beside the path.
 
 
@@ -35,6 +37,29 @@ class FlushFiles(NamedTuple):
     offset: int
     sealed_ts: int
     files: tuple[FileGroups, ...]
+
+
+class HeldFlush(NamedTuple):
+    """A flush all of whose files that are not retired were held back when it was looked at.
+
+    Attributes:
+        held: how many groups, by sampler and whether in an open batch, as they were then.
+        holding: of each file a sampler and the index of a group that it was not done with.
+    """
+
+    offset: int
+    sealed_ts: int
+    files: int
+    bytes: int
+    held: tuple[tuple[tuple[str, bool], int], ...]
+    holding: tuple[tuple[str, int], ...]
+
+    def is_held(self, address: PartitionAddress, samplers: Mapping[str, Decisions]) -> bool:
+        """Whether all of the files still are: each by the group that was named."""
+        return all(
+            name in samplers and not samplers[name].is_done(GroupRef(*address, self.offset, index))
+            for name, index in self.holding
+        )
 
 
 class Decisions(Protocol):
@@ -68,20 +93,24 @@ class RetentionPlan:
 
     Attributes:
         files: to be retired, in the order of flushes.
-        held: by sampler.
+        held: by sampler; of files that were held before, as it was then.
+        finished: False: time was over before all old files were looked at.
     """
 
     files: tuple[RetiredFile, ...] = ()
     held_files: int = 0
     held_bytes: int = 0
     held: Mapping[str, HeldGroups] = field(default_factory=dict)
+    finished: bool = True
 
 
 def plan_retention(
     address: PartitionAddress,
-    flushes: Iterable[FlushFiles],
+    flushes: Iterable[FlushFiles | HeldFlush],
     samplers: Mapping[str, Decisions],
     sealed_until_us: int,
+    remembered: MutableMapping[int, HeldFlush] | None = None,
+    time_left: Callable[[], bool] = lambda: True,
 ) -> RetentionPlan:
     """Plans for one partition. A file is retired where its flush is as old as ``sealed_until_us``,
     and every sampler is done with all of its groups. Without a sampler nothing is.
@@ -90,38 +119,77 @@ def plan_retention(
     between this and the ``Retired`` event contradicts it.
 
     Args:
-        flushes: by rising offset; read up to the first that is too young.
+        flushes: by rising offset; read up to the first that is too young. One that is known to be
+            held still is not looked at.
         samplers: every one that is registered, by name.
+        remembered: takes the flushes that are held, by offset, up to ``REMEMBERED_MAX``.
+        time_left: asked after each flush that was looked at, so that each plan gets further than
+            the one before.
     """
     if not samplers:
         return RetentionPlan()
     retire: list[RetiredFile] = []
     held_files = held_bytes = 0
     held: Counter[tuple[str, bool]] = Counter()  # By sampler, and whether in an open batch.
+    finished = True
     for flush in flushes:
         if flush.sealed_ts > sealed_until_us:
             break
-        for file in flush.files:
-            refs = [GroupRef(*address, flush.offset, index) for index in file.groups]
-            holding = [
-                (name, decisions.is_open(ref))
-                for name, decisions in samplers.items()
-                for ref in refs
-                if not decisions.is_done(ref)
-            ]
-            held.update(holding)
-            if holding:
-                held_files += 1
-                held_bytes += file.size
-            else:
-                retire.append(RetiredFile(offset=flush.offset, path=file.path, size=file.size))
+        if isinstance(flush, HeldFlush):
+            still = flush
+        else:
+            done, still = _looked_at(address, flush, samplers)
+            retire += done
+            if remembered is not None and not done and len(remembered) < REMEMBERED_MAX:
+                remembered[flush.offset] = still
+        held_files += still.files
+        held_bytes += still.bytes
+        held.update(dict(still.held))
+        if flush is not still and not time_left():
+            finished = False
+            break
     names = sorted({name for name, _ in held})
     return RetentionPlan(
         files=tuple(retire),
         held_files=held_files,
         held_bytes=held_bytes,
         held={name: HeldGroups(held[name, True], held[name, False]) for name in names},
+        finished=finished,
     )
+
+
+def _looked_at(
+    address: PartitionAddress, flush: FlushFiles, samplers: Mapping[str, Decisions]
+) -> tuple[list[RetiredFile], HeldFlush]:
+    """The files that every sampler is done with, and what holds the others."""
+    done: list[RetiredFile] = []
+    held: Counter[tuple[str, bool]] = Counter()
+    by: list[tuple[str, int]] = []
+    held_bytes = 0
+    for file in flush.files:
+        refs = [GroupRef(*address, flush.offset, index) for index in file.groups]
+        holding = [
+            (name, ref)
+            for name, decisions in samplers.items()
+            for ref in refs
+            if not decisions.is_done(ref)
+        ]
+        if not holding:
+            done.append(RetiredFile(offset=flush.offset, path=file.path, size=file.size))
+            continue
+        held.update((name, samplers[name].is_open(ref)) for name, ref in holding)
+        by.append((holding[0][0], holding[0][1].index_in_flush))
+        held_bytes += file.size
+    still = HeldFlush(
+        flush.offset, flush.sealed_ts, len(by), held_bytes, *_shared(tuple(held.items()), tuple(by))
+    )
+    return done, still
+
+
+@lru_cache(maxsize=1024)
+def _shared(*values: Any) -> tuple[Any, ...]:
+    """The same objects for equal ones: of most flushes these are alike."""
+    return values
 
 
 class Held(Protocol):
