@@ -117,12 +117,14 @@ class Packing(NamedTuple):
 
 def _lengths(parts: Sequence[GroupRows], name: str) -> NDArray[np.int64]:
     """int64 [n]: tokens of each row."""
-    ends, gaps, rows = [], [], 0
+    ends: list[NDArray[np.int64]] = []
+    gaps: list[int] = []  # From the end of a group to where the next one begins.
+    rows = 0
     for part in parts:
         start, stop = part.span
         ends.append(part.columns.arrays[name].offsets[start : stop + 1])
         rows += stop - start
-        gaps.append(rows + len(gaps))  # From the end of a group to where the next one begins.
+        gaps.append(rows + len(gaps))
     return np.delete(np.diff(np.concatenate([np.empty(0, np.int64), *ends])), gaps[:-1])
 
 
