@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 UNWRAPPED_COLUMNS = 10_000  # Wider than any line; no table of ours fills it.
 
@@ -13,7 +15,17 @@ def show(view: RenderableType) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=UNWRAPPED_COLUMNS)
-    console.print(view)
+    console.print(view, crop=False)
+
+
+def indented(line: str) -> RenderableType:
+    """A sentence that belongs to the line above it; folded, it stays below that."""
+    return Padding(Text(line), (0, 0, 0, 2), expand=False)
+
+
+def path_of(path: str) -> RenderableType:
+    """A path on a line of its own, whole in any terminal, so that it can be copied."""
+    return Text(f"  {path}", no_wrap=True, overflow="ignore")
 
 
 def table_of(title: str, first: str, *numbers: str, last: str) -> Table:

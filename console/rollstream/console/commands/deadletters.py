@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rollstream.console.options import (
@@ -18,8 +19,8 @@ from rollstream.console.options import (
     ConfigOption,
 )
 from rollstream.console.services import services_of
+from rollstream.console.showing import indented
 from rollstream.console.showing import show as show_view
-from rollstream.console.showing import table_of
 from rollstream.consumers.dead_letters import StoredLetter, read_letters, retry_letters
 from rollstream.consumers.dead_letters.retrying import RetryState
 from rollstream.runtime.config.load import load_config
@@ -43,10 +44,8 @@ def list_letters(
 ) -> None:
     """Lists the entries that sealers could not read, oldest first, with the reason."""
     services, settings = services_of(context), load_config(config)
-    table = table_of(
-        "Dead letters", "letter", "partition", "offset", "entry", "bytes", "retried", last="reason"
-    )
     rows: list[dict[str, Any]] = []
+    view: list[RenderableType] = []
     others: set[str] = set()
     with services.connected(settings, timeout_s) as broker:
         deadline = Deadline(timeout_s, services.clock)
@@ -55,28 +54,31 @@ def list_letters(
             if reason not in (None, letter.reason):
                 others.add(letter.reason)
                 continue
-            size = 0 if letter.value is None else len(letter.value)
             rows.append(_shown(stored))
-            table.add_row(
-                str(stored.number),
-                f"{letter.topic}[{letter.partition}]",
-                f"{letter.offset:,}",
-                str(letter.entry),
-                f"{size:,}",
-                "yes" if stored.retried else "no",
-                Text(f"{letter.reason}: {letter.detail}"),
-            )
+            view += _listed(stored)
     if others and not rows:
         known = ", ".join(sorted(others))
         typer.echo(f"no dead letter has the reason {reason}; those kept have: {known}", err=True)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     elif rows:
-        show_view(table)
+        show_view(Group(*view))
     elif others:
         return
     else:
         typer.echo("no dead letters")
+
+
+def _listed(stored: StoredLetter) -> list[RenderableType]:
+    """Where the entry stood, and below it why it could not be read."""
+    letter = stored.letter
+    size = 0 if letter.value is None else len(letter.value)
+    where = f"{letter.topic}[{letter.partition}] offset {letter.offset:,}, entry {letter.entry}"
+    retried = ", retried" if stored.retried else ""
+    return [
+        Text(f"letter {stored.number}: {where}, {size:,} bytes{retried}"),
+        indented(f"{letter.reason}: {letter.detail}"),
+    ]
 
 
 def show(

@@ -11,6 +11,7 @@ from rollstream.console.services import services_of
 from rollstream.runtime.config.load import load_config
 from rollstream.store import read_root_id, visible_files
 from rollstream.store.errors import BlobMissing
+from rollstream.store.retired import all_retired
 
 
 def files(
@@ -28,7 +29,13 @@ def files(
             "id; correct store.root, or mount what should be there; for a new deployment run "
             "`rollstream topics create`"
         )
-    if not paths:
+    if not paths and all_retired(blobs):
+        typer.echo(
+            f"every file under {settings.store.root} was retired: each sampler was done with it, "
+            "and `rollstream retain` or retain_after_hours asked for it",
+            err=True,
+        )
+    elif not paths:
         typer.echo(
             f"no manifest under {settings.store.root} names a file: nothing was sealed there yet, "
             "or sealers have another store.root; `rollstream status` shows what is stuck",

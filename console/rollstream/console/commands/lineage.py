@@ -19,7 +19,7 @@ from rollstream.console.options import (
     TrainerEpochOption,
 )
 from rollstream.console.services import services_of
-from rollstream.console.showing import show, table_of
+from rollstream.console.showing import indented, path_of, show
 from rollstream.runtime.config.load import load_config
 from rollstream.sampler.history import (
     RolloutLineage,
@@ -49,8 +49,8 @@ def lineage(
     env replicas (--sampler, --step); or back from a rollout: where it is, why it was dropped, and
     which steps trained on it (--uid). From the logs alone.
     """
-    if (step is None) == (uid is None):
-        raise typer.BadParameter("give --sampler and --step, or --uid")
+    if (step is None) == (uid is None) or uid == "":
+        raise typer.BadParameter("give --sampler and --step, or --uid with a rollout's uid")
     services, settings = services_of(context), load_config(config)
     found: StepLineage | RolloutLineage
     with services.connected(settings, min(timeout_s, settings.kafka.timeout_s)) as broker:
@@ -81,40 +81,39 @@ def lineage(
     elif isinstance(found, StepLineage):
         show(_step_view(found))
     else:
-        show(Group(*map(Text, _rollout_lines(found))))
+        show(Group(*_rollout_view(found)))
 
 
 def _step_view(found: StepLineage) -> RenderableType:
-    title = f"Step {found.step} of {found.sampler}, trainer epoch {found.trainer_epoch}"
-    table = table_of(title, "group", "slot", "rollout", "replica", "entry", last="row")
-    out = ", left out of the batch"
+    parts: list[RenderableType] = [
+        Text(f"Step {found.step} of {found.sampler}, trainer epoch {found.trainer_epoch}")
+    ]
     for one in found.groups:
         origin, mask = one.origin, one.use.row_mask
+        parts += [Text(f"slot {one.use.slot}: group {origin.group_id}"), path_of(origin.path)]
         for row in origin.segments:
-            table.add_row(
-                origin.group_id,
-                str(one.use.slot),
-                _segment(row.rollout_uid, row.segment_idx),
-                row.replica_id,
-                _entry(origin.environment, origin.partition, row.offset, row.entry),
-                f"{origin.path}, row {row.row}{'' if mask is None or mask[row.index] else out}",
-            )
+            out = "" if mask is None or mask[row.index] else ", left out of the batch"
+            at = _entry(origin.environment, origin.partition, row.offset, row.entry)
+            segment = _segment(row.rollout_uid, row.segment_idx)
+            parts.append(indented(f"row {row.row}: {segment} from {row.replica_id}, {at}{out}"))
     lines = [
         f"in slot {one.use.slot} before: group {one.origin.group_id}, {_ended(one.use)}"
         for one in found.replaced
     ]
     states = sorted({one.use.state for one in found.groups})
-    return Group(table, *map(Text, lines), Text(f"the batch: {', '.join(states)}"))
+    return Group(*parts, *map(Text, lines), Text(f"the batch: {', '.join(states)}"))
 
 
-def _rollout_lines(found: RolloutLineage) -> Iterator[str]:
+def _rollout_view(found: RolloutLineage) -> Iterator[RenderableType]:
     for entry in found.entries:
         at = _entry(entry.environment, entry.partition, entry.offset, entry.entry)
         replica = "" if entry.replica_id is None else f" from {entry.replica_id}"
         segment = _segment(found.rollout_uid, entry.segment_idx)
-        yield f"{segment}{replica}, {at}: {_state(entry)}"
+        yield Text(f"{segment}{replica}, {at}: {_state(entry)}")
+        if entry.group is not None:
+            yield path_of(entry.group.path)
     for sampler in found.samplers:
-        yield from _sampler_lines(sampler)
+        yield from map(Text, _sampler_lines(sampler))
 
 
 def _state(entry: TracedEntry) -> str:
@@ -123,8 +122,9 @@ def _state(entry: TracedEntry) -> str:
     group = entry.group
     rows = ", ".join(str(row.row) for row in group.segments if row.offset == entry.offset)
     kept = " (split eval: never served)" if group.split == "eval" else ""
-    sealed = f"sealed in group {group.group_id}{kept}, {group.path}, row {rows}"
-    return f"{sealed}{entry.detail and f'; {entry.detail}'}"
+    return (
+        f"sealed in group {group.group_id}{kept}, row {rows}{entry.detail and f'; {entry.detail}'}"
+    )
 
 
 def _sampler_lines(found: SamplerLineage) -> Iterator[str]:

@@ -12,7 +12,7 @@ from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.arguments import text, whole_number
-from rollstream.sampler.errors import UnknownRollout, UnknownSampler, UnknownStep
+from rollstream.sampler.errors import InvalidRequest, UnknownRollout, UnknownSampler, UnknownStep
 from rollstream.sampler.history.decisions import connected, read_decisions
 from rollstream.sampler.history.uses import Drop, Use, UseHistory
 from rollstream.streams.broker import Broker
@@ -147,9 +147,12 @@ def lineage_of_rollout(
 
     Raises:
         UnknownRollout: no log has it, or has it any more. UnknownSampler: there is no decision log
-            of that name. BrokerUnavailable: not read within ``timeout_s``.
+            of that name. InvalidRequest: the uid is empty. BrokerUnavailable: not read within
+            ``timeout_s``.
     """
     uid = text("rollout_uid", rollout_uid)
+    if not uid:
+        raise InvalidRequest("rollout_uid is empty; give the uid that the producer published")
     loaded = configured(config)
     layout, deadline = Layout.of(loaded.kafka), Deadline(timeout_s, clock)
     environments = {name: one.partitions for name, one in loaded.environments.items()}

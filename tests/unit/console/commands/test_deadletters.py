@@ -273,6 +273,20 @@ def test_letters_are_chosen_by_number_or_reason(line: CommandLine) -> None:
     assert line.run("deadletters", "show", "9").exit_code == 1
 
 
+def test_letters_are_readable_in_a_terminal_of_80_columns(
+    line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_letters(line, letter(line, b"bad", reason="torn", detail="word " * 30))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    head, *reason = line.run("deadletters", "list", columns="80").stdout.splitlines()
+    assert head.startswith("letter 0: ")
+    assert "3 bytes" in head
+    assert reason[0].startswith("  torn: word word ")
+    assert len(reason) == 3
+    assert all(len(one) <= 80 and one.startswith("  word") for one in reason[1:])
+
+
 def test_a_reason_that_no_letter_has_names_those_that_are_there(line: CommandLine) -> None:
     write_letters(line, letter(line, b"", reason="torn"), letter(line, b"", reason="inconsistent"))
     done = line.run("deadletters", "list", "--reason", "unknown_schema")

@@ -163,6 +163,22 @@ def test_lineage_of_a_step_leads_to_rows_entries_and_replicas(run: Run) -> None:
     assert (done["use"]["state"], done["origin"]["example_id"]) == ("trained", first)
 
 
+def test_lineage_is_readable_in_a_narrow_terminal(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, third = two_steps(run)
+    (group,) = run.read("lineage", "--sampler", "trainer-a", "--step", "1")["groups"]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    done = run.line.run("lineage", "--sampler", "trainer-a", "--step", "1", columns="72")
+    lines = done.stdout.splitlines()
+    path = group["origin"]["path"]
+    assert lines[1] == f"slot 0: group {group['origin']['group_id']}"
+    assert lines[2].strip() == path, "longer than a line, and whole"
+    assert lines[3].startswith(f"  row 0: {third}-0 from worker-0, math[0] offset ")
+    assert all(len(line) <= 72 for line in lines if path not in line)
+
+
 @pytest.mark.proves("F2")
 def test_lineage_of_a_rollout_names_row_entry_and_the_steps_that_trained_on_it(run: Run) -> None:
     first, second, third = two_steps(run)
@@ -242,7 +258,7 @@ def test_lineage_finds_what_is_pending_and_what_could_not_be_read(run: Run) -> N
 
 
 def test_lineage_of_nothing_says_what_to_give(run: Run) -> None:
-    for wrong in ([], ["--step", "0", "--uid", "a"], ["--step", "0"]):
+    for wrong in ([], ["--step", "0", "--uid", "a"], ["--step", "0"], ["--uid", ""]):
         done = run.line.run("lineage", *wrong)
         assert done.exit_code == 2, wrong
         assert "--sampler" in done.stderr

@@ -123,6 +123,20 @@ def test_what_the_owners_retired_is_printed_and_readers_leave_it_out(line: Line)
     assert line.run("audit").exit_code == 0
 
 
+def test_files_says_that_all_were_retired(line: Line) -> None:
+    with Sampler(
+        "trainer-a", config=line.config, broker=line.broker(), store=line.blobs, clock=line.clock
+    ) as sampler:
+        sampler.next_batch(step=1, num_groups=1)
+        sampler.checkpointed(1)
+    line.answering = True
+    line.run("retain", "--older-than", "0s")
+    done = line.run("files")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "was retired" in done.stderr
+    assert "nothing was sealed" not in done.stderr
+
+
 def test_partitions_without_a_sealer_are_named_and_served_by_the_first(line: Line) -> None:
     done = line.run("retain", "--older-than", "0s", "--timeout", "5")
     assert done.exit_code == 1
