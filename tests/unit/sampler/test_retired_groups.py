@@ -6,7 +6,8 @@ import pytest
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.trainer import Finish, MarkCheckpointed, Resume
+from rollstream.sampler.deciding.trainer import Ack, Finish, MarkCheckpointed, Resume
+from rollstream.sampler.errors import UnknownStep
 from rollstream.schemas.events import CursorRecorded
 from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.folds.sampler.state import SamplerState
@@ -110,3 +111,26 @@ def test_done_is_what_is_final_or_has_ended_by_the_decisions_alone() -> None:
         done = [state.is_done(ref) for ref in [*refs, never_served]]
         assert done == [True, True, False, False]
     assert not alone.is_done(GroupRef("elsewhere", 1, 0, 0, 0))
+
+
+@pytest.mark.proves("I7")
+def test_a_resume_that_would_replay_retired_groups_is_refused_and_may_release_them() -> None:
+    sampler = sealed("a", "b", "c")
+    batches = [sampler.serve(step, 1) for step in range(2)]
+    sampler.do(MarkCheckpointed(step=1))
+    sampler.retire(LOG, ref_of(batches[1].groups[0]).offset)
+    with pytest.raises(UnknownStep, match=r"from 0 on .* the first is 1.*later='release'"):
+        sampler.do(Resume(checkpointed_step=None))
+    assert sampler.do(Resume(checkpointed_step=1)) == 2
+    assert sampler.do(Resume(checkpointed_step=0, later="release")) == 1
+    before = {batch.groups[0].group_id for batch in batches}
+    assert sampler.serve(1, 1).groups[0].group_id not in before
+
+
+def test_a_step_behind_a_release_is_not_called_final() -> None:
+    sampler = sealed("a", "b")
+    batch = sampler.serve(0, 1)
+    sampler.do(MarkCheckpointed(step=0))
+    sampler.do(Resume(checkpointed_step=None, later="release"))
+    with pytest.raises(UnknownStep, match="next one to be served is 0 and none is final"):
+        sampler.do(Ack(step=0, batch_id=batch.batch_id))

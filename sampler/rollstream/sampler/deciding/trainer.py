@@ -20,6 +20,7 @@ from rollstream.schemas.events import (
 )
 from rollstream.schemas.order import Policy
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.refs import ref_of
 from rollstream.streams.folds.sampler.state import SamplerState
 
 AckStatus = Literal["trained", "failed"]
@@ -171,6 +172,24 @@ class Resume(Command[int]):
             raise UnknownStep(
                 f"steps {first} to {min(state.batches) - 1} are final and no longer held, so they "
                 "cannot be replayed; resume from a newer checkpoint, or with later='release'"
+            )
+        if self.later == "replay":
+            self._check_readable(state)
+
+    def _check_readable(self, state: SamplerState) -> None:
+        """No batch that is replayed has groups of a retired file."""
+        first = self._first_step()
+        retired = [
+            step
+            for step, batch in sorted(state.batches.items())
+            if step >= first and any(state.is_retired(ref_of(chosen)) for chosen in batch.groups)
+        ]
+        if retired:
+            raise UnknownStep(
+                f"{len(retired):,} of the steps from {first} on cannot be replayed, the first is "
+                f"{retired[0]}: files of their groups were retired (`rollstream retain`); resume "
+                f"from checkpoint {retired[-1]} or a newer one, or with later='release', so that "
+                "these steps get other groups"
             )
 
 

@@ -142,7 +142,7 @@ class SamplerApi(LooksAtGroups):
 
         Raises:
             UnknownStep: the checkpoint lies beyond what was served, or what is to be replayed is no
-                longer held.
+                longer held, or has groups whose files were retired.
         """
         saved = checkpointed_step
         if saved is not None:

@@ -84,7 +84,8 @@ def repaired(
         raise GroupsUnreadable(
             f"groups {sorted(lost.groups)} of the batch of step {step} cannot be read any more: "
             "their files were retired (`rollstream retain`), since the batch is final; replay_step "
-            "recomputes what was chosen",
+            f"recomputes what was chosen, and after resume({step - 1 if step else None}, "
+            "later='release') the step gets other groups",
             step=step,
             digest=error.digest,
             groups=error.groups,
