@@ -93,6 +93,7 @@ def test_groups_off_the_branch_name_the_epoch_that_workers_must_publish() -> Non
     assert error.dropped == {"off_branch": 3}
     published = sampler.do(PublishPolicy(step=1, policy_version="step-1"))
     assert f"publish(policy_epoch={published.epoch}), as publish_policy returned" in str(error)
+    assert "of lineage '': begin anew with a sampler that has its own" in str(error)
     sampler.seal(*specs(2, weight_step=1, policy_epoch=published.epoch))
     assert isinstance(sampler.choose(command), ServedBatch), "what the message says does help"
 
@@ -441,3 +442,18 @@ def test_a_replacement_is_another_batch_and_acks_and_checkpoints_name_it() -> No
     saved = sampler.events[-1]
     assert isinstance(saved, Checkpointed)
     assert saved.batch_id == ids[2]
+
+
+@pytest.mark.parametrize(("uses", "named"), [(-1, "they are"), (2, "max_samples = 2"), (1, "")])
+def test_groups_that_an_ack_gives_back_and_retired_ones_are_named(uses: int, named: str) -> None:
+    sampler = Decider(max_samples=uses)
+    sampler.seal(*specs(2))
+    sampler.seal(*specs(3))
+    sampler.retire(LOGS[1], 1)
+    sampler.evict()
+    sampler.serve(0, 2)
+    error = sampler.choose(NextBatch(step=1, num_groups=2))
+    assert "3 were retired" in str(error)
+    assert "no more were sealed" not in str(error)
+    said = f"2 are in batches that are not acked: {named}" if uses < 0 else "that are not acked"
+    assert (said in str(error), named in str(error)) == (uses != 1, True)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.refs import ref_of
 from rollstream.streams.folds.sampler.eligible import Waits
 from rollstream.streams.folds.sampler.remedies import describe_waiting, why_dropped
 from rollstream.streams.folds.sampler.state import SamplerState
@@ -35,6 +36,7 @@ class Shortage(NamedTuple):
             + why_dropped(DropReason(why), name, choosing, state.policy_epoch)
             for why, n in sorted(dropped.items())
         ]
+        reasons += _out_of_reach(state, totals.get("retired", 0))
         message = (
             f"step {self.step} needs {self.wanted} groups ({self.sources}); "
             f"ready: {ready or 'none'}. "
@@ -50,3 +52,23 @@ class Shortage(NamedTuple):
             waiting=dict[str, int](waiting.items()),
             dropped=dropped,
         )
+
+
+def _out_of_reach(state: SamplerState, retired: int) -> list[str]:
+    """Of groups that neither wait nor were dropped: which ones, and what gives them back."""
+    reasons = []
+    limit = state.choosing.max_samples
+    batches = [batch for batch in state.open_batches() if batch.status is None]
+    unacked = {ref_of(group) for batch in batches for group in batch.groups}
+    if limit != 1 and unacked:
+        uses = "they are" if limit < 0 else f"those used less often than max_samples = {limit} are"
+        reasons.append(
+            f"{len(unacked):,} are in batches that are not acked: {uses} ready again after "
+            "ack(batch)"
+        )
+    if retired:
+        reasons.append(
+            f"{retired:,} were retired: their files are deleted (`rollstream retain`), since every "
+            "sampler that was configured then was done with them; only new groups can be served"
+        )
+    return reasons

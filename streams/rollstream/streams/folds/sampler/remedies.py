@@ -61,7 +61,9 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
         case DropReason.OFF_BRANCH:
             return (
                 "a resume went back to before the weights that they name; workers must publish("
-                f"policy_epoch={policy_epoch}), as publish_policy returned it"
+                f"policy_epoch={policy_epoch}), as publish_policy returned it. Where workers of "
+                "another trainer sampled them, both are of lineage "
+                f"{choosing.lineage!r}: begin anew with a sampler that has its own"
             )
         case DropReason.STALE:
             limits = _step_limits(choosing) or {"max_policy_lag": None}
