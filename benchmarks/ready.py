@@ -26,7 +26,7 @@ from rollstream.sampler.deciding.command import Now
 from rollstream.sampler.deciding.trainer import MarkCheckpointed
 from rollstream.schemas import codec
 from rollstream.schemas.events import Claimed, Flushed
-from rollstream.streams.folds.sampler.saved_state import copied, from_bytes, to_bytes
+from rollstream.streams.folds.sampler.saved_state import copied, from_bytes, to_pieces
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.fold import FoldPlace, SavedFold
 
@@ -147,7 +147,7 @@ def measure_start() -> tuple[float, float, float, int]:
     begun_s = time.process_time()
     copy = copied(anew)
     copy_s = time.process_time() - begun_s
-    data = to_bytes(SavedFold(copy, PLACE), {})
+    data = b"".join(to_pieces(SavedFold(copy, PLACE), {}))
     begun_s = time.process_time()
     found = from_bytes(data, {}, empty(10**9))
     load_s = time.process_time() - begun_s

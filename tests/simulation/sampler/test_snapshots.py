@@ -70,6 +70,27 @@ class CountingBroker:
 
 
 @pytest.mark.usefixtures("_at_once")
+def test_a_snapshot_that_fails_in_a_way_nobody_foresaw_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gone(*_: Any) -> Any:
+        raise AttributeError("a class is gone")
+
+    world = Trainers(3, trouble=0.0)
+    for _ in range(50):
+        world.act()
+    monkeypatch.setattr(snapshots, "from_bytes", gone)
+    digests = []
+    for _ in range(2):
+        sampler = world._start(world._plain)
+        sampler.stats()
+        digests.append(sampler._owner.state_digest())
+        monkeypatch.undo()
+    assert "a class is gone" in caplog.text
+    assert len({*digests}) == 1
+
+
+@pytest.mark.usefixtures("_at_once")
 def test_a_start_after_a_snapshot_reads_what_came_after_it() -> None:
     world = Trainers(3, trouble=0.0)
     for _ in range(200):

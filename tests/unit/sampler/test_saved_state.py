@@ -6,6 +6,7 @@ import contextlib
 import json
 import pickle
 import random
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from rollstream.streams.folds.sampler.saved_state import (
     UnusableState,
     copied,
     from_bytes,
-    to_bytes,
+    to_pieces,
 )
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.fold import FoldPlace, SavedFold
@@ -41,7 +42,7 @@ def decided() -> Decider:
 
 
 def saved(state: SamplerState) -> bytes:
-    return to_bytes(SavedFold(state, PLACE), IDENTITY)
+    return b"".join(to_pieces(SavedFold(state, PLACE), IDENTITY))
 
 
 @pytest.mark.proves("I5")
@@ -101,11 +102,33 @@ def test_the_state_of_another_sampler_log_or_root_is_refused(name: str) -> None:
 
 def test_the_state_of_other_settings_or_logs_is_refused() -> None:
     settings_differ = Decider(max_open_batches=4, seed=1).fresh()
+    lag_differs = Decider(max_open_batches=4, max_policy_lag=3).fresh()
     same = decided().fresh()
     logs_differ = SamplerState(same.name, same.choosing, LOGS[:2])
-    for like in (settings_differ, logs_differ):
+    for like in (settings_differ, lag_differs, logs_differ):
         with pytest.raises(UnusableState, match="other settings or seal logs"):
             from_bytes(DATA, IDENTITY, like)
+
+
+def test_settings_that_no_fold_looks_at_may_be_others_and_are_those_of_now() -> None:
+    like = Decider(max_open_batches=5, alpha=3.0, recency="exp").fresh()
+    found = from_bytes(DATA, IDENTITY, like).fold
+    assert (found.choosing, found.digest()) == (like.choosing, decided().state.digest())
+
+
+def test_saving_and_reading_a_large_state_copies_its_bytes_few_times() -> None:
+    sampler = Decider(capacity_groups=10**6)
+    for flush in range(60):
+        sampler.seal(*[GroupSpec(example_id=f"{flush}-{n}") for n in range(100)])
+    state = copied(sampler.state)
+    saved(copied(sampler.state))
+    tracemalloc.start()
+    try:
+        pieces = list(to_pieces(SavedFold(state, PLACE), IDENTITY))
+        written = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert written < 2.5 * sum(map(len, pieces))
 
 
 def test_the_state_of_another_version_of_the_fold_is_refused(

@@ -15,7 +15,7 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Claimed
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store.blobs import Blobs
+from rollstream.store.blobs import Blobs, Pieces
 from rollstream.store.errors import StoreError
 from rollstream.store.layout import snapshot_path, snapshots_prefix
 from rollstream.streams.broker import Broker, Record, TopicPartition
@@ -24,7 +24,7 @@ from rollstream.streams.folds.sampler.saved_state import (
     UnusableState,
     copied,
     from_bytes,
-    to_bytes,
+    to_pieces,
 )
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.fold import FoldPlace, SavedFold
@@ -90,8 +90,17 @@ class Snapshots:
             try:
                 saved = from_bytes(self._blobs.read(path), self._identity, self._empty)
                 self._check_seal_logs(saved.fold, deadline)
-            except (UnusableState, StoreError) as error:
-                _log.info("%s is passed over: %s", path, error)
+            except BrokerUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001, whatever it is, the logs say the same
+                foreseen = isinstance(error, UnusableState | StoreError)
+                _log.log(
+                    logging.INFO if foreseen else logging.WARNING,
+                    "%s is passed over: %r",
+                    path,
+                    error,
+                    exc_info=not foreseen,
+                )
                 self._useless.append(path)
                 continue
             self._events = saved.fold.events
@@ -137,7 +146,7 @@ class Snapshots:
         path = snapshot_path(self._empty.name, self._where.topic, saved.place.next_offset)
         useless, self._useless = self._useless, []
         try:
-            self._blobs.replace(path, to_bytes(saved, self._identity))
+            self._blobs.replace(path, Pieces(tuple(to_pieces(saved, self._identity))))
             paths = [blob.path for blob in self._blobs.list(self._prefix)]
             older = [one for one in paths if one < path and one not in useless]
             for one in {*useless, *older[: 1 - KEPT]} - {path}:

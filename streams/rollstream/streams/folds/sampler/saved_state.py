@@ -8,17 +8,18 @@ such a state consists of are made.
 from __future__ import annotations
 
 import copy
-import io
 import json
 import pickle
+import sys
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xxhash
 
 import rollstream
@@ -28,6 +29,7 @@ from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.fold import FoldPlace, SavedFold
 
 FORMAT = 1
+_LINE_BYTES_MAX = 4096  # Of a class's name.
 _OWN = ("rollstream.schemas.", "rollstream.streams.folds.")
 _FOREIGN = frozenset(
     {
@@ -51,8 +53,8 @@ class UnusableState(ValueError):
     """The bytes hold no state that can be gone on from; the message says why."""
 
 
-def to_bytes(saved: SavedFold[SamplerState], identity: Mapping[str, str]) -> bytes:
-    """The state; what ``from_bytes`` takes with the same identity.
+def to_pieces(saved: SavedFold[SamplerState], identity: Mapping[str, str]) -> Iterator[bytes]:
+    """The state; what ``from_bytes`` takes, joined, with the same identity.
 
     Args:
         identity: what sets the sampler, its log and its root apart from every other.
@@ -60,7 +62,6 @@ def to_bytes(saved: SavedFold[SamplerState], identity: Mapping[str, str]) -> byt
     place = saved.place
     parts = _Parts()
     pickle.Pickler(parts, protocol=5).dump(saved.fold)
-    body = b"".join(parts.written)
     head = {
         "format": FORMAT,
         "software": rollstream.__version__,
@@ -72,34 +73,35 @@ def to_bytes(saved: SavedFold[SamplerState], identity: Mapping[str, str]) -> byt
         "claims": place.claims,
     }
     line = json.dumps(head).encode()
-    checksum = xxhash.xxh3_128_hexdigest(line + body).encode()
-    return b"\n".join((checksum, line, body))
+    yield b"\n".join((_checksum([line, *parts.written]), line, b""))
+    yield from parts.written
 
 
 def from_bytes(
     data: bytes, identity: Mapping[str, str], like: SamplerState
 ) -> SavedFold[SamplerState]:
-    """The state that ``to_bytes`` was given.
+    """The state that ``to_pieces`` was given.
 
     Args:
-        like: an empty state of the same name, settings and logs.
+        like: an empty state of the same name, settings and logs; others may be the settings that a
+            fold does not look at, and the state has those of ``like``.
 
     Raises:
         UnusableState: they are damaged, another sampler's, log's or root's, of other settings or
             logs, or another version of the fold wrote them.
     """
-    checksum, _, rest = data.partition(b"\n")
-    line, _, body = rest.partition(b"\n")
-    if xxhash.xxh3_128_hexdigest(line + body).encode() != checksum:
+    checksum, line, body = _split(data)
+    if _checksum([line, body]) != checksum:
         raise UnusableState("it is damaged")
     head = json.loads(line)
     if (head.get("format"), head.get("fold")) != (FORMAT, fold_version()):
         raise UnusableState(f"another version of the fold wrote it ({head.get('software')})")
     if head["identity"] != dict(identity):
         raise UnusableState(f"it is of {head['identity']}, not of {dict(identity)}")
-    state = _Unpickler(io.BytesIO(body)).load()
+    state = _Unpickler(_Reader(body)).load()
     if not isinstance(state, SamplerState) or not state.is_like(like):
         raise UnusableState("it is of other settings or seal logs")
+    state.choosing = like.choosing
     claimed = codec.decode_as(Claimed, bytes.fromhex(head["claim"][1]))
     place = FoldPlace(
         head["next_offset"],
@@ -112,7 +114,8 @@ def from_bytes(
 
 @cache
 def fold_version() -> str:
-    """Names the code that folds: it is another one as soon as a line of it is."""
+    """Names the code that folds: it is another one as soon as a line of it is, or what its objects
+    are made with."""
     sources = [Path(__file__).parent, Path(__file__).parent.parent / "refs.py"]
     sources.append(Path(events.__file__).parent.parent)
     files = [
@@ -120,7 +123,25 @@ def fold_version() -> str:
         for source in sources
         for file in ([source] if source.is_file() else sorted(source.rglob("*.py")))
     ]
-    return xxhash.xxh3_128_hexdigest(b"\0".join(file.read_bytes() for file in files))
+    versions = f"{sys.version} {np.__version__}".encode()
+    parts = [versions, *(file.read_bytes() for file in files)]
+    return xxhash.xxh3_128_hexdigest(b"\0".join(parts))
+
+
+def _split(data: bytes) -> tuple[bytes, bytes, memoryview]:
+    """The checksum, the line and the rest, which is not copied."""
+    first = data.find(b"\n")
+    second = data.find(b"\n", first + 1)
+    if min(first, second) < 0:
+        raise UnusableState("it is damaged")
+    return data[:first], data[first + 1 : second], memoryview(data)[second + 1 :]
+
+
+def _checksum(parts: Iterable[bytes | memoryview]) -> bytes:
+    hashed = xxhash.xxh3_128()
+    for part in parts:
+        hashed.update(part)
+    return hashed.hexdigest().encode()
 
 
 def copied(value: Any, seen: dict[int, Any] | None = None) -> Any:
@@ -171,6 +192,29 @@ class _Parts:
 
     def write(self, part: bytes | memoryview) -> None:
         self.written.append(bytes(part))
+
+
+class _Reader:
+    """A file over bytes that copies what is read alone."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._at = 0
+
+    def read(self, size: int = -1) -> bytes:
+        part = self._data[self._at :] if size < 0 else self._data[self._at : self._at + size]
+        self._at += len(part)
+        return bytes(part)
+
+    def readinto(self, into: Any) -> int:
+        part = self._data[self._at : self._at + len(into)]
+        into[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+    def readline(self) -> bytes:
+        rest = self._data[self._at : self._at + _LINE_BYTES_MAX]
+        return self.read(bytes(rest).find(b"\n") + 1 or len(rest))
 
 
 class _Unpickler(pickle.Unpickler):

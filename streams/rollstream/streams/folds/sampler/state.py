@@ -111,8 +111,19 @@ class SamplerState:
     # Questions.
 
     def is_like(self, other: SamplerState) -> bool:
-        """Whether both fold the logs of one sampler, by the same settings."""
-        mine, others = ((one.name, one.choosing, one._applied.keys()) for one in (self, other))
+        """Whether both fold the logs of one sampler to the same: of the settings a fold looks at
+        these alone."""
+        mine, others = (
+            (
+                one.name,
+                one.choosing.seed,
+                one.choosing.lineage,
+                one.choosing.max_policy_lag,
+                one.choosing.max_samples,
+                one._applied.keys(),
+            )
+            for one in (self, other)
+        )
         return mine == others
 
     def cursor(self) -> tuple[LogPosition, ...]:
