@@ -153,6 +153,17 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         records = [] if flush is None else flush.records
         return [self._made(start + i) for i, record in enumerate(records) if record is not None]
 
+    def paths(self, environment: str) -> set[str]:
+        """The files of the environment's flushes, none of whose groups is made for it."""
+        found = {
+            file.path
+            for number, flush in self._flushes.items()
+            if self.packed.unpack(number << INDEX_BITS).environment == environment
+            for file in flush.files
+        }
+        newest = self._newest.values()
+        return found | {one.file.path for one in newest if one.key.environment == environment}
+
     def with_ids(self, group_ids: Collection[str]) -> list[KnownGroup]:
         """The groups with these ids; looks at all, and makes those alone."""
         raw = {_raw_id(group_id) for group_id in group_ids}

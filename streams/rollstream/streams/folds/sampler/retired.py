@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollstream.schemas.ids import PartitionAddress
@@ -30,6 +30,10 @@ class RetiredGroups:
 
     def __contains__(self, ref: GroupRef) -> bool:
         return ref in self._undecided or ref in self._in_batch
+
+    def __iter__(self) -> Iterator[GroupRef]:
+        yield from self._undecided
+        yield from self._in_batch
 
     @property
     def cursor_is_due(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 import xxhash
 
@@ -52,6 +53,8 @@ from rollstream.streams.owned.fold import FoldCheckpoint
 
 FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
 NOTHING = -1
+_CHOSEN = ("seed", "lineage", "max_policy_lag", "max_samples")
+_FOLDED_BY = attrgetter("name", *(f"choosing.{name}" for name in _CHOSEN))
 
 
 class SamplerState:
@@ -113,18 +116,8 @@ class SamplerState:
     def is_like(self, other: SamplerState) -> bool:
         """Whether both fold the logs of one sampler to the same: of the settings a fold looks at
         these alone."""
-        mine, others = (
-            (
-                one.name,
-                one.choosing.seed,
-                one.choosing.lineage,
-                one.choosing.max_policy_lag,
-                one.choosing.max_samples,
-                one._applied.keys(),
-            )
-            for one in (self, other)
-        )
-        return mine == others
+        logs_are_same = self._applied.keys() == other._applied.keys()
+        return logs_are_same and _FOLDED_BY(self) == _FOLDED_BY(other)
 
     def cursor(self) -> tuple[LogPosition, ...]:
         """How far each seal log was applied, by environment, generation, partition."""
@@ -173,15 +166,10 @@ class SamplerState:
         return self._known.get(ref_of(chosen))
 
     def paths(self, environment: str) -> list[str]:
-        """The files of all groups of the environment that are known and have not ended, but for
-        retired files."""
-        return sorted(
-            {
-                one.file.path
-                for ref, one in self._known.items()
-                if one.key.environment == environment and ref not in self._retired
-            }
-        )
+        """Files of flushes of the environment with groups that are known and have not ended, but
+        for retired files."""
+        retired = {one.file.path for ref in self._retired if (one := self._known.get(ref))}
+        return sorted(self._known.paths(environment) - retired)
 
     def sealed(self, ref: GroupRef) -> KnownGroup:
         """A group that is ready, waits, or is in a batch that is held."""
