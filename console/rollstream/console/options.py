@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def _timeout(seconds: float) -> float:
+    if not 0 < seconds < math.inf:
+        raise typer.BadParameter(f"{seconds:g} is no time; give a number of seconds above 0")
+    return seconds
+
 
 ConfigOption = Annotated[
     Path, typer.Option("--config", "-c", help="The configuration.", metavar="FILE")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", help="Seconds that the command may take.", metavar="SECONDS")
+    float,
+    typer.Option(
+        "--timeout",
+        help="Seconds that the command may take.",
+        metavar="SECONDS",
+        callback=_timeout,
+    ),
 ]
 AnswerTimeoutOption = Annotated[
     float,
     typer.Option(
-        "--timeout", help="Seconds for each answer, however much is read.", metavar="SECONDS"
+        "--timeout",
+        help="Seconds for each answer, however much is read.",
+        metavar="SECONDS",
+        callback=_timeout,
     ),
 ]
 SamplerOption = Annotated[str, typer.Option(help="Whose.", metavar="NAME")]

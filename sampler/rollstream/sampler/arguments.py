@@ -33,10 +33,10 @@ def whole_numbers(name: str, values: Any) -> tuple[int, ...]:
 
 
 def group_ids(name: str, values: Any) -> tuple[str, ...]:
-    """The values, which are ids of groups, each once."""
+    """The values, which are ids of groups."""
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
         raise InvalidRequest(f"{name} is {values!r:.200}; give a sequence of groups' ids")
-    found = tuple(dict.fromkeys([text(f"an id in {name}", value) for value in values]))
+    found = tuple([text(f"an id in {name}", value) for value in values])
     for one in found:
         if not _GROUP_ID.fullmatch(one):
             raise InvalidRequest(

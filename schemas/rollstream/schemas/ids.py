@@ -32,6 +32,10 @@ class PartitionAddress(NamedTuple):
     generation: int
     partition: int
 
+    def __str__(self) -> str:
+        """As messages name it, for example ``math[0]``."""
+        return f"{self.environment}[{self.partition}]"
+
 
 class GroupKey(NamedTuple):
     """What the members of a group share.

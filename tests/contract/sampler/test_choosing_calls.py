@@ -49,6 +49,12 @@ def test_looking_at_groups_claims_nothing_and_shows_what_is_served_next(
         sampler.get_groups(["0" * 32])
     with pytest.raises(InvalidRequest, match="recency 'newest'"):
         sampler.sample_groups(2, recency_weighting="newest")  # type: ignore[arg-type]
+    twice = sampler.get_groups([seen[0].group_id] * 2)
+    assert [group.id for group in twice] == [seen[0].group_id] * 2, "one for each id"
+    with pytest.raises(InvalidRequest, match="reason is empty"):
+        sampler.drop([seen[0].group_id], "")
+    with pytest.raises(InvalidRequest, match=r"^alpha 2 has no effect"):
+        sampler.sample_groups(2, alpha=2.0)
     with pytest.raises(InvalidRequest, match="grouping 'any'"):
         sampler.sample_groups(2, grouping="any")  # type: ignore[arg-type]
 

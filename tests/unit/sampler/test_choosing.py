@@ -297,7 +297,9 @@ def test_groups_of_an_open_batch_are_never_evicted() -> None:
 def test_more_than_the_capacity_is_refused_rather_than_waited_for() -> None:
     sampler = Decider(capacity=8)
     sampler.seal(*specs(8))
-    with pytest.raises(InvalidRequest, match="keeps 4 for certain"):
+    with pytest.raises(
+        InvalidRequest, match="only 4 of each environment are kept for certain, 4 in all"
+    ):
         sampler.serve(0, 5, mix={"math": 1.0})
 
 

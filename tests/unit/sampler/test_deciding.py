@@ -111,6 +111,11 @@ def test_groups_off_the_branch_name_the_epoch_that_workers_must_publish() -> Non
             GroupSpec(weight_step=1),
             r"as capacity: .*raise samplers\.trainer-a\.capacity_groups",
         ),
+        (
+            {"capacity": 1},
+            GroupSpec(weight_step=1),
+            r"as capacity: more than capacity = 1 were kept, .*raise samplers\.trainer-a\.capacity",
+        ),
         ({}, GroupSpec(rewards=(1.0, 1.0)), r"as filtered: .*ask without accept"),
         (
             {"max_policy_lag": 0, "lineage": "a"},
@@ -123,7 +128,7 @@ def test_groups_off_the_branch_name_the_epoch_that_workers_must_publish() -> Non
             r"3 wait: .*none can be given later; .*publish\(reward=R\)",
         ),
     ],
-    ids=["stale", "capacity", "filtered", "lineage", "reward"],
+    ids=["stale", "capacity", "capacity of each", "filtered", "lineage", "reward"],
 )
 def test_every_reason_has_its_remedy(config: dict[str, Any], spec: GroupSpec, remedy: str) -> None:
     sampler = Decider(**config)

@@ -198,6 +198,8 @@ def test_stuck_stage_is_named_with_its_reason(
         # A stage that waits for the one before it.
         ({}, {"ready": 0, "owner": ""}),
         ({}, {"ready": 0, "dropped_since": {"stale": 7}}),
+        # The trainer dropped them itself, and waits for others.
+        ({}, {"decision_age_s": 90.0, "ready": 0, "dropped_since": {"by_trainer": 7}}),
         # What waited before says nothing of a trainer that waits for groups in the making.
         ({}, {"decision_age_s": 90.0, "ready": 0, "waiting": {"eval": 10}}),
         # Groups that wait for members, within their time.

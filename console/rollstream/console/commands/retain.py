@@ -86,7 +86,7 @@ def retain(
 
 
 def _planned(plan: EnvironmentPlan) -> str:
-    parts = [f"{plan.environment}: {plan.files:,} files, {plan.bytes:,} bytes would be retired"]
+    parts = [f"{plan.environment}: {_files(plan.files)}, {plan.bytes:,} bytes would be retired"]
     if plan.held_files:
         parts.append(f"{describe_held(plan)}, {plan.held_bytes:,} bytes")
     if plan.young_files:
@@ -99,7 +99,7 @@ def _answered(answers: Sequence[PartitionAnswer]) -> list[str]:
     for name in sorted({answer.environment for answer in answers}):
         own = [answer for answer in answers if answer.environment == name]
         files, size = sum(one.files for one in own), sum(one.bytes for one in own)
-        lines.append(f"{name}: {files:,} files, {size:,} bytes were retired")
+        lines.append(f"{name}: {_files(files)}, {size:,} bytes were retired")
         lines += [
             f"{name}[{one.partition}]: {'refused: ' if one.refused else ''}{one.detail}"
             for one in own
@@ -112,6 +112,10 @@ def _answered(answers: Sequence[PartitionAnswer]) -> list[str]:
                 "once one owns them (`rollstream seal`)"
             )
     return lines
+
+
+def _files(count: int) -> str:
+    return f"{count:,} file{'s'[: count != 1]}"
 
 
 def _seconds(age: str) -> float:

@@ -231,7 +231,8 @@ class Retention:
                 self._delete_at_s = self._now_s()
             if events:
                 size = sum(file.size for file in plan.files)
-                _log.info("%s: retired %d files, %d bytes", self._address, len(plan.files), size)
+                named = f"{len(plan.files):,} file{'s'[: len(plan.files) > 1]}"
+                _log.info("%s: retired %s, %d bytes", self._address, named, size)
         if not events and request != BY_SCHEDULE:
             held = detail or describe_held(plan)
             yield self._append_step(request, (), detail=held, refused=bool(detail))

@@ -58,8 +58,9 @@ def check_request(name: str, choosing: Choosing, asked: Asked) -> None:
         if wanted > least * len(among):
             raise InvalidRequest(
                 f"num_groups {asked.num_groups} takes {wanted} groups of {' or '.join(among)}, and "
-                f"capacity {choosing.capacity} keeps {least * len(among)} for certain: that many "
-                "might never be ready; raise the capacity"
+                f"with capacity {choosing.capacity} only {least} of each environment are kept for "
+                f"certain, {least * len(among)} in all: that many might never be ready; raise the "
+                "capacity"
             )
 
 

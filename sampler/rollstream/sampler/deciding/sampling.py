@@ -85,8 +85,8 @@ class ReadGroups(Command[tuple[RolloutGroup, ...]]):
         if missing:
             raise InvalidRequest(
                 f"sampler {state.name!r} holds no group {', '.join(missing[:5])}: it is of none of "
-                "its environments, was not sealed yet, or has ended; `rollstream show` and "
-                "`rollstream files` find those that ended"
+                "its environments, was not sealed yet, or has ended; files have those that ended, "
+                "by column group_id, and `rollstream lineage` leads there from a step or a rollout"
             )
         groups = [known[one] for one in self.group_ids]
         key = type(self), self.group_ids
@@ -136,7 +136,8 @@ def _others(choosing: Choosing) -> dict[str, Any]:
 
 def _problem(problem: Any) -> str:
     where = ".".join(map(str, problem["loc"]))
-    return f"{where} {problem['input']!r:.80}: {problem['msg']}" if where else problem["msg"]
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{where} {problem['input']!r:.80}: {message}" if where else str(message)
 
 
 def _summary(chosen: Chosen) -> GroupSummary:

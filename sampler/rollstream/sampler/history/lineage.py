@@ -31,7 +31,7 @@ class UsedGroup:
     origin: GroupOrigin
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StepLineage:
     """What a batch was made of.
 
@@ -46,6 +46,12 @@ class StepLineage:
     trainer_epoch: int
     groups: tuple[UsedGroup, ...]
     replaced: tuple[UsedGroup, ...]
+
+    def __repr__(self) -> str:
+        return (
+            f"StepLineage({self.sampler!r}, step {self.step}, trainer epoch {self.trainer_epoch}: "
+            f"{len(self.groups):,} groups, {len(self.replaced):,} replaced)"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +69,7 @@ class SamplerLineage:
     drops: tuple[Drop, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RolloutLineage:
     """Where a rollout is, and which steps trained on it.
 
@@ -75,6 +81,11 @@ class RolloutLineage:
     rollout_uid: str
     entries: tuple[TracedEntry, ...]
     samplers: tuple[SamplerLineage, ...]
+
+    def __repr__(self) -> str:
+        states = ", ".join(entry.state for entry in self.entries)
+        uses = sum(len(sampler.uses) for sampler in self.samplers)
+        return f"RolloutLineage({self.rollout_uid!r}: {states}; in {uses:,} batches)"
 
 
 def lineage_of_step(

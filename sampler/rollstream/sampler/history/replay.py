@@ -51,7 +51,7 @@ TIMEOUT_S = 600.0  # A long log takes a while.
 Choice = BatchServed | Replaced
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Replayed:
     """A recorded decision, and what the same state decides now.
 
@@ -71,6 +71,13 @@ class Replayed:
     def same(self) -> bool:
         """Whether both are the same batch."""
         return self.digest == self.event.digest
+
+    def __repr__(self) -> str:
+        found = "the same" if self.same else "differs"
+        return (
+            f"Replayed(step {self.event.step}, batch {self.event.batch_id!r} at offset "
+            f"{self.offset}, {len(self.event.groups):,} groups: {found})"
+        )
 
 
 class _Chosen(NamedTuple):

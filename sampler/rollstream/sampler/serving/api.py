@@ -44,6 +44,7 @@ from rollstream.sampler.deciding.trainer import (
     Resume,
     SetCurrentStep,
 )
+from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.serving.looking import LooksAtGroups
 from rollstream.sampler.serving.rank_reader import RankReader
 from rollstream.sampler.shaping.batch import Batch, a_batch
@@ -258,9 +259,11 @@ class SamplerApi(LooksAtGroups):
 
         Raises:
             RequestDiffers: a group is in a batch that is not final: ``replace`` takes it out.
-            InvalidRequest: an id is none: 32 hexadecimal digits.
+            InvalidRequest: an id is none: 32 hexadecimal digits. Or the reason is empty.
             Fenced: a successor has resumed.
         """
+        if not text("reason", reason):
+            raise InvalidRequest("reason is empty; say why, for the record")
         return self._ask(Drop(group_ids=group_ids("groups", groups), reason=text("reason", reason)))
 
     def purge(self) -> None:

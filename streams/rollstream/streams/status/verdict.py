@@ -137,7 +137,8 @@ def _sampling(sampler: SamplerFigures, figures: Figures, choosing: Choosing) -> 
     if (sampler.decision_age_s or 0.0) <= QUIET_S:
         return None
     # What exceeds the capacity goes unasked; the rest is dropped only where a trainer asks.
-    asked = any(reason != DropReason.CAPACITY for reason in sampler.dropped_since)
+    dropped = _unwanted(sampler)
+    asked = any(reason != DropReason.CAPACITY for reason in dropped)
     if sampler.ready and not asked:
         return Verdict(
             "trainer",
@@ -145,7 +146,7 @@ def _sampling(sampler: SamplerFigures, figures: Figures, choosing: Choosing) -> 
             f"{sampler.decision_age_s:.0f} s; is the trainer still running, or does it ask for "
             "more than that?",
         )
-    if sampler.dropped_since or sampler.waiting_since:
+    if dropped or sampler.waiting_since:
         return _unserved(sampler, choosing)
     ages = [
         partition.published_age_s
@@ -169,6 +170,12 @@ def _sampling(sampler: SamplerFigures, figures: Figures, choosing: Choosing) -> 
     return None
 
 
+def _unwanted(sampler: SamplerFigures) -> dict[DropReason, int]:
+    """The groups that were dropped since, but for those that the trainer dropped itself."""
+    dropped = sampler.dropped_since.items()
+    return {reason: count for reason, count in dropped if reason != DropReason.BY_TRAINER}
+
+
 def _unserved(sampler: SamplerFigures, choosing: Choosing) -> Verdict:
     """Names the commonest reason why no group that came could be served."""
     ends = [
@@ -178,7 +185,7 @@ def _unserved(sampler: SamplerFigures, choosing: Choosing) -> Verdict:
             "sampler" if reason == DropReason.CAPACITY else "env workers",
             why_dropped(reason, sampler.name, choosing, sampler.policy_epoch),
         )
-        for reason, count in sampler.dropped_since.items()
+        for reason, count in _unwanted(sampler).items()
     ]
     ends += [
         (

@@ -262,6 +262,10 @@ def test_lineage_of_nothing_says_what_to_give(run: Run) -> None:
         done = run.line.run("lineage", *wrong)
         assert done.exit_code == 2, wrong
         assert "--sampler" in done.stderr
+    for timeout in ("-1", "0", "nan"):
+        done = run.line.run("lineage", "--uid", "a", f"--timeout={timeout}")
+        assert done.exit_code == 2
+        assert "is no time" in done.stderr
     done = run.line.run("lineage", "--uid", "nobody-0")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "no rollout 'nobody-0' in the logs of math" in done.stderr

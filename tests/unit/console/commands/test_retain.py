@@ -95,7 +95,7 @@ def test_a_dry_run_says_what_would_be_retired_and_what_holds_the_rest_back(line:
     files = sorted(visible_files(line.blobs))
     done = line.run("retain", "--older-than", "0s", "--dry-run")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "math: 1 files, " in done.stdout
+    assert "math: 1 file, " in done.stdout
     held = (
         "1 file held back by sampler 'trainer-a' (groups ready or waiting: 1, in open batches: 0)"
     )
@@ -116,7 +116,7 @@ def test_what_the_owners_retired_is_printed_and_readers_leave_it_out(line: Line)
     line.answering = True
     done = line.run("retain", "--older-than", "0s")
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("math: 1 files, ")
+    assert done.stdout.startswith("math: 1 file, ")
     assert "held back by sampler 'trainer-a'" in done.stdout
     assert len(visible_files(line.blobs)) == 1
     assert len(line.run("files").stdout.splitlines()) == 1

@@ -80,9 +80,7 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
                 f"samplers.{name}.max_rollout_timestamp_delay"
             )
         case DropReason.CAPACITY:
-            counts = {"capacity_groups": choosing.capacity_groups}
-            if choosing.capacity is not None:
-                counts["capacity"] = choosing.capacity
+            counts = _capacities(choosing)
             return (
                 f"more than {_either(counts)} were kept, and they were the oldest; raise samplers."
                 f"{name}.{' or '.join(counts)}"
@@ -99,7 +97,7 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
                 "whether store.root is what sealers write to and whole"
             )
         case DropReason.BY_TRAINER:
-            return "the trainer called drop(groups, reason)"
+            return "the trainer itself dropped them, with drop(groups, reason) or purge()"
         case _:
             assert_never(reason)
 
@@ -116,6 +114,17 @@ def _step_limits(choosing: Choosing) -> dict[str, int | None]:
 
 def _all_of(limits: Mapping[str, int | None]) -> str:
     return " and ".join(f"{key} is {value}" for key, value in limits.items())
+
+
+def _capacities(choosing: Choosing) -> dict[str, int | None]:
+    """Those of the two bounds that can be exceeded: all environments together have ``capacity``
+    times their number."""
+    every, number = choosing.capacity_groups, len(choosing.environments)
+    if choosing.capacity is None or (number == 1 and choosing.capacity > every):
+        return {"capacity_groups": every}
+    if choosing.capacity * number <= every:
+        return {"capacity": choosing.capacity}
+    return {"capacity_groups": every, "capacity": choosing.capacity}
 
 
 def _either(limits: Mapping[str, int | None]) -> str:
