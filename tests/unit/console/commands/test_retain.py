@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,13 +47,14 @@ class Line(CommandLine):
             value = encode_record(entries, partitions=2)
             self.logs.append(TopicPartition(self.layout.rollouts("math"), partition), None, value)
         self.seal()
-        with Sampler(
+        sampler = Sampler(
             "trainer-a",
             config=self.config,
             broker=super().broker(),
             store=self.blobs,
             clock=self.clock,
-        ) as sampler:
+        )
+        with closing(sampler):  # So the run is not finished.
             sampler.next_batch(step=0, num_groups=1)
             sampler.checkpointed(0)
 
