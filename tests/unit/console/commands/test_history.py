@@ -15,6 +15,7 @@ from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.producers import RolloutProducer
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import NotEnoughGroups, Sampler
+from rollstream.sampler.history import lineage_of_rollout, lineage_of_step, replay_step
 
 TURNS_MAX = 1000
 SAMPLERS = '[samplers.trainer-b]\nenvironments = ["math"]\nmax_policy_lag = 0\n'
@@ -161,6 +162,17 @@ def test_lineage_of_a_step_leads_to_rows_entries_and_replicas(run: Run) -> None:
     assert group["origin"]["path"] in text
     (done,) = run.read("lineage", "--sampler", "trainer-a", "--step", "0")["groups"]
     assert (done["use"]["state"], done["origin"]["example_id"]) == ("trained", first)
+
+
+def test_what_history_finds_is_shown_in_a_line(run: Run) -> None:
+    first, _, _ = two_steps(run)
+    parts: dict[str, Any] = {"config": run.line.config, "broker": run.line.broker()}
+    parts["clock"] = run.line.clock
+    step = lineage_of_step("trainer-a", 1, **parts)
+    assert repr(step).endswith(": 1 groups, 1 replaced)")
+    assert repr(lineage_of_rollout(f"{first}-1", **parts)).endswith(": sealed; in 1 batches)")
+    (replayed,) = replay_step("trainer-a", 0, **parts)
+    assert repr(replayed).endswith(", 1 groups: the same)")
 
 
 def test_lineage_is_readable_in_a_narrow_terminal(
