@@ -281,7 +281,9 @@ class SamplerState:
                 for group in event.groups:
                     self.over_step_delay += group.over_step_delay
                     self.over_timestamp_delay += group.over_timestamp_delay
-                    self._end(ref_of(group), DropReason(event.reason).value)
+                    ref = ref_of(group)
+                    self._uses.drop(ref)
+                    self._leave(ref, DropReason(event.reason).value)
             case CurrentStepSet():
                 self.current_step = event.step
             case Claimed():
@@ -453,8 +455,12 @@ class SamplerState:
 
     def _end(self, ref: GroupRef, outcome: Outcome) -> None:
         """The group will never be served (again)."""
-        self._take(ref)
         self._uses.end(ref)
+        self._leave(ref, outcome)
+
+    def _leave(self, ref: GroupRef, outcome: Outcome) -> None:
+        """The group is not ready any more, and that was its outcome."""
+        self._take(ref)
         self._count(ref, outcome)
         self._end_unheld(ref)
 

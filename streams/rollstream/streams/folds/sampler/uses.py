@@ -24,6 +24,7 @@ class _Uses(NamedTuple):
         open: those of these that are not final.
         unacked: those of these that are not acked.
         ended: it will never be served again, whatever is released.
+        dropped: it will not be served again, unless a use is given back.
     """
 
     used: int = 0
@@ -31,15 +32,15 @@ class _Uses(NamedTuple):
     open: int = 0
     unacked: int = 0
     ended: bool = False
+    dropped: bool = False
 
     def changed(self, used: int = 0, held: int = 0, open_: int = 0, unacked: int = 0) -> _Uses:
         """With these added."""
-        return _Uses(
-            self.used + used,
-            self.held + held,
-            self.open + open_,
-            self.unacked + unacked,
-            self.ended,
+        return self._replace(
+            used=self.used + used,
+            held=self.held + held,
+            open=self.open + open_,
+            unacked=self.unacked + unacked,
         )
 
 
@@ -79,7 +80,7 @@ class GroupUses:
     def give_back(self, ref: GroupRef, *, acked: bool) -> None:
         """A batch that had it was released, or another group took its slot: that was no use."""
         left = self._groups[ref].changed(used=-1, held=-1, open_=-1, unacked=acked - 1)
-        self._groups[ref] = left
+        self._groups[ref] = left._replace(dropped=False)
 
     def finish(self, ref: GroupRef, max_samples: int, *, acked: bool) -> None:
         """A batch that has it is final: a group that is used up then stays so, also where the
@@ -92,16 +93,26 @@ class GroupUses:
         """A batch that has it is final and no longer held: the use stays one."""
         self._groups[ref] = self._groups[ref].changed(held=-1)
 
+    def drop(self, ref: GroupRef) -> None:
+        """It will not be served beyond the batches that are open: those have it, and a release of
+        one gives it back."""
+        if self.is_open(ref):
+            self._groups[ref] = self._groups[ref]._replace(dropped=True)
+        else:
+            self.end(ref)
+
     def end(self, ref: GroupRef) -> None:
-        """It will never be served again."""
-        if ref in self._groups:
+        """It will never be served again; nothing is kept of one that no batch has."""
+        if self.held(ref):
             self._groups[ref] = self._groups[ref]._replace(ended=True)
+        else:
+            self._groups.pop(ref, None)
 
     def settle(self, ref: GroupRef, max_samples: int) -> bool:
         """Whether the group may be served (again); nothing is kept of one that nobody needs."""
         uses = self._groups[ref]
         left = max_samples < 0 or uses.used < max_samples
-        available = left and not uses.unacked and not uses.ended
+        available = left and not (uses.unacked or uses.ended or uses.dropped)
         if not uses.held and not (available and uses.used):
             del self._groups[ref]
         return available
