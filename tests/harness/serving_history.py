@@ -82,6 +82,8 @@ class _History:
         self.sealed = sealed
         self.batches_of: defaultdict[GroupRef, list[int]] = defaultdict(list)
         self.dropped: set[GroupRef] = set()
+        self._replaced: set[GroupRef] = set()
+        self._skipped: defaultdict[int, set[GroupRef]] = defaultdict(set)  # By batch.
         self.problems: list[str] = []
         self._batches: dict[int, list[GroupRef]] = {}
         self._numbers: dict[int, int] = {}  # By step: a step may have another batch later.
@@ -92,8 +94,11 @@ class _History:
         self._step_of: dict[int, int] = {}
 
     def is_taken(self, ref: GroupRef) -> bool:
-        """Whether the group is in a batch that is not acked, or used up."""
+        """Whether the group is in a batch that is not acked, or whose ack skipped it, or used
+        up."""
         numbers = self.batches_of[ref]
+        if any(ref in self._skipped[number] for number in numbers):
+            return True
         done = self._final | self._acked
         return not done.issuperset(numbers) or 0 <= self._max_samples <= len(numbers)
 
@@ -112,12 +117,15 @@ class _History:
                     self.batches_of[batch[slot]].remove(self._numbers[event.step])
                     if self._max_samples == 1 or batch[slot] not in self.dropped:
                         self._drop(batch[slot])  # Else it was, after another use of it.
+                    self._replaced.add(batch[slot])
                     batch[slot] = self._serve(chosen, event.step)
             case Dropped():
                 for group in event.groups:
                     self._drop(ref_of(group))
             case Acked():
-                self._acked.add(self._numbers[event.step])
+                number, batch = self._numbers[event.step], self._batches[event.step]
+                self._acked.add(number)
+                self._skipped[number].update(batch[slot] for slot in event.skipped)
             case Checkpointed():
                 self._finish(event.step)
             case Resumed():
@@ -152,12 +160,17 @@ class _History:
         """Of later batches, those that are not final give their groups back."""
         newest = -1 if event.checkpointed_step is None else event.checkpointed_step
         self._finish(newest)
-        self._acked -= {number for step, number in self._numbers.items() if step > newest}
+        later = {number for step, number in self._numbers.items() if step > newest}
+        self._acked -= later
+        for number in later - self._final:
+            self._skipped[number].clear()
         if event.later == "release":
             for step in [at for at in self._batches if at > newest]:
                 for ref in self._batches.pop(step):
                     if self._numbers[step] not in self._final:
                         self.batches_of[ref].remove(self._numbers[step])
+                        if ref not in self._replaced:
+                            self.dropped.discard(ref)
 
     def _finish(self, newest: int) -> None:
         self._final |= {self._numbers[step] for step in self._batches if step <= newest}

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from harness.decider import Decider
-from harness.groups import GroupSpec
+from harness.decider import LOGS, Decider
+from harness.groups import GroupSpec, flush_of
 from rollstream.sampler.deciding.batches import NextBatch, Replace
 from rollstream.sampler.deciding.queries import AskStats, SamplerStats
+from rollstream.sampler.deciding.row_limits import RowLimits
 from rollstream.sampler.deciding.trainer import (
     MarkCheckpointed,
     PublishPolicy,
@@ -202,3 +203,21 @@ def test_with_a_limit_in_steps_groups_of_an_unknown_age_wait(limit: str) -> None
     assert (error.ready, error.waiting) == ({"math": 1}, {"weight_step": 1, "lineage": 1})
     assert str(error).count(f"{limit} is 2 and") == 2
     assert f"leave samplers.trainer-a.{limit} out" in str(error)
+
+
+NOW_US = 3_600_000_000
+
+
+@pytest.mark.parametrize(("made_us", "kept"), [(0, True), (-1, False), (2 * NOW_US, True)])
+@pytest.mark.parametrize("sealed_us", [NOW_US - 1_000_000, NOW_US - 9_000_000])
+def test_a_rollout_is_as_old_as_its_seal_at_least_and_where_its_time_is_unknown(
+    made_us: int, kept: bool, sealed_us: int
+) -> None:
+    sampler = Decider(max_rollout_timestamp_delay=5.0)
+    spec = group(0, 0, made=(made_us, made_us))
+    flush = flush_of([spec], name="late", environment="math", now_ts=sealed_us)
+    sampler.state.apply_groups(LOGS[1], 0, flush)
+    (ref,) = sampler.state.ready.refs()
+    limits = RowLimits(sampler.state, sampler.choosing, 0, NOW_US, spread=False)
+    late = limits.kept(sampler.state.sealed(ref)).drop is not None
+    assert late != (kept and sealed_us == NOW_US - 1_000_000)

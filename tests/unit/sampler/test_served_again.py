@@ -6,7 +6,10 @@ import pytest
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
+from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, Purge, Resume
+from rollstream.sampler.errors import NotEnoughGroups
+from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler import state
 from rollstream.streams.folds.sampler.uses import GroupUses
@@ -27,9 +30,9 @@ def acked(sampler: Decider, step: int, num_groups: int, skipped: tuple[int, ...]
 
 
 def test_nothing_is_kept_of_a_group_that_ended_and_that_no_batch_has() -> None:
-    uses, ref = GroupUses(), GroupRef(*LOGS[1], 0, 0)
+    uses, ref = GroupUses(1), GroupRef(*LOGS[1], 0, 0)
     uses.begin(ref)
-    uses.give_back(ref, acked=False)
+    uses.give_back(ref)
     uses.end(ref)
     assert uses.sorted_items() == []
 
@@ -83,3 +86,47 @@ def test_what_was_dropped_is_served_no_more_once_its_batch_is_final() -> None:
     sampler.do(Purge())
     sampler.do(MarkCheckpointed(step=0))
     assert ready(sampler) == []
+
+
+def test_a_group_that_the_ack_skips_is_served_no_more() -> None:
+    sampler = Decider(max_samples=2)
+    sealed(sampler, "a", "b")
+    acked(sampler, 0, 2, skipped=(0,))
+    (other,) = sampler.examples(sampler.state.batches[0])[1:]
+    assert ready(sampler) == [other]
+    sampler.do(MarkCheckpointed(step=0))
+    assert ready(sampler) == [other]
+
+
+def test_a_release_gives_a_skipped_group_back() -> None:
+    sampler = Decider(max_samples=2)
+    sealed(sampler, "a", "b")
+    acked(sampler, 0, 2, skipped=(0,))
+    sampler.do(Resume(checkpointed_step=None, later="release"))
+    assert ready(sampler) == ["a", "b"]
+
+
+def test_a_lower_limit_ends_what_was_used_as_often() -> None:
+    before = Decider(max_samples=4)
+    sealed(before, "a", "b")
+    for step in range(2):
+        acked(before, step, 2)
+        before.do(MarkCheckpointed(step=step))
+    after = Decider(max_samples=2)
+    after.events, after.sealed = before.events, before.sealed
+    for flushed in after.sealed:
+        after.state.apply_groups(*flushed)
+    for offset, event in enumerate(after.events):
+        after.state.apply(offset, 0, event)
+    assert isinstance(after.choose(NextBatch(step=2, num_groups=1)), NotEnoughGroups)
+    sealed(after, "c")
+    assert after.examples(after.serve(2, 1)) == ["c"]
+    assert ready(after) == []
+
+
+def test_groups_that_wait_push_out_none_that_can_be_served() -> None:
+    sampler = Decider(capacity_groups=2, max_policy_lag=4)
+    sealed(sampler, "a", "b")
+    sampler.seal(*(GroupSpec(example_id=f"w{i}", weight_step=UNKNOWN_STEP) for i in range(2)))
+    sampler.evict()
+    assert ready(sampler) == ["a", "b"]

@@ -179,11 +179,13 @@ class SamplerConfig(Section):
     """Rollouts sampled by weights older than this many steps are left out of their group, which is
     dropped below its environment's min_group_size; negative: no limit."""
     max_rollout_timestamp_delay: float = Field(default=-1.0, allow_inf_nan=False)
-    """The same for rollouts that were made more than so many seconds ago; negative: no limit."""
+    """The same for rollouts that were made more than so many seconds ago, by their workers' clocks;
+    negative: no limit."""
     max_samples: int = 1
     """How often one group is served, in another batch each time; negative: no limit."""
     capacity_groups: int = Field(default=65_536, ge=1)
-    """Most ready groups; above it the oldest are dropped, never one of an open batch."""
+    """Most ready groups; above it those that wait are dropped first, then the oldest. Open batches
+    keep theirs."""
     capacity: int | None = Field(default=None, ge=1)
     """Most ready groups of an environment, the oldest dropped above it; several environments divide
     its multiple by what the last 8 batches had of each. None: only capacity_groups bounds."""

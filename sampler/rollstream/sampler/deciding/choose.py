@@ -95,7 +95,7 @@ def sample_groups(
     clock = state.clock(asked.step)
     limits = RowLimits(state, choosing, clock, now_us, spread=asked.accept is not None)
     dropped: dict[DropReason, list[Chosen]] = {}
-    left_out = set(without)
+    left_out = {*without, *state.used_up(choosing.max_samples)}
     while True:
         before = len(left_out)
         groups = _sample(state, choosing, asked, limits, left_out, dropped)

@@ -148,9 +148,25 @@ def _over_capacity(state: SamplerState, without: Collection[GroupRef]) -> list[G
     limits = [*capacities(state).items(), (None, state.choosing.capacity_groups)]
     for environment, most in limits:
         dropped = [ref for ref in gone if environment in (None, ref.environment)]
-        excess = state.count(environment) - len(dropped) - most
+        excess = _count(state, environment) - len(dropped) - most
         if excess > 0:
-            oldest = state.oldest(excess + len(dropped), environment)
+            oldest = _oldest(state, excess + len(dropped), environment)
             refs.update([ref for ref in oldest if ref not in gone][:excess])
             gone |= refs
     return sorted(refs)
+
+
+def _count(state: SamplerState, environment: str | None) -> int:
+    """Groups of the environment, or of all, that are ready or wait."""
+    if environment is None:
+        return len(state.ready) + len(state.waiting)
+    waiting = sum(ref.environment == environment for ref in state.waiting)
+    return state.ready.counts().get(environment, 0) + waiting
+
+
+def _oldest(state: SamplerState, count: int, environment: str | None) -> list[GroupRef]:
+    """Of those the ones that wait, which push out none that can be served; then the others; both
+    from the one that was sealed longest ago on."""
+    waiting = [ref for ref in state.waiting if environment in (None, ref.environment)]
+    waiting.sort(key=lambda ref: (state.sealed(ref).sealed_ts, ref))
+    return [*waiting, *state.ready.oldest(count, environment)][:count]

@@ -14,6 +14,8 @@ from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.packed_rows import RowColumns
 from rollstream.streams.folds.sampler.state import SamplerState
 
+UNKNOWN_TS = 0  # Of rollouts whose client leaves ``created_ts`` out.
+
 
 class KeptRows(NamedTuple):
     """What the limits leave of a group.
@@ -94,7 +96,10 @@ class RowLimits:
             steps = rows.weight_steps
             late_step = (steps != UNKNOWN_STEP) & (steps < self._oldest_step)
         if self._made_after_us is not None:
-            late_time = rows.created_ts < self._made_after_us
+            # By the clock of who made it; no later than it was sealed, which is all that is known
+            # where that clock was not named.
+            made = np.where(rows.created_ts == UNKNOWN_TS, known.sealed_ts, rows.created_ts)
+            late_time = np.minimum(made, known.sealed_ts) < self._made_after_us
         return late_step, late_time
 
 

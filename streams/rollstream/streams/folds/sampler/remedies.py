@@ -76,7 +76,8 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
             return (
                 "fewer than min_group_size of their rollouts were made within the last "
                 f"max_rollout_timestamp_delay = {choosing.max_rollout_timestamp_delay:g} s; see "
-                "that sealers and trainer keep up, or raise "
+                "that sealers and trainer keep up, and that workers' clocks (created_ts) "
+                "are not behind, or raise "
                 f"samplers.{name}.max_rollout_timestamp_delay"
             )
         case DropReason.CAPACITY:

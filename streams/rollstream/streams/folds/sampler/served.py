@@ -119,6 +119,13 @@ class ServedBatch:
             replaced=Replacement(self.digest, slots, event.reason),
         )
 
+    @property
+    def acked(self) -> tuple[ChosenGroup, ...]:
+        """The groups that its ack covers: none before it, nor those in skipped slots."""
+        if self.status is None:
+            return ()
+        return tuple(one for slot, one in enumerate(self.groups) if slot not in self.skipped)
+
     def overdue(self, now_us: int, ack_timeout_s: float) -> bool:
         """Whether it should have been acked, or released, by now."""
         unacked = self.status is None and not self.final

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from operator import attrgetter
 
 import xxhash
@@ -48,7 +47,7 @@ from rollstream.streams.folds.sampler.retired import RetiredGroups
 from rollstream.streams.folds.sampler.served import ExampleCounts, Outcome, ServedBatch
 from rollstream.streams.folds.sampler.taken import TakenGroups
 from rollstream.streams.folds.sampler.to_come import GroupsToCome
-from rollstream.streams.folds.sampler.uses import GroupUses, max_samples_of
+from rollstream.streams.folds.sampler.uses import GroupUses
 from rollstream.streams.owned.fold import FoldCheckpoint
 
 FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
@@ -105,8 +104,7 @@ class SamplerState:
         self._seal_claims: dict[PartitionAddress, tuple[int, str]] = {}
         self._known = KnownGroups(PackedRefs(logs))
         self.ready = ReadyIndex(choosing.seed, self._known)
-        self._uses = GroupUses()
-        self._max_samples = choosing.max_samples  # Of the newest decision, so that logs say it.
+        self._uses = GroupUses(choosing.max_samples)
         self._taken = TakenGroups()
         self._retired = RetiredGroups()
         self._to_come = GroupsToCome()
@@ -184,6 +182,10 @@ class SamplerState:
         refs = [known.ref for known in self.known_as(group_ids)]
         return [ref for ref in refs if ref in self.ready or ref in self.waiting]
 
+    def used_up(self, max_samples: int) -> list[GroupRef]:
+        """Groups that were ready by the limit of the newest decision, and are not by this one."""
+        return self._uses.used_up_by(max_samples)
+
     def branches_at(self, policy_epoch: int) -> tuple[Branch, ...]:
         """Those that resumes had begun up to then."""
         return tuple(one for epoch, one in self.branches.items() if epoch <= policy_epoch)
@@ -209,20 +211,6 @@ class SamplerState:
         newest = self.newest_policy()
         published = UNKNOWN_STEP if newest is None else newest.step
         return PolicyRef(self.choosing.lineage, self.policy_epoch, max(step, published))
-
-    def count(self, environment: str | None = None) -> int:
-        """Groups of the environment, or of all, that are ready or wait."""
-        if environment is None:
-            return len(self.ready) + len(self.waiting)
-        waiting = sum(ref.environment == environment for ref in self.waiting)
-        return self.ready.counts().get(environment, 0) + waiting
-
-    def oldest(self, count: int, environment: str | None = None) -> list[GroupRef]:
-        """Of those: the ones sealed longest ago."""
-        waiting = [ref for ref in self.waiting if environment in (None, ref.environment)]
-        refs = [*self.ready.oldest(count, environment), *waiting]
-        ages = sorted((self._known[ref].sealed_ts, ref) for ref in refs)
-        return [ref for _, ref in ages[:count]]
 
     # The fold.
 
@@ -281,9 +269,7 @@ class SamplerState:
                 for group in event.groups:
                     self.over_step_delay += group.over_step_delay
                     self.over_timestamp_delay += group.over_timestamp_delay
-                    ref = ref_of(group)
-                    self._uses.drop(ref)
-                    self._leave(ref, DropReason(event.reason).value)
+                    self._end(ref_of(group), DropReason(event.reason).value, dropped=True)
             case CurrentStepSet():
                 self.current_step = event.step
             case Claimed():
@@ -311,14 +297,11 @@ class SamplerState:
             sorted(self.published.versions.items()),
             sorted(self._applied.items()),
             self._taken.sorted_items(),
-            self.ready.refs(),
-            self.ready.turns(),
+            (self.ready.refs(), self.ready.turns()),
             sorted(self.waiting.items()),
             sorted(self._known),
-            self._uses.sorted_items(),
-            self._retired.sorted_items(),
-            self._to_come.sorted_items(),
-            self.outcomes.sorted_items(),
+            (self._uses.sorted_items(), self._retired.sorted_items()),
+            (self._to_come.sorted_items(), self.outcomes.sorted_items()),
         ):
             state.update(repr(part).encode())
         return state.digest()
@@ -330,7 +313,8 @@ class SamplerState:
         self._hand_out(event)
 
     def _hand_out(self, event: BatchServed | Replaced) -> None:
-        self._max_samples = max_samples_of(event.choosing, self._max_samples)
+        for ref in self._uses.limit_by(event.choosing):
+            self._settle(ref)
         self._record(event.cursor)
         self._turn += 1
         for chosen in event.groups:
@@ -348,7 +332,7 @@ class SamplerState:
         outcome: Outcome = "unreadable" if event.outcome == "unreadable" else "filtered"
         for slot in event.slots.tolist():
             ref = ref_of(batch.groups[slot])
-            self._uses.give_back(ref, acked=False)
+            self._uses.give_back(ref)
             self._end(ref, outcome)
         self._hand_out(event)
         self.batches[event.step] = batch.replaced_by(event)
@@ -365,7 +349,9 @@ class SamplerState:
                 self._count(ref, "skipped" if slot in batch.skipped else outcome)
                 self.over_step_delay += chosen.over_step_delay
                 self.over_timestamp_delay += chosen.over_timestamp_delay
-                self._uses.finish(ref, self._max_samples, acked=batch.status is not None)
+                self._uses.finish(
+                    ref, acked=batch.status is not None, skipped=slot in batch.skipped
+                )
                 self._settle(ref)
         self.final_step = max(self.final_step, step)
         final = [at for at, batch in sorted(self.batches.items()) if batch.final]
@@ -388,21 +374,21 @@ class SamplerState:
                 continue
             if event.later == "replay":
                 self.batches[at] = replace(batch, status=None, skipped=(), since_ts=event.now_ts)
-                if batch.status is not None and not batch.final:
-                    self._change(batch.groups, self._uses.reopen)
+                if not batch.final:
+                    self._change(batch.acked, self._uses.reopen)
             elif batch.final:
                 self._forget(at)
             else:
                 del self.batches[at]
-                acked = batch.status is not None
-                self._change(batch.groups, partial(self._uses.give_back, acked=acked))
+                self._change(batch.acked, self._uses.reopen)
+                self._change(batch.groups, self._uses.give_back)
         self.next_step = max((event.first_step, *(at + 1 for at in self.batches)))
 
     def _ack(self, event: Acked) -> None:
         batch = self.batches[event.step]
         self.batches[event.step] = replace(batch, status=event.status, skipped=event.skipped)
         if batch.status is None and not batch.final:
-            self._change(batch.groups, self._uses.ack)
+            self._change(self.batches[event.step].acked, self._uses.ack)
 
     def _change(self, groups: Sequence[ChosenGroup], change: Callable[[GroupRef], None]) -> None:
         for ref in map(ref_of, groups):
@@ -411,7 +397,7 @@ class SamplerState:
 
     def _settle(self, ref: GroupRef) -> None:
         """The uses of the group changed: it may be served again, or no longer."""
-        if not self._uses.settle(ref, self._max_samples):
+        if not self._uses.settle(ref):
             self._take(ref)
             self._end_unheld(ref)
             return
@@ -453,13 +439,9 @@ class SamplerState:
         for ref in self._retired.undecidable():
             self._end(ref, "retired")
 
-    def _end(self, ref: GroupRef, outcome: Outcome) -> None:
-        """The group will never be served (again)."""
-        self._uses.end(ref)
-        self._leave(ref, outcome)
-
-    def _leave(self, ref: GroupRef, outcome: Outcome) -> None:
-        """The group is not ready any more, and that was its outcome."""
+    def _end(self, ref: GroupRef, outcome: Outcome, *, dropped: bool = False) -> None:
+        """The group will never be served (again); ``dropped``: unless a release gives it back."""
+        (self._uses.drop if dropped else self._uses.end)(ref)
         self._take(ref)
         self._count(ref, outcome)
         self._end_unheld(ref)

@@ -51,8 +51,9 @@ class GroupUses:
     replayed after a resume it may be in several. After each change ask ``settle``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_samples: int) -> None:
         self._groups: dict[GroupRef, _Uses] = {}
+        self._max_samples = max_samples  # Of the newest decision, so that logs say it.
 
     def held(self, ref: GroupRef) -> bool:
         """Whether a batch that is held has the group."""
@@ -77,17 +78,19 @@ class GroupUses:
         """A batch that has it is replayed: its ack no longer counts."""
         self._groups[ref] = self._groups[ref].changed(unacked=1)
 
-    def give_back(self, ref: GroupRef, *, acked: bool) -> None:
-        """A batch that had it was released, or another group took its slot: that was no use."""
-        left = self._groups[ref].changed(used=-1, held=-1, open_=-1, unacked=acked - 1)
+    def give_back(self, ref: GroupRef) -> None:
+        """A batch that had it unacked was released, or another group took its slot: that was no
+        use."""
+        left = self._groups[ref].changed(used=-1, held=-1, open_=-1, unacked=-1)
         self._groups[ref] = left._replace(dropped=False)
 
-    def finish(self, ref: GroupRef, max_samples: int, *, acked: bool) -> None:
-        """A batch that has it is final: a group that is used up then stays so, also where the
-        limit is raised later."""
-        uses = self._groups[ref].changed(open_=-1, unacked=acked - 1)
-        used_up = not uses.open and 0 <= max_samples <= uses.used
-        self._groups[ref] = uses._replace(ended=uses.ended or used_up)
+    def finish(self, ref: GroupRef, *, acked: bool, skipped: bool) -> None:
+        """A batch that has it is final: a group that is used up, or that its ack ``skipped``, then
+        stays so, also where the limit is raised later."""
+        unacked = 0 if acked and not skipped else -1
+        uses = self._groups[ref].changed(open_=-1, unacked=unacked)
+        used_up = not uses.open and 0 <= self._max_samples <= uses.used
+        self._groups[ref] = uses._replace(ended=uses.ended or used_up or skipped)
 
     def forget(self, ref: GroupRef) -> None:
         """A batch that has it is final and no longer held: the use stays one."""
@@ -108,10 +111,27 @@ class GroupUses:
         else:
             self._groups.pop(ref, None)
 
-    def settle(self, ref: GroupRef, max_samples: int) -> bool:
+    def limit_by(self, choosing: str) -> list[GroupRef]:
+        """A decision was made by these recorded settings: returns the groups that are used up by
+        its limit and were not before. Those of no open batch stay so, as with ``finish``."""
+        most = max_samples_of(choosing, self._max_samples)
+        found = self.used_up_by(most)
+        self._max_samples = most
+        for ref in found:
+            if not self.is_open(ref):
+                self._groups[ref] = self._groups[ref]._replace(ended=True)
+        return found
+
+    def used_up_by(self, max_samples: int) -> list[GroupRef]:
+        """The groups that were used as often, where that limit is below the one in effect."""
+        if max_samples < 0 or 0 <= self._max_samples <= max_samples:
+            return []
+        return [ref for ref, uses in self._groups.items() if uses.used >= max_samples]
+
+    def settle(self, ref: GroupRef) -> bool:
         """Whether the group may be served (again); nothing is kept of one that nobody needs."""
         uses = self._groups[ref]
-        left = max_samples < 0 or uses.used < max_samples
+        left = self._max_samples < 0 or uses.used < self._max_samples
         available = left and not (uses.unacked or uses.ended or uses.dropped)
         if not uses.held and not (available and uses.used):
             del self._groups[ref]
