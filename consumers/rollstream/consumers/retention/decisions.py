@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -45,6 +46,7 @@ class DecisionLogs:
         self._broker = broker
         self._layout = Layout.of(config.kafka)
         self._environment = environment
+        self._abandoned = threading.Event()
         self._read: dict[str, tuple[Follower, SamplerState]] = {}
 
     def registered(self, deadline: Deadline) -> list[str]:
@@ -81,6 +83,10 @@ class DecisionLogs:
         names = self.registered(deadline)
         return {name: self._decisions(name, deadline) for name in names}
 
+    def abandon(self) -> None:
+        """From any thread: what is read ends with the next event, as ``BrokerUnavailable``."""
+        self._abandoned.set()
+
     def close(self) -> None:
         """Idempotent."""
         for follower, _ in self._read.values():
@@ -97,6 +103,8 @@ class DecisionLogs:
             events = follower.read_to_end(deadline, ends_within_s=self._answer_s(deadline))
             for _, offset, timestamp_us, event in events:
                 state.apply(offset, timestamp_us, event)
+                if self._abandoned.is_set():
+                    raise BrokerUnavailable("decision logs are read no more: the sealer closes")
         except BrokerUnavailable:
             raise
         except BaseException:

@@ -187,6 +187,8 @@ class Sealer:
             self._writers.shutdown(wait=True)
             for environment in self._environments:
                 environment.leave()
+            for decisions in self._decisions.values():
+                decisions.abandon()
             self._beside.shutdown(wait=True, cancel_futures=True)
             for decisions in self._decisions.values():
                 decisions.close()
