@@ -36,7 +36,6 @@ class Decided:
     """What a sampler decided of groups; of all others nothing."""
 
     standings: Mapping[GroupRef, Standing]
-    over: bool = False
 
     def is_done(self, ref: GroupRef) -> bool:
         return self.standings.get(ref) == "done"
@@ -63,7 +62,7 @@ def cases(draw: st.DrawFn) -> tuple[list[FlushFiles], dict[str, Decided], int]:
         flushes.append(FlushFiles(2 * number, sealed_ts, tuple(files)))
     standing = st.sampled_from(STANDINGS)
     samplers = {
-        name: Decided({ref: draw(standing) for ref in refs}, draw(st.booleans()))
+        name: Decided({ref: draw(standing) for ref in refs})
         for name in draw(st.sampled_from([("a",), ("a", "b")]))
     }
     return flushes, samplers, draw(st.integers(0, 8))
@@ -86,8 +85,6 @@ def test_a_file_is_retired_where_every_sampler_is_done_with_every_group(
             for name, decided in samplers.items():
                 for group in file.groups:
                     standing = decided.standings[GroupRef(*ADDRESS, flush.offset, group)]
-                    if decided.over and standing == "undecided":
-                        continue
                     left += standing != "done"
                     holding[name][0] += standing == "open"
                     holding[name][1] += standing == "undecided"
@@ -104,9 +101,7 @@ def test_what_is_done_later_retires_the_same_files_and_more(
     case: tuple[list[FlushFiles], dict[str, Decided], int],
 ) -> None:
     flushes, samplers, until = case
-    later = {
-        name: Decided({**one.standings, **_done(one)}, one.over) for name, one in samplers.items()
-    }
+    later = {name: Decided({**one.standings, **_done(one)}) for name, one in samplers.items()}
     before = {file.path for file in plan_retention(ADDRESS, flushes, samplers, until).files}
     after = {file.path for file in plan_retention(ADDRESS, flushes, later, until + 1).files}
     assert before <= after

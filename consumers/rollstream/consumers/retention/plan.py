@@ -57,8 +57,7 @@ class HeldFlush(NamedTuple):
     def is_held(self, address: PartitionAddress, samplers: Mapping[str, Decisions]) -> bool:
         """Whether all of the files still are: each by the group that was named."""
         return all(
-            name in samplers
-            and not _is_done(samplers[name], GroupRef(*address, self.offset, index))
+            name in samplers and not samplers[name].is_done(GroupRef(*address, self.offset, index))
             for name, index in self.holding
         )
 
@@ -66,17 +65,9 @@ class HeldFlush(NamedTuple):
 class Decisions(Protocol):
     """What a sampler decided (``SamplerState``)."""
 
-    @property
-    def over(self) -> bool: ...
-
     def is_done(self, ref: GroupRef) -> bool: ...
 
     def is_open(self, ref: GroupRef) -> bool: ...
-
-
-def _is_done(decisions: Decisions, ref: GroupRef) -> bool:
-    """Whether the sampler needs the group no more; a finished run needs its open batches alone."""
-    return decisions.is_done(ref) or (decisions.over and not decisions.is_open(ref))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +116,7 @@ def plan_retention(
     and every sampler is done with all of its groups. Without a sampler nothing is.
 
     What is done stays done, since final batches are never released: no decision that is made
-    between this and the ``Retired`` event contradicts it. One of a finished run that goes on
-    meanwhile may: its batch then keeps the file from being deleted as long as it is open.
+    between this and the ``Retired`` event contradicts it.
 
     Args:
         flushes: by rising offset; read up to the first that is too young. One that is known to be
@@ -182,7 +172,7 @@ def _looked_at(
             (name, ref)
             for name, decisions in samplers.items()
             for ref in refs
-            if not _is_done(decisions, ref)
+            if not decisions.is_done(ref)
         ]
         if not holding:
             done.append(RetiredFile(offset=flush.offset, path=file.path, size=file.size))

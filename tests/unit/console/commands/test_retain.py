@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -47,14 +46,13 @@ class Line(CommandLine):
             value = encode_record(entries, partitions=2)
             self.logs.append(TopicPartition(self.layout.rollouts("math"), partition), None, value)
         self.seal()
-        sampler = Sampler(
+        with Sampler(
             "trainer-a",
             config=self.config,
             broker=super().broker(),
             store=self.blobs,
             clock=self.clock,
-        )
-        with closing(sampler):  # So the run is not finished.
+        ) as sampler:
             sampler.next_batch(step=0, num_groups=1)
             sampler.checkpointed(0)
 
