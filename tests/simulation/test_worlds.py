@@ -18,6 +18,7 @@ REACHED = {
         *("batches", "partial acks", "replacements", "rewinds", "drops"),
     },
     "snapshots": {"crashes", "rewinds", "starts from a snapshot", "snapshots damaged"},
+    "uses": {"crashes", "rewinds", "drops", "masks", "uses again", "partial acks"},
 }
 
 
