@@ -116,7 +116,9 @@ class _History:
                 for slot, chosen in zip(event.slots.tolist(), event.groups, strict=True):
                     self.batches_of[batch[slot]].remove(self._numbers[event.step])
                     if self._max_samples == 1 or batch[slot] not in self.dropped:
-                        self._drop(batch[slot])  # Else it was, after another use of it.
+                        # Else it was, after another use of it. A batch that is replayed may have
+                        # it too, and keeps it.
+                        self._drop(batch[slot], kept=self._max_samples != 1)
                     self._replaced.add(batch[slot])
                     batch[slot] = self._serve(chosen, event.step)
             case Dropped():
@@ -146,10 +148,10 @@ class _History:
         numbers.append(self._numbers[step])
         return ref
 
-    def _drop(self, ref: GroupRef) -> None:
+    def _drop(self, ref: GroupRef, *, kept: bool = False) -> None:
         if ref not in self.sealed:
             self.problems.append(f"{ref} was dropped and never sealed")
-        if self.batches_of[ref] and self.is_taken(ref):
+        if self.batches_of[ref] and self.is_taken(ref) and not kept:
             step = self._step_of[self.batches_of[ref][-1]]
             self.problems.append(f"{ref} was dropped and is in the batch of {step}")
         if ref in self.dropped:
