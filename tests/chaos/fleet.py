@@ -9,14 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chaos.phases import Process, read_phase
+from chaos.phases import Process, read_phase, state_of
 from chaos.settings import DRAIN_S, PRODUCERS, RATE, SEALERS
 from rollstream.console.broker.child import BoundChild
 from rollstream.runtime.clock import SystemClock
 
 LOOK_EVERY_S = 0.02
-# Many processes share few cores; a pool of threads in each would only make them wait.
-ONE_THREAD = ("OPENBLAS_NUM_THREADS=1", "OMP_NUM_THREADS=1")
+# Many processes share few cores; a pool of threads in each would only make them wait. SIGABRT
+# writes each thread's stack.
+SURROUNDINGS = ("OPENBLAS_NUM_THREADS=1", "OMP_NUM_THREADS=1", "PYTHONFAULTHANDLER=1")
+LAST_WORDS_S = 10.0
+LAST_LINES = 60
 
 
 @dataclass
@@ -81,8 +84,9 @@ class Fleet:
         for member in members:
             assert member.child is not None
             code = member.child.wait(DRAIN_S)
-            if code not in (0, -signal.SIGKILL):  # The last hit may have been its end.
-                member.child.signal(signal.SIGKILL)
+            if code is None:
+                member.ended.append(f"{member.name} did not leave: {self._last_words(member)}")
+            elif code not in (0, -signal.SIGKILL):  # The last hit may have been its end.
                 member.ended.append(f"{member.name} left with {code}: {self._log(member)}")
             self._left += member.ended
 
@@ -97,11 +101,22 @@ class Fleet:
 
     def _begin(self, member: Member) -> None:
         member.starts += 1
-        command = ["/usr/bin/env", *ONE_THREAD, sys.executable, *member.arguments]
+        command = ["/usr/bin/env", *SURROUNDINGS, sys.executable, *member.arguments]
         member.child = BoundChild(command, cwd=self._folder, output=self._log(member))
 
     def _log(self, member: Member) -> Path:
         return self._folder / f"{member.name}.{member.starts}.log"
+
+    def _last_words(self, member: Member) -> str:
+        """What a process that does not leave is at."""
+        assert member.child is not None
+        state = state_of(member.child.pid)
+        for number in (signal.SIGABRT, signal.SIGCONT):
+            member.child.signal(number)
+        member.child.wait(LAST_WORDS_S)
+        member.child.signal(signal.SIGKILL)
+        said = self._log(member).read_text(errors="replace").splitlines()[-LAST_LINES:]
+        return "\n".join((f"it was {state}, see {self._log(member)}", *said))
 
     def _keep_alive(self) -> None:
         clock = SystemClock()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chaos.fleet import Fleet
-from chaos.phases import Process, order_file, read_phase
+from chaos.phases import Process, order_file, read_phase, state_of, take_back
 from chaos.settings import STOP_S
 from rollstream.console.broker import EmbeddedKafka
 from rollstream.runtime.clock import Clock
@@ -95,21 +95,30 @@ class Killer:
 
     def _stopped(self, target: Target, aim: str) -> Process:
         """The process, which cannot go on, once it is at what is aimed at, or the time is up."""
-        order = None
         if aim and target.phases is not None:
             order = order_file(target.phases)
             order.write_text(f"{aim}|{self._dice.choice(('begin', 'end'))}")
-        aimed = Deadline(CLAIM_S if aim == "claim" else AIM_S, self._clock)
-        while order is not None and order.exists() and not aimed.passed():
-            self._clock.wait(self._never, AIM_EVERY_S)
-        if order is not None:
-            order.unlink(missing_ok=True)
+            aimed = Deadline(CLAIM_S if aim == "claim" else AIM_S, self._clock)
+            while order.exists() and not aimed.passed():
+                self._clock.wait(self._never, AIM_EVERY_S)
+            pid = take_back(order)
+            if pid is not None:
+                self._wait_until_asleep(pid)
+                found = target.look()
+                return found if found is not None and found.pid == pid else Process(pid, aim)
         while True:
             process = target.look()
             if process is not None and process.pid not in self._killed:
                 stopped = _send(process.pid, signal.SIGSTOP)
                 if stopped:
                     return target.look() or process
+            self._clock.wait(self._never, AIM_EVERY_S)
+
+    def _wait_until_asleep(self, pid: int) -> None:
+        """A process that took an order; woken before it falls asleep, it would do so for ever."""
+        asleep = Deadline(AIM_S, self._clock)
+        while state_of(pid) != "T":
+            assert not asleep.passed(), f"process {pid} took an order and is {state_of(pid)}"
             self._clock.wait(self._never, AIM_EVERY_S)
 
     def _target(self, victim: str) -> Target:

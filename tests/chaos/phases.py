@@ -50,6 +50,14 @@ def read_phase(file: Path) -> Process | None:
     return Process(int(pid), phase) if phase else None
 
 
+def state_of(pid: int) -> str:
+    """As ``proc(5)`` writes it: ``T`` where it is asleep by a signal; empty where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""
+
+
 class Order(NamedTuple):
     """That a process is to stop itself: when it begins a phase whose name begins so, or is about to
     end it, where what was written is in the log and its writer does not know yet."""
@@ -59,8 +67,20 @@ class Order(NamedTuple):
 
 
 def order_file(file: Path) -> Path:
-    """Beside the file of phases; whoever obeys removes it."""
+    """Beside the file of phases; who obeys renames it so that its process id follows the name."""
     return file.with_suffix(".order")
+
+
+def take_back(order: Path) -> int | None:
+    """The process that took the order and falls asleep, so that nobody wakes it before; None where
+    none did, and none will."""
+    try:
+        order.unlink()
+    except FileNotFoundError:
+        (taken,) = order.parent.glob(f"{order.name}.*")
+        taken.unlink()
+        return int(taken.suffix[1:])
+    return None
 
 
 class Phases:
@@ -98,11 +118,13 @@ class Phases:
     def _obey(self, phase: str, at: str) -> None:
         try:
             wanted = Order(*self._order.read_text().split("|"))
+            if at != wanted.at or not phase.startswith(wanted.phase):
+                return
+            # One thread of one process takes it, or whoever gave it takes it back.
+            self._order.rename(f"{self._order}.{os.getpid()}")
         except FileNotFoundError:
             return
-        if at == wanted.at and phase.startswith(wanted.phase):
-            self._order.unlink(missing_ok=True)
-            os.kill(os.getpid(), signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
 
     def _write(self) -> None:
         phase = self._now[-1] if self._now else IDLE
