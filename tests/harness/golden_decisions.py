@@ -27,13 +27,22 @@ from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
 SAMPLER = "trainer-a"
-STEPS = 8
+STEPS = 16
 # One after the other, each for two steps, since a run's configuration is edited.
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"seed": 7, "max_policy_lag": 4},
     {"seed": 7, "max_policy_lag": 2, "recency": "exp"},
     {"seed": 8, "recency": "linear", "capacity_groups": 20},
     {"seed": 8, "environments": ["math"]},
+    {"seed": 9, "on_policy_fraction": 0.5, "recency": "exp", "alpha": 2.0, "capacity": 16},
+    {"seed": 9, "max_samples": 3, "recent_n_versions": 2},
+    {"seed": 9, "max_samples": -1, "prefer_policy_versions": ["step-11", "step-9"]},
+    {
+        "seed": 9,
+        "max_rollout_step_delay": 4,
+        "max_rollout_timestamp_delay": 1.2e9,  # Since 1970 it has been longer.
+        "off_branch": "keep",
+    },
 )
 WAIT_S = 30.0
 
@@ -68,7 +77,10 @@ def run() -> MemoryLogs:
             sampler.resume(step - 1 if step else None, later="release" if step == 6 else "replay")
         shares = {"math": 0.75, "code": 0.25} if step in (1, 4) else None
         accept: Accept | None = "nonzero_std" if step in (2, 7) else None
-        batch = sampler.next_batch(step, 4, accept=accept, mix=shares, timeout_s=WAIT_S)
+        if step == STEPS - 1:
+            sampler.set_current_step(step - 1)
+        num_groups = 4 if step < STEPS - 2 else 8
+        batch = sampler.next_batch(step, num_groups, accept=accept, mix=shares, timeout_s=WAIT_S)
         if step % 3 == 1:
             batch = sampler.replace(batch, [1, 3], "tried", timeout_s=WAIT_S)
             batch = sampler.replace(batch, [0], "again", timeout_s=WAIT_S)
@@ -84,14 +96,24 @@ def run() -> MemoryLogs:
 
 
 def _groups(step: int, epoch: int, prefix: str) -> list[GroupSpec]:
-    """Four groups of three examples, of the four newest policies."""
+    """Four groups of three examples, of the four newest policies; from the ninth step on two have a
+    rollout each that is older, by its weights and by its worker's clock. Before the last resume one
+    is of weights that it goes back behind."""
     equal = (1.0, 1.0) if step % 3 == 0 else (0.0, 1.0)
+    other: dict[int, dict[str, Any]] = {
+        0: {"weight_step": step + (step == STEPS - 2)},
+        1: {"rewards": (0.0, 1.0, 0.5), "weight_steps": (step - 5, step, step)},
+        2: {"rewards": (0.0, 0.5, 1.0), "extras": ({}, {"created_ts": 1})},
+    }
     return [
         GroupSpec(
             example_id=f"{prefix}{number % 3}",
-            weight_step=max(0, step - number),
             policy_epoch=epoch,
-            rewards=rewards,
+            **{
+                "weight_step": max(0, step - number),
+                "rewards": rewards,
+                **(other.get(number, {}) if step >= 8 else {}),
+            },
         )
         for number, rewards in enumerate((equal, (0.0, 1.0), (0.0, 0.5), (1.0, 0.0)))
     ]

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import BatchServed, Claimed, Event, Replaced
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
+# By these groups were dropped, in events of their own, before any was chosen.
+DROPPING = {"environments", "capacity", "capacity_groups", "max_policy_lag"}
 SHIPPED = sorted(GOLDEN.glob("decisions.algorithm-*.json"))
 
 
@@ -93,6 +96,18 @@ def test_settings_that_did_not_make_the_choice_are_noticed() -> None:
 
     logs = changed_choices(seeded)
     assert not all(replayed(logs, step)[0].same for step in range(STEPS))
+
+
+@pytest.mark.parametrize("name", sorted(set(chain.from_iterable(SETTINGS)) - DROPPING))
+def test_every_setting_had_a_part_in_a_choice(name: str) -> None:
+    def by_default(event: BatchServed) -> BatchServed:
+        found = json.loads(event.choosing)
+        del found[name]
+        return replace(event, choosing=json.dumps(found))
+
+    logs = changed_choices(by_default)
+    with_setting = [step for step in range(STEPS) if name in SETTINGS[step // 2]]
+    assert not all(replayed(logs, step)[0].same for step in with_setting)
 
 
 @pytest.mark.proves("F19")
