@@ -15,6 +15,7 @@ RATE = 2_500.0  # Rollouts a second of all producers, so that 2,000 are left wit
 CHECKPOINT_EVERY = 5  # Steps: so that a rewind repeats some.
 STOP_S = 4.0  # The longest that a process sleeps: longer than a session.
 DRAIN_S = 90.0
+ANSWER_S = 600.0  # Several actors in a row may be killed before one of them answers.
 
 
 def config_text(bootstrap: str, root: Path) -> str:
@@ -41,5 +42,5 @@ expire_after_s = 10.0
 environments = ["{ENVIRONMENT}"]
 max_policy_lag = 200
 capacity_groups = 4096
-timeout_s = 120.0
+timeout_s = {ANSWER_S}
 """

@@ -18,8 +18,10 @@ from chaos.settings import BATCH_GROUPS, CHECKPOINT_EVERY, SAMPLER
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.shutdown import stop_on_signals
 from rollstream.sampler import Batch, Fenced, NotEnoughGroups, SamplerClient
+from rollstream.sampler.deciding.batches import PayloadsBy
 
 AGAIN = 0.1  # Of the steps are asked a second time at once.
+READS_ITSELF = 0.3  # Of the batches are read by the trainer, from the store.
 RELEASED = 0.25  # Of the starts give up what was served beyond the checkpoint.
 WAIT_S = 2.0  # Then it looks whether it is to stop.
 
@@ -113,14 +115,14 @@ class Trainer:
         """One step, if there are groups for it; the next one."""
         with self._phases.of("batch asked"):
             try:
-                batch = self._client.next_batch(step, BATCH_GROUPS, timeout_s=WAIT_S)
+                batch = self._next(step, timeout_s=WAIT_S)
             except NotEnoughGroups:
                 return step
         self._journal.compare(batch)
         if self._dice.random() < AGAIN:
             again = max(0, step - self._dice.randrange(3))
             if again in self._journal.given:
-                self._journal.compare(self._client.next_batch(again, BATCH_GROUPS))
+                self._journal.compare(self._next(again))
         with self._phases.of("ack"):
             self._client.ack(batch)
         self._publish(step + 1)
@@ -129,6 +131,10 @@ class Trainer:
                 self._journal.write("saved", step)
                 self._client.checkpointed(step)
         return step + 1
+
+    def _next(self, step: int, timeout_s: float | None = None) -> Batch:
+        by: PayloadsBy = "rank" if self._dice.random() < READS_ITSELF else "sampler"
+        return self._client.next_batch(step, BATCH_GROUPS, payloads=by, timeout_s=timeout_s)
 
     def _publish(self, step: int) -> None:
         policy = self._client.publish_policy(step, policy_version=f"step-{step}")
