@@ -11,7 +11,7 @@ from rollstream.runtime.config.sections import EnvironmentConfig, SamplerConfig
 from rollstream.sampler.deciding.batches import BatchCommand, NextBatch
 from rollstream.sampler.deciding.command import Command, Now, R, ResultContext, read
 from rollstream.sampler.deciding.dropping import after_sealed
-from rollstream.sampler.deciding.queries import AskProgress, Progress
+from rollstream.sampler.deciding.progress import AskProgress, Progress
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.schemas.events import (

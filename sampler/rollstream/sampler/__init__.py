@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import rollstream.runtime.config  # noqa: F401 - First: it says which extra is missing.
 from rollstream.runtime.extras import how_to_install
-from rollstream.sampler.deciding.queries import BatchSummary, Progress, SamplerStats
+from rollstream.sampler.deciding.progress import Progress
+from rollstream.sampler.deciding.queries import BatchSummary, SamplerStats
 from rollstream.sampler.deciding.sampling import GroupSummary
 from rollstream.sampler.errors import (
     ArrayMissing,

@@ -318,7 +318,7 @@ def test_published_policies_set_the_lag(world: SamplerWorld) -> None:
     batch = sampler.next_batch(2, 2, timeout_s=WAIT_S)
     assert batch.weight_steps.tolist() == [1, 1, 1, 1]
     assert batch.policy_step == 2
-    assert sampler.progress().dropped == {"math": {"ex-0": 1, "ex-1": 1}}
+    assert sampler.progress().dropped == {"math": {"ex-0": {"stale": 1}, "ex-1": {"stale": 1}}}
 
 
 def test_open_batches_are_bounded_until_checkpointed(world: SamplerWorld) -> None:

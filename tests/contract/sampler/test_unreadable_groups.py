@@ -65,7 +65,9 @@ def test_groups_that_cannot_be_read_give_way_before_a_share_is_handed_out(
     assert {batch.batch_id[-3:] for batch in shares} == {"-r1"}
     assert not set(shares[0].sampled.group_ids) & ids_of(bad)
     assert sampler.stats().outcomes == {"unreadable": 2}
-    assert sampler.progress().dropped == {"math": {"ex-0": 1, "ex-1": 1}}
+    assert sampler.progress().dropped == {
+        "math": {"ex-0": {"unreadable": 1}, "ex-1": {"unreadable": 1}}
+    }
     sampler.ack(shares[0])
     decisions = replay_step(world.name, 0, config=world.config, broker=world.broker())
     assert [decision.same for decision in decisions] == [True, True]

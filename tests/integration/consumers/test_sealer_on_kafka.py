@@ -9,9 +9,10 @@ from confluent_kafka import Producer
 
 from harness.brokers import until
 from harness.history import problems_of
-from harness.rollouts import encode_segment
+from harness.rollouts import encode_segment, make_dispatched
 from harness.sealing import SealWorld
 from rollstream.runtime.deadline import Deadline
+from rollstream.sampler import SamplerView
 from rollstream.streams.status import measure
 
 pytestmark = pytest.mark.broker
@@ -105,3 +106,28 @@ def test_markers_of_a_foreign_transactional_producer_stop_nobody(
             world.broker, world.config, Deadline(TIMEOUT_S, world.clock)
         ).partitions
         assert (figures.backlog, figures.waiting, figures.lost) == (2, 1, 0)
+
+
+@pytest.mark.proves("F14")
+def test_progress_names_what_was_dispatched_and_is_not_back(
+    kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    with SealWorld(kafka=kafka_bootstrap, root=tmp_path, samplers=("trainer-a",)) as world:
+        dispatched = [
+            make_dispatched(group_uid=f"g-{example}", example_id=example, group_size=2)
+            for example in ("back", "away")
+        ]
+        world.publish_entries(*dispatched)
+        view = SamplerView("trainer-a", config=world.config, broker=world.broker, store=world.blobs)
+        with view, world.sealer(workers=None) as sealer:
+            until(
+                lambda: {*view.progress().dispatched.get("math", ())} == {"back", "away"},
+                lambda: world.run(sealer, seconds=0.1),
+            )
+            for uid in ("a", "b"):
+                world.publish(uid, example_id="back", group_uid="g-back", group_size=2)
+            until(
+                lambda: view.progress().ready == {"math": 1},
+                lambda: world.run(sealer, seconds=0.1),
+            )
+            assert {*view.progress().dispatched["math"]} == {"away"}

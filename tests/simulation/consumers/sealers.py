@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from harness.dispatches import dispatch_problems
 from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, Fate, always_pass, write_now
 from harness.history import claims, problems_of
@@ -20,7 +21,9 @@ from harness.rollouts import make_dispatched, make_entry, make_failed
 from harness.sealing import Crash, EvictableBroker, SealWorld
 from rollstream.consumers import Sealer
 from rollstream.consumers.sealing import STEPS, Flush, Step
+from rollstream.consumers.sealing.begun import NAME_EVERY_S
 from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.events import GroupsBegun
 from rollstream.schemas.ingest.entry import Entry
 from rollstream.store import Bytes, Pieces, StoreFull
 from rollstream.streams.broker import Broker
@@ -30,6 +33,7 @@ TURNS = 14
 LIVES_MAX = 3
 DEPTH_MAX = 3  # How many sealers' turns may stand inside one another.
 SLICE_S = 0.05
+CALM_S = 2 * NAME_EVERY_S
 SETTLE_S = 100.0  # Longer than anything may stay pending in these worlds.
 BAD_FATES = [fate for fate in Fate if fate is not Fate.PASS]
 
@@ -132,8 +136,18 @@ class Sealers:
         for number in range(TURNS):
             publish_anything(self.world, self.dice, 20 * number, self._published)
             self._act()
-        self._finish()
-        problems = problems_of(self.world, self._published)
+        self._settle_down()
+        problems = dispatch_problems(self.world, calm=False)
+        sealer = self.world.sealer()
+        self.world.run(sealer, seconds=CALM_S)
+        problems += dispatch_problems(self.world, calm=True)
+        sealer.close()
+        self.reached["begun groups named"] += sum(
+            isinstance(item.event, GroupsBegun) for item in self.world.confirmed_events()
+        )
+        finish(self.world)
+        problems += dispatch_problems(self.world, calm=True)
+        problems += problems_of(self.world, self._published)
         self.reached["adoptions"] += claims(self.world.confirmed_events())
         if problems:
             raise Violation("; ".join(problems[:5]))
@@ -194,12 +208,11 @@ class Sealers:
             self.reached["landed late"] += broker.land()
         self._turn_rate = rate
 
-    def _finish(self) -> None:
+    def _settle_down(self) -> None:
         self._fault_rate = self._turn_rate = 0.0
         self._land()
         for life in list(self._lives):
             self.end(life, "crashes")
-        finish(self.world)
 
 
 class _Blobs(PassingBlobs):

@@ -191,7 +191,7 @@ def test_stale_groups_are_dropped_and_counted() -> None:
     sampler.do(PublishPolicy(step=3, policy_version="step-3"))
     batch = sampler.serve(3)
     assert {chosen.index for chosen in batch.groups} == {2, 3}
-    assert sampler.progress().dropped == {"math": {"ex-0": 1, "ex-1": 1}}
+    assert sampler.progress().dropped == {"math": {"ex-0": {"stale": 1}, "ex-1": {"stale": 1}}}
 
 
 def test_a_group_of_mixed_policies_is_as_stale_as_its_oldest_member() -> None:
@@ -217,7 +217,7 @@ def test_policies_beyond_the_checkpoint_are_off_the_branch_after_a_resume() -> N
     chosen = sampler.examples(sampler.serve(1, 4))
     assert {"loaded", "new"} <= set(chosen)
     assert "old" not in chosen
-    assert sampler.progress().dropped == {"math": {"old": 1}}
+    assert sampler.progress().dropped == {"math": {"old": {"off_branch": 1}}}
 
 
 def test_a_resume_drops_no_group_of_another_lineage() -> None:
@@ -230,7 +230,7 @@ def test_a_resume_drops_no_group_of_another_lineage() -> None:
         GroupSpec(example_id="theirs", lineage="a", weight_step=9),
     )
     assert sampler.examples(sampler.serve(1, 1)) == ["theirs"]
-    assert sampler.progress().dropped == {"math": {"ours": 1}}
+    assert sampler.progress().dropped == {"math": {"ours": {"off_branch": 1}}}
 
 
 def test_the_first_resume_of_a_new_run_keeps_what_was_sampled_before_it() -> None:

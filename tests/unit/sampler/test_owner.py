@@ -14,7 +14,7 @@ from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.deciding.batches import NextBatch, with_rows
 from rollstream.sampler.deciding.command import ResultContext, read
-from rollstream.sampler.deciding.queries import AskProgress
+from rollstream.sampler.deciding.progress import AskProgress
 from rollstream.sampler.deciding.trainer import Resume
 from rollstream.sampler.serving import logs
 from rollstream.sampler.serving.calls import Call

@@ -16,7 +16,7 @@ from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Batch, SamplerApi, SamplerError
 from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.queries import AskProgress
+from rollstream.sampler.deciding.progress import AskProgress
 from rollstream.sampler.history import FileCheck, check_from_files
 from rollstream.sampler.serving import projecting
 from rollstream.sampler.serving.owner import Owner

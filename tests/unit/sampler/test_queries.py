@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from rollstream.sampler.deciding.queries import Progress
+from rollstream.sampler.deciding.progress import Progress
 
 
 def test_progress_shows_numbers_by_environment_and_no_example() -> None:
     many = {f"example-{number}": 2 for number in range(5000)}
     progress = Progress(
+        dispatched={"code": {"x": (1_000, 2_000)}},
+        never_back={"math": {"y": {"expired": 2, "failed": 1}}},
         trained={"math": many},
         failed={},
         skipped={"math": {"y": 3}},
         filtered={"code": {"x": 1}},
-        dropped={},
+        dropped={"math": {"y": {"stale": 4}}},
         handed_out={},
+        unacked={},
         ready={"math": 7},
         next_step=12,
         final_step=None,
     )
     assert repr(progress).splitlines() == [
         "Progress(next step 12, final step None)",
-        "  code: filtered 1 (1 examples), ready 0",
-        "  math: trained 10,000 (5,000 examples), skipped 3 (1 examples), ready 7",
+        "  code: dispatched 2 (1 examples), filtered 1 (1 examples), ready 0",
+        "  math: never back 3 (1 examples), trained 10,000 (5,000 examples), "
+        "skipped 3 (1 examples), dropped 4 (1 examples), ready 7",
     ]

@@ -30,7 +30,7 @@ def test_a_group_whose_file_is_retired_is_not_served_and_counted() -> None:
     assert sampler.progress().ready == {"math": 1}
     sampler.evict()
     assert sampler.state.outcomes.totals() == {"retired": 1}
-    assert sampler.progress().dropped == {"math": {"a": 1}}
+    assert sampler.progress().dropped == {"math": {"a": {"retired": 1}}}
     assert sampler.examples(sampler.serve(0, 1)) == ["b"]
 
 

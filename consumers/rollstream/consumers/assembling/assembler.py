@@ -34,6 +34,7 @@ from rollstream.consumers.assembling.decisions import (
     Plan,
     Settlement,
     UnreadRange,
+    Unsealed,
     segments_of,
 )
 from rollstream.consumers.assembling.fitting import fitting, settlements_of
@@ -303,6 +304,7 @@ class Assembler:
         if failed:
             self._fail_member(entry, group, chain, reason, failed)
         else:
+            self.pending.dispatch(group, entry.settlement(reason))
             self._settle_with(group, entry, reason)
 
     def _fail_member(
@@ -414,19 +416,19 @@ class Assembler:
         for uid, chain in group.chains.items():
             del self.pending.chains[uid]
             rows += _rows_of(chain)
-        self._decide(group.settlements, rows)
+        self._decide(group.settlements, rows, group, None)
 
     def _decide(
         self,
         settled: Sequence[Settlement],
         pending: Sequence[PendingRow] = (),
         group: PendingGroup | None = None,
-        reason: SealReason = SealReason.FULL,
+        reason: SealReason | None = None,
     ) -> None:
         """What is ``pending`` is written: sealed as the group's, for that reason, or expired."""
         rows, size, freed = self.held.take(pending)
         due, entries = None, len(settled) + len(rows)
-        if rows and group is not None:
+        if rows and group is not None and reason is not None:
             group_uid, example_id, *inferred = group.key
             due = DueGroup(
                 GroupKey(self._environment, example_id, 0, "".join(inferred[:1]), group_uid),
@@ -441,10 +443,25 @@ class Assembler:
             rows = []
         elif rows:
             settled = [*settled, *settlements_of(rows, SettleReason.EXPIRED)]
-        *parts, last = fitting(Decision(due, settled, rows, entries, size))
+        fit = fitting(Decision(due, settled, rows, entries, size))
+        *parts, last = fit
+        if group is not None and group.dispatched and fit[0].group is None:
+            last = last._replace(unsealed=_unsealed(group, reason))
         for part in parts:
             self.decided.append(part, 0)
         self.decided.append(last, freed)
+
+
+def _unsealed(group: PendingGroup, reason: SealReason | None) -> Unsealed:
+    """Why a group that was to be sealed for that reason, or expired, was not sealed."""
+    if reason is None:
+        why = SettleReason.EXPIRED
+    elif group.rows:
+        why = SettleReason.TOO_LARGE
+    else:
+        failed = (one.reason for one in group.settlements)
+        why = next(one for one in failed if one is not SettleReason.DISPATCHED)
+    return Unsealed(why, group.key[1])
 
 
 def _rows_of(chain: Chain) -> list[PendingRow]:

@@ -47,6 +47,13 @@ class Settlement(NamedTuple):
     segment_idx: int = 0
 
 
+class Unsealed(NamedTuple):
+    """A dispatched group that ends and is not sealed."""
+
+    reason: SettleReason
+    example_id: str
+
+
 class DueGroup(NamedTuple):
     """A group to be sealed: its rows are all segments of its members, a member's together, in the
     order in which members became complete.
@@ -80,6 +87,7 @@ class Decision(NamedTuple):
         entries: how many it settles; a range counts as one.
         size: bytes that it writes, as its entries have them in their records.
         unread: the only one of a decision about offsets that nobody read.
+        unsealed: the dispatched group that ends with it and is not sealed, if any.
     """
 
     group: DueGroup | None
@@ -88,6 +96,7 @@ class Decision(NamedTuple):
     entries: int
     size: int
     unread: UnreadRange | None = None
+    unsealed: Unsealed | None = None
 
 
 class Plan(NamedTuple):
@@ -152,6 +161,8 @@ def event_bytes(decision: Decision) -> int:
         names += (group.key.example_id, group.key.group_uid, group.split)
         names += values_of(group.rows, "rollout_uid")
         names += chain(*group.names)
+    if decision.unsealed is not None:
+        names += decision.unsealed
     joined = "".join(names)
     return total + (len(joined) if joined.isascii() else len(joined.encode()))
 

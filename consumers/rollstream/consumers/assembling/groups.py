@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from rollstream.consumers.assembling.decisions import Settlement
 from rollstream.consumers.assembling.pending import Chain, PendingGroup, PendingKey
 from rollstream.runtime.config.sections import EnvironmentConfig
 
@@ -20,11 +21,14 @@ class PendingGroups:
         by_key: the groups, by what their members share.
         chains: trajectories that are not complete, by uid, in whichever group they are now.
         entries: that groups hold; ``entries_max`` is their bound.
+        unnamed: the entry that dispatched each group which nothing in the seal log names yet;
+            whoever named it there removes it.
     """
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self.by_key: OrderedDict[PendingKey, PendingGroup] = OrderedDict()
         self.chains: OrderedDict[str, Chain] = OrderedDict()
+        self.unnamed: dict[PendingGroup, Settlement] = {}
         self.entries = 0
         self.entries_max = config.max_pending_rollouts
         # Groups whose seal time-out has not passed; all others are older.
@@ -38,9 +42,17 @@ class PendingGroups:
         group = self.by_key[key] = self._fresh[key] = PendingGroup(key, size, entry, now_us)
         return group
 
+    def dispatch(self, group: PendingGroup, dispatch: Settlement) -> None:
+        """This entry says that somebody began to work on the group; the first one counts."""
+        if not group.dispatched:
+            group.dispatched = True
+            self.unnamed[group] = dispatch
+
     def remove(self, group: PendingGroup) -> None:
         """The group is decided; what becomes of its trajectories is for the caller to do."""
         del self.by_key[group.key]
+        if group.dispatched:
+            self.unnamed.pop(group, None)
         if not group.overdue:
             del self._fresh[group.key]
         self.entries -= group.entries

@@ -140,6 +140,7 @@ class PendingGroup:
         signatures: dtype and trailing shape of each named array, by the first segment that had it.
         split: ``train`` while every member is; else that of one that is not.
         overdue: the seal time-out has passed, but the group had too few members.
+        dispatched: one of the settlements is a dispatch.
     """
 
     key: PendingKey
@@ -158,6 +159,7 @@ class PendingGroup:
     signatures: dict[str, ArraySignature] = field(default_factory=dict)
     split: str = "train"
     overdue: bool = False
+    dispatched: bool = False
 
     def agrees(self, row: PendingEntry) -> bool:
         """Whether the segment's named arrays have the dtypes and trailing shapes that the group's

@@ -10,6 +10,7 @@ from rollstream.consumers.assembling import Assembler, Plan
 from rollstream.consumers.assembling.decisions import entries_of
 from rollstream.consumers.retention.owner import Retention
 from rollstream.consumers.sealing.backoff import Backoff
+from rollstream.consumers.sealing.begun import BegunGroups
 from rollstream.consumers.sealing.cadence import FlushCadence
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import Flush, project_missing
@@ -65,9 +66,9 @@ FINAL_STATES = frozenset((State.RELINQUISHED, State.REVOKED))
 class Partition:
     """Seals one partition while it is assigned.
 
-    At most one job (a claim, missing manifests, the steps of one flush, or a step of retention that
-    needs the log) runs beside the loop at a time, and only that job touches the owned log
-    meanwhile. ``advance`` never waits for it.
+    At most one job (a claim, missing manifests, the steps of one flush, naming groups that were
+    begun, or a step of retention that needs the log) runs beside the loop at a time, and only that
+    job touches the owned log meanwhile. ``advance`` never waits for it.
 
     Attributes:
         source: the partition of the ingest log.
@@ -101,6 +102,7 @@ class Partition:
         self._commit_at_s = 0.0
         self._cadence = FlushCadence(context.config)
         self._rollups = RollUps(context.blobs, self.address)
+        self._begun = BegunGroups(context, self._log)
         self._retention = Retention(context.retention, self.address, self._log, context.workers)
 
     def busy(self) -> bool:
@@ -147,7 +149,8 @@ class Partition:
                     self.intake.settle_markers()
                     self.intake.tick_if_due()
                     assembler = self.intake.assembler
-                    self._job = None if draining else self._retention.advance()
+                    if not draining:
+                        self._job = self._retention.advance() or self._begun.advance(assembler)
                     if self._job is None:
                         self._begin_flush_if_due(assembler, draining)
                     self._commit_if_due()

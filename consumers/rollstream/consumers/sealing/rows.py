@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.consumers.assembling import DueGroup, Plan, Settlement
-from rollstream.consumers.assembling.decisions import Row, UnreadRange
+from rollstream.consumers.assembling.decisions import Row, UnreadRange, Unsealed
 from rollstream.schemas import digest, ids
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import (
@@ -22,6 +22,7 @@ from rollstream.schemas.events import (
     Settlements,
     TouchedOffsets,
     UnreadRanges,
+    UnsealedGroups,
 )
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.gather import gather
@@ -98,6 +99,7 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
         ),
         incomplete=tuple(kept.files),
         unread=_unread(decision.unread for decision in plan.decisions),
+        unsealed=_unsealed(decision.unsealed for decision in plan.decisions),
     )
 
 
@@ -266,5 +268,15 @@ def _unread(ranges: Iterable[UnreadRange | None]) -> tuple[UnreadRanges, ...]:
             firsts=np.array([first for first, _ in listed], np.int64),
             stops=np.array([stop for _, stop in listed], np.int64),
         )
+        for reason, listed in by_reason.items()
+    )
+
+
+def _unsealed(groups: Iterable[Unsealed | None]) -> tuple[UnsealedGroups, ...]:
+    by_reason: dict[str, list[str]] = {}
+    for reason, example_id in filter(None, groups):
+        by_reason.setdefault(reason, []).append(example_id)
+    return tuple(
+        UnsealedGroups(reason=str(reason), example_ids=tuple(listed))
         for reason, listed in by_reason.items()
     )

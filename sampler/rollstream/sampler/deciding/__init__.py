@@ -3,7 +3,8 @@
 - ``command``       ``Command``: what all have in common; ``Reply``
 - ``batches``       ``NextBatch``, ``Replace``
 - ``trainer``       ``Ack``, ``MarkCheckpointed``, ``Resume``, ``PublishPolicy``
-- ``queries``       ``AskProgress``, ``AskStats``, ``AskBatches``, …: they decide and claim nothing
+- ``progress``      ``AskProgress``: what became of examples
+- ``queries``       ``AskStats``, ``AskBatches``, …: they decide and claim nothing
 - ``sampling``      ``SampleGroups``, ``ReadGroups``: groups that somebody looks at
 - ``requests``      whether a request for groups can be met, and what meets it
 - ``choose``        ``sample_groups``: which of the ready groups make a batch

@@ -1,8 +1,8 @@
-"""What is read and never decided: progress, statistics, served batches, rows. Pure."""
+"""What is read and never decided: statistics, served batches, rows. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,53 +22,8 @@ from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.events import SamplerEvent
 from rollstream.schemas.order import Policy
 from rollstream.schemas.records import RolloutGroup
-from rollstream.streams.folds.sampler.served import DROPPED, ServedBatch
+from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Progress:
-    """What became of examples: what a data loader needs to resume.
-
-    Each is environment to example id to the number of groups; one that is served several times
-    (``max_samples``) counts in each batch.
-
-    Attributes:
-        trained: in final batches.
-        failed: in batches that were acked as failed, and final.
-        skipped: in final batches whose ack named them as not trained on.
-        filtered: replaced, or not accepted.
-        dropped: stale, off the branch, or beyond the capacity.
-        handed_out: in batches that are not final yet.
-        ready: groups that may be served, by environment.
-        next_step: the step that was not served yet.
-        final_step: the newest step that is final; None: none is.
-    """
-
-    trained: Mapping[str, Mapping[str, int]]
-    failed: Mapping[str, Mapping[str, int]]
-    skipped: Mapping[str, Mapping[str, int]]
-    filtered: Mapping[str, Mapping[str, int]]
-    dropped: Mapping[str, Mapping[str, int]]
-    handed_out: Mapping[str, Mapping[str, int]]
-    ready: Mapping[str, int]
-    next_step: int
-    final_step: int | None
-
-    def __repr__(self) -> str:
-        """A line, and one for each environment: groups, and of how many examples."""
-        ends = ("trained", "failed", "skipped", "filtered", "dropped", "handed_out")
-        environments = sorted({name for end in ends for name in getattr(self, end)} | {*self.ready})
-        lines = [f"Progress(next step {self.next_step}, final step {self.final_step})"]
-        for name in environments:
-            counts = {end: getattr(self, end).get(name, {}) for end in ends}
-            shown = [
-                f"{end.replace('_', ' ')} {sum(examples.values()):,} ({len(examples):,} examples)"
-                for end, examples in counts.items()
-                if examples
-            ]
-            lines.append(f"  {name}: {', '.join([*shown, f'ready {self.ready.get(name, 0):,}'])}")
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,31 +100,6 @@ class BatchSummary:
     status: str | None
     skipped: tuple[int, ...]
     final: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskProgress(Command[Progress]):
-    """What became of examples."""
-
-    claims: ClassVar[bool] = False
-
-    def result(self, state: SamplerState, context: ResultContext) -> Progress:
-        handed_out: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for batch in state.open_batches():
-            for known in filter(None, map(state.group, batch.groups)):
-                handed_out[known.key.environment][known.key.example_id] += 1
-        ended = state.outcomes.by_environment
-        return Progress(
-            trained=ended("trained"),
-            failed=ended("failed"),
-            skipped=ended("skipped"),
-            filtered=ended("filtered"),
-            dropped=ended(*DROPPED),
-            handed_out={name: dict(counts) for name, counts in handed_out.items()},
-            ready=state.ready.counts(),
-            next_step=state.next_step,
-            final_step=None if state.final_step == NOTHING else state.final_step,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

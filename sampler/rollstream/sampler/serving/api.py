@@ -25,10 +25,9 @@ from rollstream.sampler.deciding.batches import (
     with_rows,
 )
 from rollstream.sampler.deciding.command import Command, R, Reply
+from rollstream.sampler.deciding.progress import AskProgress, Progress
 from rollstream.sampler.deciding.queries import (
-    AskProgress,
     AskStats,
-    Progress,
     ReadGroup,
     SamplerStats,
 )

@@ -13,13 +13,12 @@ from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.deciding.batches import with_rows
 from rollstream.sampler.deciding.command import Command, R
+from rollstream.sampler.deciding.progress import AskProgress, Progress
 from rollstream.sampler.deciding.queries import (
     AskBatches,
     AskPolicy,
-    AskProgress,
     AskStats,
     BatchSummary,
-    Progress,
     ReadBatch,
     ReadGroup,
     SamplerStats,

@@ -8,6 +8,7 @@ The ingest log holds no events: its records are ``rollstream.schemas.ingest``.
 from rollstream.schemas.events.dead_letters import DeadLetter, Retried
 from rollstream.schemas.events.groups import (
     Flushed,
+    GroupsBegun,
     Requested,
     Retired,
     RetiredFile,
@@ -18,6 +19,7 @@ from rollstream.schemas.events.groups import (
     Settlements,
     TouchedOffsets,
     UnreadRanges,
+    UnsealedGroups,
 )
 from rollstream.schemas.events.owned import Adopted, Claimed, OwnedEvent
 from rollstream.schemas.events.sampler import (
@@ -36,7 +38,7 @@ from rollstream.schemas.events.sampler import (
     Resumed,
 )
 
-GroupsEvent = Claimed | Adopted | Flushed | RootRecorded | Requested | Retired
+GroupsEvent = Claimed | Adopted | Flushed | GroupsBegun | RootRecorded | Requested | Retired
 SamplerEvent = (
     Claimed
     | Adopted
@@ -68,6 +70,7 @@ __all__ = [
     "Event",
     "Finished",
     "Flushed",
+    "GroupsBegun",
     "GroupsEvent",
     "LogPosition",
     "OwnedEvent",
@@ -86,4 +89,5 @@ __all__ = [
     "Settlements",
     "TouchedOffsets",
     "UnreadRanges",
+    "UnsealedGroups",
 ]

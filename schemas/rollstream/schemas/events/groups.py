@@ -91,6 +91,14 @@ class UnreadRanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnsealedGroups:
+    """Dispatched groups that ended and were not sealed, for one reason; an example id a group."""
+
+    reason: str
+    example_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed(OwnedEvent):
     """What one flush settled, in one record. The flush is committed once this is confirmed."""
 
@@ -104,6 +112,18 @@ class Flushed(OwnedEvent):
     incomplete: tuple[SealedFile, ...]
     root_id: str = ""
     unread: tuple[UnreadRanges, ...] = ()
+    unsealed: tuple[UnsealedGroups, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsBegun(OwnedEvent):
+    """Groups that were dispatched and are not decided. One ends with the event that settles the
+    entry that dispatched it, source offset << 16 | entry."""
+
+    now_ts: int
+    example_ids: tuple[str, ...]
+    entries: NDArray[np.int64]
+    ages_s: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

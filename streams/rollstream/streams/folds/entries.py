@@ -145,6 +145,16 @@ class Stretch(NamedTuple):
 NO_ENTRIES = Entries(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 2), np.int64))
 
 
+def packed_entry(offset: int, entry: int) -> int:
+    """As ``Entries.settled`` has it."""
+    return offset << _BITS | entry
+
+
+def packed_entries(part: SealedSegments | Settlements) -> NDArray[np.int64]:
+    """The same of all of these, in their order."""
+    return part.offsets << _BITS | part.entries
+
+
 def entries_of(event: Flushed) -> Entries:
     """The entries that an event settles.
 
@@ -154,7 +164,7 @@ def entries_of(event: Flushed) -> Entries:
     """
     parts: tuple[SealedSegments | Settlements, ...] = (event.segments, *event.settled)
     entries = np.concatenate([part.entries for part in parts])
-    settled = np.concatenate([part.offsets for part in parts]) << _BITS | entries
+    settled = np.concatenate(list(map(packed_entries, parts)))
     settled.sort()
     touched, counts = event.touched.offsets, event.touched.counts
     is_last = np.ones(len(settled), np.bool_)  # Of its offset.

@@ -37,6 +37,7 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, Policy, PolicyRef
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef, position_of, ref_of
+from rollstream.streams.folds.sampler.dispatched import DispatchedGroups
 from rollstream.streams.folds.sampler.eligible import Waits, waits_for
 from rollstream.streams.folds.sampler.known import Key, KnownGroup, known_groups
 from rollstream.streams.folds.sampler.known_groups import KnownGroups
@@ -75,6 +76,7 @@ class SamplerState:
         published: the policies that workers can sample with.
         over_step_delay, over_timestamp_delay: rollouts of final batches and dropped groups that
             were too old, by their weights, and by their time alone.
+        dispatched: groups that are not back yet, or never came.
         events: how many were applied, of all logs.
     """
 
@@ -95,6 +97,7 @@ class SamplerState:
         self.waiting: dict[GroupRef, Waits] = {}
         self.eval_groups = 0
         self.outcomes = ExampleCounts()
+        self.dispatched = DispatchedGroups()
         self.over_step_delay = 0
         self.over_timestamp_delay = 0
         self.epoch_used = False
@@ -228,6 +231,7 @@ class SamplerState:
         # Of most groups of a start from the logs all was decided: their keys are enough.
         wanted = [i for i, ref in enumerate(refs) if not taken >> i & 1 or self._uses.held(ref)]
         groups = known_groups(log, offset, event, wanted) if isinstance(event, Flushed) else []
+        self.dispatched.apply(log, event)
         self._taken.apply(log, self._applied[log], offset, len(refs))
         self._applied[log] = offset + 1
         self.events += 1
@@ -302,6 +306,7 @@ class SamplerState:
             sorted(self._known),
             (self._uses.sorted_items(), self._retired.sorted_items()),
             (self._to_come.sorted_items(), self.outcomes.sorted_items()),
+            self.dispatched.sorted_items(),
         ):
             state.update(repr(part).encode())
         return state.digest()

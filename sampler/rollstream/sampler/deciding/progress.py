@@ -1,0 +1,144 @@
+"""What became of examples, from their dispatch to a final batch. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rollstream.sampler.deciding.command import Command, ResultContext
+from rollstream.streams.folds.sampler.known import Key
+from rollstream.streams.folds.sampler.served import DROPPED
+from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Progress:
+    """What became of examples: what a data loader needs to resume, the same after any restart.
+
+    Each is environment to example id to the number of groups, where nothing else is said; one that
+    is served several times (``max_samples``) counts in each batch. What was dispatched is known
+    about a second after a sealer read it; a group that ends within that is never ``dispatched``.
+
+    Attributes:
+        dispatched: groups that ``dispatch`` began and that are not back yet: environment to example
+            id to when each was dispatched, log time in microseconds since 1970, UTC; oldest first.
+        never_back: groups that ``dispatch`` began and that will never be sealed: environment to
+            example id to the reason, one of ``SettleReason`` (``expired``: no more of it came, as
+            when its worker died; ``failed``: each member did), to groups.
+        trained: in final batches.
+        failed: in batches that were acked as failed, and final.
+        skipped: in final batches whose ack named them as not trained on.
+        filtered: replaced, or not accepted.
+        dropped: environment to example id to the reason, one of ``DropReason`` or ``retired`` (its
+            file is), to groups.
+        handed_out: in batches that are not final yet.
+        unacked: those of them whose batch was not acked, since the trainer resumed.
+        ready: groups that may be served, by environment.
+        next_step: the step that was not served yet.
+        final_step: the newest step that is final; None: none is.
+    """
+
+    dispatched: Mapping[str, Mapping[str, tuple[int, ...]]]
+    never_back: Mapping[str, Mapping[str, Mapping[str, int]]]
+    trained: Mapping[str, Mapping[str, int]]
+    failed: Mapping[str, Mapping[str, int]]
+    skipped: Mapping[str, Mapping[str, int]]
+    filtered: Mapping[str, Mapping[str, int]]
+    dropped: Mapping[str, Mapping[str, Mapping[str, int]]]
+    handed_out: Mapping[str, Mapping[str, int]]
+    unacked: Mapping[str, Mapping[str, int]]
+    ready: Mapping[str, int]
+    next_step: int
+    final_step: int | None
+
+    def __repr__(self) -> str:
+        """A line, and one for each environment: groups, and of how many examples."""
+        environments = sorted({name for end in _SHOWN for name in getattr(self, end)})
+        lines = [f"Progress(next step {self.next_step}, final step {self.final_step})"]
+        for name in sorted({*environments, *self.ready}):
+            found = ((end, getattr(self, end).get(name)) for end in _SHOWN)
+            shown = [
+                f"{end.replace('_', ' ')} {sum(map(_groups, examples.values())):,} "
+                f"({len(examples):,} examples)"
+                for end, examples in found
+                if examples
+            ]
+            lines.append(f"  {name}: {', '.join([*shown, f'ready {self.ready.get(name, 0):,}'])}")
+        return "\n".join(lines)
+
+
+_SHOWN = (
+    "dispatched",
+    "never_back",
+    "trained",
+    "failed",
+    "skipped",
+    "filtered",
+    "dropped",
+    "handed_out",
+    "unacked",
+)
+
+
+def _groups(of_example: int | tuple[int, ...] | Mapping[str, int]) -> int:
+    if isinstance(of_example, int):
+        return of_example
+    return len(of_example) if isinstance(of_example, tuple) else sum(of_example.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskProgress(Command[Progress]):
+    """What became of examples."""
+
+    claims: ClassVar[bool] = False
+
+    def result(self, state: SamplerState, context: ResultContext) -> Progress:
+        handed_out: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        unacked: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for batch in state.open_batches():
+            for known in filter(None, map(state.group, batch.groups)):
+                handed_out[known.key.environment][known.key.example_id] += 1
+                if batch.status is None:
+                    unacked[known.key.environment][known.key.example_id] += 1
+        ended = state.outcomes.by_environment
+        dropped, never_back = _Reasons(), _Reasons()
+        for reason in DROPPED:
+            for name, examples in ended(reason).items():
+                for example_id, count in examples.items():
+                    dropped.add(Key(name, example_id), reason, count)
+        for key, why, count in state.dispatched.never_back():
+            never_back.add(key, why, count)
+        dispatched: defaultdict[str, defaultdict[str, list[int]]]
+        dispatched = defaultdict(lambda: defaultdict(list))
+        for key, since_ts in state.dispatched.open():
+            dispatched[key.environment][key.example_id].append(since_ts)
+        return Progress(
+            dispatched={
+                name: {example_id: tuple(sorted(since)) for example_id, since in examples.items()}
+                for name, examples in dispatched.items()
+            },
+            never_back=never_back.found,
+            trained=ended("trained"),
+            failed=ended("failed"),
+            skipped=ended("skipped"),
+            filtered=ended("filtered"),
+            dropped=dropped.found,
+            handed_out={name: dict(counts) for name, counts in handed_out.items()},
+            unacked={name: dict(counts) for name, counts in unacked.items()},
+            ready=state.ready.counts(),
+            next_step=state.next_step,
+            final_step=None if state.final_step == NOTHING else state.final_step,
+        )
+
+
+class _Reasons:
+    """Groups by environment, example id, reason."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, dict[str, dict[str, int]]] = {}
+
+    def add(self, key: Key, reason: str, count: int) -> None:
+        examples = self.found.setdefault(key.environment, {})
+        examples.setdefault(key.example_id, {})[reason] = count
