@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.seal_events import flushed
-from rollstream.schemas.events import GroupsBegun, UnreadRanges, UnsealedGroups
+from rollstream.schemas.events import Event, GroupsBegun, UnreadRanges, UnsealedGroups
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.folds.sampler.dispatched import DispatchedGroups
@@ -94,7 +94,7 @@ def test_a_group_whose_dispatch_is_in_a_lost_range_never_comes() -> None:
 
 def test_groups_with_another_history_have_another_digest() -> None:
     failed = UnsealedGroups(reason="failed", example_ids=("a",))
-    histories = [
+    histories: list[list[Event]] = [
         [],
         [begun((3, 0, "a"))],
         [begun((3, 0, "b"))],

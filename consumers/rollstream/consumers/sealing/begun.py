@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class BegunGroups:
         self._named: Sequence[PendingGroup] = ()  # That are confirmed.
         self._due_s = 0.0
 
-    def advance(self, assembler: Assembler) -> Future[None] | None:
+    def advance(self, assembler: Assembler) -> Future[Any] | None:
         """Begins a job of the partition, where there are groups to be named."""
         unnamed = assembler.pending.unnamed
         for group in self._named:
@@ -43,7 +44,8 @@ class BegunGroups:
         if not unnamed or now_s < self._due_s:
             return None
         self._due_s = now_s + NAME_EVERY_S
-        groups, size = [], 0
+        groups: list[PendingGroup] = []
+        size = 0
         for group in unnamed:
             size += _GROUP_BYTES + len(group.key[1].encode())
             if groups and size > NAMED_BYTES_MAX:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future
 from enum import Enum, auto
+from typing import Any
 
 from rollstream.consumers.assembling import Assembler, Plan
 from rollstream.consumers.assembling.decisions import entries_of
@@ -94,7 +95,7 @@ class Partition:
         self._fold: SealFold | None = None  # What the intake began from.
         self._flush: Flush | None = None
         self._flushes = 0
-        self._job: Future[object] | None = None
+        self._job: Future[Any] | None = None
         self._backoff = Backoff(context.clock)
         self._hint: int | None = None
         self._committed: int | None = None  # None: the group was not asked yet.
@@ -204,7 +205,7 @@ class Partition:
         if self.state not in FINAL_STATES:
             self.state = state
 
-    def _finish(self, job: Future[object]) -> None:
+    def _finish(self, job: Future[Any]) -> None:
         """Enters the state that follows on a job, whether it succeeded or failed."""
         flush = self._flush
         if flush is not None and flush.offset is not None and not flush.committed:
