@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import numpy as np
+import pytest
 
 from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec
@@ -16,8 +17,10 @@ from harness.sampler_worlds import LocalWorld, memory_world
 from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.command import Reply
 from rollstream.sampler.deciding.queries import AskStats, SamplerStats
-from rollstream.sampler.serving.actor import SamplerActor
-from rollstream.sampler.serving.pickled import Pickled
+from rollstream.sampler.errors import RequestDiffers
+from rollstream.sampler.serving.actor import Refused, SamplerActor
+from rollstream.sampler.serving.pickled import Pickled, joined, opened
+from rollstream.sampler.shaping.batch import Batch
 
 WAIT_S = 30.0
 RANKS, PEERS = 2, 3
@@ -49,7 +52,7 @@ async def replies_of(world: LocalWorld, cancelled: int) -> list[list[Any]]:
         calls = []
         for rank in range(RANKS):
             asked = NextBatch(step=0, num_groups=RANKS, dp_rank=rank, dp_size=RANKS)
-            made = [actor.execute(asked, WAIT_S) for _ in range(PEERS)]
+            made = [actor.execute([asked], WAIT_S) for _ in range(PEERS)]
             calls.append([asyncio.ensure_future(call) for call in made])
         await waiting(actor, RANKS * PEERS)
         SlowBlobs.free.clear()
@@ -63,25 +66,31 @@ async def replies_of(world: LocalWorld, cancelled: int) -> list[list[Any]]:
         return [await asyncio.gather(*peers[cancelled:]) for peers in calls]
 
 
+def batch_in(crossed: Any) -> Batch:
+    """The batch in the answer to one call."""
+    (reply,) = opened(crossed)
+    batch: Batch = reply.value.batch(waited_s=0.0, read_group=None)
+    return batch
+
+
 async def waiting(actor: SamplerActor, count: int) -> None:
     """Returns once so many calls wait."""
     async with asyncio.timeout(WAIT_S):
         while True:
-            stats = await actor.execute(AskStats(), 0.0)
+            (stats,) = opened(await actor.execute([AskStats()], 0.0))
             assert isinstance(stats, Reply)
             assert isinstance(stats.value, SamplerStats)
             if stats.value.calls_waiting == count:
                 return
 
 
-def test_peers_that_wait_get_one_share_which_is_made_once() -> None:
+def test_peers_that_wait_get_one_share() -> None:
     world = memory_world()
     shares = []
     for peers in asyncio.run(replies_of(world, cancelled=0)):
-        first = peers[0].value
-        assert isinstance(first, Pickled)
-        assert all(peer.value is first for peer in peers)
-        shares.append(first.open().batch(waited_s=0.0, read_group=None))
+        first, *others = peers
+        assert others == [first] * (PEERS - 1), "the same bytes"
+        shares.append(batch_in(first))
     assert [share.slots for share in shares] == [(0,), (1,)]
     assert not set(shares[0].uids) & set(shares[1].uids)
     world.close()
@@ -91,8 +100,43 @@ def test_peers_get_their_share_though_the_first_is_cancelled_while_it_is_read() 
     world = memory_world()
     for peers in asyncio.run(replies_of(world, cancelled=PEERS - 1)):
         assert len(peers) == 1
-        assert peers[0].value.open().batch(waited_s=0.0, read_group=None).num_groups == 1
+        assert batch_in(peers[0]).num_groups == 1
     world.close()
+
+
+def test_calls_that_cross_together_are_answered_together_and_share_what_they_share() -> None:
+    world = memory_world()
+
+    async def answers() -> list[Any]:
+        async with actor_in(world) as actor:
+            asked = [NextBatch(step=0, num_groups=2, dp_rank=n, dp_size=2) for n in (0, 1, 1)]
+            other = NextBatch(step=0, num_groups=3)
+            crossed = asyncio.ensure_future(actor.execute([*asked, other], WAIT_S))
+            await waiting(actor, 4)
+            world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(2)))
+            return opened(await crossed)
+
+    one, two, three, refused = asyncio.run(answers())
+    assert [reply.value.batch(waited_s=0.0, read_group=None).slots for reply in (one, two)] == [
+        (0,),
+        (1,),
+    ]
+    assert three.value is two.value
+    assert isinstance(refused, Refused)
+    assert isinstance(refused.error, RequestDiffers)
+    world.close()
+
+
+@pytest.mark.parametrize("bytes_each", [2_000, 200_000])
+def test_what_crosses_arrives_read_only_however_large_it_is(bytes_each: int) -> None:
+    pickled = Pickled.of({"array": np.zeros(bytes_each, np.uint8)})
+    crossed = joined([Reply(3, pickled), Reply(4, pickled), Reply(5, "small")])
+    assert isinstance(crossed, bytes) == (bytes_each == 2_000)
+    one, two, small = opened(crossed)
+    assert (one.trainer_epoch, two.trainer_epoch, small) == (3, 4, Reply(5, "small"))
+    assert one.value is two.value
+    assert one.value["array"].nbytes == bytes_each
+    assert not one.value["array"].flags.writeable
 
 
 def test_what_is_pickled_once_is_opened_without_a_copy_of_its_arrays() -> None:

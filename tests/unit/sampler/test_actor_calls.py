@@ -14,15 +14,18 @@ import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, TaskCancelledError
 
 from rollstream.runtime.clock import ManualClock
+from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.command import Reply
 from rollstream.sampler.deciding.queries import AskStats
 from rollstream.sampler.errors import SamplerUnavailable, UnknownStep
 from rollstream.sampler.serving import actor_calls
 from rollstream.sampler.serving.actor import Refused
 from rollstream.sampler.serving.actor_calls import START_TIMEOUT_S, ActorCalls
-from rollstream.sampler.serving.pickled import Pickled
+from rollstream.sampler.serving.pickled import Pickled, joined
 from rollstream.streams.errors import Fenced
 
+NEVER = "never"  # How a call ends that does not end.
+WAIT_S = 30.0
 ANSWER: Reply[Any] = Reply(3, "an answer")
 Execute = Callable[[ActorCalls], Reply[Any]]
 
@@ -52,6 +55,8 @@ class Answer:
 
     def future(self) -> Future[Any]:
         future: Future[Any] = Future()
+        if self._outcome == NEVER:
+            return future
         try:
             future.set_result(self.get())
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the outcome.
@@ -65,12 +70,13 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *outcomes: Any) -> None:
         self.clock = ManualClock()
         self.sent: list[Answer] = []
+        self.asked: list[list[Any]] = []  # The commands of each that was sent.
         self.cancelled: list[Answer] = []
         self.left = 0
         self.outage = ""
         self.during: Callable[[], None] = lambda: None
         self.on_send: Callable[[], None] = lambda: None
-        self._outcomes = list(outcomes)
+        self.outcomes = list(outcomes)
         monkeypatch.setattr(ray, "get", self._get)
         monkeypatch.setattr(ray, "cancel", self.cancelled.append)
         actor = SimpleNamespace(
@@ -80,9 +86,12 @@ class World:
         )
         self.calls = ActorCalls("trainer-a", actor, self.clock)
 
-    def _execute(self, command: Any, wait_s: float) -> Answer:
-        outcomes = self._outcomes
+    def _execute(self, commands: list[Any], wait_s: float) -> Answer:
+        outcomes = self.outcomes
         outcome = outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]
+        self.asked.append(commands)
+        if not isinstance(outcome, BaseException) and outcome != NEVER:
+            outcome = joined([outcome] * len(commands))
         self.sent.append(Answer(outcome, self.during))
         self.on_send()
         return self.sent[-1]
@@ -205,3 +214,65 @@ def test_an_actor_that_does_not_answer_is_an_error_in_time_and_says_why_it_waits
     assert world.clock.monotonic_s() == pytest.approx(START_TIMEOUT_S + 1, abs=1)
     assert "sampler 'trainer-a': Kafka at nowhere cannot be reached" in caplog.messages
     assert world.cancelled == world.sent
+
+
+def shares(count: int, step: int = 0) -> list[NextBatch]:
+    """What the ranks of one batch ask for."""
+    return [
+        NextBatch(step=step, num_groups=count, dp_rank=rank, dp_size=count) for rank in range(count)
+    ]
+
+
+def test_what_is_awaited_together_and_decided_at_once_crosses_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, ANSWER)
+    one, other = shares(3), shares(2, step=1)
+
+    async def ask() -> list[Reply[Any]]:
+        calls = [world.calls.execute_async(command, WAIT_S) for command in (*one, *other)]
+        return await asyncio.gather(*calls)
+
+    assert asyncio.run(ask()) == [ANSWER] * 5
+    assert world.asked == [one, other]
+    assert world.cancelled == []
+
+
+def test_a_call_that_leaves_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, NEVER, ANSWER)
+    ranks = shares(3)
+
+    async def ask() -> list[Any]:
+        calls = [asyncio.ensure_future(world.calls.execute_async(r, WAIT_S)) for r in ranks]
+        async with asyncio.timeout(WAIT_S):
+            while not world.sent:
+                await asyncio.sleep(0)
+        calls[1].cancel()
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    first, second, third = asyncio.run(ask())
+    assert (first, third) == (ANSWER, ANSWER)
+    assert isinstance(second, asyncio.CancelledError)
+    assert world.asked == [ranks, [ranks[0], ranks[2]]]
+    assert world.cancelled == world.sent[:1]
+
+
+def test_calls_that_all_leave_are_cancelled_and_may_be_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, NEVER, ANSWER)
+    ranks = shares(2)
+
+    async def ask() -> Reply[Any]:
+        calls = [asyncio.ensure_future(world.calls.execute_async(r, WAIT_S)) for r in ranks]
+        async with asyncio.timeout(WAIT_S):
+            while not world.sent:
+                await asyncio.sleep(0)
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        return await world.calls.execute_async(ranks[0], WAIT_S)
+
+    assert asyncio.run(ask()) == ANSWER
+    assert world.asked == [ranks, ranks[:1]]
+    assert world.cancelled == world.sent[:1]

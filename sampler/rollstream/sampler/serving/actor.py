@@ -6,9 +6,10 @@ import asyncio
 import logging
 import pickle
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -17,12 +18,12 @@ from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
-from rollstream.sampler.deciding.command import Command, R, Reply, Unread
+from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.errors import GroupsUnreadable, SamplerError
 from rollstream.sampler.serving.awaited_calls import AwaitedCalls
 from rollstream.sampler.serving.calls import AGAIN_S, PASSING, WAITING_MAX, Call
 from rollstream.sampler.serving.owner import Owner
-from rollstream.sampler.serving.pickled import Pickled
+from rollstream.sampler.serving.pickled import Pickled, joined
 from rollstream.schemas.errors import RollstreamError
 from rollstream.store.blobs import Blobs
 from rollstream.store.warm_memory import keep_memory_warm
@@ -69,23 +70,31 @@ class SamplerActor:
             clock=SystemClock(),
             entropy=SystemEntropy(),
         )
-        self._calls = AwaitedCalls(lambda call: self._submit(self._owner.give_up, call))
-        self._reads: dict[Hashable, asyncio.Future[Pickled]] = {}  # Those under way.
         self._started = False
         self._leaving = threading.Event()
         self._decider = ThreadPoolExecutor(1, thread_name_prefix="rollstream-decider")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="rollstream-reader")
+        self._calls = AwaitedCalls(self._give_up, self._reader)
         self._follower = threading.Thread(
             target=self._follow, name="rollstream-follower", daemon=True
         )
 
-    async def execute(self, command: Command[R], wait_s: float) -> Reply[R | Pickled] | Refused:
-        """As ``Owner.execute``; errors that Rollstream raises on purpose are returned, and what is
-        read from the store is pickled."""
+    async def execute(self, commands: Sequence[Command[Any]], wait_s: float) -> bytes | list[Any]:
+        """As ``Owner.execute``, of each; ``opened`` gives the answers: a ``Reply`` each, in which
+        what was read from the store is pickled, or an error that Rollstream raised on purpose. They
+        are answered together: several are such as one decision answers."""
+        if len(commands) == 1:
+            answers = [await self._answer(commands[0], wait_s)]
+        else:
+            answers = await asyncio.gather(*[self._answer(each, wait_s) for each in commands])
+        return joined(answers)
+
+    async def _answer(self, command: Command[R], wait_s: float) -> Reply[R | Pickled] | Refused:
         wait, deadline = Deadline(wait_s), self._owner.deadline(wait_s)
         while True:
             try:
-                return await self._execute(command, wait.left_s())
+                call = self._owner.begin(command)
+                return await self._calls.reply(call, wait.left_s(), partial(self._submit, call))
             except RollstreamError as failure:
                 error = failure
                 if isinstance(error, GroupsUnreadable):
@@ -104,25 +113,6 @@ class SamplerActor:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._reader, self._owner.repair, command, error)
 
-    async def _execute(self, command: Command[R], wait_s: float) -> Reply[R | Pickled]:
-        call = self._owner.begin(command)
-        reply = await self._calls.reply(
-            call, wait_s, lambda decided: self._decider.submit(self._decide, call, decided)
-        )
-        if not isinstance(reply.value, Unread):
-            return Reply(reply.trainer_epoch, reply.value)
-        return Reply(reply.trainer_epoch, await self._read(reply.value))
-
-    async def _read(self, unread: Unread[Any]) -> Pickled:
-        """What callers get that ask for the same while it is read is read and pickled once."""
-        reading = self._reads.get(unread.key)
-        if reading is None:
-            loop = asyncio.get_running_loop()
-            reading = loop.run_in_executor(self._reader, lambda: Pickled.of(unread.read()))
-            self._reads[unread.key] = reading
-            reading.add_done_callback(lambda _: self._reads.pop(unread.key))
-        return await asyncio.shield(reading)  # Others may wait for what one has cancelled.
-
     async def outage(self) -> str:
         """Why no broker can be reached; empty: as far as is known, one can."""
         return self._owner.outage()
@@ -134,9 +124,11 @@ class SamplerActor:
         self._calls.hand_over()
         ray.actor.exit_actor()  # type: ignore[no-untyped-call]
 
-    def _submit(self, task: Callable[..., object], *arguments: object) -> None:
-        """Has the thread that decides execute it, and hands over what became of calls."""
-        done = self._decider.submit(task, *arguments)
+    def _submit(self, call: Call[R], decided: Callable[[], None]) -> None:
+        self._decider.submit(self._decide, call, decided)
+
+    def _give_up(self, call: Call[Any]) -> None:
+        done = self._decider.submit(self._owner.give_up, call)
         done.add_done_callback(lambda _: self._calls.hand_over())
 
     def _decide(self, call: Call[R], decided: Callable[[], None]) -> None:

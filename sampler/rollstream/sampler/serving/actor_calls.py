@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +22,8 @@ from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.errors import SamplerUnavailable
 from rollstream.sampler.serving.actor import Refused
-from rollstream.sampler.serving.pickled import Pickled
+from rollstream.sampler.serving.joint_calls import Gathering, JointCalls
+from rollstream.sampler.serving.pickled import opened
 from rollstream.streams.errors import Fenced
 
 START_TIMEOUT_S = 120.0  # A new worker process, and the logs read to their ends.
@@ -44,13 +46,14 @@ class ActorCalls:
         self._actor = actor
         self._clock = clock
         self._closed = False
+        self._gathering = Gathering(self._execute_joint)
         self._pending: set[Any] = set()  # As many as there are callers that wait.
 
     def execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         """As ``Owner.execute``; ``SamplerUnavailable`` where the actor does not answer."""
         wait, deadline = self._deadlines(wait_s)
         while True:
-            ref = self._send(command, wait)
+            ref = self._send([command], wait)
             try:
                 answer = self._get(ref, command, deadline)
             except (RayActorError, TaskCancelledError) as error:
@@ -59,25 +62,33 @@ class ActorCalls:
                 ray.cancel(ref)  # Nobody waits for it any more.
                 raise
             else:
-                return self._opened(answer)
+                return self._reply_of(opened(answer)[0])
             finally:
                 self._pending.discard(ref)
             deadline.wait(REPEAT_AFTER_S)
 
     async def execute_async(self, command: Command[R], wait_s: float) -> Reply[R]:
-        """The same; while it waits it holds no thread."""
+        """The same; while it waits it holds no thread. Calls that one decision answers, made in the
+        same turn of an event loop, cross together: one costs Ray as much as all."""
+        return self._reply_of(await self._gathering.answer(command, wait_s))
+
+    async def _execute_joint(self, joint: JointCalls, wait_s: float) -> Mapping[int, Any]:
         wait, deadline = self._deadlines(wait_s)
         while True:
-            ref = self._send(command, wait)
+            numbers = joint.send()
+            ref = self._send([joint.commands[number] for number in numbers], wait)
             try:
-                answer = await self._get_async(ref, command, deadline)
+                answer = await self._get_async(ref, joint, deadline)
             except (RayActorError, TaskCancelledError) as error:
                 self._check_repeatable(error, deadline)
             except BaseException:
                 ray.cancel(ref)
                 raise
             else:
-                return self._opened(answer)
+                if answer is not None:
+                    return dict(zip(numbers, opened(answer), strict=True))
+                ray.cancel(ref)  # Any call may be repeated; these are, without those that left.
+                continue
             finally:
                 self._pending.discard(ref)
             await asyncio.sleep(deadline.slice_s(REPEAT_AFTER_S))
@@ -92,10 +103,10 @@ class ActorCalls:
         """For groups, and for the answer."""
         return Deadline(wait_s, self._clock), Deadline(START_TIMEOUT_S + wait_s, self._clock)
 
-    def _send(self, command: Command[Any], wait: Deadline) -> Any:
+    def _send(self, commands: list[Command[Any]], wait: Deadline) -> Any:
         if self._closed:
             raise self._closed_error()
-        ref = self._actor.execute.remote(command, wait.left_s())
+        ref = self._actor.execute.remote(commands, wait.left_s())
         self._pending.add(ref)
         self._cancel_if_closed(ref)  # Closed meanwhile, `close` may not have seen it.
         return ref
@@ -104,15 +115,11 @@ class ActorCalls:
         if self._closed:
             ray.cancel(ref)
 
-    def _get(
-        self, ref: Any, command: Command[R], deadline: Deadline
-    ) -> Reply[R | Pickled] | Refused:
+    def _get(self, ref: Any, command: Command[Any], deadline: Deadline) -> bytes | list[Any]:
         look_s = FIRST_LOOK_S
         while True:
             try:
-                answer: Reply[R | Pickled] | Refused = ray.get(
-                    ref, timeout=deadline.slice_s(look_s)
-                )
+                answer: bytes | list[Any] = ray.get(ref, timeout=deadline.slice_s(look_s))
             except GetTimeoutError:
                 self._check_waiting(command, deadline)
                 look_s = LOG_WAITING_EVERY_S
@@ -122,15 +129,21 @@ class ActorCalls:
                 return answer
 
     async def _get_async(
-        self, ref: Any, command: Command[R], deadline: Deadline
-    ) -> Reply[R | Pickled] | Refused:
-        answer: asyncio.Future[Reply[R | Pickled] | Refused] = asyncio.wrap_future(ref.future())
+        self, ref: Any, joint: JointCalls, deadline: Deadline
+    ) -> bytes | list[Any] | None:
+        """The actor's answer; None where some are not waited for any more."""
+        answer: asyncio.Future[bytes | list[Any]] = asyncio.wrap_future(ref.future())
         look_s = FIRST_LOOK_S
+        either: set[asyncio.Future[Any]] = {answer, joint.fewer}
         try:
             while not answer.done():
-                await asyncio.wait([answer], timeout=deadline.slice_s(look_s))
+                await asyncio.wait(
+                    either, timeout=deadline.slice_s(look_s), return_when=asyncio.FIRST_COMPLETED
+                )
+                if joint.fewer.done() and not answer.done():
+                    return None
                 if not answer.done():
-                    self._check_waiting(command, deadline)
+                    self._check_waiting(next(iter(joint.commands.values())), deadline)
                     look_s = LOG_WAITING_EVERY_S
                     asked = asyncio.wrap_future(self._actor.outage.remote().future())
                     with suppress(TimeoutError, RayError):
@@ -143,14 +156,12 @@ class ActorCalls:
         if outage:
             _log.warning("sampler %r: %s", self._name, outage)
 
-    def _opened(self, answer: Reply[R | Pickled] | Refused) -> Reply[R]:
+    def _reply_of(self, answer: Reply[R] | Refused) -> Reply[R]:
         if isinstance(answer, Refused):
             if answer.sampler_fenced:
                 self._actor.leave.remote()
             raise answer.error
-        if isinstance(answer.value, Pickled):
-            return Reply(answer.trainer_epoch, answer.value.open())
-        return Reply(answer.trainer_epoch, answer.value)
+        return answer
 
     def _check_waiting(self, command: Command[Any], deadline: Deadline) -> None:
         if deadline.passed():

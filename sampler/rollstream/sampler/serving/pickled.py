@@ -1,4 +1,4 @@
-"""A result that is pickled once, however many callers it goes to."""
+"""Results that are pickled once, however many callers they go to, and how they cross to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.sampler.deciding.command import Reply
+
 BESIDE_BYTES_MIN = 1_024  # An array beside the header costs more than to copy a smaller one.
+# Ray hands bytes on as they are, and an answer of up to 100 KiB together with the call.
+JOINED_BYTES_MAX = 96 * 1024
 
 
 class Pickled(NamedTuple):
@@ -18,7 +22,7 @@ class Pickled(NamedTuple):
 
     Attributes:
         header: all of it but these arrays' bytes.
-        buffers: uint8 [size] of each of them.
+        buffers: uint8 [size] of each of them, read-only.
     """
 
     header: bytes
@@ -35,8 +39,45 @@ class Pickled(NamedTuple):
             return True  # In the header.
 
         header = pickle.dumps(value, protocol=5, buffer_callback=keep_beside)
-        return cls(header, [np.frombuffer(each.raw(), np.uint8) for each in buffers])
+        return cls(header, [_read_only(each.raw()) for each in buffers])
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return len(self.header) + sum([buffer.nbytes for buffer in self.buffers])
 
     def open(self) -> Any:
         """The object."""
         return pickle.loads(self.header, buffers=self.buffers)
+
+
+def joined(answers: list[Any]) -> bytes | list[Any]:
+    """What crosses for answers (``Reply`` and others): bytes where what was pickled is small. What
+    several share crosses once."""
+    shared = {id(value): value for value in map(_value_of, answers) if isinstance(value, Pickled)}
+    if sum([value.nbytes for value in shared.values()]) > JOINED_BYTES_MAX:
+        return answers  # Their arrays are views of the object store, where they arrive.
+    return pickle.dumps(answers, protocol=5)
+
+
+def opened(crossed: bytes | list[Any]) -> list[Any]:
+    """The answers, with what was pickled in them; what several share is opened once."""
+    answers = pickle.loads(crossed) if isinstance(crossed, bytes) else crossed
+    found: dict[int, Any] = {}
+    for number, answer in enumerate(answers):
+        value = _value_of(answer)
+        if isinstance(value, Pickled):
+            if id(value) not in found:
+                found[id(value)] = value.open()
+            answers[number] = Reply(answer.trainer_epoch, found[id(value)])
+    return answers
+
+
+def _value_of(answer: object) -> object:
+    return answer.value if isinstance(answer, Reply) else None
+
+
+def _read_only(raw: memoryview) -> NDArray[np.uint8]:
+    array = np.frombuffer(raw, np.uint8)
+    array.flags.writeable = False
+    return array
