@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,13 +11,15 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.schemas.events import RootRecorded
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, create_root_id, open_store, read_root_id
 from rollstream.store.layout import manifests_prefix, offset_in
-from rollstream.streams.broker import Broker
+from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
 from rollstream.streams.errors import DeliveryUnknown, Fenced, RootMismatch
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.log import OwnedLog
+from rollstream.streams.reading import bounds_in_time
 from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import (
@@ -139,22 +141,35 @@ class _Recorder:
         return root
 
     def _check_files(self, environment: str, root: StoreRoot, fold: SealFold) -> None:
-        """The root holds manifests of the partition exactly where its log has settled something:
-        else one of them is not this deployment's."""
+        """The root holds manifests of a partition exactly where its log has settled something:
+        else one of them is not this deployment's. Of all but the first it is looked whether their
+        logs hold anything."""
         where = root_log(self.layout, environment)
-        (address, *_) = self.layout.addresses({environment: 1})
-        has_files = any(
-            offset_in(blob.path) is not None for blob in self.blobs.list(manifests_prefix(address))
-        )
+        partitions = self.config.environments[environment].partitions
+        (address, *others) = self.layout.addresses({environment: partitions})
+        has_files = self._has_manifests(address)
         if has_files and not fold.settled_count:
-            raise RootMismatch(
-                f"{root.root} holds manifests of {environment} (generation {address.generation}), "
-                f"but {where} settles nothing: it is another deployment's root, or the log was "
-                "lost. Name another store.root, or restore the log, or take a new kafka.generation"
-            )
+            raise _lost(root, address, where)
+        for other in filter(self._has_manifests, others):
+            log = self.layout.groups_log(other)
+            with closing(self.broker.reader({log: EARLIEST})) as reader:
+                if not bounds_in_time(reader, log, self.deadline)[1]:
+                    raise _lost(root, other, log)
         if fold.settled_count and not has_files:
             raise RootMismatch(
                 f"{where} settles {fold.settled_count} entries, but {root.root} holds no manifest "
                 f"of {environment} (generation {address.generation}): a typo in store.root, or a "
                 "mount that is missing. Name the root that its sealers write to"
             )
+
+    def _has_manifests(self, address: PartitionAddress) -> bool:
+        blobs = self.blobs.list(manifests_prefix(address))
+        return any(offset_in(blob.path) is not None for blob in blobs)
+
+
+def _lost(root: StoreRoot, address: PartitionAddress, where: TopicPartition) -> RootMismatch:
+    return RootMismatch(
+        f"{root.root} holds manifests of {address} (generation {address.generation}), but {where} "
+        "settles nothing: it is another deployment's root, or the log was lost. Name another "
+        "store.root, or restore the log, or take a new kafka.generation"
+    )

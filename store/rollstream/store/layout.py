@@ -16,6 +16,8 @@ BATCHES = "batches"
 SNAPSHOTS = "snapshots"
 ROOT_ID = "root_id.json"
 _OFFSET_NAME = re.compile(r"(?:.*/)?([0-9]{20})\.json")
+_SNAPSHOT_NAME = re.compile(r"(?:.*/)?([0-9]{20})\.snapshot")
+_BATCH_NAME = re.compile(r"(?:.*/)?trainer_epoch=([0-9]+)/([0-9]{12,})\.json")
 
 
 def _value(text: str) -> str:
@@ -77,7 +79,18 @@ def offset_in(path: str) -> int | None:
 
 def batch_path(sampler: str, trainer_epoch: int, step: int) -> str:
     """The JSON file of a batch that a sampler served."""
-    return f"{BATCHES}/sampler={_value(sampler)}/trainer_epoch={trainer_epoch}/{step:012d}.json"
+    return f"{batches_prefix(sampler)}trainer_epoch={trainer_epoch}/{step:012d}.json"
+
+
+def batches_prefix(sampler: str) -> str:
+    """What the paths of all batches of a sampler begin with."""
+    return f"{BATCHES}/sampler={_value(sampler)}/"
+
+
+def batch_in(path: str) -> tuple[int, int] | None:
+    """Trainer epoch and step of a batch; None: the file is none, whoever put it there."""
+    name = _BATCH_NAME.fullmatch(path)
+    return None if name is None else (int(name[1]), int(name[2]))
 
 
 def snapshot_path(sampler: str, log: str, offset: int) -> str:
@@ -88,6 +101,12 @@ def snapshot_path(sampler: str, log: str, offset: int) -> str:
 def snapshots_prefix(sampler: str, log: str) -> str:
     """What the paths of all snapshots of a sampler begin with."""
     return f"{SNAPSHOTS}/sampler={_value(sampler)}/log={_value(log)}/"
+
+
+def snapshot_offset_in(path: str) -> int | None:
+    """Of a snapshot; None: the file is none, whoever put it there."""
+    name = _SNAPSHOT_NAME.fullmatch(path)
+    return None if name is None else int(name[1])
 
 
 def _partition(address: PartitionAddress) -> str:

@@ -70,6 +70,11 @@ class RootMismatch(BrokerError):
     ids, both places, and what to do."""
 
 
+class LogLost(BrokerError):
+    """A log holds less than the store's root knows of: it was lost, cut back, or is another's. The
+    message names both, and what to do; nothing was decided."""
+
+
 class Fenced(RollstreamError):
     """A newer owner claimed the log; every reader ignores what this one writes from now on."""
 

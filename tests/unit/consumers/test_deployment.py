@@ -241,10 +241,11 @@ def test_of_two_roots_that_are_named_at_a_time_one_is_the_deployments() -> None:
     assert machines.create(right, RIGHT).root_id == other[0]
 
 
-def test_a_root_with_files_that_the_log_does_not_know_is_refused() -> None:
+@pytest.mark.parametrize("partition", [0, 1])
+def test_a_root_with_files_that_the_log_does_not_know_is_refused(partition: int) -> None:
     machines, store = Machines(), MemoryBlobs()
-    project(store, ADDRESS, 7, flushed(3, "nonce", [0], 1))
-    with pytest.raises(RootMismatch, match=r"holds manifests of math .* settles nothing: it is an"):
+    project(store, ADDRESS._replace(partition=partition), 7, flushed(3, "nonce", [0], 1))
+    with pytest.raises(RootMismatch, match=rf"holds manifests of math\[{partition}\] .* nothing"):
         machines.create(store, RIGHT)
     assert read_root_id(store) == ""
 

@@ -7,6 +7,7 @@
 - ``owner``          the engine: decide, append, wait until it is confirmed, reply
 - ``calls``          calls under way, and those that wait for groups
 - ``configuration``  the sampler's part of the configuration, and the seal logs that it names
+- ``lost_logs``      whether the decision log is the one that the files follow from
 - ``agreement``      ``Agree``: whether two processes mean the same sampler
 - ``payloads``       groups' rows from the store, through a byte-bounded cache
 - ``overdue``        says of batches that nobody acks

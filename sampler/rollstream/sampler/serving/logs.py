@@ -18,6 +18,7 @@ from rollstream.sampler.serving.configuration import (
     sampler_config,
     seal_logs_of,
 )
+from rollstream.sampler.serving.lost_logs import newest_written, require_log_of
 from rollstream.sampler.serving.snapshots import Snapshots
 from rollstream.schemas.events import SamplerEvent
 from rollstream.store.blobs import Blobs
@@ -63,6 +64,7 @@ class SamplerLogs:
         self._name = name
         self._config = config
         self._broker = broker
+        self._store = store
         self._clock = clock
         self._addresses = seal_logs_of(name, config)
         self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
@@ -152,10 +154,14 @@ class SamplerLogs:
 
     def claim(self, deadline: Deadline) -> None:
         """Claims the log, and folds the seal logs where the state is new. Raises ``Fenced`` where
-        somebody took over, ``ClaimFailed`` where the broker does not answer."""
+        somebody took over, ``ClaimFailed`` where the broker does not answer, ``LogLost`` where the
+        store's root knows of decisions that the log does not hold."""
         behind = self._follower is None or self._log.epoch < 0
         if behind:  # Before the claim, so that whoever is fenced has a successor that is ready.
+            where = self._log.where
+            written = newest_written(self._store, self._name, where)  # Before it is read.
             self.read(deadline)
+            require_log_of(written, where, self.state, self._log.next_offset)
             deadline = self.attempt()
         try:
             # Somebody may have taken over meanwhile: a sampler never takes its log back.
