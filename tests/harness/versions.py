@@ -45,6 +45,7 @@ def flushed_with(**fields: Any) -> type[events.Flushed]:
         [(name, type(default), default) for name, default in fields.items()],
         bases=(events.Flushed,),
         frozen=True,
+        slots=True,
         kw_only=True,
     )
     return found

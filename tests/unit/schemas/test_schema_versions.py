@@ -63,7 +63,7 @@ def test_a_newer_event_is_of_an_unknown_schema() -> None:
     assert raised.value.reason == "unknown_schema"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
     """Of ``Sounded``."""
 
@@ -71,7 +71,7 @@ class Marks:
     raw: bytes
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sounded:
     """An event with every kind of default."""
 
@@ -105,7 +105,7 @@ SOUNDED_V2 = changed(
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Named:
     name: str
 

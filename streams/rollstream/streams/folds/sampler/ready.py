@@ -16,6 +16,7 @@ from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
 from rollstream.streams.folds.sampler.known_groups import KnownGroups
+from rollstream.streams.folds.sampler.last_turns import LastTurns
 from rollstream.streams.folds.sampler.packed_refs import INDEX_BITS
 from rollstream.streams.folds.sampler.sorted_pairs import SortedPairs
 
@@ -50,23 +51,20 @@ class _Environment:
 
     Attributes:
         groups: (key, ref) of the ready groups.
-        turns: (key, last turn) of the keys that were ever served.
+        turns: the last turns of the keys that were ever served.
         order: (last turn, key) of the keys that have ready groups; 0: it was never served.
         ages: (when it was sealed, ref) of the ready groups.
     """
 
     def __init__(self) -> None:
         self.groups = SortedPairs()
-        self.turns = SortedPairs()
+        self.turns = LastTurns()
         self.order = SortedPairs()
         self.ages = SortedPairs()
 
-    def turn(self, key: int) -> int:
-        return self.turns.any_second(key) or 0
-
     def add(self, key: int, ref: int, sealed_ts: int) -> None:
         if self.groups.any_second(key) is None:
-            self.order.add(self.turn(key), key)
+            self.order.add(self.turns.get(key), key)
         self.groups.add(key, ref)
         self.ages.add(sealed_ts, ref)
 
@@ -74,16 +72,14 @@ class _Environment:
         self.groups.remove(key, ref)
         self.ages.remove(sealed_ts, ref)
         if self.groups.any_second(key) is None:
-            self.order.remove(self.turn(key), key)
+            self.order.remove(self.turns.get(key), key)
 
     def mark_served(self, key: int, turn: int) -> None:
-        before = self.turn(key)
+        before = self.turns.get(key)
         if turn <= before:
             return
-        if before:
-            self.turns.remove(key, before)
-        self.turns.add(key, turn)
-        if self.groups.any_second(key) is not None:
+        self.turns.set(key, turn)
+        if len(self.groups) and self.groups.any_second(key) is not None:
             self.order.remove(before, key)
             self.order.add(turn, key)
 
@@ -137,7 +133,7 @@ class ReadyIndex:
         flush = ref >> INDEX_BITS
         self._masks[flush] = self._masks.get(flush, 0) | 1 << group.ref.index_in_flush
         self._size += 1
-        self._environment(group.key).add(self._hash(group.key), ref, group.sealed_ts)
+        self._environment(group.key.environment).add(self._hash(group.key), ref, group.sealed_ts)
         number = self._numbers.get(group.policies)
         if number is None:
             number = self._numbers[group.policies] = self._next_number
@@ -159,7 +155,7 @@ class ReadyIndex:
         if not self._masks[flush]:
             del self._masks[flush]
         self._size -= 1
-        self._environment(group.key).remove(self._hash(group.key), ref, group.sealed_ts)
+        self._environment(group.key.environment).remove(self._hash(group.key), ref, group.sealed_ts)
         number = self._numbers[group.policies]
         self._by_number.remove(number, ref)
         if self._by_number.any_second(number) is None:
@@ -174,7 +170,15 @@ class ReadyIndex:
 
     def mark_served(self, key: Key, turn: int) -> None:
         """A group of the key was served in this turn; turns may become known in any order."""
-        self._environment(key).mark_served(self._hash(key), turn)
+        self._environment(key.environment).mark_served(self._hash(key), turn)
+
+    def mark_all_served(
+        self, environment: str, examples: Iterable[str], turns: Iterable[int]
+    ) -> None:
+        """``mark_served`` for examples of one environment and their turns."""
+        mark = self._environment(environment).mark_served
+        for example, turn in zip(examples, turns, strict=True):
+            mark(self._hash(Key(environment, example)), turn)
 
     def turns(self) -> list[tuple[str, int, int]]:
         """Of each key that was ever served its environment, its hash and its last turn; sorted."""
@@ -253,15 +257,15 @@ class ReadyIndex:
             key = self._known.at(ref).key
             if key.environment in environments:
                 hashed = self._hash(key)
-                turn = self._environments[key.environment].turn(hashed)
+                turn = self._environments[key.environment].turns.get(hashed)
                 buckets.setdefault((turn, hashed, key.environment), array("Q")).append(ref)
         for _, those in sorted(buckets.items()):
             yield self._known.at(those[0]).key, Bucket(those, self._known.at)
 
-    def _environment(self, key: Key) -> _Environment:
-        found = self._environments.get(key.environment)
+    def _environment(self, name: str) -> _Environment:
+        found = self._environments.get(name)
         if found is None:
-            found = self._environments[key.environment] = _Environment()
+            found = self._environments[name] = _Environment()
         return found
 
     def _hash(self, key: Key) -> int:

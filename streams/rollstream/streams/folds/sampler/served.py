@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self, get_args
 
@@ -164,9 +164,15 @@ class ExampleCounts:
 
     def add(self, outcome: Outcome, key: Key) -> None:
         """One more group of ``key`` ended so."""
-        examples = self._counts.setdefault(key.environment, {})
-        examples[key.example_id] = examples.get(key.example_id, 0) + _ONE[outcome]
-        self._totals[outcome] += 1
+        self.add_all(key.environment, [(key.example_id, (outcome,))])
+
+    def add_all(self, environment: str, ended: Iterable[tuple[str, Sequence[Outcome]]]) -> None:
+        """``add`` for examples of one environment, each with the outcomes of one of its groups."""
+        for example, outcomes in ended:
+            for outcome in outcomes:
+                examples = self._counts.setdefault(environment, {})
+                examples[example] = examples.get(example, 0) + _ONE[outcome]
+                self._totals[outcome] += 1
 
     def by_environment(self, *outcomes: Outcome) -> dict[str, dict[str, int]]:
         """Environment to example id to groups, of those that have any."""

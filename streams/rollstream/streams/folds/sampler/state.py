@@ -39,7 +39,7 @@ from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef, position_of, ref_of
 from rollstream.streams.folds.sampler.dispatched import DispatchedGroups
 from rollstream.streams.folds.sampler.eligible import Waits, waits_for
-from rollstream.streams.folds.sampler.known import Key, KnownGroup, known_groups
+from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.folds.sampler.known_groups import KnownGroups
 from rollstream.streams.folds.sampler.packed_refs import PackedRefs
 from rollstream.streams.folds.sampler.published import PublishedPolicies
@@ -239,11 +239,12 @@ class SamplerState:
             self._seal_claims[log] = (offset, event.nonce)
         if isinstance(event, Retired):
             self._retire(log, offset, event)
-        for index, decided in self._to_come.arrive(log, offset, len(flushed)):
-            key = Key(log.environment, flushed[index].example_id)
-            self.ready.mark_served(key, decided.turn)
-            for outcome in decided.outcomes:
-                self.outcomes.add(outcome, key)
+        arrived = self._to_come.arrive(log, offset, len(flushed))
+        if arrived:
+            examples = [flushed[index].example_id for index, _ in arrived]
+            turns, outcomes = zip(*[decided for _, decided in arrived], strict=True)
+            self.ready.mark_all_served(log.environment, examples, turns)
+            self.outcomes.add_all(log.environment, zip(examples, outcomes, strict=True))
         for group in groups:
             if not taken >> group.ref.index_in_flush & 1:
                 self._index(group)

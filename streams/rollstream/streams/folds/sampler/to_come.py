@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
@@ -37,7 +37,7 @@ class GroupsToCome:
         """A use of the group, or the group, ended so."""
         of_flush = self._of_flush(ref)
         turn, outcomes = of_flush.get(ref[4], _NOTHING)
-        of_flush[ref[4]] = Decided(turn, (*outcomes, outcome))
+        of_flush[ref[4]] = Decided(turn, (*outcomes, outcome) if outcomes else _ONLY[outcome])
 
     def arrive(self, log: PartitionAddress, offset: int, groups: int) -> list[tuple[int, Decided]]:
         """The event at this offset is applied, which sealed so many groups. Returns what was
@@ -55,7 +55,11 @@ class GroupsToCome:
         ]
 
     def _of_flush(self, ref: GroupRef) -> dict[int, Decided]:
-        return self._logs.setdefault(ref[:3], {}).setdefault(ref[3], {})
+        try:
+            return self._logs[ref[:3]][ref[3]]
+        except KeyError:
+            return self._logs.setdefault(ref[:3], {}).setdefault(ref[3], {})
 
 
 _NOTHING = Decided()
+_ONLY: dict[Outcome, tuple[Outcome, ...]] = {one: (one,) for one in get_args(Outcome)}
