@@ -53,7 +53,7 @@ class EventConverter:
         for name, convert in self._from:
             wire[name] = convert(wire[name])
         values = self._fields_of(wire) if len(self._names) > 1 else (self._fields_of(wire),)
-        made = object.__new__(self._kind)
+        made: Any = object.__new__(self._kind)
         for put, value in zip(self._set, values, strict=True):
             put(made, value)
         return made

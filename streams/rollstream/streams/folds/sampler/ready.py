@@ -172,13 +172,10 @@ class ReadyIndex:
         """A group of the key was served in this turn; turns may become known in any order."""
         self._environment(key.environment).mark_served(self._hash(key), turn)
 
-    def mark_all_served(
-        self, environment: str, examples: Iterable[str], turns: Iterable[int]
-    ) -> None:
-        """``mark_served`` for examples of one environment and their turns."""
-        mark = self._environment(environment).mark_served
-        for example, turn in zip(examples, turns, strict=True):
-            mark(self._hash(Key(environment, example)), turn)
+    def mark_all_served(self, environment: str, served: Iterable[tuple[str, int]]) -> None:
+        """``mark_served`` for examples of one environment with their turns."""
+        for example, turn in served:
+            self.mark_served(Key(environment, example), turn)
 
     def turns(self) -> list[tuple[str, int, int]]:
         """Of each key that was ever served its environment, its hash and its last turn; sorted."""

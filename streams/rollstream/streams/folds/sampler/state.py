@@ -239,12 +239,13 @@ class SamplerState:
             self._seal_claims[log] = (offset, event.nonce)
         if isinstance(event, Retired):
             self._retire(log, offset, event)
-        arrived = self._to_come.arrive(log, offset, len(flushed))
-        if arrived:
-            examples = [flushed[index].example_id for index, _ in arrived]
-            turns, outcomes = zip(*[decided for _, decided in arrived], strict=True)
-            self.ready.mark_all_served(log.environment, examples, turns)
-            self.outcomes.add_all(log.environment, zip(examples, outcomes, strict=True))
+        turns, outcomes = self._to_come.arrive(log, offset, len(flushed))
+        self.ready.mark_all_served(
+            log.environment, [(flushed[index].example_id, turn) for index, turn in turns.items()]
+        )
+        self.outcomes.add_all(
+            log.environment, [(flushed[index].example_id, of) for index, of in outcomes.items()]
+        )
         for group in groups:
             if not taken >> group.ref.index_in_flush & 1:
                 self._index(group)

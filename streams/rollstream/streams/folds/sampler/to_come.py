@@ -10,56 +10,62 @@ from rollstream.streams.folds.sampler.served import Outcome
 
 
 class Decided(NamedTuple):
-    """About one group.
+    """About the groups of one flush, by their index there. After a start from the logs this is
+    there of each group that was ever sealed: numbers and texts that all share, which the garbage
+    collector passes over.
 
     Attributes:
-        turn: in which it was served last; 0: in none.
+        turns: in which a group was served last.
         outcomes: how its uses, or it, ended.
     """
 
-    turn: int = 0
-    outcomes: tuple[Outcome, ...] = ()
+    turns: dict[int, int]
+    outcomes: dict[int, tuple[Outcome, ...]]
 
 
 class GroupsToCome:
     """Kept until the flush of each is applied: the two kinds of log are folded in any order."""
 
     def __init__(self) -> None:
-        # By log, offset of the flush, index there.
-        self._logs: dict[tuple[str, int, int], dict[int, dict[int, Decided]]] = {}
+        self._logs: dict[tuple[str, int, int], dict[int, Decided]] = {}  # By log and offset.
 
     def serve(self, ref: GroupRef, turn: int) -> None:
         """The group was served in this turn, later than in any before."""
-        of_flush = self._of_flush(ref)
-        of_flush[ref[4]] = Decided(turn, of_flush.get(ref[4], _NOTHING).outcomes)
+        self._of_flush(ref).turns[ref[4]] = turn
 
     def end(self, ref: GroupRef, outcome: Outcome) -> None:
         """A use of the group, or the group, ended so."""
-        of_flush = self._of_flush(ref)
-        turn, outcomes = of_flush.get(ref[4], _NOTHING)
-        of_flush[ref[4]] = Decided(turn, (*outcomes, outcome) if outcomes else _ONLY[outcome])
+        outcomes = self._of_flush(ref).outcomes
+        before = outcomes.get(ref[4])
+        outcomes[ref[4]] = _ONLY[outcome] if before is None else (*before, outcome)
 
-    def arrive(self, log: PartitionAddress, offset: int, groups: int) -> list[tuple[int, Decided]]:
+    def arrive(self, log: PartitionAddress, offset: int, groups: int) -> Decided:
         """The event at this offset is applied, which sealed so many groups. Returns what was
-        decided about them, by index."""
-        decided = self._logs.get(log, {}).pop(offset, {})
-        return [(index, one) for index, one in decided.items() if index < groups]
+        decided about them."""
+        decided = self._logs.get(log, {}).pop(offset, None)
+        if decided is None:
+            return _NOTHING
+        if max((*decided.turns, *decided.outcomes)) < groups:
+            return decided
+        return Decided(
+            *({index: one for index, one in of.items() if index < groups} for of in decided)
+        )
 
     def sorted_items(self) -> list[Any]:
         """For a digest."""
         return [
-            (*log, offset, index, decided.turn, sorted(decided.outcomes))
+            (*log, offset, index, of.turns.get(index, 0), sorted(of.outcomes.get(index, ())))
             for log, flushes in sorted(self._logs.items())
-            for offset, groups in sorted(flushes.items())
-            for index, decided in sorted(groups.items())
+            for offset, of in sorted(flushes.items())
+            for index in sorted({*of.turns, *of.outcomes})
         ]
 
-    def _of_flush(self, ref: GroupRef) -> dict[int, Decided]:
+    def _of_flush(self, ref: GroupRef) -> Decided:
         try:
             return self._logs[ref[:3]][ref[3]]
         except KeyError:
-            return self._logs.setdefault(ref[:3], {}).setdefault(ref[3], {})
+            return self._logs.setdefault(ref[:3], {}).setdefault(ref[3], Decided({}, {}))
 
 
-_NOTHING = Decided()
+_NOTHING = Decided({}, {})
 _ONLY: dict[Outcome, tuple[Outcome, ...]] = {one: (one,) for one in get_args(Outcome)}
