@@ -4,6 +4,8 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRA ?= dev
+# Side by side, as tests/conftest.py says; `pytest` itself runs one test after the other.
+PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist=loadgroup
 STAMP := $(VENV)/.installed-$(EXTRA)
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -25,14 +27,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install ## the main job on an embedded Kafka, with a policy that learns (CHAOS=1 kills processes meanwhile)
 	$(BIN)/python -m examples.demo $(if $(CHAOS),--chaos)
 
-test: install ## every test
-	$(BIN)/python -m pytest
+test: install ## every test, on all cores
+	$(PYTEST)
 
-test-fast: install ## the tests that need no process and no socket
-	$(BIN)/python -m pytest tests/unit tests/architecture
+test-fast: install ## the tests that need no process and no socket, on all cores
+	$(PYTEST) tests/unit tests/architecture
 
-coverage: install ## how much of the sources the tests of parts run, which need no process and no socket
-	@log=$$($(BIN)/coverage run -m pytest -q tests/unit 2>&1) || { echo "$$log"; exit 1; }
+coverage: install ## the tests of parts, which need no process and no socket, and how much of the sources they run
+	$(PYTEST) --cov --cov-report= tests/unit
 	@echo "coverage: $$($(BIN)/coverage report --format=total) % of the lines, by tests/unit"
 
 lint: install ## ruff: rules and format

@@ -13,9 +13,22 @@ from hypothesis import settings
 from harness.kafka import KafkaFactory, own_brokers, start_kafka
 from rollstream.console.broker import EmbeddedKafka
 
+# Of folders whose tests share a broker, or start processes: in a run on several cores each group is
+# run one after the other, in one process, and the two side by side. Everything else runs anywhere.
+ONE_AFTER_THE_OTHER = {"contract": "contract", "chaos": "processes", "integration": "processes"}
+
 # No test asserts a time, and a busy machine is no failure.
 settings.register_profile("rollstream", deadline=None)
 settings.load_profile("rollstream")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Names the group of each test that has one; without several processes it changes nothing."""
+    tests = Path(__file__).parent
+    for item in items:
+        group = ONE_AFTER_THE_OTHER.get(item.path.relative_to(tests).parts[0])
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -239,7 +239,7 @@ def _rows_of(partition: int, event: Flushed) -> dict[str, list[Row]]:
 
 def _rows_in(data: bytes) -> list[Row]:
     names = ["log_partition", "log_offset", "log_entry", "log_epoch", "rollout_uid", "segment_idx"]
-    table = pq.read_table(BytesIO(data), columns=names)
+    table = pq.ParquetFile(BytesIO(data)).read(columns=names)
     rows = zip(*(table.column(name).to_pylist() for name in names), strict=True)
     return [
         Row(EntryRef(partition, offset, entry), epoch, Named(uid, idx))

@@ -14,10 +14,19 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
 
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
-from simulation.worlds import BROKEN, CAUGHT_WITHIN, WORLDS, Seen, be_quiet, first_caught, run_seed
+from simulation.worlds import (
+    BROKEN,
+    CAUGHT_WITHIN,
+    WORLDS,
+    Seen,
+    begin_process,
+    first_caught,
+    run_seed,
+)
 
 SEEDS = 300
 SEEDS_A_PROCESS = 200  # Then a new process takes its place: what a seed leaves behind is bounded.
@@ -47,6 +56,13 @@ class Total:
         )
 
 
+def processes() -> ForkServerContext:
+    """New ones have the worlds already: they are imported once, in a process that forks."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["simulation.worlds"])
+    return context
+
+
 def seen_of(
     worlds: Sequence[str], seeds: Iterator[int], deadline: Deadline | None
 ) -> Iterator[Seen]:
@@ -55,8 +71,8 @@ def seen_of(
     cores = os.cpu_count() or 1
     with ProcessPoolExecutor(
         cores,
-        mp_context=get_context("spawn"),
-        initializer=be_quiet,
+        mp_context=processes(),
+        initializer=begin_process,
         max_tasks_per_child=SEEDS_A_PROCESS,
     ) as pool:
         running: set[Future[Seen]] = set()
@@ -95,7 +111,7 @@ def find_broken(names: Sequence[str], first: int) -> bool:
     """Runs each world with a defect until it is caught; whether all were."""
     all_caught = True
     with ProcessPoolExecutor(
-        os.cpu_count(), mp_context=get_context("spawn"), initializer=be_quiet
+        os.cpu_count(), mp_context=processes(), initializer=begin_process
     ) as pool:
         caught = pool.map(first_caught, names, [first] * len(names))
         for name, seen in zip(names, caught, strict=True):

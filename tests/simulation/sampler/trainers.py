@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from harness.entropy import SeededEntropy
@@ -330,9 +331,12 @@ class Trainers:
             for (epoch, step), given in self._given.items()
             if given.digest not in held[epoch, step]
         ]
-        for reader in (self._onlooker, self.sampler()):
+        readers = (self._onlooker, self.sampler())
+        for reader in readers:
             reader.stats()
-            if reader._owner.state_digest() != self._refolded()[0].digest():
+        digest = self._refolded()[0].digest()
+        for reader in readers:
+            if reader._owner.state_digest() != digest:
                 problems.append("a reader's state is not the one that the logs make")
         served = sorted({event.step for event in events if isinstance(event, BatchServed)})
         for step in self.dice.sample(served, min(REPLAYED_MAX, len(served))):
@@ -348,8 +352,9 @@ class Trainers:
 
     def decisions(self) -> list[ConfirmedEvent]:
         """What counts in the decision log."""
-        follower = Follower(self._plain, {TopicPartition(self._layout.sampler(NAME), 0): 0})
-        return list(follower.read_to_end(Deadline(WAIT_S)))
+        log = TopicPartition(self._layout.sampler(NAME), 0)
+        with closing(Follower(self._plain, {log: 0})) as follower:
+            return list(follower.read_to_end(Deadline(WAIT_S)))
 
     def _group(self, epoch: int, step: int) -> GroupSpec:
         """A group that these weights sampled."""
@@ -415,11 +420,11 @@ class Trainers:
         for confirmed in self.decisions():
             state.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
         sealed: list[GroupRef] = []
-        follower = Follower(self._plain, dict.fromkeys(logs, 0))
-        for confirmed in follower.read_to_end(Deadline(WAIT_S)):
-            log, offset, event = logs[confirmed.where], confirmed.offset, confirmed.event
-            state.apply_groups(log, offset, event)
-            sealed += groups_of(log, offset, event)
+        with closing(Follower(self._plain, dict.fromkeys(logs, 0))) as follower:
+            for confirmed in follower.read_to_end(Deadline(WAIT_S)):
+                log, offset, event = logs[confirmed.where], confirmed.offset, confirmed.event
+                state.apply_groups(log, offset, event)
+                sealed += groups_of(log, offset, event)
         return state, sealed
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, NamedTuple
 
 from harness.entropy import SeededEntropy
@@ -31,6 +32,7 @@ STEPS = 60  # Turns of owners.
 ITEMS = 150
 ENTRIES = 3  # Of each offset: item n is entry n % 3 of offset n // 3.
 HORIZON = 12
+NEAR_MAX = 6  # Of the open items, so many may be settled next, in any order.
 CLAIM_S = 30.0
 DEPTH_MAX = 4  # How many owners' turns may stand inside one another.
 BAD_FATES = [fate for fate in Fate if fate is not Fate.PASS]
@@ -101,10 +103,11 @@ class Owner:
 
     def _settle(self) -> None:
         fold, dice = self.log.fold, self.world.dice
-        open_items = [n for n in range(ITEMS) if not fold.settled(*divmod(n, ENTRIES))]
+        unsettled = (n for n in range(ITEMS) if not fold.settled(*divmod(n, ENTRIES)))
+        open_items = list(islice(unsettled, NEAR_MAX + 1))  # The watermark needs one beyond.
         if not open_items:
             return
-        near = open_items[:6]
+        near = open_items[:NEAR_MAX]
         items = tuple(sorted(dice.sample(near, dice.randint(1, len(near)))))
         left = [n for n in open_items if n not in items]
         event = flushed(

@@ -156,7 +156,8 @@ class MemoryLogs:
 
     def wake(self) -> None:
         for changed in self._waiters:
-            changed.set()
+            if not changed.is_set():  # Which is cheaper than to set it again.
+                changed.set()
 
     def _partition(self, where: TopicPartition) -> _Partition:
         partitions = self._partitions.get(where.topic)
