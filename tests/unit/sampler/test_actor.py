@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from harness.failing_blobs import PassingBlobs
+from harness.faults import Append, Fate, FaultyBroker
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, memory_world
 from rollstream.sampler.deciding.batches import NextBatch
@@ -21,6 +22,10 @@ from rollstream.sampler.errors import RequestDiffers
 from rollstream.sampler.serving.actor import Refused, SamplerActor
 from rollstream.sampler.serving.pickled import Pickled, joined, opened
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.schemas import codec
+from rollstream.schemas.events import BatchServed
+from rollstream.store.blobs import Blobs
+from rollstream.streams.broker import Broker
 
 WAIT_S = 30.0
 RANKS, PEERS = 2, 3
@@ -36,9 +41,24 @@ class SlowBlobs(PassingBlobs):
         return self.inner.read_ranges(path, spans)
 
 
+class NotedBlobs(PassingBlobs):
+    """Sets ``read_rows`` once rows were read."""
+
+    read_rows = threading.Event()
+
+    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
+        found = self.inner.read_ranges(path, spans)
+        self.read_rows.set()
+        return found
+
+
 @asynccontextmanager
-async def actor_in(world: LocalWorld) -> AsyncIterator[SamplerActor]:
-    actor = SamplerActor(world.name, world.config, world.broker(), SlowBlobs(world.store))
+async def actor_in(
+    world: LocalWorld, broker: Broker | None = None, blobs: Blobs | None = None
+) -> AsyncIterator[SamplerActor]:
+    actor = SamplerActor(
+        world.name, world.config, broker or world.broker(), blobs or SlowBlobs(world.store)
+    )
     try:
         yield actor
     finally:
@@ -124,6 +144,37 @@ def test_calls_that_cross_together_are_answered_together_and_share_what_they_sha
     assert three.value is two.value
     assert isinstance(refused, Refused)
     assert isinstance(refused.error, RequestDiffers)
+    world.close()
+
+
+@pytest.mark.parametrize("fate", [Fate.PASS, Fate.DOUBT_AND_DROP])
+def test_rows_are_read_while_the_decision_is_appended_and_shown_once_it_is_confirmed(
+    fate: Fate,
+) -> None:
+    world = memory_world()
+    blobs = NotedBlobs(world.store)
+    blobs.read_rows.clear()
+    broker = FaultyBroker(world.broker())
+    seen: list[tuple[bool, bool]] = []
+
+    async def answer() -> Any:
+        async with actor_in(world, broker, blobs) as actor:
+            asked = [NextBatch(step=0, num_groups=1)]
+            call = asyncio.ensure_future(actor.execute(asked, WAIT_S))
+            await waiting(actor, 1)
+
+            def fate_of(append: Append) -> Fate:
+                if not isinstance(codec.decode(append.value), BatchServed):
+                    return Fate.PASS
+                seen.append((blobs.read_rows.wait(WAIT_S), call.done()))
+                return Fate.PASS if seen[1:] else fate
+
+            broker.decide = fate_of
+            world.writer().flush(GroupSpec())
+            return await call
+
+    assert batch_in(asyncio.run(answer())).num_groups == 1
+    assert seen == [(True, False)] * (1 if fate is Fate.PASS else 2)
     world.close()
 
 

@@ -67,6 +67,12 @@ class PayloadReader(Protocol):
         """Returns when somebody else may read the files of a batch's groups; raises
         ``GroupsUnreadable``."""
 
+    def read_early(
+        self, step: int, groups: Sequence[KnownGroup], columns: Collection[str], ready: int
+    ) -> None:
+        """Reads the rows that the batch of a step will be made of, unless it is not confirmed;
+        ``ready`` groups besides may be asked for next."""
+
     def token_arrays(self, path: str) -> Mapping[str, ArraySignature]:
         """Dtype and trailing shape of a file's named arrays."""
 
@@ -83,8 +89,6 @@ class ResultContext(NamedTuple):
         calls_waiting: calls that wait for groups there.
         now_us: microseconds since 1970, UTC.
         wait_written: returns when every decision stands in a file under ``batches/``.
-        recorded: the batch of a final step, and its groups by slot, from the record, in this
-            trainer epoch; raises ``UnknownStep``.
     """
 
     pid: int
@@ -93,7 +97,6 @@ class ResultContext(NamedTuple):
     calls_waiting: int
     now_us: int
     wait_written: Callable[[], None]
-    recorded: Callable[[int, int], tuple[ServedBatch, Sequence[KnownGroup]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +149,22 @@ class Command(ABC, Generic[R]):
         """The groups that the command still waits for; None: its result can be made."""
         return None
 
+    def early_reading(
+        self, events: Sequence[SamplerEvent], state: SamplerState, payloads: PayloadReader
+    ) -> Callable[[], None] | None:
+        """Reads what the result needs once these events are confirmed, so that it is done while
+        they are appended; shows it to nobody. None: nothing is to be read."""
+        return None
+
     def decision_key(self) -> Hashable:
         """Equal for commands that call for one decision, such as those of a batch's ranks: where
         one of them waits, all do."""
         return self
+
+    def result_key(self) -> Hashable | None:
+        """Equal for commands of one decision that have one result, such as those of ranks that are
+        peers; None: its result is its own."""
+        return None
 
     @abstractmethod
     def result(self, state: SamplerState, context: ResultContext) -> R | Unread[R]:

@@ -62,6 +62,7 @@ class SamplerActor:
         self, name: str, config: RollstreamConfig, broker: Broker | None, store: Blobs | None
     ) -> None:
         keep_memory_warm()
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="rollstream-reader")
         self._owner = Owner(
             name,
             config,
@@ -69,11 +70,11 @@ class SamplerActor:
             store=store,
             clock=SystemClock(),
             entropy=SystemEntropy(),
+            reader=self._reader,
         )
         self._started = False
         self._leaving = threading.Event()
         self._decider = ThreadPoolExecutor(1, thread_name_prefix="rollstream-decider")
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="rollstream-reader")
         self._calls = AwaitedCalls(self._give_up, self._reader)
         self._follower = threading.Thread(
             target=self._follow, name="rollstream-follower", daemon=True
@@ -136,10 +137,11 @@ class SamplerActor:
             self._started = True
             self._follower.start()
         try:
-            self._owner.decide(call)
+            self._owner.decide(call, self._calls.hand_over)
         except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it
             call.fail(error)
-        decided()
+        if not call.ended:
+            decided()
         self._calls.hand_over()
 
     def _follow(self) -> None:

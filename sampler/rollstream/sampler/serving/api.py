@@ -11,7 +11,6 @@ from typing import Self, SupportsIndex
 from rollstream.runtime.clock import Clock
 from rollstream.sampler.arguments import (
     group_ids,
-    reason_given,
     seconds,
     shares,
     text,
@@ -44,6 +43,7 @@ from rollstream.sampler.deciding.trainer import (
     Resume,
     SetCurrentStep,
 )
+from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.serving.looking import LooksAtGroups
 from rollstream.sampler.serving.rank_reader import RankReader
 from rollstream.sampler.shaping.batch import Batch, a_batch
@@ -135,17 +135,14 @@ class SamplerApi(LooksAtGroups):
                 none. Batches that this sampler ever served count as served beyond it: a new
                 experiment has a namespace and a store of its own.
             later: what becomes of batches that were served beyond the checkpoint. ``replay``: the
-                same steps give the same batches, from whichever saved step on: beyond the newest
-                512 final ones they are read from the logs, and one that these, or the files, do not
-                hold any more raises ``UnknownStep`` when it is asked for. ``release``: their groups
-                may be served again.
+                same steps give the same batches. ``release``: their groups may be served again.
 
         Returns:
             The step to do next.
 
         Raises:
-            UnknownStep: the checkpoint lies beyond what was served, or what is to be replayed has
-                groups whose files were retired.
+            UnknownStep: the checkpoint lies beyond what was served, or what is to be replayed is no
+                longer held, or has groups whose files were retired.
         """
         saved = checkpointed_step
         if saved is not None:
@@ -232,10 +229,10 @@ class SamplerApi(LooksAtGroups):
         Raises:
             NotEnoughGroups: there are no others in time.
             RequestDiffers: the batch is not as it was returned last, or it was acked, or is final.
-            InvalidRequest: a group is none of the batch's, or the reason is empty.
+            InvalidRequest: a group is none of the batch's.
             Fenced: a successor has resumed.
         """
-        slots, reason = whole_numbers("groups", groups), reason_given(reason)
+        slots, reason = whole_numbers("groups", groups), text("reason", reason)
         if not isinstance(batch, Batch):
             step = whole_number("batch", batch)
             by_step = Replace(step=step, digest=None, slots=slots, reason=reason)
@@ -264,7 +261,9 @@ class SamplerApi(LooksAtGroups):
             InvalidRequest: an id is none: 32 hexadecimal digits. Or the reason is empty.
             Fenced: a successor has resumed.
         """
-        return self._ask(Drop(group_ids=group_ids("groups", groups), reason=reason_given(reason)))
+        if not text("reason", reason):
+            raise InvalidRequest("reason is empty; say why, for the record")
+        return self._ask(Drop(group_ids=group_ids("groups", groups), reason=text("reason", reason)))
 
     def purge(self) -> None:
         """Records that the groups which are ready now will never be served. Those of a batch that

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Executor
 from functools import partial
+from typing import Any
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -20,7 +22,6 @@ from rollstream.sampler.serving.logs import FOLLOW_RECORDS_MAX, SamplerLogs
 from rollstream.sampler.serving.overdue import OverdueBatches
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.serving.projecting import Projector
-from rollstream.sampler.serving.recorded import RecordedBatches
 from rollstream.sampler.serving.repairing import lost_groups, repaired
 from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.store.blobs import Blobs
@@ -29,7 +30,6 @@ from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerError, Fenced
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import Follower
-from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot
 
 FOLLOW_SLICE_S = 0.05  # The longest that a thread reads the seal logs before it looks up.
@@ -49,6 +49,7 @@ class Owner:
     Args:
         broker: None: one to the configured address, closed with the owner.
         store: None: the configured one.
+        reader: reads rows while the decision about them is appended; None: nobody does.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Owner:
         store: Blobs | None,
         clock: Clock,
         entropy: Entropy,
+        reader: Executor | None = None,
     ) -> None:
         sampler = sampler_config(name, config)
         self._own_broker: KafkaBroker | None = None
@@ -70,15 +72,15 @@ class Owner:
         self._config = config
         self._broker = broker
         self._clock = clock
+        self._reader = reader
         self._logs = SamplerLogs(name, config, broker, self._store, clock, entropy)
         self._payloads = Payloads(self._store, sampler.cache_bytes)
         self._projector = Projector(self._store, name)
-        layout, timeout_s = Layout.of(config.kafka), config.kafka.timeout_s
-        self._recorded = RecordedBatches(broker, layout, name, clock, timeout_s)
         self._overdue = OverdueBatches(config, clock)
         # Guards all that is decided with; notified of a claim, and when nobody reads any more.
         self._lock = threading.Condition(threading.Lock())
         self._waiting = WaitingCalls()
+        self._replies: dict[Hashable, Reply[Any]] = {}  # To those that wait, since a change.
         self._closed = False
         self._unanswered: Callable[[], Exception] | None = None  # How the newest attempt ended,
         self._unanswered_at = -1  # and the number that was drawn then.
@@ -170,19 +172,22 @@ class Owner:
         """A call for ``decide``."""
         return Call(command, self._logs.next_number())
 
-    def decide(self, call: Call[R]) -> None:
+    def decide(self, call: Call[R], answered: Callable[[], None] = lambda: None) -> None:
         """Answers the call once what it calls for is confirmed; where groups are missing, it waits
         from now on, until it is answered, given up, or cancelled.
 
         It keeps others from deciding for about ``ANSWER_S`` where the broker does not answer, and
         calls that were begun meanwhile for no time: they get the same error. Raises as ``execute``.
+
+        Args:
+            answered: called once this call is answered, before those are looked at that wait.
         """
         with self._lock:
             self._check_usable()
             if self._unanswered is not None and self._unanswered_at > call.number:
                 raise self._unanswered()
             try:
-                self._decide_or_look(call, self._logs.attempt())
+                self._decide_or_look(call, self._logs.attempt(), answered)
             except UNANSWERED as error:
                 # An error of each call's own: one that is raised again keeps all frames it passed.
                 self._unanswered = partial(type(error), *error.args)
@@ -191,7 +196,9 @@ class Owner:
             self._unanswered = None
             self._logs.save()
 
-    def _decide_or_look(self, call: Call[R], deadline: Deadline) -> None:
+    def _decide_or_look(
+        self, call: Call[R], deadline: Deadline, answered: Callable[[], None]
+    ) -> None:
         self._logs.check_deployment(self._store, deadline)
         if not call.command.claims:
             self._look(call.number, deadline)
@@ -207,6 +214,7 @@ class Owner:
             shortage = self._decide(call, deadline)
             if shortage is None:
                 call.answer(self._reply(call.command))
+                answered()
             elif not call.ended:
                 self._waiting.add(call, shortage)
         finally:
@@ -297,7 +305,6 @@ class Owner:
             len(self._waiting),
             self._clock.now_us(),
             partial(self._projector.wait_written, self._config.kafka.timeout_s),
-            self._recorded.batch,
         )
         return Reply(self._logs.state.trainer_epoch, command.result(self._logs.state, context))
 
@@ -306,14 +313,23 @@ class Owner:
         their arrival, and once for all that ask for the same."""
         while self._logs.changed and self._logs.claimed:
             self._logs.changed = False
+            self._replies.clear()
             short: set[Hashable] = set()
             for call in self._waiting:
                 if call.ended or call.decision_key in short:
                     continue
                 try:
+                    key = call.decision_key, call.command.result_key()
+                    reply = self._replies.get(key)
+                    if reply is not None and self._logs.is_owner(call.number, deadline):
+                        call.answer(reply)  # Nothing has changed since it was decided.
+                        continue
                     shortage = self._decide(call, deadline)
                     if shortage is None:
-                        call.answer(self._reply(call.command))
+                        reply = self._reply(call.command)
+                        if key[1] is not None:
+                            self._replies[key] = reply
+                        call.answer(reply)
                     else:
                         call.shortage = shortage
                         short.add(call.decision_key)
@@ -343,12 +359,24 @@ class Owner:
                     shortage = command.shortage(self._logs.state)
                     if shortage or self._logs.is_owner(call.number, deadline):
                         return shortage
-                elif self._logs.confirm(events, deadline):
-                    self._hand_on(events)
+                elif self._confirm(call, events, deadline):
                     return command.shortage(self._logs.state)
             self._claim(deadline)
 
+    def _confirm(self, call: Call[R], events: Sequence[SamplerEvent], deadline: Deadline) -> bool:
+        """As ``SamplerLogs.confirm``. What a call that waited is to get is read meanwhile."""
+        if self._reader is not None and call.shortage is not None:
+            early = call.command.early_reading(events, self._logs.state, self._payloads)
+            if early is not None:
+                self._reader.submit(early)
+        if not self._logs.confirm(events, deadline):
+            return False
+        self._replies.clear()
+        self._hand_on(events)
+        return True
+
     def _claim(self, deadline: Deadline) -> None:
+        self._replies.clear()
         self._logs.claim(deadline)
         # Among them what turned out to be written.
         self._projector.project_missing(self._logs.state)

@@ -155,6 +155,15 @@ class Payloads:
             ).start()
         return parts
 
+    def read_early(
+        self, step: int, groups: Sequence[KnownGroup], columns: Collection[str], ready: int
+    ) -> None:
+        """Has the cache hold the rows that the batch of a step will be made of, as far as they can
+        be read: ``parts_of_batch`` raises."""
+        with self._reading, suppress(StoreError):
+            whole = self._soon_served(groups, ready)
+            self._columns(step, groups, frozenset(columns), whole=whole)
+
     def reads_ahead(self, step: int, groups: int, ready: int) -> bool:
         """Whether it is of use to know what a step's batch will likely have, where the one before
         it has so many groups and so many are ready: these are more than come with it, and are
