@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.failing_blobs import PassingBlobs
-from harness.faults import FaultyBroker, FaultyWriter
+from harness.faults import Append, FaultyBroker
 from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.sampler.serving import snapshots
 from rollstream.schemas import codec
 from rollstream.schemas.events import Adopted, Claimed
 from rollstream.store import Bytes, Pieces, open_store
-from rollstream.streams.broker import Delivery, OnDelivery, Writer
+from rollstream.streams.broker import Delivery, OnDelivery
 from rollstream.streams.kafka import KafkaBroker
 
 WIDTH = 64  # Bytes of the file; written at once, so a reader sees one state.
@@ -156,26 +156,9 @@ class PhasedBroker(FaultyBroker):
     def __reduce__(self) -> tuple[Any, ...]:
         return PhasedBroker, self._arguments
 
-    def writer(self, **settings: Any) -> Writer:
-        return _Writer(self, self.inner.writer(**settings))
-
-
-class _Writer(FaultyWriter):
-    def __init__(self, broker: PhasedBroker, inner: Writer) -> None:
-        super().__init__(broker, inner)
-        self._phased = broker
-
-    def append(
-        self,
-        topic: str,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        partition: int | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> None:
-        phases, mark = self._phased.phases, bytes(value[:_FINGERPRINT_BYTES])
-        ends = self._phased.events
+    def before_append(self, append: Append, on_delivery: OnDelivery | None) -> OnDelivery | None:
+        phases, mark = self.phases, bytes(append.value[:_FINGERPRINT_BYTES])
+        ends = self.events
         if mark == _CLAIMED:
             phases.end("claim")  # Of an attempt that came to nothing.
             phases.begin("claim")
@@ -191,7 +174,7 @@ class _Writer(FaultyWriter):
             if on_delivery is not None:
                 on_delivery(delivery)
 
-        super().append(topic, value, key=key, partition=partition, on_delivery=delivered)
+        return delivered
 
 
 class PhasedBlobs(PassingBlobs):

@@ -86,6 +86,14 @@ class FaultyBroker:
     def hold(self, append: Append) -> None:
         self._held.append(append)
 
+    def before_append(self, append: Append, on_delivery: OnDelivery | None) -> OnDelivery | None:
+        """Called before ``decide``; returns who is told of the delivery."""
+        return on_delivery
+
+    def before_poll(self, timeout_s: float) -> float:
+        """Called before each poll of a writer; returns how long it waits."""
+        return timeout_s
+
     def before_read(self) -> None:
         """Called before each read; for simulations, where others get their turn here."""
 
@@ -140,6 +148,7 @@ class FaultyWriter:
         on_delivery: OnDelivery | None = None,
     ) -> None:
         append = Append(topic, value, key, partition)
+        on_delivery = self._broker.before_append(append, on_delivery)
         fate = self._broker.decide(append)
         if fate is Fate.PASS:
             self._inner.append(topic, value, key=key, partition=partition, on_delivery=on_delivery)
@@ -153,6 +162,7 @@ class FaultyWriter:
             (self._doubts if doubtful else self._silent).append((append, on_delivery))
 
     def poll(self, timeout_s: float = 0.0) -> None:
+        timeout_s = self._broker.before_poll(timeout_s)
         doubts, self._doubts = self._doubts, []
         _report_doubt(doubts)
         if self._silent and self._broker.clock is not None:

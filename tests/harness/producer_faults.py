@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.faults import Append, Fate, FaultyBroker, FaultyWriter
+from harness.faults import Append, Fate, FaultyBroker
 from harness.producers import AnyProducer, sampled
 from rollstream.producers import BufferFull, RolloutProducer
 from rollstream.producers.gather import HELD_BYTES_MAX
@@ -16,7 +16,7 @@ from rollstream.producers.shell import TIMEOUT_S
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
-from rollstream.streams.broker import OnDelivery, Writer
+from rollstream.streams.broker import OnDelivery
 from rollstream.streams.memory import MemoryBroker
 
 FILLING = 4
@@ -36,39 +36,15 @@ class NarrowBroker(FaultyBroker):
         self.refusals = 0
         self.poll_moves_s = 0.0
 
-    def writer(
-        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
-    ) -> Writer:
-        inner = self.inner.writer(
-            linger_ms=linger_ms, report_offsets=report_offsets, retries=retries
-        )
-        return NarrowWriter(self, inner)
-
-
-class NarrowWriter(FaultyWriter):
-    """A ``Writer``."""
-
-    def __init__(self, broker: NarrowBroker, inner: Writer) -> None:
-        super().__init__(broker, inner)
-        self._narrow = broker
-
-    def append(
-        self,
-        topic: str,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        partition: int | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> None:
-        if self._narrow.refusals:
-            self._narrow.refusals -= 1
+    def before_append(self, append: Append, on_delivery: OnDelivery | None) -> OnDelivery | None:
+        if self.refusals:
+            self.refusals -= 1
             raise BufferFull("100 records are queued; poll makes room")
-        super().append(topic, value, key=key, partition=partition, on_delivery=on_delivery)
+        return on_delivery
 
-    def poll(self, timeout_s: float = 0.0) -> None:
-        self._narrow.manual_clock.advance(max(timeout_s, self._narrow.poll_moves_s))
-        super().poll(0.0)
+    def before_poll(self, timeout_s: float) -> float:
+        self.manual_clock.advance(max(timeout_s, self.poll_moves_s))
+        return 0.0
 
 
 def fill(producer: RolloutProducer) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness.faults import CountingReader, FaultyBroker, FaultyWriter
+from harness.faults import Append, CountingReader, FaultyBroker
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Adopted, Claimed, Event
-from rollstream.streams.broker import LogReader, OnDelivery, Record, TopicPartition, Writer
+from rollstream.streams.broker import LogReader, OnDelivery, Record, TopicPartition
 
 NOBODYS = codec.encode(Adopted(epoch=-1, nonce="nobody", fold_from=0, watermark=0, counts={}))
 
@@ -42,13 +42,15 @@ class HidingBroker(FaultyBroker):
     def hides(self, claim: OwnClaim, offset: int, event: Event) -> bool:
         raise NotImplementedError
 
-    def writer(self, **settings: Any) -> Writer:
-        return _Writer(self, self.inner.writer(**settings))
-
     def reader(self, starts: Any) -> LogReader:
         return _Reader(self, self.inner.reader(starts))
 
-    def note_append(self, where: TopicPartition, value: bytes) -> None:
+    def before_append(self, append: Append, on_delivery: OnDelivery | None) -> OnDelivery | None:
+        if append.partition is not None:
+            self._note(TopicPartition(append.topic, append.partition), append.value)
+        return on_delivery
+
+    def _note(self, where: TopicPartition, value: bytes) -> None:
         try:
             event = codec.decode(value)
         except UnreadableEvent:
@@ -70,25 +72,6 @@ class HidingBroker(FaultyBroker):
             claim.pending = False
         hidden = self.hides(claim, record.offset, event)
         return record._replace(value=NOBODYS) if hidden else record
-
-
-class _Writer(FaultyWriter):
-    def __init__(self, broker: HidingBroker, inner: Writer) -> None:
-        super().__init__(broker, inner)
-        self._hiding = broker
-
-    def append(
-        self,
-        topic: str,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        partition: int | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> None:
-        if partition is not None:
-            self._hiding.note_append(TopicPartition(topic, partition), value)
-        super().append(topic, value, key=key, partition=partition, on_delivery=on_delivery)
 
 
 class _Reader(CountingReader):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.faults import Fate, FaultyBroker, FaultyWriter
+from harness.faults import Append, Fate, FaultyBroker
 from harness.producer_faults import Doubtful, NarrowBroker, turns, until_late
 from harness.producers import PARTITIONS, new_layout, sampled
 from rollstream.producers import (
@@ -18,7 +18,7 @@ from rollstream.producers import (
     ProducerDied,
 )
 from rollstream.runtime.clock import ManualClock
-from rollstream.streams.broker import Writer
+from rollstream.streams.broker import OnDelivery
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.partitioning import partition_of
 
@@ -110,24 +110,17 @@ def test_coroutines_that_get_no_room_are_told_within_the_deadline() -> None:
 class BreakingBroker(FaultyBroker):
     """A broker whose client breaks once something was sent."""
 
-    def writer(
-        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
-    ) -> Writer:
-        return BreakingWriter(self, self.inner.writer())
-
-
-class BreakingWriter(FaultyWriter):
     broken = False
 
-    def append(self, *args: Any, **kwargs: Any) -> None:
-        super().append(*args, **kwargs)
+    def before_append(self, append: Append, on_delivery: OnDelivery | None) -> OnDelivery | None:
         self.broken = True
+        return on_delivery
 
-    def poll(self, timeout_s: float = 0.0) -> None:
+    def before_poll(self, timeout_s: float) -> float:
         if self.broken:
             self.broken = False
             raise MemoryError("no room for reports")
-        super().poll(timeout_s)
+        return timeout_s
 
 
 def test_await_publish_ends_with_the_task_that_would_have_told_it_its_answer() -> None:

@@ -153,23 +153,10 @@ class DyingBroker(FaultyBroker):
         super().__init__(inner)
         self.dying = False
 
-    def writer(
-        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
-    ) -> Writer:
-        return DyingWriter(self, self.inner.writer())
-
-
-class DyingWriter(FaultyWriter):
-    """A ``Writer``."""
-
-    def __init__(self, broker: DyingBroker, inner: Writer) -> None:
-        super().__init__(broker, inner)
-        self._dying = broker
-
-    def poll(self, timeout_s: float = 0.0) -> None:
-        if self._dying.dying and threading.current_thread() is not threading.main_thread():
+    def before_poll(self, timeout_s: float) -> float:
+        if self.dying and threading.current_thread() is not threading.main_thread():
             raise TypeError("what nobody thought of")
-        super().poll(timeout_s)
+        return timeout_s
 
 
 @pytest.mark.proves("F20")
