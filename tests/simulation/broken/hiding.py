@@ -47,10 +47,10 @@ class HidingBroker(FaultyBroker):
 
     def before_append(self, append: Append, on_delivery: OnDelivery | None) -> OnDelivery | None:
         if append.partition is not None:
-            self._note(TopicPartition(append.topic, append.partition), append.value)
+            self._record_claim(TopicPartition(append.topic, append.partition), append.value)
         return on_delivery
 
-    def _note(self, where: TopicPartition, value: bytes) -> None:
+    def _record_claim(self, where: TopicPartition, value: bytes) -> None:
         try:
             event = codec.decode(value)
         except UnreadableEvent:
