@@ -43,7 +43,7 @@ def test_sorted_pairs_are_a_sorted_set(
     for first in {first for first, _ in [*begin, *changes]}:
         seconds = sorted(second for one, second in expected if one == first)
         assert found.seconds(first).tolist() == seconds
-        assert found.any_second(first) == min(seconds, default=None)
+        assert found.any_second(first) in (seconds or [None])
 
 
 @pytest.mark.parametrize("firsts", [1, 3, 10**9])
@@ -118,7 +118,8 @@ def test_the_index_answers_as_its_model(
                 model.mark_served(group.key, 1)
             case "remove":
                 gone = data.draw(st.sampled_from(sorted(model.groups)))
-                index.remove(gone)
+                index.discard(gone)
+                index.discard(gone)
                 del model.groups[gone]
     held = model.groups.values()
     assert index.refs() == sorted(model.groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from rollstream.schemas.events import ChosenGroup, DroppedGroup, LogPosition
@@ -28,11 +29,12 @@ class GroupRef(NamedTuple):
         return PartitionAddress(self.environment, self.generation, self.partition)
 
 
+_REF_OF = attrgetter("environment", "generation", "partition", "offset", "index")
+
+
 def ref_of(chosen: ChosenGroup | DroppedGroup) -> GroupRef:
     """The group that a part of an event identifies."""
-    return GroupRef(
-        chosen.environment, chosen.generation, chosen.partition, chosen.offset, chosen.index
-    )
+    return GroupRef._make(_REF_OF(chosen))
 
 
 def position_of(cursor: Sequence[LogPosition]) -> dict[PartitionAddress, int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +38,9 @@ class GroupHeader(NamedTuple):
     row_start: int
     rows: int
     digest: bytes
+
+
+_HEADER_OF = attrgetter(*GroupHeader._fields)
 
 
 class KnownGroup(NamedTuple):
@@ -97,16 +102,7 @@ def known_groups(
         KnownGroup(
             GroupRef(*log, offset, index),
             Key(log.environment, group.example_id),
-            GroupHeader(
-                group.group_id,
-                group.lineage,
-                group.policy_version,
-                group.policy_epoch,
-                group.weight_step,
-                group.row_start,
-                group.rows,
-                group.digest,
-            ),
+            GroupHeader._make(_HEADER_OF(group)),
             event.files[group.file],
             event.now_ts,
             _policies(group, segments, *edges[index : index + 2]),
@@ -128,11 +124,16 @@ def _rollout_begins(segments: SealedSegments, starts: NDArray[np.int64]) -> NDAr
     return begins
 
 
+@lru_cache(maxsize=256)  # Most groups of a flush have the same.
+def _one_policy(lineage: str, epoch: int, step: int) -> tuple[PolicyRef, ...]:
+    return (PolicyRef(lineage, epoch, step),)
+
+
 def _policies(
     group: SealedGroup, segments: SealedSegments, first: int, end: int
 ) -> tuple[PolicyRef, ...]:
     if group.policy_version != MIXED_POLICY:
-        return (PolicyRef(group.lineage, group.policy_epoch, group.weight_step),)
+        return _one_policy(group.lineage, group.policy_epoch, group.weight_step)
     epochs = segments.policy_epochs[first:end].tolist()
     steps = segments.weight_steps[first:end].tolist()
     distinct = {PolicyRef(group.lineage, *pair) for pair in zip(epochs, steps, strict=True)}

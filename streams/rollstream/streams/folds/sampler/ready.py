@@ -147,13 +147,20 @@ class ReadyIndex:
         if group.all_equal:
             self._all_equal.add(group.sealed_ts, ref)
 
-    def remove(self, of: GroupRef) -> None:
-        """The group, which is known and ready, is no longer ready."""
-        group, ref = self._known[of], self._packed.pack(of)
-        flush = ref >> INDEX_BITS
-        self._masks[flush] ^= 1 << of.index_in_flush
-        if not self._masks[flush]:
+    def discard(self, of: GroupRef) -> None:
+        """The group, which is known if it is ready, is no longer ready."""
+        if not self._packed.holds(of):
+            return
+        ref = self._packed.pack(of)
+        flush, bit = ref >> INDEX_BITS, 1 << of.index_in_flush
+        mask = self._masks.get(flush, 0)
+        if not mask & bit:
+            return
+        if mask == bit:
             del self._masks[flush]
+        else:
+            self._masks[flush] = mask ^ bit
+        group = self._known.at(ref)
         self._size -= 1
         self._environment(group.key.environment).remove(self._hash(group.key), ref, group.sealed_ts)
         number = self._numbers[group.policies]

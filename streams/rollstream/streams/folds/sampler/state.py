@@ -226,13 +226,16 @@ class SamplerState:
         hold together changes nothing."""
         assert offset >= self._applied[log], (log, offset, self._applied[log])
         flushed = event.groups if isinstance(event, Flushed) else ()
-        refs = [GroupRef(*log, offset, index) for index in range(len(flushed))]
         taken = self._taken.of_flush(log, offset)
         # Of most groups of a start from the logs all was decided: their keys are enough.
-        wanted = [i for i, ref in enumerate(refs) if not taken >> i & 1 or self._uses.held(ref)]
+        wanted = [
+            index
+            for index in range(len(flushed))
+            if not taken >> index & 1 or self._uses.held(GroupRef(*log, offset, index))
+        ]
         groups = known_groups(log, offset, event, wanted) if isinstance(event, Flushed) else []
         self.dispatched.apply(log, event)
-        self._taken.apply(log, self._applied[log], offset, len(refs))
+        self._taken.apply(log, self._applied[log], offset, len(flushed))
         self._applied[log] = offset + 1
         self.events += 1
         if isinstance(event, Claimed):
@@ -466,8 +469,7 @@ class SamplerState:
             self._withdraw(ref)
 
     def _withdraw(self, ref: GroupRef) -> None:
-        if ref in self.ready:
-            self.ready.remove(ref)
+        self.ready.discard(ref)
         self.waiting.pop(ref, None)
 
     def _count(self, ref: GroupRef, outcome: Outcome) -> None:

@@ -34,14 +34,24 @@ class _Uses(NamedTuple):
     ended: bool = False
     dropped: bool = False
 
-    def changed(self, used: int = 0, held: int = 0, open_: int = 0, unacked: int = 0) -> _Uses:
-        """With these added."""
-        return self._replace(
-            used=self.used + used,
-            held=self.held + held,
-            open=self.open + open_,
-            unacked=self.unacked + unacked,
-        )
+
+# Groups share the few values that there are.
+@lru_cache(maxsize=1_024)
+def _changed(
+    uses: _Uses, used: int, held: int, open_: int, unacked: int, ended: bool, dropped: bool
+) -> _Uses:
+    """With these numbers added, and so marked."""
+    return _Uses(
+        uses.used + used,
+        uses.held + held,
+        uses.open + open_,
+        uses.unacked + unacked,
+        ended,
+        dropped,
+    )
+
+
+_UNUSED = _Uses()
 
 
 class GroupUses:
@@ -67,34 +77,38 @@ class GroupUses:
 
     def begin(self, ref: GroupRef) -> None:
         """A batch has the group from now on."""
-        uses = self._groups.get(ref, _Uses())
-        self._groups[ref] = uses.changed(used=1, held=1, open_=1, unacked=1)
+        uses = self._groups.get(ref, _UNUSED)
+        self._groups[ref] = _changed(uses, 1, 1, 1, 1, uses.ended, uses.dropped)
 
     def ack(self, ref: GroupRef) -> None:
         """A batch that has it was acked."""
-        self._groups[ref] = self._groups[ref].changed(unacked=-1)
+        uses = self._groups[ref]
+        self._groups[ref] = _changed(uses, 0, 0, 0, -1, uses.ended, uses.dropped)
 
     def reopen(self, ref: GroupRef) -> None:
         """A batch that has it is replayed: its ack no longer counts."""
-        self._groups[ref] = self._groups[ref].changed(unacked=1)
+        uses = self._groups[ref]
+        self._groups[ref] = _changed(uses, 0, 0, 0, 1, uses.ended, uses.dropped)
 
     def give_back(self, ref: GroupRef) -> None:
         """A batch that had it unacked was released, or another group took its slot: that was no
         use."""
-        left = self._groups[ref].changed(used=-1, held=-1, open_=-1, unacked=-1)
-        self._groups[ref] = left._replace(dropped=False)
+        uses = self._groups[ref]
+        self._groups[ref] = _changed(uses, -1, -1, -1, -1, uses.ended, False)
 
     def finish(self, ref: GroupRef, *, acked: bool, skipped: bool) -> None:
         """A batch that has it is final: a group that is used up, or that its ack ``skipped``, then
         stays so, also where the limit is raised later."""
         unacked = 0 if acked and not skipped else -1
-        uses = self._groups[ref].changed(open_=-1, unacked=unacked)
-        used_up = not uses.open and 0 <= self._max_samples <= uses.used
-        self._groups[ref] = uses._replace(ended=uses.ended or used_up or skipped)
+        uses = self._groups[ref]
+        used_up = uses.open == 1 and 0 <= self._max_samples <= uses.used
+        ended = uses.ended or used_up or skipped
+        self._groups[ref] = _changed(uses, 0, 0, -1, unacked, ended, uses.dropped)
 
     def forget(self, ref: GroupRef) -> None:
         """A batch that has it is final and no longer held: the use stays one."""
-        self._groups[ref] = self._groups[ref].changed(held=-1)
+        uses = self._groups[ref]
+        self._groups[ref] = _changed(uses, 0, -1, 0, 0, uses.ended, uses.dropped)
 
     def drop(self, ref: GroupRef) -> None:
         """It will not be served beyond the batches that are open: those have it, and a release of
