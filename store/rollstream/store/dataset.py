@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from rollstream.store import arrow
 from rollstream.store.blobs import Blobs, Pieces
 from rollstream.store.errors import CorruptFile
 from rollstream.store.footer import Stated
+from rollstream.store.mapped import mapped, mapped_whole
 from rollstream.store.plain.rows import plain_file
 from rollstream.store.plain.sums import FileGroup
 from rollstream.store.row_file import RowFile
@@ -146,9 +145,9 @@ def read_rows(
         CorruptFile: another checksum, not a file that a sealer wrote, or a range beyond its rows.
         NewerFile: a newer version of Rollstream wrote it.
     """
-    data = _mapped(blobs, path)
+    data = mapped(blobs, path) if checksum is None else mapped_whole(blobs, path)
     if checksum is not None:  # Over all bytes: cheap beside a training step.
-        found = digest.checksum(memoryview(data))
+        found = digest.checksum(data)
         if found != checksum:
             raise CorruptFile(
                 f"{path} has checksum {found}, but its event names {checksum}; "
@@ -157,7 +156,7 @@ def read_rows(
     names = list(row_fields() if fields is None else fields)
     assert {*names} <= {*row_fields()}, names
     with as_corrupt(path):
-        file = RowFile(path, data)
+        file = RowFile(path, pa.py_buffer(data))
         wanted = [(0, file.rows)] if ranges is None else list(ranges) or [(0, 0)]
         for first, count in wanted:
             if first < 0 or count < 0 or first + count > file.rows:
@@ -177,7 +176,7 @@ def open_rows(blobs: Blobs, path: str) -> RowFile:
             a newer version of Rollstream wrote it.
     """
     with as_corrupt(path):
-        return RowFile(path, _mapped(blobs, path))
+        return RowFile(path, pa.py_buffer(mapped(blobs, path)))
 
 
 def token_array_signatures(blobs: Blobs, path: str) -> Mapping[str, ArraySignature]:
@@ -196,18 +195,3 @@ def as_corrupt(path: str) -> Iterator[None]:
         yield
     except _DAMAGED as error:
         raise CorruptFile(f"{path} is no Parquet file, or a damaged one: {error}") from error
-
-
-def _mapped(blobs: Blobs, path: str) -> pa.Buffer:
-    """The file's bytes, mapped where it is a local file."""
-    local = blobs.local_path(path)
-    if local is None:
-        return pa.py_buffer(blobs.read(path))
-    try:
-        handle = os.open(local, os.O_RDONLY)
-        try:
-            return pa.py_buffer(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
-        finally:
-            os.close(handle)
-    except (OSError, ValueError):  # Missing, a folder, or empty: the store raises its own error.
-        return pa.py_buffer(blobs.read(path))

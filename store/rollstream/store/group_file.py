@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
+from rollstream.schemas import digest
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged, offsets_of
 from rollstream.schemas.digest import row_digests
 from rollstream.schemas.fields import RowField, fields_of, row_fields
@@ -21,6 +21,7 @@ from rollstream.store.dataset import as_corrupt, read_rows
 from rollstream.store.errors import CorruptFile
 from rollstream.store.file_rows import FileRows, GroupColumns, StoredGroup
 from rollstream.store.footer import Stated
+from rollstream.store.mapped import mapped_whole
 from rollstream.store.plain.decoding import numbers_of, text_ends, texts_of
 from rollstream.store.plain.file import CODECS, MAGIC, Layout, Page, footer_bytes
 from rollstream.store.plain.rows import chunk_indexes
@@ -120,6 +121,7 @@ class GroupFile:
         self._group_bounds: dict[str, list[int]] = {}
         self._group_sums: dict[int, list[int]] = {}
         self._plans: dict[tuple[str, ...], _Plan] = {}
+        self._image: memoryview | None = None  # All of the file, which was compared as a whole.
 
     def read(
         self, groups: Sequence[StoredGroup], names: Sequence[str], token_arrays: Sequence[str]
@@ -137,31 +139,39 @@ class GroupFile:
         with as_corrupt(self.path):
             return self._read(groups, self._planned(names, token_arrays))
 
-    def read_whole(self, names: Sequence[str], token_arrays: Sequence[str]) -> FileRows | None:
-        """The same of all rows, with one read an array: for those who will ask for most groups.
-        None where each group is read alone: the file is compressed, or another tool wrote it.
+    def read_whole(
+        self, checksum: str, names: Sequence[str], token_arrays: Sequence[str]
+    ) -> FileRows | None:
+        """The same of all rows, from the whole file at once: for those who will ask for most
+        groups. None where each group is read alone: the file is compressed, another tool wrote it,
+        or it has another checksum, so that some group is damaged.
 
         Raises:
             BlobMissing.
-            CorruptFile: damaged, besides what is a group's alone.
+            CorruptFile: it is not what its checksum says.
         """
         if self._layout is None or self._codec is not None:
             return None
+        image = mapped_whole(self._blobs, self.path)
+        if digest.checksum(image) != checksum:
+            return None
         with as_corrupt(self.path):
-            plan = self._planned(names, token_arrays)
-            whole = _Extent(0, self._rows, (), range(len(self._sums.starts) - 1))
-            spans = [self._span(of, whole) for of in plan.arrays]
-            read = list(zip(plan.arrays, self._blobs.read_ranges(self.path, spans), strict=True))
-            values = (_values_of(of, raw, 0, self._bounds(of.counts)[-1]) for of, raw in read)
-            return FileRows(self._columns(plan, whole, values), partial(self._check_all, read))
+            self._image = image
+            try:
+                plan = self._planned(names, token_arrays)
+                whole = _Extent(0, self._rows, (), range(len(self._sums.starts) - 1))
+                spans = ((of, *self._span(of, whole)) for of in plan.arrays)
+                values = (
+                    _values_of(of, image[start:stop], 0, self._bounds(of.counts)[-1])
+                    for of, start, stop in spans
+                )
+                return FileRows(self._columns(plan, whole, values), self._check_there)
+            finally:
+                self._image = None  # What is read later is compared by itself.
 
-    def _check_all(
-        self, read: Iterable[tuple[_Array, memoryview]], groups: Sequence[StoredGroup]
-    ) -> None:
-        numbers = list(map(self._number_of, groups))
-        seeds = [seed_of(group.digest) for group in groups]
-        for of, raw in read:
-            self._check(of, raw, 0, self._bounds(of.counts), numbers, seeds)
+    def _check_there(self, groups: Iterable[StoredGroup]) -> None:
+        for group in groups:
+            self._number_of(group)
 
     def _all_fields(
         self, group: StoredGroup, names: Sequence[str], token_arrays: Sequence[str]
@@ -428,7 +438,10 @@ class GroupFile:
         return self._sums.starts[-1]
 
     def _read_chunks(self, leaves: Sequence[int]) -> list[memoryview]:
-        return self._blobs.read_ranges(self.path, list(map(self._chunk_span, leaves)))
+        spans = map(self._chunk_span, leaves)
+        if self._image is not None:
+            return [self._image[start:stop] for start, stop in spans]
+        return self._blobs.read_ranges(self.path, list(spans))
 
     def _chunk_span(self, leaf: int) -> _Span:
         assert self._layout is not None
@@ -438,7 +451,7 @@ class GroupFile:
     def _checked_body(self, leaf: int, chunk: memoryview) -> memoryview:
         """The body of a chunk of one page."""
         body = self._body(chunk)
-        if [chunk_sum([body])] != self._sums.of_leaf(leaf):
+        if self._image is None and [chunk_sum([body])] != self._sums.of_leaf(leaf):
             raise self._damaged(f"a column, {len(chunk)} bytes")
         return body
 

@@ -19,7 +19,7 @@ from harness.failing_blobs import PassingBlobs
 from harness.rollouts import make_columns, make_entry, members
 from harness.sealed_files import provenance
 from rollstream.schemas.columns import Columns
-from rollstream.schemas.digest import row_digests
+from rollstream.schemas.digest import checksum, row_digests
 from rollstream.schemas.fields import row_fields
 from rollstream.store import (
     BlobMissing,
@@ -30,7 +30,7 @@ from rollstream.store import (
     MemoryBlobs,
     encode_rows,
 )
-from rollstream.store.file_rows import StoredGroup
+from rollstream.store.file_rows import FileRows, StoredGroup
 from rollstream.store.group_file import GroupFile
 
 PATH = "groups/environment=math/policy_version=step-0/segment=0/7-a.parquet"
@@ -60,6 +60,11 @@ def opened(blobs: Blobs) -> GroupFile:
     return GroupFile(blobs, PATH, found.size)
 
 
+def read_whole(blobs: Blobs, file: GroupFile, token_arrays: Sequence[str] = ()) -> FileRows | None:
+    """All of a file that is as it was sealed."""
+    return file.read_whole(checksum(blobs.read(PATH)), ALL, token_arrays)
+
+
 class CountingBlobs(PassingBlobs):
     """Counts the bytes that are read by range."""
 
@@ -83,7 +88,7 @@ def test_any_groups_of_a_file_are_the_rows_that_were_sealed(
     groups = written(blobs, drawn, sorted(starts | {0}), compression)
     wanted = data.draw(st.lists(st.sampled_from(groups), min_size=1, unique=True))
     file = opened(blobs)
-    whole = file.read_whole(ALL, list(drawn.token_arrays))
+    whole = read_whole(blobs, file, list(drawn.token_arrays))
     assert (whole is None) == (compression != "none"), "each group of a compressed file is alone"
     reads = [
         (asked, file.read(asked, ALL, list(drawn.token_arrays)))
@@ -125,23 +130,22 @@ def test_a_damaged_group_leaves_the_others_readable() -> None:
     drawn = make_columns(members(6))
     blobs = MemoryBlobs()
     groups = written(blobs, drawn, [0, 2, 4])
-    raw = blobs.read(PATH)
+    raw, sealed = blobs.read(PATH), checksum(blobs.read(PATH))
     values = drawn.arrays["logprobs"].values
     at = raw.index(values.tobytes()) + values[:7].nbytes
     blobs.replace(PATH, raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
     file = opened(blobs)
     with pytest.raises(CorruptFile, match="logprobs of the rows from 2 on"):
         file.read(groups, ALL, [])
-    whole = file.read_whole(ALL, [])
-    assert whole is not None
-    for _ in range(2):
-        with pytest.raises(CorruptFile, match="logprobs of the rows from 2 on"):
-            whole.groups(groups)
+    assert file.read_whole(sealed, ALL, []) is None
     for group in (groups[0], groups[2]):
         ((found, _),) = file.read([group], ALL, [])
         assert_same(found, drawn.part(group.row_start, group.row_start + 2))
-        ((found, start),) = whole.groups([group])
-        assert_same(found.part(start, start + 2), drawn.part(group.row_start, group.row_start + 2))
+    blobs.replace(PATH, raw)
+    whole = file.read_whole(sealed, ALL, [])
+    assert whole is not None
+    ((found, start),) = whole.groups([groups[1]])
+    assert_same(found.part(start, start + 2), drawn.part(2, 4))
 
 
 def test_another_file_in_its_place_is_refused() -> None:
@@ -153,6 +157,10 @@ def test_another_file_in_its_place_is_refused() -> None:
     written(blobs, make_columns(members(4)), [0, 1])
     with pytest.raises(CorruptFile, match="no group of 2 rows from row 0"):
         opened(blobs).read(groups[:1], ALL, [])
+    whole = read_whole(blobs, opened(blobs))
+    assert whole is not None
+    with pytest.raises(CorruptFile, match="no group of 2 rows from row 0"):
+        whole.groups(groups[:1])
 
 
 def test_a_file_that_ends_too_early_or_is_gone_is_an_error_and_not_the_end(tmp_path: Path) -> None:

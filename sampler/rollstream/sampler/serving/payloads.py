@@ -346,7 +346,7 @@ class Payloads:
     def _read_whole(self, group: KnownGroup, asked: frozenset[str]) -> None:
         """Holds the whole file of a group, if it can be read at once and there is room."""
         with self._opened(group.file) as file:
-            rows = file.read_whole(*_names(group, asked))
+            rows = file.read_whole(group.file.checksum, *_names(group, asked))
         if rows is None:
             return
         size = _size(rows.columns)
