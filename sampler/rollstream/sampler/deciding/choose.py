@@ -255,7 +255,7 @@ class _Turns:
         self._limits = limits
         self._left_out = without
         self._taken = set[GroupRef]()
-        self._given = Counter[Key]()
+        self._given: dict[Key, int] = {}
         self._dropped = dropped
         self.chosen: list[Chosen] = []
 
@@ -272,14 +272,17 @@ class _Turns:
         while len(self.chosen) < wanted:
             left: list[tuple[Key, Sequence[KnownGroup], Sequence[int]]] = []
             for key, bucket, indexes in visits:
-                if self._given[key] > turn:  # It gave one to an earlier call.
+                given = self._given.get(key, 0)
+                if given > turn:  # It gave one to an earlier call.
                     left.append((key, bucket, indexes))
                     continue
-                text = f"{self._salt}\x1f{key.environment}\x1f{key.example_id}\x1f{turn}"
-                drawn = _draw(bucket, indexes, text, self._choosing)
+                drawn = 0
+                if len(indexes) > 1:
+                    text = f"{self._salt}\x1f{key.environment}\x1f{key.example_id}\x1f{turn}"
+                    drawn = _draw(bucket, indexes, text, self._choosing)
                 group = bucket[indexes[drawn]]
                 self.chosen.append(Chosen(group, self._limits.kept(group)))
-                self._given[key] += 1
+                self._given[key] = given + 1
                 if len(self.chosen) == wanted:
                     break
                 if len(indexes) > 1:
@@ -320,8 +323,6 @@ def _draw(
     bucket: Sequence[KnownGroup], indexes: Sequence[int], text: str, choosing: Choosing
 ) -> int:
     """Where in the indexes that of the group is which the hash of ``text`` draws among them."""
-    if len(indexes) == 1:
-        return 0
     point = xxhash.xxh3_64_intdigest(text.encode()) / _HASH_RANGE
     if choosing.recency == "uniform":
         return min(int(point * len(indexes)), len(indexes) - 1)

@@ -33,6 +33,9 @@ class KeptRows(NamedTuple):
     drop: DropReason | None = None
 
 
+_ALL = KeptRows()
+
+
 class RowLimits:
     """``max_rollout_step_delay`` and ``max_rollout_timestamp_delay``, at one decision.
 
@@ -66,11 +69,11 @@ class RowLimits:
     def kept(self, known: KnownGroup) -> KeptRows:
         """What is left of the group."""
         if not self.active:
-            return KeptRows()
+            return _ALL
         rows = known.rows.unpack()
         late_step, late_time = self._late_rows(known, rows)
         if not (late_step.any() or late_time.any()):
-            return KeptRows()
+            return _ALL
         starts = np.flatnonzero(rows.begins)
         by_step = np.logical_or.reduceat(late_step, starts)
         by_time = np.logical_or.reduceat(late_time, starts) & ~by_step

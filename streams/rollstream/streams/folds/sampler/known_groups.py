@@ -86,7 +86,7 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         return isinstance(ref, GroupRef) and self._record(ref) is not None
 
     def __getitem__(self, ref: GroupRef) -> KnownGroup:
-        packed = self.packed.pack(ref) if self.packed.holds(ref) else -1
+        packed = self.packed.find(ref)
         group = self._newest.get(packed)
         if group is not None:
             return group
@@ -138,17 +138,15 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
 
     def key_of(self, ref: GroupRef) -> Key | None:
         """The key of the group alone; None: it is not there."""
+        group = self._newest.get(self.packed.find(ref))
+        if group is not None:
+            return group.key
         record = self._record(ref)
-        if record:
-            return Key(ref.environment, _example_id(record))
-        return None if record is None else self._newest[self.packed.pack(ref)].key
+        return Key(ref.environment, _example_id(record)) if record else None
 
     def of_flush(self, log: PartitionAddress, offset: int) -> list[KnownGroup]:
         """The groups of one flush."""
-        first = GroupRef(*log, offset, 0)
-        if not self.packed.holds(first):
-            return []
-        start = self.packed.pack(first)
+        start = self.packed.find(GroupRef(*log, offset, 0))
         flush = self._flushes.get(start >> INDEX_BITS)
         records = [] if flush is None else flush.records
         return [self._made(start + i) for i, record in enumerate(records) if record is not None]
@@ -198,10 +196,8 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
             flush.records[index] = _pack(group, flush)
 
     def _record(self, ref: GroupRef) -> bytes | None:
-        if not self.packed.holds(ref):
-            return None
-        number, index = divmod(self.packed.pack(ref), 1 << INDEX_BITS)
-        flush = self._flushes.get(number)
+        number, index = divmod(self.packed.find(ref), 1 << INDEX_BITS)
+        flush = self._flushes.get(number)  # There is none of -1.
         return flush.records[index] if flush and index < len(flush.records) else None
 
 

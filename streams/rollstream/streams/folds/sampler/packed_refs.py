@@ -19,18 +19,23 @@ class PackedRefs:
     def __init__(self, logs: Collection[PartitionAddress]) -> None:
         self._logs = sorted(logs)
         # By plain tuples, which equal addresses and cost less to make.
-        self._numbers = {tuple(log): number for number, log in enumerate(self._logs)}
+        self._numbers = {(*log,): number for number, log in enumerate(self._logs)}
 
-    def holds(self, ref: GroupRef) -> bool:
-        """Whether the group is of one of the logs."""
-        return ref[:3] in self._numbers
+    def find(self, ref: GroupRef) -> int:
+        """The packed reference; -1: the group is of none of the logs."""
+        environment, generation, partition, offset, index = ref
+        number = self._numbers.get((environment, generation, partition))
+        if number is None:
+            return -1
+        assert offset <= _OFFSET_MAX, ref
+        assert index <= _INDEX_MAX, ref
+        return (number << OFFSET_BITS | offset) << INDEX_BITS | index
 
     def pack(self, ref: GroupRef) -> int:
-        """Its log must be one of the logs."""
-        assert ref.offset <= _OFFSET_MAX, ref
-        assert ref.index_in_flush <= _INDEX_MAX, ref
-        flush = self._numbers[ref[:3]] << OFFSET_BITS | ref.offset
-        return flush << INDEX_BITS | ref.index_in_flush
+        """The same, where its log must be one of the logs."""
+        packed = self.find(ref)
+        assert packed >= 0, ref
+        return packed
 
     def unpack(self, packed: int) -> GroupRef:
         """The reference that was packed."""

@@ -111,9 +111,7 @@ class ReadyIndex:
         return self._size
 
     def __contains__(self, ref: GroupRef) -> bool:
-        if not self._packed.holds(ref):
-            return False
-        flush = self._packed.pack(ref) >> INDEX_BITS
+        flush = self._packed.find(ref) >> INDEX_BITS  # -1 where it is of none of the logs.
         return bool(self._masks.get(flush, 0) >> ref.index_in_flush & 1)
 
     def counts(self) -> dict[str, int]:
@@ -149,9 +147,7 @@ class ReadyIndex:
 
     def discard(self, of: GroupRef) -> None:
         """The group, which is known if it is ready, is no longer ready."""
-        if not self._packed.holds(of):
-            return
-        ref = self._packed.pack(of)
+        ref = self._packed.find(of)
         flush, bit = ref >> INDEX_BITS, 1 << of.index_in_flush
         mask = self._masks.get(flush, 0)
         if not mask & bit:

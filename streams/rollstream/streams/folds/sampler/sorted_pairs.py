@@ -83,7 +83,7 @@ class SortedPairs:
         newest = self._newest.get(first)
         if newest is None:
             return found
-        return array("Q", sorted((*found, *newest)))
+        return array("Q", newest if len(newest) == 1 and not found else sorted((*found, *newest)))
 
     def any_second(self, first: int) -> int | None:
         """The second integer of one of the pairs with this first one; None without any."""
