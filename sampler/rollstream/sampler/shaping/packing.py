@@ -117,15 +117,15 @@ class Packing(NamedTuple):
 
 def _lengths(parts: Sequence[GroupRows], name: str) -> NDArray[np.int64]:
     """int64 [n]: tokens of each row."""
-    ends: list[NDArray[np.int64]] = []
-    gaps: list[int] = []  # From the end of a group to where the next one begins.
-    rows = 0
+    of_columns: dict[int, NDArray[np.int64]] = {}  # Groups of a file often share them.
+    found = [np.empty(0, np.int64)]
     for part in parts:
-        start, stop = part.span
-        ends.append(part.columns.arrays[name].offsets[start : stop + 1])
-        rows += stop - start
-        gaps.append(rows + len(gaps))
-    return np.delete(np.diff(np.concatenate([np.empty(0, np.int64), *ends])), gaps[:-1])
+        lengths = of_columns.get(id(part.columns))
+        if lengths is None:
+            ends = part.columns.arrays[name].offsets
+            lengths = of_columns[id(part.columns)] = ends[1:] - ends[:-1]
+        found.append(lengths[part.start : part.start + part.group.group.rows])
+    return np.concatenate(found)
 
 
 def _bytes_of(array: NDArray[Any]) -> memoryview:
