@@ -350,6 +350,7 @@ class Payloads:
         if rows is None:
             return
         size = _size(rows.columns)
+        self._forget(group.file.path)  # What it keeps are views of the whole file.
         if size <= self._cache_bytes:
             self._whole[group.file.path, asked] = _HeldFile(rows, size)
             self.cached_bytes += size
