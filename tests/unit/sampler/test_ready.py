@@ -112,10 +112,10 @@ def test_the_index_answers_as_its_model(
         match data.draw(st.sampled_from(["add", "add", "serve", "late", "remove"])):
             case "serve":
                 turn += 1
-                index.mark_served(group.key, turn)
+                index.mark_served(group.key.environment, [(group.key.example_id, turn)])
                 model.mark_served(group.key, turn)
             case "late" if turn:  # Turns may become known in any order.
-                index.mark_served(group.key, 1)
+                index.mark_served(group.key.environment, [(group.key.example_id, 1)])
                 model.mark_served(group.key, 1)
             case "remove":
                 gone = data.draw(st.sampled_from(sorted(model.groups)))
@@ -163,7 +163,7 @@ def test_few_groups_of_a_policy_among_many_are_found_in_turn() -> None:
         model.groups[group.ref] = group
     for turn, name in enumerate(("ex-300", "ex-7", "ex-0"), start=1):
         key = next(group.key for group in model.groups.values() if group.key.example_id == name)
-        index.mark_served(key, turn)
+        index.mark_served(key.environment, [(key.example_id, turn)])
         model.mark_served(key, turn)
     for step, count in ((0, 990), (1, 10)):
         policies = {(PolicyRef("", 0, step),)}

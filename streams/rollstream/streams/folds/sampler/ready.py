@@ -74,14 +74,16 @@ class _Environment:
         if self.groups.any_second(key) is None:
             self.order.remove(self.turns.get(key), key)
 
-    def mark_served(self, key: int, turn: int) -> None:
-        before = self.turns.get(key)
-        if turn <= before:
-            return
-        self.turns.set(key, turn)
-        if len(self.groups) and self.groups.any_second(key) is not None:
-            self.order.remove(before, key)
-            self.order.add(turn, key)
+    def mark_served(self, served: Sequence[tuple[int, int]]) -> None:
+        if len(self.groups):
+            for key, turn in served:
+                if self.groups.any_second(key) is not None:
+                    before = self.turns.get(key)
+                    if turn > before:
+                        self.order.remove(before, key)
+                        self.order.add(turn, key)
+                        self.turns.serve([(key, turn)])
+        self.turns.serve(served)
 
 
 class ReadyIndex:
@@ -131,7 +133,7 @@ class ReadyIndex:
         flush = ref >> INDEX_BITS
         self._masks[flush] = self._masks.get(flush, 0) | 1 << group.ref.index_in_flush
         self._size += 1
-        self._environment(group.key.environment).add(self._hash(group.key), ref, group.sealed_ts)
+        self._environment(group.key.environment).add(self._hash(*group.key), ref, group.sealed_ts)
         number = self._numbers.get(group.policies)
         if number is None:
             number = self._numbers[group.policies] = self._next_number
@@ -158,7 +160,9 @@ class ReadyIndex:
             self._masks[flush] = mask ^ bit
         group = self._known.at(ref)
         self._size -= 1
-        self._environment(group.key.environment).remove(self._hash(group.key), ref, group.sealed_ts)
+        self._environment(group.key.environment).remove(
+            self._hash(*group.key), ref, group.sealed_ts
+        )
         number = self._numbers[group.policies]
         self._by_number.remove(number, ref)
         if self._by_number.any_second(number) is None:
@@ -171,14 +175,11 @@ class ReadyIndex:
         if group.all_equal:
             self._all_equal.remove(group.sealed_ts, ref)
 
-    def mark_served(self, key: Key, turn: int) -> None:
-        """A group of the key was served in this turn; turns may become known in any order."""
-        self._environment(key.environment).mark_served(self._hash(key), turn)
-
-    def mark_all_served(self, environment: str, served: Iterable[tuple[str, int]]) -> None:
-        """``mark_served`` for examples of one environment with their turns."""
-        for example, turn in served:
-            self.mark_served(Key(environment, example), turn)
+    def mark_served(self, environment: str, served: Iterable[tuple[str, int]]) -> None:
+        """Examples, of each of which a group was served in this turn; turns may become known in any
+        order."""
+        hashed = [(self._hash(environment, example), turn) for example, turn in served]
+        self._environment(environment).mark_served(hashed)
 
     def turns(self) -> list[tuple[str, int, int]]:
         """Of each key that was ever served its environment, its hash and its last turn; sorted."""
@@ -256,7 +257,7 @@ class ReadyIndex:
         for ref in sorted(refs):
             key = self._known.at(ref).key
             if key.environment in environments:
-                hashed = self._hash(key)
+                hashed = self._hash(*key)
                 turn = self._environments[key.environment].turns.get(hashed)
                 buckets.setdefault((turn, hashed, key.environment), array("Q")).append(ref)
         for _, those in sorted(buckets.items()):
@@ -268,8 +269,8 @@ class ReadyIndex:
             found = self._environments[name] = _Environment()
         return found
 
-    def _hash(self, key: Key) -> int:
-        text = f"{self._seed}\x1f{key.environment}\x1f{key.example_id}"
+    def _hash(self, environment: str, example_id: str) -> int:
+        text = f"{self._seed}\x1f{environment}\x1f{example_id}"
         return xxhash.xxh3_64_intdigest(text.encode())
 
     def _unpacked(self, refs: Iterable[int]) -> list[GroupRef]:

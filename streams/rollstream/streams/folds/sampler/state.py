@@ -243,7 +243,7 @@ class SamplerState:
         if isinstance(event, Retired):
             self._retire(log, offset, event)
         turns, outcomes = self._to_come.arrive(log, offset, len(flushed))
-        self.ready.mark_all_served(
+        self.ready.mark_served(
             log.environment, [(flushed[index].example_id, turn) for index, turn in turns.items()]
         )
         self.outcomes.add_all(
@@ -331,11 +331,10 @@ class SamplerState:
             ref = ref_of(chosen)
             self._take(ref)
             self._uses.begin(ref)
-            key = self._known.key_of(ref)
-            if key is not None:
-                self.ready.mark_served(key, self._turn)
-            elif self._is_to_come(ref):
+            if self._is_to_come(ref):  # First: of most groups of a start from the logs.
                 self._to_come.serve(ref, self._turn)
+            elif (key := self._known.key_of(ref)) is not None:
+                self.ready.mark_served(key.environment, [(key.example_id, self._turn)])
 
     def _replace(self, event: Replaced) -> None:
         batch = self.batches[event.step]
@@ -473,15 +472,16 @@ class SamplerState:
         self.waiting.pop(ref, None)
 
     def _count(self, ref: GroupRef, outcome: Outcome) -> None:
-        key = self._known.key_of(ref)
-        if key is not None:
-            self.outcomes.add(outcome, key)
-        elif self._is_to_come(ref):
+        if self._is_to_come(ref):
             self._to_come.end(ref, outcome)
+        elif (key := self._known.key_of(ref)) is not None:
+            self.outcomes.add(outcome, key)
 
     def _is_to_come(self, ref: GroupRef) -> bool:
         """Whether the flush of the group is still to be applied."""
-        return ref.offset >= self._applied.get(ref.log, 0)
+        # An address equals the plain tuple, which costs less to make.
+        applied: int = self._applied.get(ref[:3], 0)  # type: ignore[call-overload]
+        return ref.offset >= applied
 
     def _index(self, group: KnownGroup) -> None:
         waits = waits_for(group, self.choosing)

@@ -48,7 +48,8 @@ class GroupsToCome:
         if max((*decided.turns, *decided.outcomes)) < groups:
             return decided
         return Decided(
-            *({index: one for index, one in of.items() if index < groups} for of in decided)
+            {index: turn for index, turn in decided.turns.items() if index < groups},
+            {index: one for index, one in decided.outcomes.items() if index < groups},
         )
 
     def sorted_items(self) -> list[Any]:
