@@ -21,15 +21,22 @@ rewards = st.sampled_from([0.0, 1.0, 0.5]) | st.floats(allow_nan=False)
 row = st.tuples(st.sampled_from([-1, 3, 4]) | numbers, times, rewards, st.booleans())
 
 
-@given(groups=st.lists(st.lists(row, min_size=1, max_size=6), min_size=1, max_size=5))
+@given(
+    groups=st.lists(st.lists(row, min_size=1, max_size=6), min_size=1, max_size=5),
+    every=st.integers(1, 3),
+)
 @settings(max_examples=300)
-def test_rows_are_unpacked_as_they_were(groups: list[list[tuple[int, int, float, bool]]]) -> None:
+def test_rows_are_unpacked_as_they_were(
+    groups: list[list[tuple[int, int, float, bool]]], every: int
+) -> None:
     rows = [row for group in groups for row in group]
     steps, created, earned, begins = (np.array(column) for column in zip(*rows, strict=True))
     starts = np.cumsum([0, *map(len, groups[:-1])])
     begins[starts] = True
-    packed = pack_rows(starts, steps, created, earned, begins)
-    for start, group, found in zip(starts.tolist(), groups, packed, strict=True):
+    wanted = range(0, len(groups), every)
+    packed = pack_rows(starts, steps, created, earned, begins, wanted)
+    for index, found in zip(wanted, packed, strict=True):
+        start, group = starts.tolist()[index], groups[index]
         span = slice(start, start + len(group))
         columns = found.unpack()
         assert_array_equal(columns.weight_steps, steps[span])
@@ -41,7 +48,7 @@ def test_rows_are_unpacked_as_they_were(groups: list[list[tuple[int, int, float,
 def test_rows_of_a_step_made_together_with_plain_rewards_take_eight_bytes_each() -> None:
     same = np.full(8, 7)
     (packed,) = pack_rows(
-        np.array([0]), same, 10**15 + np.arange(8), np.arange(8) / 4, np.ones(8, np.bool_)
+        np.array([0]), same, 10**15 + np.arange(8), np.arange(8) / 4, np.ones(8, np.bool_), [0]
     )
     assert len(packed.data) == 1 + 16 + 8 * 8
 

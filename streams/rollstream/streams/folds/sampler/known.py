@@ -96,7 +96,8 @@ def known_groups(
     returns, of_group = np.add.reduceat(earned, firsts), np.searchsorted(firsts, starts)
     lowest, highest = (of.reduceat(returns, of_group) for of in (np.minimum, np.maximum))
     all_equal = (lowest == highest).tolist()
-    rows = pack_rows(starts, segments.weight_steps, segments.created_ts, earned, begins)
+    columns = (segments.weight_steps, segments.created_ts, earned, begins)
+    rows = dict(zip(wanted, pack_rows(starts, *columns, wanted), strict=True))
     edges = bounds.tolist()
     return [
         KnownGroup(

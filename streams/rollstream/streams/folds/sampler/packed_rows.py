@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,8 +61,10 @@ def pack_rows(
     created_ts: NDArray[np.int64],
     earned: NDArray[np.float64],
     begins: NDArray[np.bool_],
+    wanted: Iterable[int],
 ) -> list[PackedRows]:
-    """The rows of groups that begin at ``starts`` in these columns, each one's apart."""
+    """The rows of the ``wanted`` ones of the groups that begin at ``starts`` in these columns, each
+    one's apart."""
     bounds = [*starts.tolist(), len(earned)]
     counts = np.diff(bounds)
     with np.errstate(over="ignore"):
@@ -81,8 +83,9 @@ def pack_rows(
     plain, exact = narrow.tobytes(), earned.astype(_FLOAT64).tobytes()
     first_rows = begins.tobytes()
     packed = []
-    spans = zip(flags.tolist(), pairwise(bounds), strict=True)
-    for index, (flag, (first, end)) in enumerate(spans):
+    all_flags = flags.tolist()
+    for index in wanted:
+        flag, first, end = all_flags[index], bounds[index], bounds[index + 1]
         parts = [
             bytes((flag,)),
             steps[8 * first : 8 * (first + 1 if flag & _SAME_STEP else end)],
