@@ -80,7 +80,7 @@ class Decider:
         """Decides and returns the result; for batches see ``choose``."""
         self.decide(command)
         payloads = Payloads(MemoryBlobs(), 0)
-        context = ResultContext(0, CONFIG, payloads, 0, self.now_us, lambda: None)
+        context = ResultContext(0, CONFIG, payloads, 0, self.now_us, lambda: None, _no_record)
         return read(command.result(self.state, context))
 
     def choose(self, command: BatchCommand) -> ServedBatch | NotEnoughGroups:
@@ -117,3 +117,7 @@ class Decider:
         flush = next(f for log, at, f in self.sealed if log == ref.log and at == ref.offset)
         assert isinstance(flush, Flushed), flush
         return flush.groups[ref.index_in_flush]
+
+
+def _no_record(step: int, trainer_epoch: int) -> Any:
+    raise AssertionError(f"step {step} is read from the record")

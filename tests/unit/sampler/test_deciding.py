@@ -317,10 +317,14 @@ def test_final_batches_are_held_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -
         sampler.do(MarkCheckpointed(step=step))
     assert sorted(sampler.state.batches) == [2, 3]
     with pytest.raises(UnknownStep, match="next one to be served is 4"):
-        sampler.serve(1)
-    with pytest.raises(UnknownStep, match="cannot be replayed"):
-        sampler.do(Resume(checkpointed_step=0, later="replay"))
-    sampler.do(Resume(checkpointed_step=0, later="release"))
+        sampler.serve(5)
+    assert sampler.do(Resume(checkpointed_step=0, later="replay")) == 1
+    with pytest.raises(AssertionError, match="step 1 is read from the record"):
+        sampler.do(NextBatch(step=1, num_groups=2))
+    sampler.do(Ack(step=1, batch_id="whichever"))
+    assert sampler.state.next_step == 4
+    assert sampler.do(Resume(checkpointed_step=0, later="release")) == 1
+    assert sampler.state.next_step == 1
 
 
 def test_a_checkpoint_beyond_what_was_served_is_refused() -> None:

@@ -19,7 +19,13 @@ from rollstream.sampler.deciding.command import (
     Unread,
 )
 from rollstream.sampler.deciding.dropping import Drops, drop_events, refs_of, useless_groups
-from rollstream.sampler.deciding.held_batches import batch_of, group_of, unchanged_batch
+from rollstream.sampler.deciding.held_batches import (
+    batch_of,
+    gone,
+    group_of,
+    is_recorded,
+    unchanged_batch,
+)
 from rollstream.sampler.deciding.requests import (
     add_late,
     check_request,
@@ -29,6 +35,7 @@ from rollstream.sampler.deciding.requests import (
 )
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import (
+    GroupsUnreadable,
     InvalidRequest,
     RequestDiffers,
     TooManyOpenBatches,
@@ -37,6 +44,7 @@ from rollstream.sampler.errors import (
 from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.events import BatchServed, ChosenGroup, Replaced, SamplerEvent
+from rollstream.schemas.order import Branch
 from rollstream.streams.folds.refs import ref_of
 from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.folds.sampler.known import KnownGroup
@@ -78,18 +86,12 @@ class BatchCommand(Command[AssembledBatch | Share]):
     def result(self, state: SamplerState, context: ResultContext) -> Unread[AssembledBatch | Share]:
         """This rank's share of the recorded batch, with its rows or to be read; raises as
         ``group_of``."""
-        served = state.batches[self.step]
+        served = state.batches.get(self.step)
+        if served is None:
+            return self._unread_record(state, context)
         groups = [group_of(served, slot, state) for slot in range(len(served.groups))]
-        share = Share(
-            served,
-            [(slot, groups[slot]) for slot in slots_of(len(groups), self.dp_rank, self.dp_size)],
-            [group.file.path for group in groups],
-            self.columns,
-            self.dp_rank,
-            self.dp_size,
-            {state.choosing.lineage: state.branches_at(served.policy_epoch)},
-            len(state.ready),
-        )
+        branches = {state.choosing.lineage: state.branches_at(served.policy_epoch)}
+        share = self._share(served, groups, branches, len(state.ready))
         ahead = context.payloads.reads_ahead(self.step + 1, len(groups), len(state.ready))
         if ahead and (likely := self._likely_next(state, context.now_us)):
             context.payloads.expect(self.step + 1, likely, self.columns)
@@ -108,6 +110,48 @@ class BatchCommand(Command[AssembledBatch | Share]):
 
     def result_key(self) -> Hashable:
         return self.dp_rank, self.dp_size, self.columns, self.payloads
+
+    def _unread_record(
+        self, state: SamplerState, context: ResultContext
+    ) -> Unread[AssembledBatch | Share]:
+        """The same of a batch that is no longer held."""
+        epoch, ready, lineage = state.trainer_epoch, len(state.ready), state.choosing.lineage
+        begun = state.branches_at(state.policy_epoch)
+
+        def read() -> AssembledBatch | Share:
+            served, groups = context.recorded(self.step, epoch)
+            self._check_same_request(served)
+            branches = tuple(one for one in begun if one.epoch <= served.policy_epoch)
+            share = self._share(served, groups, {lineage: branches}, ready)
+            try:
+                return self._read(share, groups, context.payloads)
+            except GroupsUnreadable as error:
+                raise gone(self.step, str(error)) from error
+
+        key = self.step, epoch, self.dp_rank, self.dp_size, self.columns, self.payloads
+        return Unread(key, read)
+
+    def _check_same_request(self, served: ServedBatch) -> None:
+        """``RequestDiffers`` where the batch was served for another request."""
+
+    def _share(
+        self,
+        served: ServedBatch,
+        groups: Sequence[KnownGroup],
+        branches: Mapping[str, Sequence[Branch]],
+        ready: int,
+    ) -> Share:
+        slots = slots_of(len(groups), self.dp_rank, self.dp_size)
+        return Share(
+            served,
+            [(slot, groups[slot]) for slot in slots],
+            [group.file.path for group in groups],
+            self.columns,
+            self.dp_rank,
+            self.dp_size,
+            branches,
+            ready,
+        )
 
     def _likely_next(self, state: SamplerState, now_us: int) -> Sequence[KnownGroup]:
         """The groups that the batch of the next step would have now, where its rows are to be read
@@ -175,12 +219,9 @@ class NextBatch(BatchCommand):
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         served = state.batches.get(self.step)
         if served is not None:
-            if self.request() != served.event.request:
-                raise RequestDiffers(
-                    f"step {self.step} was served for {served.event.request} and is now asked for "
-                    f"with {self.request()}; ask with the same arguments, or "
-                    "resume(…, later='release')"
-                )
+            self._check_same_request(served)
+            return []
+        if is_recorded(self.step, state):
             return []
         self._check_new_step(state)
         choice, drops = choose(state, state.choosing, self.asked(), now["now_ts"])
@@ -215,9 +256,17 @@ class NextBatch(BatchCommand):
         return [chosen.group for chosen in choice.groups or ()]
 
     def shortage(self, state: SamplerState) -> Shortage | None:
-        if self.step in state.batches:
+        if self.step in state.batches or is_recorded(self.step, state):
             return None
         return shortage_of(state, state.choosing, self.asked())
+
+    def _check_same_request(self, served: ServedBatch) -> None:
+        if self.request() != served.event.request:
+            raise RequestDiffers(
+                f"step {self.step} was served for {served.event.request} and is now asked for "
+                f"with {self.request()}; ask with the same arguments, or "
+                "resume(…, later='release')"
+            )
 
     def _check_new_step(self, state: SamplerState) -> None:
         """Steps are decided one after the other, from what is configured."""

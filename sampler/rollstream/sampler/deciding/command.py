@@ -89,6 +89,8 @@ class ResultContext(NamedTuple):
         calls_waiting: calls that wait for groups there.
         now_us: microseconds since 1970, UTC.
         wait_written: returns when every decision stands in a file under ``batches/``.
+        recorded: the batch of a final step, and its groups by slot, from the record, in this
+            trainer epoch; raises ``UnknownStep``.
     """
 
     pid: int
@@ -97,6 +99,7 @@ class ResultContext(NamedTuple):
     calls_waiting: int
     now_us: int
     wait_written: Callable[[], None]
+    recorded: Callable[[int, int], tuple[ServedBatch, Sequence[KnownGroup]]]
 
 
 @dataclass(frozen=True, slots=True)

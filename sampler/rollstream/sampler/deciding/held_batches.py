@@ -21,12 +21,30 @@ def batch_of(step: int, state: SamplerState) -> ServedBatch:
     return batch
 
 
+def is_recorded(step: int, state: SamplerState) -> bool:
+    """Whether the batch of a step is final and no longer held, so that the record alone has it."""
+    return step not in state.batches and 0 <= step <= min(state.final_step, state.next_step - 1)
+
+
+def gone(step: int, why: str) -> UnknownStep:
+    """What is raised where the record does not have the batch of a final step any more."""
+    return UnknownStep(
+        f"the batch of step {step} is final and cannot be read again: {why}; resume from a newer "
+        f"checkpoint, or resume({step - 1 if step else None}, later='release'), so that the step "
+        "gets other groups"
+    )
+
+
 def unchanged_batch(step: int, digest: bytes, state: SamplerState) -> ServedBatch:
     """The same, where it still has this digest; else ``RequestDiffers``."""
-    batch = batch_of(step, state)
+    return check_unchanged(batch_of(step, state), digest)
+
+
+def check_unchanged(batch: ServedBatch, digest: bytes) -> ServedBatch:
+    """The batch, where it has this digest; else ``RequestDiffers``."""
     if batch.digest != digest:
         raise RequestDiffers(
-            f"the batch of step {step} has changed since it was read; ask for it again"
+            f"the batch of step {batch.event.step} has changed since it was read; ask for it again"
         )
     return batch
 

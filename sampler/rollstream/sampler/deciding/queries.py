@@ -16,7 +16,13 @@ from rollstream.sampler.deciding.command import (
     ResultContext,
     Unread,
 )
-from rollstream.sampler.deciding.held_batches import batch_of, group_of, unchanged_batch
+from rollstream.sampler.deciding.held_batches import (
+    batch_of,
+    check_unchanged,
+    group_of,
+    is_recorded,
+    unchanged_batch,
+)
 from rollstream.sampler.deciding.sampling import group_with_rows
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.events import SamplerEvent
@@ -148,16 +154,29 @@ class ReadGroup(Command[RolloutGroup]):
     slot: int
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
-        served = unchanged_batch(self.step, self.digest, state)
-        if not 0 <= self.slot < len(served.groups):
-            raise InvalidRequest(f"slot {self.slot} is not one of the batch's {len(served.groups)}")
+        if not is_recorded(self.step, state):
+            self._check_slot(unchanged_batch(self.step, self.digest, state))
         return []
 
     def result(self, state: SamplerState, context: ResultContext) -> Unread[RolloutGroup]:
-        group = group_of(state.batches[self.step], self.slot, state)
-        mask = state.batches[self.step].groups[self.slot].row_mask
         key = type(self), self.step, self.digest, self.slot
+        served = state.batches.get(self.step)
+        if served is None:
+            return Unread(key, partial(self._read_record, state.trainer_epoch, context))
+        group = group_of(served, self.slot, state)
+        mask = served.groups[self.slot].row_mask
         return Unread(key, partial(group_with_rows, group, context.payloads, mask))
+
+    def _check_slot(self, served: ServedBatch) -> None:
+        if not 0 <= self.slot < len(served.groups):
+            raise InvalidRequest(f"slot {self.slot} is not one of the batch's {len(served.groups)}")
+
+    def _read_record(self, trainer_epoch: int, context: ResultContext) -> RolloutGroup:
+        """Of a batch that is no longer held."""
+        served, groups = context.recorded(self.step, trainer_epoch)
+        self._check_slot(check_unchanged(served, self.digest))
+        mask = served.groups[self.slot].row_mask
+        return group_with_rows(groups[self.slot], context.payloads, mask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +186,8 @@ class ReadBatch(BatchCommand):
     claims: ClassVar[bool] = False
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
-        batch_of(self.step, state)
+        if not is_recorded(self.step, state):
+            batch_of(self.step, state)
         return []
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from rollstream.sampler.deciding.command import Command, Now, ResultContext
 from rollstream.sampler.deciding.dropping import drop_events, useless_groups
-from rollstream.sampler.deciding.held_batches import batch_of
+from rollstream.sampler.deciding.held_batches import batch_of, is_recorded
 from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
 from rollstream.schemas.events import (
     Acked,
@@ -38,6 +38,8 @@ class Ack(Command[None]):
     skipped: tuple[int, ...] = ()
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        if is_recorded(self.step, state):
+            return []  # As with every batch that is final.
         batch = batch_of(self.step, state)
         if self.status not in ("trained", "failed"):
             raise InvalidRequest(f"status {self.status!r} is unknown; use 'trained' or 'failed'")
@@ -156,7 +158,7 @@ class Resume(Command[int]):
         return 0 if self.checkpointed_step is None else self.checkpointed_step + 1
 
     def _check(self, state: SamplerState) -> None:
-        """A checkpoint must lie within what was served, and what is replayed must be held."""
+        """A checkpoint must lie within what was served."""
         if self.later not in ("replay", "release"):
             raise InvalidRequest(f"later {self.later!r} is unknown; use 'replay' or 'release'")
         saved = self.checkpointed_step
@@ -167,17 +169,11 @@ class Resume(Command[int]):
                 f"checkpoint {saved} cannot be: the newest step that sampler {state.name!r} "
                 f"served is {state.next_step - 1}; does the checkpoint belong to another sampler?"
             )
-        first = self._first_step()
-        if self.later == "replay" and state.batches and first < min(state.batches):
-            raise UnknownStep(
-                f"steps {first} to {min(state.batches) - 1} are final and no longer held, so they "
-                "cannot be replayed; resume from a newer checkpoint, or with later='release'"
-            )
         if self.later == "replay":
             self._check_readable(state)
 
     def _check_readable(self, state: SamplerState) -> None:
-        """No batch that is replayed has groups of a retired file."""
+        """No batch that is held and replayed has groups of a retired file."""
         first = self._first_step()
         retired = [
             step

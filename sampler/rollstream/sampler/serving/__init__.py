@@ -10,6 +10,7 @@
 - ``lost_logs``      whether the decision log is the one that the files follow from
 - ``agreement``      ``Agree``: whether two processes mean the same sampler
 - ``payloads``       groups' rows from the store, through a byte-bounded cache
+- ``recorded``       final batches that are no longer held, from the record
 - ``overdue``        says of batches that nobody acks
 - ``rank_reader``    a rank that reads its shares itself
 - ``projecting``     writes decisions as JSON files, in a thread of its own

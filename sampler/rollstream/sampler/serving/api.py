@@ -135,14 +135,17 @@ class SamplerApi(LooksAtGroups):
                 none. Batches that this sampler ever served count as served beyond it: a new
                 experiment has a namespace and a store of its own.
             later: what becomes of batches that were served beyond the checkpoint. ``replay``: the
-                same steps give the same batches. ``release``: their groups may be served again.
+                same steps give the same batches, from whichever saved step on: beyond the newest
+                512 final ones they are read from the logs, and one that these, or the files, do not
+                hold any more raises ``UnknownStep`` when it is asked for. ``release``: their groups
+                may be served again.
 
         Returns:
             The step to do next.
 
         Raises:
-            UnknownStep: the checkpoint lies beyond what was served, or what is to be replayed is no
-                longer held, or has groups whose files were retired.
+            UnknownStep: the checkpoint lies beyond what was served, or what is to be replayed has
+                groups whose files were retired.
         """
         saved = checkpointed_step
         if saved is not None:

@@ -22,6 +22,7 @@ from rollstream.sampler.serving.logs import FOLLOW_RECORDS_MAX, SamplerLogs
 from rollstream.sampler.serving.overdue import OverdueBatches
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.serving.projecting import Projector
+from rollstream.sampler.serving.recorded import RecordedBatches
 from rollstream.sampler.serving.repairing import lost_groups, repaired
 from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.store.blobs import Blobs
@@ -30,6 +31,7 @@ from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerError, Fenced
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import Follower
+from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot
 
 FOLLOW_SLICE_S = 0.05  # The longest that a thread reads the seal logs before it looks up.
@@ -76,6 +78,8 @@ class Owner:
         self._logs = SamplerLogs(name, config, broker, self._store, clock, entropy)
         self._payloads = Payloads(self._store, sampler.cache_bytes)
         self._projector = Projector(self._store, name)
+        layout, timeout_s = Layout.of(config.kafka), config.kafka.timeout_s
+        self._recorded = RecordedBatches(broker, layout, name, clock, timeout_s)
         self._overdue = OverdueBatches(config, clock)
         # Guards all that is decided with; notified of a claim, and when nobody reads any more.
         self._lock = threading.Condition(threading.Lock())
@@ -305,6 +309,7 @@ class Owner:
             len(self._waiting),
             self._clock.now_us(),
             partial(self._projector.wait_written, self._config.kafka.timeout_s),
+            self._recorded.batch,
         )
         return Reply(self._logs.state.trainer_epoch, command.result(self._logs.state, context))
 

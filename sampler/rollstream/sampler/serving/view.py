@@ -107,11 +107,11 @@ class SamplerView(LooksAtGroups):
         return self._ask(AskBatches(last=count))
 
     def batch(self, step: SupportsIndex, *, columns: Sequence[str] = ()) -> Batch:
-        """The whole batch of a step that is held, read from the store; ``columns`` as in
-        ``next_batch``.
+        """The whole batch of a step, read from the store; ``columns`` as in ``next_batch``. For
+        one that is no longer held the decision log is read whole.
 
         Raises:
-            UnknownStep: the step was not served, or is no longer held.
+            UnknownStep: the step was not served, or its batch cannot be read any more.
             InvalidRequest: its groups' files have no such column.
             GroupsUnreadable: files of its groups are missing or damaged.
         """
