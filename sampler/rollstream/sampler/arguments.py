@@ -46,6 +46,14 @@ def group_ids(name: str, values: Any) -> tuple[str, ...]:
     return found
 
 
+def reason_given(value: str) -> str:
+    """Why something was done, for the record; ``InvalidRequest`` where that is empty."""
+    found = text("reason", value)
+    if not found:
+        raise InvalidRequest("reason is empty; say why, for the record")
+    return found
+
+
 def text(name: str, value: Any) -> str:
     """The value, which is text that can be recorded."""
     if not isinstance(value, str):

@@ -41,6 +41,7 @@ WRONG: dict[str, tuple[Call, str]] = {
     "replace index": (lambda s, b: s.replace(b, 0, "why"), r"groups is 0; give a sequence"),
     "replace text": (lambda s, b: s.replace(b, ["0"], "why"), r"in groups is '0'; give a whole"),
     "reason": (lambda s, b: s.replace(b, [0], None), r"reason is None; give a string"),
+    "reason empty": (lambda s, b: s.replace(b, [0], ""), r"reason is empty; say why"),
 }
 
 

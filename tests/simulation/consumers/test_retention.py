@@ -330,10 +330,10 @@ def test_a_sealer_that_closes_waits_for_no_decision_log() -> None:
     world = RetentionWorld(partitions=1)
     world.seal_groups(0, 2)
     world.sampler().next_batch(step=0, num_groups=2)
-    decisions = DecisionLogs(world.config, world.broker, "math")
+    decisions = DecisionLogs(world.config, world.broker)
     decisions.abandon()
     with pytest.raises(BrokerUnavailable, match="closes"):
-        decisions.read(Deadline(600.0, world.clock))
+        decisions.read("math", Deadline(600.0, world.clock))
     decisions.close()
 
 

@@ -82,7 +82,7 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         blobs=blobs,
         clock=clock,
         timeout_s=1.0,
-        decisions=DecisionLogs(config, broker, "math"),
+        decisions=DecisionLogs(config, broker),
         beside=InlineExecutor(),
         retain_after_hours=None,
     )

@@ -31,8 +31,8 @@ class NoSampler(RollstreamError):
 
 
 class DecisionLogs:
-    """The decision logs of the samplers that draw from an environment, folded as far as they were
-    read; each is read once.
+    """The decision logs of samplers, folded as far as they were read; each is read once, however
+    many environments its sampler draws from.
 
     A sampler is registered for an environment where ``[samplers.*]`` names it. Not shared between
     threads.
@@ -41,16 +41,15 @@ class DecisionLogs:
         config: of the process that decides what is retired.
     """
 
-    def __init__(self, config: RollstreamConfig, broker: Broker, environment: str) -> None:
+    def __init__(self, config: RollstreamConfig, broker: Broker) -> None:
         self._config = config
         self._broker = broker
         self._layout = Layout.of(config.kafka)
-        self._environment = environment
         self._abandoned = threading.Event()
         self._read: dict[str, tuple[Follower, SamplerState]] = {}
 
-    def registered(self, deadline: Deadline) -> list[str]:
-        """The names of the registered samplers, sorted.
+    def registered(self, environment: str, deadline: Deadline) -> list[str]:
+        """The names of the samplers that are registered for it, sorted.
 
         Raises:
             UnknownSampler: there is a decision log of another one. NoSampler: none is registered.
@@ -64,23 +63,23 @@ class DecisionLogs:
                     f"[samplers.{name}], so files that it needs could be deleted: add the section, "
                     f"or, where it is gone for good, delete the topic {self._layout.sampler(name)}"
                 )
-        wanted = [n for n, one in sorted(named.items()) if self._environment in one.environments]
+        wanted = [n for n, one in sorted(named.items()) if environment in one.environments]
         if not wanted:
             raise NoSampler(
-                f"no [samplers.*] of this configuration names environment {self._environment!r}, "
+                f"no [samplers.*] of this configuration names environment {environment!r}, "
                 "so it is not known which groups are done with; add the section of its sampler"
             )
         return wanted
 
-    def read(self, deadline: Deadline) -> Mapping[str, SamplerState]:
-        """The registered samplers by name, with all that they have decided by now. After an error
-        the next call goes on where this one ended.
+    def read(self, environment: str, deadline: Deadline) -> Mapping[str, SamplerState]:
+        """The samplers that are registered for it by name, with all that they have decided by now.
+        After an error the next call goes on where this one ended.
 
         Raises:
             UnknownSampler, NoSampler, BrokerUnavailable: as ``registered``. UnknownTopic: a
             sampler has no decision log yet. NewerEvent, CorruptLog: a log that cannot be read.
         """
-        names = self.registered(deadline)
+        names = self.registered(environment, deadline)
         return {name: self._decisions(name, deadline) for name in names}
 
     def abandon(self) -> None:

@@ -193,7 +193,7 @@ class Retention:
             self._next_offset, self._ask_at_s = self._log.next_offset, now_s + ASK_EVERY_S
         elif now_s >= self._ask_at_s:
             self._ask_at_s = now_s + ASK_EVERY_S
-            return iter_steps(Step("fold_requests", self._fold_requests, with_log=True))
+            return self._look_for_requests()
         return None
 
     # --- sequences of steps ---
@@ -204,6 +204,9 @@ class Retention:
             "project_missing", partial(self._project, self._log.fold.retired)
         )
         self._complete = True
+
+    def _look_for_requests(self) -> Steps:
+        yield Step("fold_requests", self._fold_requests, with_log=True)
 
     def _answer(self, offset: int, request: Requested) -> Steps:
         if request.kind == RETAIN and request.older_than_us >= 0:
@@ -298,7 +301,7 @@ class Retention:
         # Ages are of log time, which follows the wall clock wherever a partition was read to its
         # end; behind that a file counts as older than it is by what the sealers lag.
         sealed_until_us = services.clock.now_us() - older_than_us
-        samplers = services.decisions.read(services.reading_deadline())
+        samplers = services.decisions.read(self._address.environment, services.reading_deadline())
         began_s, address = self._now_s(), self._address
 
         def still_held(offset: int) -> HeldFlush | None:
@@ -338,7 +341,9 @@ class Retention:
         return bool(retired_offsets(services.blobs, self._address))
 
     def _find_deletable(self) -> Sequence[RetiredFiles]:
-        samplers = self._services.decisions.read(self._services.reading_deadline())
+        samplers = self._services.decisions.read(
+            self._address.environment, self._services.reading_deadline()
+        )
         return deletable(self._services.blobs, self._address, samplers)
 
     def _delete_files(self, found: Sequence[RetiredFiles]) -> bool:
@@ -369,8 +374,3 @@ class Retention:
 
 def _text(error: Exception) -> str:
     return str(error) if isinstance(error, RollstreamError) else repr(error)
-
-
-def iter_steps(*steps: Step) -> Steps:
-    """These, whatever becomes of each."""
-    yield from steps

@@ -94,9 +94,11 @@ def plan_request(
     sealed_until_us = deadline.clock.now_us() - round(older_than_s * 1e6)
     visible = visible_files(blobs)
     plans = []
-    for environment, addresses in _addresses(config, environments).items():
-        with closing(DecisionLogs(config, broker, environment)) as decisions:
-            samplers = decisions.read(deadline)
+    by_environment = _addresses(config, environments)
+    with closing(DecisionLogs(config, broker)) as decisions:
+        read = {name: decisions.read(name, deadline) for name in by_environment}
+    for environment, addresses in by_environment.items():
+        samplers = read[environment]
         totals: Counter[str] = Counter()
         held: dict[str, HeldGroups] = {}
         for address in addresses:
@@ -145,9 +147,9 @@ def request_retention(
         BrokerUnavailable: the broker did not answer.
     """
     by_environment = _addresses(config, environments)
-    for environment in by_environment:
-        with closing(DecisionLogs(config, broker, environment)) as decisions:
-            decisions.registered(deadline)
+    with closing(DecisionLogs(config, broker)) as decisions:
+        for environment in by_environment:
+            decisions.registered(environment, deadline)
     layout = Layout.of(config.kafka)
     logs = {
         layout.groups_log(address): address

@@ -95,7 +95,7 @@ class Sealer:
         self._beside: Executor = (
             InlineExecutor() if workers else ThreadPoolExecutor(1, "rollstream-retention")
         )
-        self._decisions = {name: DecisionLogs(config, broker, name) for name in config.environments}
+        self._decisions = DecisionLogs(config, broker)
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock)
         self._counters = SealerCounters()
         self._closed = False
@@ -124,7 +124,7 @@ class Sealer:
                         blobs=blobs,
                         clock=self._clock,
                         timeout_s=kafka.timeout_s,
-                        decisions=self._decisions[name],
+                        decisions=self._decisions,
                         beside=self._beside,
                         retain_after_hours=section.retain_after_hours,
                     ),
@@ -187,11 +187,9 @@ class Sealer:
             self._writers.shutdown(wait=True)
             for environment in self._environments:
                 environment.leave()
-            for decisions in self._decisions.values():
-                decisions.abandon()
+            self._decisions.abandon()
             self._beside.shutdown(wait=True, cancel_futures=True)
-            for decisions in self._decisions.values():
-                decisions.close()
+            self._decisions.close()
             self._letters.close()
             self._own.close()
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from typing import SupportsIndex
 
 from rollstream.runtime.config.sections import KafkaConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler.errors import UnknownSampler
-from rollstream.streams.broker import Broker
+from rollstream.sampler.arguments import whole_number
+from rollstream.sampler.errors import UnknownSampler, UnknownStep
+from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import UnknownTopic
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
@@ -22,6 +24,27 @@ def connected(kafka: KafkaConfig, broker: Broker | None) -> Iterator[Broker]:
         yield used
 
 
+def asked_step(step: SupportsIndex, trainer_epoch: SupportsIndex | None) -> tuple[int, int | None]:
+    """Both as whole numbers; raises ``InvalidRequest``."""
+    epoch = None if trainer_epoch is None else whole_number("trainer_epoch", trainer_epoch)
+    return whole_number("step", step), epoch
+
+
+def no_batch(name: str, step: int, trainer_epoch: int | None) -> UnknownStep:
+    """What is raised where the log has no decision for what was asked."""
+    of = "" if trainer_epoch is None else f" of trainer epoch {trainer_epoch}"
+    return UnknownStep(f"the log of sampler {name!r} has no batch for step {step}{of}")
+
+
+def read_logs(
+    broker: Broker, logs: Iterable[TopicPartition], deadline: Deadline
+) -> Generator[ConfirmedEvent, None, None]:
+    """Yields the events that count, up to the logs' ends; ``BrokerUnavailable``: not read in
+    time."""
+    with closing(Follower(broker, dict.fromkeys(logs, 0))) as follower:
+        yield from follower.read_to_end(deadline)
+
+
 def read_decisions(
     broker: Broker, layout: Layout, name: str, deadline: Deadline
 ) -> Generator[ConfirmedEvent, None, None]:
@@ -31,11 +54,10 @@ def read_decisions(
         UnknownSampler: there is no decision log of that name. BrokerUnavailable: not read in time.
     """
     log = layout.sampler_log(name)
-    with closing(Follower(broker, {log: 0})) as follower:
-        try:
-            yield from follower.read_to_end(deadline)
-        except UnknownTopic as error:
-            raise UnknownSampler(
-                f"there is no decision log of a sampler {name!r} ({log.topic}); correct the name, "
-                "kafka.namespace or kafka.generation"
-            ) from error
+    try:
+        yield from read_logs(broker, [log], deadline)
+    except UnknownTopic as error:
+        raise UnknownSampler(
+            f"there is no decision log of a sampler {name!r} ({log.topic}); correct the name, "
+            "kafka.namespace or kafka.generation"
+        ) from error

@@ -11,9 +11,9 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler.arguments import text, whole_number
-from rollstream.sampler.errors import InvalidRequest, UnknownRollout, UnknownSampler, UnknownStep
-from rollstream.sampler.history.decisions import connected, read_decisions
+from rollstream.sampler.arguments import text
+from rollstream.sampler.errors import InvalidRequest, UnknownRollout, UnknownSampler
+from rollstream.sampler.history.decisions import asked_step, connected, no_batch, read_decisions
 from rollstream.sampler.history.uses import Drop, Use, UseHistory
 from rollstream.streams.broker import Broker
 from rollstream.streams.folds.refs import GroupRef
@@ -112,8 +112,7 @@ def lineage_of_step(
         UnknownStep: the log has no such batch. UnknownSampler: there is no decision log of that
             name. BrokerUnavailable: not read within ``timeout_s``.
     """
-    at = whole_number("step", step)
-    epoch = None if trainer_epoch is None else whole_number("trainer_epoch", trainer_epoch)
+    at, epoch = asked_step(step, trainer_epoch)
     kafka = configured(config).kafka
     deadline = Deadline(timeout_s, clock)
     fold = UseHistory(lambda _, used_in: used_in == at)
@@ -123,8 +122,7 @@ def lineage_of_step(
         batches = {use.decided_at for use in fold.uses if epoch in (None, use.trainer_epoch)}
         uses = [use for use in fold.uses if use.decided_at == max(batches, default=-1)]
         if not uses:
-            of = "" if epoch is None else f" of trainer epoch {epoch}"
-            raise UnknownStep(f"the log of sampler {name!r} has no batch for step {at}{of}")
+            raise no_batch(name, at, epoch)
         origins = origins_of(used, Layout.of(kafka), {use.group for use in uses}, deadline)
     found = [UsedGroup(use=use, origin=origins[use.group]) for use in uses]
     held = [one for one in found if not one.use.replaced]

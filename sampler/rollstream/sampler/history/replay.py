@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -26,9 +26,14 @@ from rollstream.sampler.errors import (
     DecidedByNewer,
     InvalidRequest,
     UnknownSampler,
-    UnknownStep,
 )
-from rollstream.sampler.history.decisions import connected, read_decisions
+from rollstream.sampler.history.decisions import (
+    asked_step,
+    connected,
+    no_batch,
+    read_decisions,
+    read_logs,
+)
 from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.schemas.choosing import Choosing, UnknownSettings
 from rollstream.schemas.digest import combined, row_digests
@@ -44,7 +49,7 @@ from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.folds.refs import position_of
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.state import SamplerState
-from rollstream.streams.owned.follow import ConfirmedEvent, Follower
+from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.topics.layout import Layout
 
 TIMEOUT_S = 600.0  # A long log takes a while.
@@ -141,15 +146,14 @@ def replay_step(
             wrong.
         BrokerUnavailable: a log was not read within ``timeout_s``.
     """
-    at = whole_number("step", step)
-    epoch = None if trainer_epoch is None else whole_number("trainer_epoch", trainer_epoch)
+    at, epoch = asked_step(step, trainer_epoch)
     loaded = configured(config)
     layout = Layout.of(loaded.kafka)
     with connected(loaded.kafka, broker) as used:
         decisions = partial(read_decisions, used, layout, name)
         choices = _choices_of(at, epoch, decisions(Deadline(timeout_s, clock)))
         if not choices:
-            raise UnknownStep(f"the log of sampler {name!r} has no batch for {_named(at, epoch)}")
+            raise no_batch(name, at, epoch)
         replayed: list[Replayed] = []
         # Others may have decided about the replacements, by other settings and environments.
         for (choosing, logs), run in groupby(choices, key=partial(_chosen_by, name, loaded)):
@@ -157,7 +161,7 @@ def replay_step(
                 layout._replace(generation=log.generation).groups_log(log): log for log in logs
             }
             state = SamplerState(name, choosing, list(logs))
-            sealed = _read(used, addresses, Deadline(timeout_s, clock))
+            sealed = read_logs(used, addresses, Deadline(timeout_s, clock))
             # Read a second time: a whole history of decisions is too much to keep.
             with closing(decisions(Deadline(timeout_s, clock))) as again:
                 replayed += _decided_again(list(run), state, addresses, sealed, again)
@@ -296,10 +300,6 @@ def _chosen_by(
     return choosing, logs
 
 
-def _named(step: int, trainer_epoch: int | None) -> str:
-    return f"step {step}" + ("" if trainer_epoch is None else f" of trainer epoch {trainer_epoch}")
-
-
 def _newest_epoch(store: Blobs, name: str, step: int) -> int:
     """The newest trainer epoch in which a decision for the step was projected."""
     path = PurePosixPath(batch_path(name, 0, step))
@@ -338,10 +338,3 @@ def _decide_again(offset: int, event: Choice, state: SamplerState) -> Replayed:
             group_ids = tuple(group.group_id for group in again.groups)
             return Replayed(offset, event, group_ids, again.digest)
     return Replayed(offset, event, (), b"")
-
-
-def _read(
-    broker: Broker, logs: Iterable[TopicPartition], deadline: Deadline
-) -> Generator[ConfirmedEvent, None, None]:
-    with closing(Follower(broker, dict.fromkeys(logs, 0))) as follower:
-        yield from follower.read_to_end(deadline)

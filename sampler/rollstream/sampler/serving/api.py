@@ -11,6 +11,7 @@ from typing import Self, SupportsIndex
 from rollstream.runtime.clock import Clock
 from rollstream.sampler.arguments import (
     group_ids,
+    reason_given,
     seconds,
     shares,
     text,
@@ -43,7 +44,6 @@ from rollstream.sampler.deciding.trainer import (
     Resume,
     SetCurrentStep,
 )
-from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.serving.looking import LooksAtGroups
 from rollstream.sampler.serving.rank_reader import RankReader
 from rollstream.sampler.shaping.batch import Batch, a_batch
@@ -232,10 +232,10 @@ class SamplerApi(LooksAtGroups):
         Raises:
             NotEnoughGroups: there are no others in time.
             RequestDiffers: the batch is not as it was returned last, or it was acked, or is final.
-            InvalidRequest: a group is none of the batch's.
+            InvalidRequest: a group is none of the batch's, or the reason is empty.
             Fenced: a successor has resumed.
         """
-        slots, reason = whole_numbers("groups", groups), text("reason", reason)
+        slots, reason = whole_numbers("groups", groups), reason_given(reason)
         if not isinstance(batch, Batch):
             step = whole_number("batch", batch)
             by_step = Replace(step=step, digest=None, slots=slots, reason=reason)
@@ -264,9 +264,7 @@ class SamplerApi(LooksAtGroups):
             InvalidRequest: an id is none: 32 hexadecimal digits. Or the reason is empty.
             Fenced: a successor has resumed.
         """
-        if not text("reason", reason):
-            raise InvalidRequest("reason is empty; say why, for the record")
-        return self._ask(Drop(group_ids=group_ids("groups", groups), reason=text("reason", reason)))
+        return self._ask(Drop(group_ids=group_ids("groups", groups), reason=reason_given(reason)))
 
     def purge(self) -> None:
         """Records that the groups which are ready now will never be served. Those of a batch that
