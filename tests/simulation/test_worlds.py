@@ -12,10 +12,14 @@ from simulation.worlds import BROKEN, WORLDS, first_caught, run_seed
 SEEDS = 12
 REACHED = {
     "owners": {"crashes", "adoptions", "fenced", "in doubt"},
-    "sealers": {"crashes", "adoptions", "evictions", "left", "landed late"},
+    "sealers": {
+        *("crashes", "adoptions", "evictions", "left", "landed late"),
+        "begun groups named",
+    },
     "sampler": {
         *("crashes", "fenced", "in doubt", "landed late", "turns within a call"),
         *("batches", "partial acks", "replacements", "rewinds", "drops"),
+        "batches from the record",
     },
     "snapshots": {"crashes", "rewinds", "starts from a snapshot", "snapshots damaged"},
     "uses": {"crashes", "rewinds", "drops", "masks", "uses again", "partial acks"},
