@@ -70,6 +70,8 @@ def test_steps_that_are_final_and_no_longer_held_are_replayed_from_the_record(
     assert successor.stats().next_step == STEPS
     with pytest.raises(RequestDiffers, match="num_groups"):
         successor.next_batch(0, 3, timeout_s=WAIT_S)
+    with pytest.raises(RequestDiffers, match="step 0 is final"):
+        successor.replace(0, [0], "too late", timeout_s=WAIT_S)
 
 
 def test_a_step_that_is_no_longer_held_and_whose_file_is_gone_is_an_error_with_a_remedy(

@@ -312,6 +312,8 @@ class Replace(BatchCommand):
         return type(self), self.trainer_epoch, self.step, self.digest, self.slots, self.reason
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        if is_recorded(self.step, state):
+            raise self._is_final()
         batch = batch_of(self.step, state)
         if self._is_done(batch):
             return []
@@ -409,12 +411,15 @@ class Replace(BatchCommand):
             return False
         return self.digest in (None, last.before)
 
+    def _is_final(self) -> RequestDiffers:
+        return RequestDiffers(
+            f"the batch of step {self.step} is final: a checkpoint or a resume covers it, so its "
+            "groups stay as they are; replace groups before checkpointed(step)"
+        )
+
     def _check(self, batch: ServedBatch) -> None:
         if batch.final:
-            raise RequestDiffers(
-                f"the batch of step {self.step} is final: a checkpoint or a resume covers it, so "
-                "its groups stay as they are; replace groups before checkpointed(step)"
-            )
+            raise self._is_final()
         if batch.status is not None:
             raise RequestDiffers(
                 f"batch {batch.batch_id!r} was acked as {batch.status!r}, so its groups stay as "
