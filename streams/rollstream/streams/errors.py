@@ -70,7 +70,7 @@ class RootMismatch(BrokerError):
     ids, both places, and what to do."""
 
 
-class LogLost(BrokerError):
+class LogLost(PermanentBrokerError):
     """A log holds less than the store's root knows of: it was lost, cut back, or is another's. The
     message names both, and what to do; nothing was decided."""
 

@@ -8,6 +8,7 @@
 - ``cadence``       when flushes begin
 - ``begun``         names dispatched groups in the seal log while they are not decided
 - ``flush``         the steps of a flush, in order; manifests that a killed owner left out
+- ``lost_logs``     whether the seal log is the one that the manifests follow from
 - ``rows``          from a plan to files and the event that names them
 - ``dead_letters``  keeps the rejected records for people
 - ``backoff``       growing intervals between attempts, and what is logged meanwhile

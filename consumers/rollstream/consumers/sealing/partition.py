@@ -16,6 +16,7 @@ from rollstream.consumers.sealing.cadence import FlushCadence
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import Flush, project_missing
 from rollstream.consumers.sealing.intake import Intake
+from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
 from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.schemas.ids import PartitionAddress
@@ -140,9 +141,7 @@ class Partition:
                 case State.CLAIMING:
                     self._begin_claim()
                 case State.PROJECTING:
-                    self._job = self._context.workers.submit(
-                        project_missing, self._context, self.address, self._log.fold.flushes
-                    )
+                    self._job = self._context.workers.submit(self._complete_manifests)
                 case State.READING if self._log.should_reclaim():
                     self._enter(State.CLAIMING)
                 case State.READING:
@@ -258,6 +257,11 @@ class Partition:
         self._job = context.workers.submit(
             lambda: self._log.claim(context.deadline(), hint=self._hint)
         )
+
+    def _complete_manifests(self) -> None:
+        if self._log.fold is not self._fold:
+            require_log_of_manifests(self._context, self.address)
+        project_missing(self._context, self.address, self._log.fold.flushes)
 
     def _begin_reading(self, fold: SealFold) -> None:
         assert self._committed is not None, "asked before the claim"
