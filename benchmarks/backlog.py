@@ -16,21 +16,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import ray
 
 from benchmarks.one_round import child
-from benchmarks.sealed_backlog import GROUP_SIZE, TOKENS, SealedBacklog, seal_steadily
+from benchmarks.plain_backlog import PAUSE_S, publish_steadily, take_steadily
+from benchmarks.sealed_backlog import SealedBacklog, seal_steadily
 from benchmarks.systems.interface import START_TIMEOUT_S
 from benchmarks.systems.kafka_broker import fresh_kafka
-from benchmarks.systems.packing import Member
-from benchmarks.systems.ray_actor import ACTOR, RayPublisher, Rollouts
-from benchmarks.systems.ray_cluster import fresh_ray
-from benchmarks.workload import PROMPT_TOKENS, Rollout
 from rollstream.consumers import create_deployment
 from rollstream.runtime.config.load import load_config
 from rollstream.sampler import Batch, Sampler, SamplerApi, SamplerClient
@@ -41,8 +36,8 @@ from rollstream.streams.topics.layout import Layout
 BATCH_GROUPS, WIDE_BATCH_GROUPS = 64, 4
 COMPARED_GROUPS, WIDE_GROUPS = 4_000, 200  # In one process.
 PER_S = 50.0
-PAUSE_S = 0.1  # In which a trainer trains.
 TIMEOUT_S = 120.0
+WARM_UP = 5  # Batches that are not measured.
 CHECKPOINT_EVERY = 16
 APPENDED_BYTES = 4_096  # About as large as the event of a batch.
 CONFIG = """
@@ -70,36 +65,6 @@ environments = ["wide"]
 Times = dict[str, list[float]]
 
 
-class Backlog(Rollouts):
-    """The plain actor, with groups in its lists from the beginning."""
-
-    def fill(self, groups: int) -> None:
-        random = np.random.default_rng(0)
-        for number in range(groups * GROUP_SIZE):
-            output = random.integers(0, 150_000, TOKENS).astype(np.int32).tobytes()
-            member = Member(f"old-{number}", output[: 4 * PROMPT_TOKENS], output, output, 1.0)
-            self._joiner.add(f"old-{number // GROUP_SIZE}", member)
-
-
-def publish_steadily(address: str, per_s: float, pipe: Connection) -> None:
-    """A process that sends the plain actor ``per_s`` groups a second until it is killed."""
-    publisher = RayPublisher(address)
-    pipe.send("ready")
-    tokens, logprobs = np.arange(TOKENS, dtype=np.int32), np.zeros(TOKENS, np.float32)
-    number, due = 0, time.monotonic()
-    while True:
-        for _ in range(GROUP_SIZE):
-            uid, group = f"new-{number}", f"new-{number // GROUP_SIZE}"
-            prompt = tokens[:PROMPT_TOKENS]
-            rollout = Rollout(
-                number, uid, group, group, "step-0", 0, prompt, tokens, logprobs, {}, 1.0
-            )
-            publisher.publish(rollout)
-            number += 1
-        due += 1 / per_s
-        time.sleep(max(0.0, due - time.monotonic()))
-
-
 def main() -> None:
     arguments = _arguments()
     times: Times = {}
@@ -115,43 +80,43 @@ def main() -> None:
             _in_process(config, steps, times)
         for groups in arguments.groups:
             _through_ray(config, root, groups, steps, times)
-            _plain_actor(folder, groups, steps, times)
     print(_report(times))
 
 
 def _through_ray(config: Path, root: Path, groups: int, steps: int, times: Times) -> None:
+    """Rollstream and the plain actor in turn, while groups come to both."""
     backlog = SealedBacklog(config, "bench")
-    with SamplerClient.attach("bench", config=config) as sampler:
+    with (
+        SamplerClient.attach("bench", config=config) as sampler,
+        child("plain actor", take_steadily, (config.parent, groups)) as plain,
+    ):
         trainer = Trainer(sampler, BATCH_GROUPS)
         ready = sampler.stats().ready.get("bench", 0)
-        first = trainer.sealed = max(trainer.sealed, ready)
-        first = 10_000_000 if groups != ready and ready else first
-        backlog.seal(first, groups - ready)
+        backlog.seal(groups * 1_000_000, groups - ready)
         backlog.close()
         _until(lambda: sampler.stats().ready.get("bench", 0) >= groups)
-        arriving = (str(config), "bench", 100_000_000 + groups * 1_000, PER_S)
-        with child("arrivals", seal_steadily, arriving) as arrivals:
-            assert arrivals.receive(START_TIMEOUT_S) == "ready"
-            trainer.take(5)
-            times[f"{groups:,} ready, through Ray"] = trainer.take(steps)
-            times[f"{groups:,} ready, through Ray, cold"] = trainer.take(steps, cold=root)
+        address = plain.receive(10 * START_TIMEOUT_S)
+        arriving = (str(config), "bench", groups * 1_000_000 + 500_000, PER_S)
+        with (
+            child("arrivals", seal_steadily, arriving) as sealed,
+            child("plain arrivals", publish_steadily, (address, PER_S)) as published,
+        ):
+            for arrivals in (sealed, published):
+                assert arrivals.receive(START_TIMEOUT_S) == "ready"
+            for cold in (None, root):
+                of = f"{groups:,} ready, through Ray" + (", cold" if cold else "")
+                beside = times[f"{of}, plain Ray actor"] = []
+                found = times[of] = []
+                for step in range(-WARM_UP, steps):
+                    taken = trainer.take(1, cold=cold)
+                    plain.pipe.send("next batch")
+                    taken.append(plain.receive(TIMEOUT_S))
+                    if step >= 0:
+                        found.append(taken[0])
+                        beside.append(taken[1])
+            plain.pipe.send("end")
+            plain.process.join(START_TIMEOUT_S)
     ray.shutdown()
-
-
-def _plain_actor(folder: Path, groups: int, steps: int, times: Times) -> None:
-    with fresh_ray(folder) as services:
-        actor: Any = ray.remote(Backlog).options(name=ACTOR, num_cpus=0).remote()
-        ray.get(actor.fill.remote(groups))
-        arriving = (services.address, PER_S)
-        with child("arrivals", publish_steadily, arriving) as arrivals:
-            assert arrivals.receive(START_TIMEOUT_S) == "ready"
-            found = times[f"{groups:,} ready, plain Ray actor"] = []
-            for step in range(steps + 5):
-                begun = time.perf_counter()
-                assert ray.get(actor.next_batch.remote()) is not None
-                if step >= 5:
-                    found.append(1e3 * (time.perf_counter() - begun))
-                time.sleep(PAUSE_S)
 
 
 def _in_process(config: Path, steps: int, times: Times) -> None:
@@ -169,7 +134,7 @@ def _in_process(config: Path, steps: int, times: Times) -> None:
         with Sampler(name, config=settings) as sampler, _appending(config) as append:
             columns = ["routed_experts"] if wide else []
             trainer = Trainer(sampler, WIDE_BATCH_GROUPS if wide else BATCH_GROUPS, columns)
-            trainer.take(5)
+            trainer.take(WARM_UP)
             copies = times[f"{name}, a copy of its bytes"] = []
             taken = times[f"{name}, in process"] = []
             for _ in range(min(steps, groups // trainer.num_groups - 6)):
@@ -270,14 +235,13 @@ def _report(times: Times) -> str:
         p50[name], p90, p99[name] = np.percentile(values, (50, 90, 99))
         lines.append(f"{name:44}{p50[name]:9.2f}{p90:9.2f}{p99[name]:9.2f}{len(values):8}")
     lines.append("")
-    for name, of_actor_p50 in p50.items():
-        groups, of_actor, _ = name.partition(", plain Ray actor")
-        for taken in (f"{groups}, through Ray", f"{groups}, through Ray, cold"):
-            if of_actor and taken in p50:
-                lines.append(
-                    f"{taken}: {p50[taken] / of_actor_p50:.2f} x the plain actor's p50, "
-                    f"{p99[taken] / p99[name]:.2f} x its p99"
-                )
+    for name, of_actor in p50.items():
+        of = name.removesuffix(", plain Ray actor")
+        if of != name:
+            lines.append(
+                f"{of}: {p50[of] / of_actor:.2f} x the plain actor's p50, "
+                f"{p99[of] / p99[name]:.2f} x its p99"
+            )
     if "compared, in process" in p50:
         both = p50["an acknowledged append"] + p50["compared, a copy of its bytes"]
         plain, zipped = p50["compared, in process"], p50["zipped, in process"]

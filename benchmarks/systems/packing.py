@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -67,4 +68,13 @@ class Joiner:
     def take(self, groups: int) -> list[Member]:
         """Removes the oldest complete groups and returns their members."""
         taken, self._ready = self._ready[:groups], self._ready[groups:]
+        return [member for group in taken for member in group]
+
+    def sample(self, groups: int) -> list[Member]:
+        """Removes complete groups drawn from all and returns their members."""
+        taken = []
+        for _ in range(groups):
+            drawn = random.randrange(len(self._ready))
+            self._ready[drawn], self._ready[-1] = self._ready[-1], self._ready[drawn]
+            taken.append(self._ready.pop())
         return [member for group in taken for member in group]

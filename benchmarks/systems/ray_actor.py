@@ -49,9 +49,12 @@ class Rollouts:
         """Uids and arrays of a batch; None while there are too few complete groups."""
         if self._joiner.ready < GROUPS_PER_BATCH:
             return None
-        members = self._joiner.take(GROUPS_PER_BATCH)
+        members = self._take(GROUPS_PER_BATCH)
         packed = pack(members)
         return [m.uid for m in members], {f.name: getattr(packed, f.name) for f in fields(Packed)}
+
+    def _take(self, groups: int) -> list[Member]:
+        return self._joiner.take(groups)
 
     def pid(self) -> int:
         return os.getpid()

@@ -7,13 +7,16 @@ from typing import Any
 from harness.groups import GroupSpec, flush_of
 from harness.retiring import retired
 from harness.sampler_worlds import config_of
+from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.sections import EnvironmentConfig, SamplerConfig
 from rollstream.sampler.deciding.batches import BatchCommand, NextBatch
 from rollstream.sampler.deciding.command import Command, Now, R, ResultContext, read
 from rollstream.sampler.deciding.dropping import after_sealed
 from rollstream.sampler.deciding.progress import AskProgress, Progress
 from rollstream.sampler.errors import NotEnoughGroups
+from rollstream.sampler.serving.ahead import MakesAhead
 from rollstream.sampler.serving.payloads import Payloads
+from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.events import (
     Flushed,
     Retired,
@@ -21,6 +24,7 @@ from rollstream.schemas.events import (
     SealedGroup,
 )
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.store.blobs import Blobs
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.folds.sampler.choosing import choosing_of
@@ -52,10 +56,16 @@ class Decider:
     def fresh(self) -> SamplerState:
         return SamplerState("trainer-a", self.choosing, LOGS)
 
-    def seal(self, *specs: GroupSpec, log: PartitionAddress = LOGS[1]) -> None:
+    def seal(
+        self, *specs: GroupSpec, log: PartitionAddress = LOGS[1], blobs: Blobs | None = None
+    ) -> None:
         offset = sum(1 for at, _, _ in self.sealed if at == log)
         flush = flush_of(
-            specs, name=f"{log.partition}-{offset}", environment=log.environment, now_ts=offset
+            specs,
+            name=f"{log.partition}-{offset}",
+            environment=log.environment,
+            blobs=blobs,
+            now_ts=offset,
         )
         self.sealed.append((log, offset, flush))
         self.state.apply_groups(log, offset, flush)
@@ -76,11 +86,21 @@ class Decider:
     def decide(self, command: Command[Any]) -> None:
         self._apply(command.decide(self.state, self._now()))
 
-    def do(self, command: Command[R]) -> R:
-        """Decides and returns the result; for batches see ``choose``."""
+    def do(
+        self,
+        command: Command[R],
+        payloads: Payloads | None = None,
+        ahead: MakesAhead | None = None,
+    ) -> R:
+        """Decides and returns the result; for batches without rows see ``choose``."""
         self.decide(command)
-        payloads = Payloads(MemoryBlobs(), 0)
-        context = ResultContext(0, CONFIG, payloads, 0, self.now_us, lambda: None, _no_record)
+        payloads = payloads or Payloads(MemoryBlobs(), 0)
+        if ahead is None:
+            ahead = MakesAhead(payloads, lambda _: (), lambda batch: batch, SystemClock())
+            ahead.close()
+        context = ResultContext(
+            0, CONFIG, payloads, ahead, 0, self.now_us, lambda: None, _no_record
+        )
         return read(command.result(self.state, context))
 
     def choose(self, command: BatchCommand) -> ServedBatch | NotEnoughGroups:
@@ -101,6 +121,9 @@ class Decider:
 
     def progress(self) -> Progress:
         return self.do(AskProgress())
+
+    def likely_next(self, command: NextBatch) -> list[Share]:
+        return command.likely_next(self.state, self._now())
 
     def _now(self) -> Now:
         return Now(epoch=0, nonce="nonce", now_ts=len(self.events))

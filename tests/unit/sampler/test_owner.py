@@ -83,7 +83,7 @@ def test_a_defect_ends_the_call_that_meets_it_and_no_other(monkeypatch: pytest.M
         owner.follow(WAIT_S)
     with pytest.raises(OSError, match="a defect"):
         calls[0].answered.result(0)
-    assert batch_of(calls[1]).others["step"] == 0
+    assert batch_of(calls[1]).decision["step"] == 0
     owner.close()
     world.close()
 
@@ -114,8 +114,8 @@ def test_what_was_read_with_an_event_that_fails_is_not_passed_over(
     folding = partial(owner.follow, WAIT_S) if waits else partial(owner.execute, AskProgress(), 0.0)
     with pytest.raises(CorruptLog, match="a defect"):
         folding()
-    assert with_rows(owner.execute(asked, 0.0).value).others["step"] == 0
-    assert batch_of(call).others["step"] == 0
+    assert with_rows(owner.execute(asked, 0.0).value).decision["step"] == 0
+    assert batch_of(call).decision["step"] == 0
     owner.close()
     world.close()
 
@@ -129,6 +129,7 @@ def test_the_first_claim_reads_all_that_was_sealed_since_a_look(
     owner.execute(AskProgress(), 0.0)
     for spec in specs(3):
         world.writer().flush(spec)
-    assert with_rows(owner.execute(NextBatch(step=0, num_groups=3), 0.0).value).others["step"] == 0
+    batch = with_rows(owner.execute(NextBatch(step=0, num_groups=3), 0.0).value)
+    assert batch.decision["step"] == 0
     owner.close()
     world.close()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec, every_extra, flush_of, routed_experts
-from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.errors import GroupsUnreadable
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.shaping.packing import GroupRows
@@ -199,26 +197,21 @@ def batch(
     return cache.parts_of_batch(served, groups, range(len(groups)), (), ready)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = Deadline(30.0)
-    while not condition():
-        assert not deadline.passed()
-        deadline.wait(0.01)
-
-
 @pytest.mark.proves("A21")
-def test_what_the_next_batch_will_likely_have_is_read_ahead_and_discarded_where_it_has_not(
+def test_what_was_read_ahead_is_there_when_it_is_asked_for_and_leaves_with_its_step(
     tmp_path: Path,
 ) -> None:
     groups = sealed(LocalBlobs(tmp_path), "a")
     cache = Payloads(LocalBlobs(tmp_path), 1 << 20)
-    cache.expect(1, groups[1:3], ())
     batch(cache, 0, groups[:1])
-    until(lambda: cache.groups_read == 3)
+    ahead = cache.read_ahead(1, list(enumerate(groups[1:3])), ())
+    assert ahead is not None
+    assert [(part.slot, part.group) for part in ahead] == list(enumerate(groups[1:3]))
     batch(cache, 1, groups[1:2])
     assert cache.groups_read == 3, "it was there"
     batch(cache, 2, groups[2:3])
     assert cache.groups_read == 4, "what step 1 did not have has left"
+    assert cache.read_ahead(2, [(0, groups[3])], ()) is None, "the step was asked for"
 
 
 def test_what_few_ready_groups_are_in_is_read_whole_and_held_until_all_were_served(
@@ -267,29 +260,16 @@ def test_a_damaged_group_of_a_file_that_was_read_whole_costs_no_other(blobs: Blo
     batch(cache, 1, groups[2:], ready=0)
 
 
-def test_nothing_is_read_ahead_where_it_was_in_vain_or_where_little_is_ready(
-    tmp_path: Path,
-) -> None:
-    groups = sealed(LocalBlobs(tmp_path), "a")
-    cache = Payloads(LocalBlobs(tmp_path), 1 << 20)
-    assert not cache.reads_ahead(1, 1, 16)
-    assert cache.reads_ahead(1, 1, 17)
-    cache.expect(1, groups[1:3], ())
-    batch(cache, 0, groups[:1])
-    batch(cache, 1, groups[3:])
-    assert not cache.reads_ahead(2, 1, 17)
-    assert cache.reads_ahead(17, 1, 17), "tried again"
-    assert not Payloads(MemoryBlobs(), 1 << 20).reads_ahead(1, 1, 17), "no local store"
-
-
 def test_nothing_is_read_ahead_that_would_push_out_what_is_held(tmp_path: Path) -> None:
     groups = sealed(LocalBlobs(tmp_path), "a", output=512)
     one = Payloads(LocalBlobs(tmp_path), 1 << 20)
     batch(one, 0, groups[:1])
     cache = Payloads(LocalBlobs(tmp_path), one.cached_bytes + 1_000)
-    cache.expect(1, groups[1:], ())
     batch(cache, 0, groups[:1])
-    until(lambda: not any(one.name == "read-ahead" for one in threading.enumerate()))
+    assert cache.read_ahead(1, [(0, groups[1])], ()) is None
+    assert (cache.hold_beside(1_001), cache.hold_beside(1_000)) == (False, True)
     assert cache.groups_read == 1
     batch(cache, 0, groups[:1])
     assert cache.groups_read == 1
+    cache.note_served([], 1_000)
+    assert cache.cached_bytes == one.cached_bytes

@@ -13,6 +13,7 @@ import numpy as np
 from rollstream.sampler.deciding.choose import ALGORITHM, Asked, Chosen, sample_groups
 from rollstream.sampler.deciding.command import (
     Command,
+    MadeAhead,
     Now,
     PayloadReader,
     ResultContext,
@@ -92,11 +93,9 @@ class BatchCommand(Command[AssembledBatch | Share]):
         groups = [group_of(served, slot, state) for slot in range(len(served.groups))]
         branches = {state.choosing.lineage: state.branches_at(served.policy_epoch)}
         share = self._share(served, groups, branches, len(state.ready))
-        ahead = context.payloads.reads_ahead(self.step + 1, len(groups), len(state.ready))
-        if ahead and (likely := self._likely_next(state, context.now_us)):
-            context.payloads.expect(self.step + 1, likely, self.columns)
         key = self.step, served.digest, self.dp_rank, self.dp_size, self.columns, self.payloads
-        return Unread(key, partial(self._read, share, groups, context.payloads))
+        read = partial(self._read, share, groups, context.payloads, context.ahead)
+        return Unread(key, read, partial(self._made, share, context.ahead))
 
     def early_reading(
         self, events: Sequence[SamplerEvent], state: SamplerState, payloads: PayloadReader
@@ -124,7 +123,7 @@ class BatchCommand(Command[AssembledBatch | Share]):
             branches = tuple(one for one in begun if one.epoch <= served.policy_epoch)
             share = self._share(served, groups, {lineage: branches}, ready)
             try:
-                return self._read(share, groups, context.payloads)
+                return self._read(share, groups, context.payloads, context.ahead)
             except GroupsUnreadable as error:
                 raise gone(self.step, str(error)) from error
 
@@ -153,13 +152,12 @@ class BatchCommand(Command[AssembledBatch | Share]):
             ready,
         )
 
-    def _likely_next(self, state: SamplerState, now_us: int) -> Sequence[KnownGroup]:
-        """The groups that the batch of the next step would have now, where its rows are to be read
-        ahead."""
-        return ()
-
     def _read(
-        self, share: Share, groups: Sequence[KnownGroup], payloads: PayloadReader
+        self,
+        share: Share,
+        groups: Sequence[KnownGroup],
+        payloads: PayloadReader,
+        ahead: MadeAhead,
     ) -> AssembledBatch | Share:
         if self.payloads == "rank":
             payloads.check_files(share.served, groups, self.columns)
@@ -168,7 +166,15 @@ class BatchCommand(Command[AssembledBatch | Share]):
         parts = payloads.parts_of_batch(
             share.served, groups, slots, self.columns, share.groups_ready
         )
-        return share.assembled(parts, payloads.token_arrays)
+        made = share.assembled(parts, payloads.token_arrays)
+        ahead.handed_out(self, share)
+        return made
+
+    def _made(self, share: Share, ahead: MadeAhead) -> AssembledBatch | None:
+        made = ahead.take(share) if self.payloads == "sampler" else None
+        if made is not None:
+            ahead.handed_out(self, share)
+        return made
 
 
 def with_rows(result: AssembledBatch | Share) -> AssembledBatch:
@@ -248,12 +254,20 @@ class NextBatch(BatchCommand):
         )
         return [*events, decided]
 
-    def _likely_next(self, state: SamplerState, now_us: int) -> Sequence[KnownGroup]:
-        if self.payloads != "sampler" or self.dp_rank or self.step + 1 != state.next_step:
-            return ()
-        asked = replace(self.asked(), step=self.step + 1)
-        choice = sample_groups(state, state.choosing, asked, now_us=now_us)
-        return [chosen.group for chosen in choice.groups or ()]
+    def likely_next(self, state: SamplerState, now: Now) -> list[Share]:
+        """The shares of all ranks in the batch that would be decided now for the next step, asked
+        for as this one was; empty: there are too few groups, or another step is the next one."""
+        if self.step + 1 != state.next_step:
+            return []
+        asked = replace(self, step=self.step + 1)
+        decided = asked.decide(state, now)[-1:]
+        if not decided or not isinstance(decided[0], BatchServed):
+            return []
+        served = ServedBatch.of(decided[0], NOTHING)
+        groups = [group_of(served, slot, state) for slot in range(len(served.groups))]
+        branches = {state.choosing.lineage: state.branches_at(served.policy_epoch)}
+        ranks = [replace(asked, dp_rank=rank) for rank in range(self.dp_size)]
+        return [rank._share(served, groups, branches, len(state.ready)) for rank in ranks]
 
     def shortage(self, state: SamplerState) -> Shortage | None:
         if self.step in state.batches or is_recorded(self.step, state):

@@ -9,11 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.deciding.shortages import Shortage
+from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.packing import GroupRows
+from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import SamplerEvent
 from rollstream.streams.errors import Fenced
@@ -54,13 +56,6 @@ class PayloadReader(Protocol):
         """The same for these slots of a batch, once all its groups could be read; raises
         ``GroupsUnreadable``. ``ready`` groups besides may be asked for next."""
 
-    def reads_ahead(self, step: int, groups: int, ready: int) -> bool:
-        """Whether it is of use to know what a step's batch will likely have, where the one before
-        it has so many groups and so many are ready."""
-
-    def expect(self, step: int, groups: Sequence[KnownGroup], columns: Collection[str]) -> None:
-        """The batch of ``step`` will likely be made of these groups."""
-
     def check_files(
         self, served: ServedBatch, groups: Sequence[KnownGroup], columns: Collection[str] = ()
     ) -> None:
@@ -80,12 +75,23 @@ class PayloadReader(Protocol):
         """Every field of a group's rows."""
 
 
+class MadeAhead(Protocol):
+    """Batches that were made before they were decided."""
+
+    def take(self, share: Share) -> AssembledBatch | None:
+        """The share with its rows, where just these were made; None: they are to be read."""
+
+    def handed_out(self, command: Command[Any], share: Share) -> None:
+        """The share is on its way to who asked for it; what follows it may be made."""
+
+
 class ResultContext(NamedTuple):
     """What a result may be made of besides the state.
 
     Attributes:
         pid: of the process that executes commands.
         config: that it runs with.
+        ahead: what was made before.
         calls_waiting: calls that wait for groups there.
         now_us: microseconds since 1970, UTC.
         wait_written: returns when every decision stands in a file under ``batches/``.
@@ -96,6 +102,7 @@ class ResultContext(NamedTuple):
     pid: int
     config: RollstreamConfig
     payloads: PayloadReader
+    ahead: MadeAhead
     calls_waiting: int
     now_us: int
     wait_written: Callable[[], None]
@@ -109,10 +116,12 @@ class Unread(Generic[R]):
 
     Attributes:
         key: equal for results that are the same, such as the share of ranks that are peers.
+        made: returns the result at once where it was made before; else None.
     """
 
     key: Hashable
     read: Callable[[], R]
+    made: Callable[[], R | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,4 +193,7 @@ class Reply(Generic[R]):
 
 def read(result: R | Unread[R]) -> R:
     """The result, with its rows."""
-    return result.read() if isinstance(result, Unread) else result
+    if not isinstance(result, Unread):
+        return result
+    made = result.made()
+    return result.read() if made is None else made

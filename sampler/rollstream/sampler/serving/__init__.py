@@ -9,6 +9,7 @@
 - ``configuration``  the sampler's part of the configuration, and the seal logs that it names
 - ``lost_logs``      whether the decision log is the one that the files follow from
 - ``agreement``      ``Agree``: whether two processes mean the same sampler
+- ``ahead``          the batch that will likely be asked for next, made while the trainer trains
 - ``payloads``       groups' rows from the store, through a byte-bounded cache
 - ``recorded``       final batches that are no longer held, from the record
 - ``overdue``        says of batches that nobody acks

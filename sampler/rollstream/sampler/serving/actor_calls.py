@@ -12,6 +12,7 @@ import ray
 from ray.exceptions import (
     ActorDiedError,
     GetTimeoutError,
+    ObjectLostError,
     RayActorError,
     RayError,
     TaskCancelledError,
@@ -23,12 +24,14 @@ from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.errors import SamplerUnavailable
 from rollstream.sampler.serving.actor import Refused
 from rollstream.sampler.serving.joint_calls import Gathering, JointCalls
-from rollstream.sampler.serving.pickled import opened
+from rollstream.sampler.serving.pickled import opened, stored_in
 from rollstream.streams.errors import Fenced
 
 START_TIMEOUT_S = 120.0  # A new worker process, and the logs read to their ends.
 REPEAT_AFTER_S = 0.1  # Ray may say at once, again and again, that the actor cannot be reached.
 FIRST_LOOK_S = 1.0  # A call that waits for so long asks whether the actor reaches Kafka.
+# After these a call is repeated: the actor died, or with it what it had stored for the answer.
+REPEATED = (RayActorError, TaskCancelledError, ObjectLostError)
 _log = logging.getLogger("rollstream.wait")
 _LEFT_FOR_GOOD = "INTENDED_USER_EXIT"  # How Ray words the death of an actor that left by itself.
 
@@ -56,13 +59,16 @@ class ActorCalls:
             ref = self._send([command], wait)
             try:
                 answer = self._get(ref, command, deadline)
-            except (RayActorError, TaskCancelledError) as error:
+                fetched = [
+                    ray.get(stored.ref, timeout=deadline.left_s()) for stored in stored_in(answer)
+                ]
+            except REPEATED as error:
                 self._check_repeatable(error, deadline)
             except BaseException:
                 ray.cancel(ref)  # Nobody waits for it any more.
                 raise
             else:
-                return self._reply_of(opened(answer)[0])
+                return self._reply_of(opened(answer, fetched)[0])
             finally:
                 self._pending.discard(ref)
             deadline.wait(REPEAT_AFTER_S)
@@ -79,14 +85,17 @@ class ActorCalls:
             ref = self._send([joint.commands[number] for number in numbers], wait)
             try:
                 answer = await self._get_async(ref, joint, deadline)
-            except (RayActorError, TaskCancelledError) as error:
+                stored = [] if answer is None else stored_in(answer)
+                fetching = [asyncio.wrap_future(each.ref.future()) for each in stored]
+                fetched = [await asyncio.wait_for(one, deadline.left_s()) for one in fetching]
+            except REPEATED as error:
                 self._check_repeatable(error, deadline)
             except BaseException:
                 ray.cancel(ref)
                 raise
             else:
                 if answer is not None:
-                    return dict(zip(numbers, opened(answer), strict=True))
+                    return dict(zip(numbers, opened(answer, fetched), strict=True))
                 ray.cancel(ref)  # Any call may be repeated; these are, without those that left.
                 continue
             finally:

@@ -7,12 +7,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rollstream.sampler.deciding.command import R, Reply, Unread
 from rollstream.sampler.serving.calls import Call
-from rollstream.sampler.serving.pickled import JOINED_BYTES_MAX, Pickled
+from rollstream.sampler.serving.pickled import JOINED_BYTES_MAX, Pickled, StoredBatch
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +20,8 @@ class _Awaited:
     call: Call[Any]
     wait_s: float
     ended: asyncio.Future[None]
-    reading: Future[Pickled] | None = None  # What its reply is made of, where that is read.
+    stored: StoredBatch | None = None  # What its reply is made of, where it was made before,
+    reading: Future[Pickled] | None = None  # and where it is read.
     finished: bool = False  # Nothing is left to be done for its reply.
     timer: asyncio.TimerHandle | None = None
 
@@ -36,11 +37,18 @@ class AwaitedCalls:
     Args:
         give_up: called in the event loop with a call whose time is up.
         reader: reads rows, one after the other.
+        stored: what crosses for a result that was made before, where it was stored then.
     """
 
-    def __init__(self, give_up: Callable[[Call[Any]], None], reader: Executor) -> None:
+    def __init__(
+        self,
+        give_up: Callable[[Call[Any]], None],
+        reader: Executor,
+        stored: Callable[[Any], StoredBatch | None],
+    ) -> None:
         self._give_up = give_up
         self._reader = reader
+        self._stored = stored
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed: deque[_Awaited] = deque()  # Ended, or decided; added to by any thread.
         self._woken = False
@@ -49,7 +57,7 @@ class AwaitedCalls:
 
     async def reply(
         self, call: Call[R], wait_s: float, decide: Callable[[Callable[[], None]], object]
-    ) -> Reply[R | Pickled]:
+    ) -> Reply[R | Pickled | StoredBatch]:
         """The call's reply, or its error; what was read is pickled. One that is cancelled is
         forgotten.
 
@@ -68,6 +76,8 @@ class AwaitedCalls:
             if awaited.timer is not None:
                 awaited.timer.cancel()
         reply = call.answered.result()
+        if awaited.stored is not None:
+            return Reply(reply.trainer_epoch, awaited.stored)
         if awaited.reading is not None:
             return Reply(reply.trainer_epoch, awaited.reading.result())
         assert not isinstance(reply.value, Unread), "what is to be read is read"
@@ -87,11 +97,17 @@ class AwaitedCalls:
             self._finish(awaited)
             return
         value = answered.result().value
-        if isinstance(value, Unread):
+        if not isinstance(value, Unread):
+            self._finish(awaited)
+            return
+        made = value.made()
+        if made is not None and (stored := self._stored(made)) is not None:
+            awaited.stored = stored
+            self._finish(awaited)
+        else:
+            value = value if made is None else replace(value, read=lambda: made)
             awaited.reading = self._begin_reading(value)
             awaited.reading.add_done_callback(lambda _: self._finish(awaited))
-        else:
-            self._finish(awaited)
 
     def _finish(self, awaited: _Awaited) -> None:
         awaited.finished = True

@@ -13,9 +13,11 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.runtime.entropy import Entropy
+from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.command import Command, R, Reply, ResultContext, Unread, read
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import GroupsUnreadable, SamplerError, SamplerUnavailable
+from rollstream.sampler.serving.ahead import MakesAhead
 from rollstream.sampler.serving.calls import AGAIN_S, PASSING, UNANSWERED, Call, WaitingCalls
 from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.sampler.serving.logs import FOLLOW_RECORDS_MAX, SamplerLogs
@@ -24,6 +26,8 @@ from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.serving.projecting import Projector
 from rollstream.sampler.serving.recorded import RecordedBatches
 from rollstream.sampler.serving.repairing import lost_groups, repaired
+from rollstream.sampler.shaping.assembled import AssembledBatch
+from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.store.blobs import Blobs
 from rollstream.store.open import open_store
@@ -52,6 +56,7 @@ class Owner:
         broker: None: one to the configured address, closed with the owner.
         store: None: the configured one.
         reader: reads rows while the decision about them is appended; None: nobody does.
+        keep: where batches are to lie that are made before they are asked for.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class Owner:
         clock: Clock,
         entropy: Entropy,
         reader: Executor | None = None,
+        keep: Callable[[AssembledBatch], AssembledBatch] = lambda batch: batch,
     ) -> None:
         sampler = sampler_config(name, config)
         self._own_broker: KafkaBroker | None = None
@@ -77,6 +83,7 @@ class Owner:
         self._reader = reader
         self._logs = SamplerLogs(name, config, broker, self._store, clock, entropy)
         self._payloads = Payloads(self._store, sampler.cache_bytes)
+        self._ahead = MakesAhead(self._payloads, self._likely_next, keep, clock)
         self._projector = Projector(self._store, name)
         layout, timeout_s = Layout.of(config.kafka), config.kafka.timeout_s
         self._recorded = RecordedBatches(broker, layout, name, clock, timeout_s)
@@ -260,6 +267,7 @@ class Owner:
                     self._claim(deadline)
                 self._serve_waiting(deadline)
                 self._logs.save()
+                self._ahead.changed()
             self._overdue.look(self._logs.state)
         return True
 
@@ -278,6 +286,7 @@ class Owner:
         """Releases everything; nothing is written to the logs. Idempotent."""
         with self._lock:
             self._closed = True
+            self._ahead.close()
             self._waiting.fail_all(self._unusable())
             self._logs.stop()
             # For the end of one poll, after which nobody uses the broker any more.
@@ -306,6 +315,7 @@ class Owner:
             os.getpid(),
             self._config,
             self._payloads,
+            self._ahead,
             len(self._waiting),
             self._clock.now_us(),
             partial(self._projector.wait_written, self._config.kafka.timeout_s),
@@ -342,6 +352,12 @@ class Owner:
                     call.fail(error)
                     if self.fenced or isinstance(error, BrokerError):
                         self._waiting.fail_all(error)  # Each would wait for the broker in vain.
+
+    def _likely_next(self, command: NextBatch) -> list[Share]:
+        with self._lock:
+            if self._closed or not self._logs.claimed:
+                return []
+            return command.likely_next(self._logs.state, self._logs.now())
 
     def _look(self, number: int, deadline: Deadline) -> None:
         """Folds all logs up to their ends, and claims nothing."""

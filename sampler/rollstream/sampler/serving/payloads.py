@@ -15,6 +15,7 @@ import numpy as np
 from rollstream.sampler.errors import GroupsUnreadable
 from rollstream.sampler.shaping.packing import GroupRows
 from rollstream.sampler.shaping.requested import FIELDS, MIXED_FIELDS, ON_REQUEST, token_array_names
+from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import SealedFile
 from rollstream.schemas.ids import MIXED_POLICY
@@ -33,7 +34,6 @@ BATCHES_KEPT = 1_024  # More than are open by default; others are opened once mo
 FILE_BYTES_MAX = 64 * 1024 * 1024  # Of what is kept of files: footers, and texts and numbers of
 # rows, some 100 bytes a row; beyond it the least recently used are read again.
 FILES_SERVED_MAX = 4_096  # Of which it is remembered what was served; beyond it, pages stay cached.
-AHEAD_AFTER_S = 0.01  # By then the batch that was read last is on its way to who asked for it.
 TEXT_BYTES = 64  # A text as a Python object, besides its characters, about.
 _Asked = tuple[GroupRef, frozenset[str]]  # A group, and the columns that a batch has besides.
 _AskedFile = tuple[str, frozenset[str]]
@@ -51,14 +51,6 @@ class _HeldFile(NamedTuple):
     size: int
 
 
-class _Expected(NamedTuple):
-    """What the next batch will likely be made of."""
-
-    step: int
-    groups: Sequence[KnownGroup]
-    asked: frozenset[str]
-
-
 @dataclass(slots=True)
 class _Serving:
     """What was served of a file."""
@@ -73,13 +65,12 @@ class Payloads:
 
     Of a group those columns are read that a batch asks for; who asks for others reads it again. A
     batch's groups leave the cache when another step is asked for: until then several ranks may ask
-    for the same one. After it, the groups that the next one will likely have are read ahead from a
-    local store, as far as there is room: where it has others, they leave with it. May be shared
-    between threads, which read in turn.
+    for the same one. May be shared between threads, which read in turn.
 
     Attributes:
         groups_read: number of groups read since the start; others were answered by the cache.
-        cached_bytes: size of the groups that the cache holds.
+        cached_bytes: size of the groups that the cache holds, and of what was made of them ahead.
+        local: whether the store is on this machine.
         undelivered: by step, the digest of a batch that was decided in this process and of which no
             share was handed out; such a one may still change.
     """
@@ -97,10 +88,7 @@ class Payloads:
         self._readable: dict[int, bytes] = {}  # By step: the digest of a batch that was opened.
         self._failed: dict[int, bytes] = {}  # The same, of one that could not be read since.
         self.undelivered: dict[int, bytes] = {}
-        self._local = blobs.local_path(ROOT_ID) is not None
-        self._expected: _Expected | None = None
-        self._read_ahead_last: _Expected | None = None
-        self._ahead_from = 0  # The step.
+        self.local = blobs.local_path(ROOT_ID) is not None
         self._reading = threading.Lock()  # Nobody who decides waits for it.
         self.groups_read = 0
         self.cached_bytes = 0
@@ -145,14 +133,7 @@ class Payloads:
                     self._failed.pop(next(iter(self._failed)), None)
                 raise _unreadable(served, dict(enumerate(groups)), failed) from None
             parts = self._parts(step, slotted, asked)
-        self._note_readable(served)
-        self._note_whether_expected(step, groups)
-        expected, self._expected = self._expected, None
-        if expected is not None:
-            self._read_ahead_last = expected
-            threading.Thread(
-                target=self._read_ahead, args=(expected,), name="read-ahead", daemon=True
-            ).start()
+        self.note_readable(served)
         return parts
 
     def read_early(
@@ -164,38 +145,53 @@ class Payloads:
             whole = self._soon_served(groups, ready)
             self._columns(step, groups, frozenset(columns), whole=whole)
 
-    def reads_ahead(self, step: int, groups: int, ready: int) -> bool:
-        """Whether it is of use to know what a step's batch will likely have, where the one before
-        it has so many groups and so many are ready: these are more than come with it, and are
-        not so soon others that what was read ahead last was in vain."""
-        return self._local and step >= self._ahead_from and ready > SOON_BATCHES * groups
+    def read_ahead(
+        self, step: int, groups: Sequence[tuple[int, KnownGroup]], columns: Collection[str]
+    ) -> list[GroupRows] | None:
+        """As ``parts``, for a step that was not asked for yet: others may read meanwhile. None as
+        soon as it is asked for, and where there is no room.
 
-    def expect(self, step: int, groups: Sequence[KnownGroup], columns: Collection[str]) -> None:
-        """The batch of ``step`` will likely be made of these groups: they are read once the batch
-        before it is handed out."""
-        self._expected = _Expected(step, groups, frozenset(columns))
-
-    def _note_whether_expected(self, step: int, groups: Sequence[KnownGroup]) -> None:
-        expected = self._read_ahead_last
-        if expected is not None and expected.step == step:
-            self._read_ahead_last = None
-            had = {group.ref for group in expected.groups}
-            if 2 * sum([group.ref in had for group in groups]) < len(groups):
-                self._ahead_from = step + SOON_BATCHES
-
-    def _read_ahead(self, expected: _Expected) -> None:
-        threading.Event().wait(AHEAD_AFTER_S)
+        Raises:
+            BlobMissing, CorruptFile: rows are not those that were sealed.
+        """
+        asked = frozenset(columns)
+        found: dict[GroupRef, GroupColumns] = {}
         by_file: dict[str, list[KnownGroup]] = {}
-        for group in expected.groups:
-            by_file.setdefault(group.file.path, []).append(group)
+        for _, group in groups:
+            if (group.ref, asked) not in self._groups:
+                by_file.setdefault(group.file.path, []).append(group)
         for of_file in by_file.values():
             sealed = of_file[0].file
             size = sealed.size * sum(group.group.rows for group in of_file) // sealed.rows
             with self._reading:
-                if self._step >= expected.step or self.cached_bytes + size > self._cache_bytes:
-                    return
-                with suppress(StoreError):  # Whoever asks for the batch is told.
-                    self._columns(expected.step, of_file, expected.asked)
+                if self._step >= step or self.cached_bytes + size > self._cache_bytes:
+                    return None
+                found |= self._columns(step, of_file, asked)
+        with self._reading:
+            if self._step >= step:
+                return None
+            others = [group for _, group in groups if group.ref not in found]
+            found |= self._columns(step, others, asked)
+        return [GroupRows(slot, group, *found[group.ref]) for slot, group in groups]
+
+    def hold_beside(self, size: int) -> bool:
+        """Whether there is room for as many bytes more, which then count as held until
+        ``note_served``."""
+        with self._reading:
+            if self.cached_bytes + size > self._cache_bytes:
+                return False
+            self.cached_bytes += size
+            return True
+
+    def note_served(self, shares: Sequence[Share], released: int) -> None:
+        """These shares were handed out by who had read them ahead; so many bytes of
+        ``hold_beside`` are held no more."""
+        with self._reading:
+            self.cached_bytes -= released
+            for share in shares:
+                self._begin(share.served.event.step)
+                for _, group in share.groups:
+                    self._note_served(group)
 
     def check_files(
         self, served: ServedBatch, groups: Sequence[KnownGroup], columns: Collection[str] = ()
@@ -213,13 +209,13 @@ class Payloads:
             failed = self._failed.get(step) == served.digest
             if failed or not all(map(self._is_there, files.values())):
                 self.parts_of_batch(served, groups, (), columns)
-        self._note_readable(served)
+        self.note_readable(served)
 
     def _is_there(self, sealed: SealedFile) -> bool:
         info = self._blobs.info(sealed.path)
         return info is not None and info.size == sealed.size
 
-    def _note_readable(self, served: ServedBatch) -> None:
+    def note_readable(self, served: ServedBatch) -> None:
         """A share is handed out."""
         step = served.event.step
         self._failed.pop(step, None)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.sampler.deciding.command import Reply
+from rollstream.sampler.shaping.assembled import AssembledBatch
 
 BESIDE_BYTES_MIN = 1_024  # An array beside the header costs more than to copy a smaller one.
 # Ray hands bytes on as they are, and an answer of up to 100 KiB together with the call.
@@ -51,22 +53,56 @@ class Pickled(NamedTuple):
         return pickle.loads(self.header, buffers=self.buffers)
 
 
+class StoredBatch(NamedTuple):
+    """A batch that was pickled before it was decided, and whose buffer is in Ray's object store.
+
+    Attributes:
+        header: as that of ``Pickled``.
+        ref: Ray's reference to the buffer, uint8 [size], read-only.
+        decision: of the batch.
+    """
+
+    header: bytes
+    ref: Any
+    decision: Mapping[str, Any]
+
+    def open(self, buffer: NDArray[np.uint8]) -> AssembledBatch:
+        """The batch, with its buffer as it was fetched."""
+        batch: AssembledBatch = pickle.loads(self.header, buffers=[buffer])
+        return replace(batch, decision=self.decision)
+
+
 def joined(answers: list[Any]) -> bytes | list[Any]:
     """What crosses for answers (``Reply`` and others): bytes where what was pickled is small. What
     several share crosses once."""
+    if stored_in(answers):
+        return answers  # Ray is to see its references.
     shared = {id(value): value for value in map(_value_of, answers) if isinstance(value, Pickled)}
     if sum([value.nbytes for value in shared.values()]) > JOINED_BYTES_MAX:
         return answers  # Their arrays are views of the object store, where they arrive.
     return pickle.dumps(answers, protocol=5)
 
 
-def opened(crossed: bytes | list[Any]) -> list[Any]:
-    """The answers, with what was pickled in them; what several share is opened once."""
+def stored_in(crossed: bytes | list[Any]) -> list[StoredBatch]:
+    """The batches among the answers whose buffers are to be fetched."""
+    values = () if isinstance(crossed, bytes) else map(_value_of, crossed)
+    return [value for value in values if isinstance(value, StoredBatch)]
+
+
+def opened(crossed: bytes | list[Any], fetched: Sequence[NDArray[np.uint8]] = ()) -> list[Any]:
+    """The answers, with what was pickled in them; what several share is opened once.
+
+    Args:
+        fetched: the buffers of ``stored_in``.
+    """
+    buffers = iter(fetched)
     answers = pickle.loads(crossed) if isinstance(crossed, bytes) else crossed
     found: dict[int, Any] = {}
     for number, answer in enumerate(answers):
         value = _value_of(answer)
-        if isinstance(value, Pickled):
+        if isinstance(value, StoredBatch):
+            answers[number] = Reply(answer.trainer_epoch, value.open(next(buffers)))
+        elif isinstance(value, Pickled):
             if id(value) not in found:
                 found[id(value)] = value.open()
             answers[number] = Reply(answer.trainer_epoch, found[id(value)])

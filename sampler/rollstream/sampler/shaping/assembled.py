@@ -6,7 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
@@ -47,15 +47,25 @@ class AssembledBatch:
         buffer: uint8 [size].
         layout: of the arrays in it.
         others: the fields of ``Batch`` that are no arrays; of ``metadata`` the JSON texts.
+        decision: those among them that follow from the decision and not from its rows.
     """
 
     buffer: NDArray[np.uint8]
     layout: Mapping[str, ArrayLayout]
     others: Mapping[str, Any]
+    decision: Mapping[str, Any]
+
+    def decided(self, served: ServedBatch, groups_ready: int) -> AssembledBatch:
+        """The same rows as the batch of this decision, which chose what they were made for."""
+        return replace(self, decision=_of_decision(served, groups_ready))
 
     def batch(self, *, waited_s: float, read_group: GroupReader | None) -> Batch:
         """The batch; nothing is copied."""
-        fields: dict[str, Any] = {**self.others, **_views(self.buffer, self.layout)}
+        fields: dict[str, Any] = {
+            **self.others,
+            **self.decision,
+            **_views(self.buffer, self.layout),
+        }
         for prefix in (_COMPONENT, TOKEN_ARRAY):
             names = [name for name in fields if name.startswith(prefix)]
             named = {name.removeprefix(prefix): fields.pop(name) for name in names}
@@ -118,7 +128,6 @@ def assemble(
     for name in per_token:
         _fill(packing, name, arrays[name], per_row["weight_steps"])
     others = {
-        **_of_decision(served),
         "uids": uids,
         "environments": tuple([key.environment for key in keys]),
         "example_ids": tuple([key.example_id for key in keys]),
@@ -130,12 +139,11 @@ def assemble(
         "refused": dict(refused or {}),
         "dp_rank": dp_rank,
         "dp_size": dp_size,
-        "groups_ready": groups_ready,
     }
-    return AssembledBatch(buffer, layout, others)
+    return AssembledBatch(buffer, layout, others, _of_decision(served, groups_ready))
 
 
-def _of_decision(served: ServedBatch) -> dict[str, Any]:
+def _of_decision(served: ServedBatch, groups_ready: int) -> dict[str, Any]:
     """What is the same for every rank."""
     return {
         "step": served.event.step,
@@ -144,6 +152,7 @@ def _of_decision(served: ServedBatch) -> dict[str, Any]:
         "sampled": served.sampled,
         "policy_step": served.event.policy_step,
         "current_step": served.current_step,
+        "groups_ready": groups_ready,
     }
 
 

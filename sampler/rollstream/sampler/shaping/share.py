@@ -36,6 +36,16 @@ class Share(NamedTuple):
     branches: Mapping[str, Sequence[Branch]]
     groups_ready: int
 
+    def has_same_rows(self, other: Share) -> bool:
+        """Whether these are the same rows of the same step, read in the same way, so that only what
+        is recorded of the decision may differ."""
+        return self._rows() == other._rows()
+
+    def _rows(self) -> tuple[object, ...]:
+        refs = [(slot, group.ref) for slot, group in self.groups]
+        read = self.columns, self.dp_rank, self.dp_size, self.branches
+        return self.served.event.step, self.served.digest, refs, *read
+
     def assembled(
         self,
         parts: Sequence[GroupRows],
