@@ -75,11 +75,14 @@ class AwaitedCalls:
             call.answered.cancel()
             if awaited.timer is not None:
                 awaited.timer.cancel()
+            # Callbacks refer to it: in a cycle the rows would stay until they are collected.
+            reading, awaited.reading = awaited.reading, None
+            stored, awaited.stored = awaited.stored, None
         reply = call.answered.result()
-        if awaited.stored is not None:
-            return Reply(reply.trainer_epoch, awaited.stored)
-        if awaited.reading is not None:
-            return Reply(reply.trainer_epoch, awaited.reading.result())
+        if stored is not None:
+            return Reply(reply.trainer_epoch, stored)
+        if reading is not None:
+            return Reply(reply.trainer_epoch, reading.result())
         assert not isinstance(reply.value, Unread), "what is to be read is read"
         return Reply(reply.trainer_epoch, reply.value)
 
