@@ -2,57 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from harness.groups import GroupSpec
-from harness.sampler_worlds import LocalWorld, config_of, memory_world, new_name
+from harness.sampler_worlds import TIMEOUT_S, LocalWorld, config_of, kafka_world, memory_world
 from rollstream.consumers import create_deployment
 from rollstream.sampler import Sampler
 from rollstream.store.blobs import Blobs
 from rollstream.store.layout import batches_prefix, snapshot_path
-from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.errors import LogLost
-from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.topics.layout import Layout
 
 pytestmark = pytest.mark.proves("I6", "F20")
 STEPS = 3
 
 
-def served(store: Blobs) -> LocalWorld:
-    """A sampler that served some steps and was closed, over this store."""
-    name = new_name()
-    broker = MemoryBroker(MemoryLogs())
-    world = LocalWorld(broker, store, config_of("file:///unused", name))
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalWorld]:
+    """A sampler that served some steps and was closed."""
+    world = memory_world()
+    if request.param == "kafka":
+        world = kafka_world(request.getfixturevalue("kafka_bootstrap"), tmp_path)
     world.writer().flush(*[GroupSpec(example_id=f"ex-{i}") for i in range(2 * STEPS)])
     sampler = world.successor()
     for step in range(STEPS):
         sampler.ack(sampler.next_batch(step, 1))
     sampler.close()
-    return world
+    yield world
+    world.close()
 
 
 def contents(store: Blobs) -> dict[str, bytes]:
     return {blob.path: store.read(blob.path) for blob in store.list("")}
 
 
-def test_a_sampler_whose_decision_log_is_gone_decides_nothing_anew() -> None:
-    store = MemoryBlobs()
-    world = served(store)
-    kafka = world.config.kafka.model_copy(update={"generation": 2})
-    config = world.config.model_copy(update={"kafka": kafka})
-    broker = MemoryBroker(MemoryLogs())
-    create_deployment(config, broker=broker, store=store)
-    before = contents(store)
-    sampler = Sampler(world.name, config=config, broker=broker, store=store)
+def test_a_sampler_whose_decision_log_is_gone_decides_nothing_anew(served: LocalWorld) -> None:
+    kafka = served.config.kafka.model_copy(update={"generation": 2})
+    config = served.config.model_copy(update={"kafka": kafka})
+    create_deployment(config, broker=served.broker(), store=served.store)
+    before = contents(served.store)
+    sampler = Sampler(served.name, config=config, broker=served.broker(), store=served.store)
     assert sampler.progress().next_step == 0, "who looks is not refused"
     for _ in range(2):
         with pytest.raises(LogLost, match=r"ends before step 0 .* holds a batch of step 2 of"):
             sampler.next_batch(0, 1)
     sampler.close()
-    assert contents(store) == before
-    log = Layout.of(kafka).sampler_log(world.name)
-    assert broker.reader({log: 0}).bounds(log, 1)[1] == 0
+    assert contents(served.store) == before
+    log = Layout.of(kafka).sampler_log(served.name)
+    with closing(served.broker().reader({log: 0})) as reader:
+        assert reader.bounds(log, TIMEOUT_S)[1] == 0
 
 
 def test_a_decision_log_that_ends_before_a_snapshot_is_not_gone_on_with() -> None:
@@ -73,13 +75,12 @@ def test_a_decision_log_that_ends_before_a_snapshot_is_not_gone_on_with() -> Non
     successor.close()
 
 
-def test_another_samplers_files_do_not_matter() -> None:
-    store = MemoryBlobs()
-    world = served(store)
-    other = config_of("file:///unused", f"{world.name}-2")
-    config = other.model_copy(update={"kafka": world.config.kafka})
-    create_deployment(config, broker=world.broker(), store=store)
-    sampler = Sampler(f"{world.name}-2", config=config, broker=world.broker(), store=store)
+def test_another_samplers_files_do_not_matter(served: LocalWorld) -> None:
+    name = f"{served.name}-2"
+    other = config_of(served.config.store.root, name)
+    config = other.model_copy(update={"kafka": served.config.kafka})
+    create_deployment(config, broker=served.broker(), store=served.store)
+    sampler = Sampler(name, config=config, broker=served.broker(), store=served.store)
     assert sampler.next_batch(0, 1).step == 0
     sampler.close()
-    assert list(store.list(batches_prefix(world.name)))
+    assert list(served.store.list(batches_prefix(served.name)))

@@ -94,3 +94,12 @@ def test_a_sealer_with_a_typo_in_its_root_is_not_taken_in(
         assert "has none: correct store.root" in done.stdout + done.stderr
     assert load_config(wrong).store.root.endswith("/stroe")
     assert not (tmp_path / "stroe").exists()
+    # As where Kafka's disk was lost: its logs are empty, and the root is the one that it had.
+    empty = configuration(tmp_path, "store", kafka_bootstrap, f"{namespace}-empty")
+    for arguments, expected in (
+        (("topics", "create"), "settles nothing: it is another deployment's root, or the log was"),
+        (("seal",), "names no root of a store yet"),
+    ):
+        done = run(empty, *arguments)
+        assert done.returncode == 1
+        assert expected in done.stdout + done.stderr
