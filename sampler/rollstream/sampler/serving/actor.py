@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -126,8 +127,11 @@ class SamplerActor:
         """The batch with its buffer in Ray's object store, from where who asks for it maps it."""
         if batch.buffer.nbytes > STORED_BYTES_MAX:
             return batch
-        ref = ray.put(batch.buffer)
-        buffer = ray.get(ref)
+        try:
+            ref = ray.put(batch.buffer)
+            buffer = ray.get(ref)
+        except RayError:  # The store is full, say: it crosses as one that was not made before.
+            return batch
         kept = replace(batch, buffer=buffer)
         self._stored[id(buffer)] = StoredBatch(Pickled.of(kept).header, ref, {})
         weakref.finalize(buffer, self._stored.pop, id(buffer), None)
