@@ -84,3 +84,15 @@ def test_another_samplers_files_do_not_matter(served: LocalWorld) -> None:
     assert sampler.next_batch(0, 1).step == 0
     sampler.close()
     assert list(served.store.list(batches_prefix(served.name)))
+
+
+def test_under_another_name_a_trainer_goes_on_from_its_checkpoint(served: LocalWorld) -> None:
+    name = f"{served.name}-2"
+    kafka = served.config.kafka.model_copy(update={"generation": 2})
+    other = config_of(served.config.store.root, name)
+    config = other.model_copy(update={"kafka": kafka})
+    create_deployment(config, broker=served.broker(), store=served.store)
+    sampler = Sampler(name, config=config, broker=served.broker(), store=served.store)
+    assert sampler.resume(STEPS - 1) == STEPS
+    assert sampler.progress().next_step == STEPS
+    sampler.close()
