@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -16,10 +19,12 @@ from harness.faults import Append, Fate, FaultyBroker
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, memory_world
 from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.command import Reply
+from rollstream.sampler.deciding.command import Reply, Unread
 from rollstream.sampler.deciding.queries import AskStats, SamplerStats
 from rollstream.sampler.errors import RequestDiffers
 from rollstream.sampler.serving.actor import Refused, SamplerActor
+from rollstream.sampler.serving.awaited_calls import AwaitedCalls
+from rollstream.sampler.serving.calls import Call
 from rollstream.sampler.serving.pickled import Pickled, joined, opened
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.schemas import codec
@@ -176,6 +181,31 @@ def test_rows_are_read_while_the_decision_is_appended_and_shown_once_it_is_confi
     assert batch_in(asyncio.run(answer())).num_groups == 1
     assert seen == [(True, False)] * (1 if fate is Fate.PASS else 2)
     world.close()
+
+
+def test_rows_are_freed_with_the_reply_that_has_them_before_anything_is_collected() -> None:
+    rows: list[weakref.ref[Any]] = []
+
+    def read() -> Any:
+        found = np.zeros(100_000, np.uint8)
+        rows.append(weakref.ref(found))
+        return found
+
+    async def replied() -> None:
+        with ThreadPoolExecutor(1) as reader:
+            calls = AwaitedCalls(lambda _: None, reader, lambda _: None)
+            call = Call[Any](AskStats(), 0)
+            call.answer(Reply(0, Unread("rows", read)))
+            reply = await calls.reply(call, WAIT_S, lambda _: None)
+            assert isinstance(reply.value, Pickled)
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(replied())
+        assert [one() for one in rows] == [None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("bytes_each", [2_000, 200_000])
