@@ -31,8 +31,9 @@ from rollstream.streams.folds.sampler.served import ServedBatch
 SHOWN = 5  # Groups that a message names.
 SOON_BATCHES = 16  # What is asked for within as many is read with what is asked for now.
 BATCHES_KEPT = 1_024  # More than are open by default; others are opened once more.
-FILE_BYTES_MAX = 64 * 1024 * 1024  # Of what is kept of files: footers, and texts and numbers of
-# rows, some 100 bytes a row; beyond it the least recently used are read again.
+FILE_BYTES_MAX = 128 * 1024 * 1024  # Of what is kept of files: footers, and texts and numbers of
+# rows, some 140 bytes a row; beyond it the least recently used are read again. Where batches are
+# drawn from more files than fit, most of each batch's are.
 FILES_SERVED_MAX = 4_096  # Of which it is remembered what was served; beyond it, pages stay cached.
 TEXT_BYTES = 64  # A text as a Python object, besides its characters, about.
 _Asked = tuple[GroupRef, frozenset[str]]  # A group, and the columns that a batch has besides.
