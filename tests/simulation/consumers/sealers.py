@@ -33,7 +33,7 @@ TURNS = 14
 LIVES_MAX = 3
 DEPTH_MAX = 3  # How many sealers' turns may stand inside one another.
 SLICE_S = 0.05
-CALM_S = 2 * NAME_EVERY_S
+CALM_S = 8 * NAME_EVERY_S  # What was left behind takes a flush a turn.
 SETTLE_S = 100.0  # Longer than anything may stay pending in these worlds.
 BAD_FATES = [fate for fate in Fate if fate is not Fate.PASS]
 

@@ -327,6 +327,23 @@ def test_final_batches_are_held_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -
     assert sampler.state.next_step == 1
 
 
+def test_a_replay_after_a_release_goes_on_with_final_steps_that_are_no_longer_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollstream.streams.folds.sampler.state.FINAL_BATCHES_KEPT", 1)
+    sampler = Decider()
+    sampler.seal(*specs(8))
+    for step in range(3):
+        sampler.serve(step)
+        sampler.do(MarkCheckpointed(step=step))
+    sampler.do(Resume(checkpointed_step=1, later="release"))
+    assert not sampler.state.batches
+    assert sampler.do(Resume(checkpointed_step=None, later="replay")) == 0
+    with pytest.raises(AssertionError, match="step 0 is read from the record"):
+        sampler.do(NextBatch(step=0, num_groups=2))
+    assert sampler.state.next_step == 2, "what was released is served anew"
+
+
 def test_a_checkpoint_beyond_what_was_served_is_refused() -> None:
     sampler = Decider()
     sampler.seal(*specs(2))

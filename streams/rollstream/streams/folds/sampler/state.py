@@ -91,6 +91,7 @@ class SamplerState:
         self.branches: dict[int, Branch] = {}
         self.current_step: int | None = None
         self.next_step = 0
+        self._served_end = 0  # After the last step that was served and not released.
         self.final_step = NOTHING
         self.batches: dict[int, ServedBatch] = {}
         self.published = PublishedPolicies()
@@ -296,7 +297,8 @@ class SamplerState:
         state = xxhash.xxh3_128()
         for part in (
             (self.over, self.trainer_epoch, self.policy_epoch, self.epoch_used, self._turn),
-            (self.next_step, self.current_step, self.final_step, self.eval_groups),
+            (self.next_step, self._served_end, self.current_step, self.final_step),
+            self.eval_groups,
             (self.over_step_delay, self.over_timestamp_delay),
             sorted(self.branches.values()),
             [
@@ -318,7 +320,7 @@ class SamplerState:
 
     def _serve(self, offset: int, event: BatchServed) -> None:
         self.batches[event.step] = ServedBatch.of(event, offset)
-        self.next_step = event.step + 1
+        self.next_step = self._served_end = event.step + 1
         self.epoch_used = True
         self._hand_out(event)
 
@@ -391,7 +393,10 @@ class SamplerState:
                 del self.batches[at]
                 self._change(batch.acked, self._uses.reopen)
                 self._change(batch.groups, self._uses.give_back)
-        self.next_step = max((event.first_step, *(at + 1 for at in self.batches)))
+        if event.later == "release":
+            self._served_end = min(self._served_end, newest + 1)
+        # Replayed are also those that are final and no longer held: the record has them.
+        self.next_step = max(event.first_step, self._served_end)
 
     def _ack(self, event: Acked) -> None:
         batch = self.batches[event.step]
