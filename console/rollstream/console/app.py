@@ -20,6 +20,7 @@ from rollstream.console.commands.seal import seal
 from rollstream.console.commands.status import status
 from rollstream.console.commands.topics import check, create
 from rollstream.console.commands.up import up
+from rollstream.console.commands.without_logs import without_logs
 from rollstream.runtime.extras import how_to_install
 from rollstream.schemas.errors import RollstreamError
 
@@ -75,6 +76,9 @@ def build() -> typer.Typer:
     app.command(epilog="Example: rollstream seal --config rollstream.toml")(seal)
     app.command(epilog="Example: rollstream status --config rollstream.toml")(status)
     app.command(epilog="Example: rollstream up --data ./kafka --port 9092")(up)
+    app.command(
+        "without-logs", epilog="Example: rollstream without-logs --sampler trainer-a --json"
+    )(without_logs)
     letters = typer.Typer(help="Entries that sealers could not read.")
     letters.command("list", epilog="Example: rollstream deadletters list --reason unknown_schema")(
         list_letters

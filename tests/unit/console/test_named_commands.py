@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from harness.source_tree import ROOT, all_sources
 from rollstream.console.app import build
 
-NAMED = re.compile(r"`rollstream ((?:[a-z]+ ?)+)")
+NAMED = re.compile(r"`rollstream ((?:[a-z]+(?:-[a-z]+)* ?)+)")
 
 
 def exists(words: list[str]) -> bool:

@@ -4,8 +4,10 @@
 - ``lineage``    from a step to files, rows, offsets and env replicas, and back from a rollout
 - ``uses``       which batches had a group, and what became of it there (pure)
 - ``decisions``  a decision log, read by who does not own it
+- ``without_logs``, ``batch_files``  what is known of a sampler whose logs are gone, by its files
 """
 
+from rollstream.sampler.history.batch_files import Steps
 from rollstream.sampler.history.lineage import (
     RolloutLineage,
     SamplerLineage,
@@ -16,17 +18,21 @@ from rollstream.sampler.history.lineage import (
 )
 from rollstream.sampler.history.replay import FileCheck, Replayed, check_from_files, replay_step
 from rollstream.sampler.history.uses import Drop, Use
+from rollstream.sampler.history.without_logs import KnownWithoutLogs, known_without_logs
 
 __all__ = [
     "Drop",
     "FileCheck",
+    "KnownWithoutLogs",
     "Replayed",
     "RolloutLineage",
     "SamplerLineage",
     "StepLineage",
+    "Steps",
     "Use",
     "UsedGroup",
     "check_from_files",
+    "known_without_logs",
     "lineage_of_rollout",
     "lineage_of_step",
     "replay_step",

@@ -19,8 +19,8 @@ from rollstream.streams.errors import LogLost
 from rollstream.streams.folds.sampler.state import SamplerState
 
 _REMEDY = (
-    "restore the log, or correct store.root; a run that is to begin anew takes a section "
-    "[samplers.*] of another name"
+    "restore the log, or correct store.root; `rollstream without-logs` says what files know of it, "
+    "and a run that is to begin anew takes a section [samplers.*] of another name"
 )
 
 

@@ -136,11 +136,7 @@ class Snapshots:
 
     @property
     def _identity(self) -> dict[str, str]:
-        return {
-            "sampler": self._empty.name,
-            "log": self._where.topic,
-            "root_id": self.root_id,
-        }
+        return identity_of(self._empty.name, self._where.topic, self.root_id)
 
     def _write(self, saved: SavedFold[SamplerState]) -> None:
         path = snapshot_path(self._empty.name, self._where.topic, saved.place.next_offset)
@@ -171,6 +167,11 @@ class Snapshots:
                         raise UnusableState(f"{where} holds another record at {record.offset}")
                 if wanted and deadline.passed():
                     raise BrokerUnavailable(f"{min(wanted)} was not read at {starts[min(wanted)]}")
+
+
+def identity_of(sampler: str, log: str, root_id: str) -> dict[str, str]:
+    """Sets the snapshots of a sampler with this decision log and root apart from all others."""
+    return {"sampler": sampler, "log": log, "root_id": root_id}
 
 
 def _nonce(record: Record) -> str:

@@ -16,6 +16,7 @@ from rollstream.producers import RolloutProducer
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import NotEnoughGroups, Sampler
 from rollstream.sampler.history import lineage_of_rollout, lineage_of_step, replay_step
+from rollstream.streams.memory import MemoryLogs
 
 TURNS_MAX = 1000
 SAMPLERS = '[samplers.trainer-b]\nenvironments = ["math"]\nmax_policy_lag = 0\n'
@@ -281,3 +282,21 @@ def test_lineage_of_nothing_says_what_to_give(run: Run) -> None:
     done = run.line.run("lineage", "--uid", "nobody-0")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "no rollout 'nobody-0' in the logs of math" in done.stderr
+
+
+def test_what_files_say_of_a_sampler_needs_no_log(run: Run) -> None:
+    two_steps(run)
+    run.line.logs = MemoryLogs(run.line.clock)
+    found = run.read("without-logs", "--sampler", "trainer-a")
+    assert found["steps"] == [
+        {"first": 0, "last": 1, "known": "in_file", "trainer_epoch": 1},
+    ]
+    assert found["replaced"] == [1]
+    assert {environment: len(ids) for environment, ids in found["ready"].items()} == {"math": 1}
+    shown = run.line.run("without-logs", "--sampler", "trainer-a").stdout
+    assert "0 to 1" in shown
+    assert "Steps after 1 stand in no file" in shown
+    assert "math: 1\n" in shown
+    done = run.line.run("without-logs", "--sampler", "trainer-b")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no snapshot and no batch of a sampler 'trainer-b'" in done.stderr

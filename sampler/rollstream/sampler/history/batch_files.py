@@ -1,0 +1,57 @@
+"""What the files under ``batches/`` say of steps, by their names alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import Literal, NamedTuple
+
+Known = Literal["final", "trained", "failed", "served", "in_file", "in_no_file"]
+
+
+class Steps(NamedTuple):
+    """Steps that follow one another, ``last`` among them, of which the same is known.
+
+    Attributes:
+        known: by a snapshot ``final``, acked as ``trained`` or ``failed``, or ``served`` and not
+            acked then; ``in_file``: decided later, and whether it was acked is not known;
+            ``in_no_file``: a later step is known, and of this one nothing is.
+        trainer_epoch: in which the batch was decided; None: not known.
+    """
+
+    first: int
+    last: int
+    known: Known
+    trainer_epoch: int | None
+
+
+def standing_files(files: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """By step, the trainer epoch of the newest file that no rewind has undone: where an epoch
+    begins with a step that an older one had decided, that one's batches from there on were
+    released.
+
+    Args:
+        files: trainer epoch and step of each.
+    """
+    standing: dict[int, int] = {}
+    rewound_to: int | None = None
+    for epoch, of_epoch in groupby(sorted(files, reverse=True), key=itemgetter(0)):
+        steps = [step for _, step in of_epoch]
+        standing |= {step: epoch for step in steps if rewound_to is None or step < rewound_to}
+        rewound_to = steps[-1] if rewound_to is None else min(rewound_to, steps[-1])
+    return standing
+
+
+def in_runs(steps: Iterable[Steps]) -> Iterator[Steps]:
+    """The same, by rising step, with neighbours of which the same is known as one."""
+    before: Steps | None = None
+    for one in steps:
+        if before is not None and before[2:] == one[2:] and before.last + 1 == one.first:
+            before = before._replace(last=one.last)
+            continue
+        if before is not None:
+            yield before
+        before = one
+    if before is not None:
+        yield before
