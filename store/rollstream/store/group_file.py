@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from rollstream.schemas import digest
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged, offsets_of
 from rollstream.schemas.digest import row_digests
 from rollstream.schemas.fields import RowField, fields_of, row_fields
+from rollstream.schemas.wire_schemas import WireSchema
 from rollstream.store import arrow
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import as_corrupt, read_rows
@@ -90,14 +92,15 @@ class GroupFile:
         held_bytes: what this keeps, about.
     """
 
-    def __init__(self, blobs: Blobs, path: str, size: int) -> None:
-        """Reads the footer of a file of this size.
+    def __init__(self, blobs: Blobs, path: str, size: int, *, whole: bool = False) -> None:
+        """Reads the footer of a file of this size; ``whole``: and all else, for ``read_whole``.
 
         Raises:
             BlobMissing, CorruptFile, NewerFile.
         """
         self._blobs, self.path, self._size = blobs, path, size
         self.held_bytes = LAYOUT_BYTES
+        self._unread = mapped_whole(blobs, path) if whole else None
         with as_corrupt(path):
             layout = Layout.of(self._read_tail())
             # Another tool that wrote the file anew kept neither the layout of pages nor the sums.
@@ -106,7 +109,7 @@ class GroupFile:
                 return
             self._sums = Sums.of_text(self._layout.sums)
             self._stated = stated = Stated.of(self._layout.metadata)
-            version = version_of(path, stated)
+            self._version = version = version_of(path, stated)
         self.held_bytes += self._sums.nbytes
         self._fields = fields_of(version)
         self.token_arrays: Mapping[str, ArraySignature] = dict(stated.token_arrays)
@@ -150,9 +153,11 @@ class GroupFile:
             BlobMissing.
             CorruptFile: it is not what its checksum says.
         """
+        image, self._unread = self._unread, None
         if self._layout is None or self._codec is not None:
             return None
-        image = mapped_whole(self._blobs, self.path)
+        if image is None:
+            image = mapped_whole(self._blobs, self.path)
         if digest.checksum(image) != checksum:
             return None
         with as_corrupt(self.path):
@@ -191,7 +196,8 @@ class GroupFile:
         key = (*names, "", *token_arrays)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = self._plan(names, token_arrays)
+            asked = tuple(names), tuple(token_arrays)
+            plan = self._plans[key] = _plan_of(self._stated, self._version, *asked)
             self._load(plan.loaded)
         return plan
 
@@ -234,31 +240,10 @@ class GroupFile:
                 extents.append(_Extent(group.row_start, stop, [group], [number]))
         return extents
 
-    def _plan(self, names: Sequence[str], token_arrays: Sequence[str]) -> _Plan:
-        fields = [self._fields[name] for name in names if name in self._fields]
-        fields = [field for field in fields if field.name not in self._stated.absent]
-        added = [row_fields()[name] for name in names if name not in self._fields]
-        signatures = {f.name: ArraySignature(f.dtype, ()) for f in fields if f.column == "array"}
-        for name, signature in self.token_arrays.items():
-            if name in token_arrays:
-                signatures[arrow.TOKEN_ARRAY_PREFIX + name] = signature
-        in_place = self._stated.in_place
-        arrays = [self._array(name, of) for name, of in signatures.items() if name in in_place]
-        others = [name for name in signatures if name not in in_place]
-        others += [field.name for field in fields if field.column in ("components", "attachments")]
-        scalars = [field for field in fields if field.column in arrow.SCALARS]
-        counts = {of.counts for of in arrays}
-        return _Plan(
-            scalars,
-            [field for field in added if field.column in arrow.SCALARS],
-            [*scalars, *(self._fields[name] for name in counts)],
-            arrays,
-            list(counts),
-            others,
-        )
-
     def _read_tail(self) -> memoryview:
         wanted = min(TAIL_BYTES, self._size)
+        if self._unread is not None and len(self._unread) == self._size:
+            return self._unread[-footer_bytes(self._unread) :]
         (tail,) = self._blobs.read_ranges(self.path, [(self._size - wanted, self._size)])
         if wanted < (needed := footer_bytes(tail)) <= self._size:
             (tail,) = self._blobs.read_ranges(self.path, [(self._size - needed, self._size)])
@@ -274,14 +259,6 @@ class GroupFile:
                 "restore the file from a copy"
             )
         return number
-
-    def _array(self, column: str, signature: ArraySignature) -> _Array:
-        named = column not in self._fields
-        binary = named and not arrow.is_list(signature)
-        width = arrow.stored_bytes(signature, binary=binary)
-        field = column.removeprefix(arrow.TOKEN_ARRAY_PREFIX) if named else column
-        leaf = self._chunks[column][-1]
-        return _Array(field, named, leaf, signature, width, arrow.count_of(column))
 
     # What rows have besides arrays: read for the whole file, once.
 
@@ -469,6 +446,43 @@ class GroupFile:
         return CorruptFile(
             f"{self.path}: {what} is not what was sealed; restore the file from a copy"
         )
+
+
+@lru_cache(arrow.SCHEMAS_KEPT)  # Most files have the same.
+def _plan_of(
+    stated: Stated, version: WireSchema, names: tuple[str, ...], token_arrays: tuple[str, ...]
+) -> _Plan:
+    of_version, chunks = fields_of(version), chunk_indexes(stated.token_arrays, version)
+    fields = [of_version[name] for name in names if name in of_version]
+    fields = [field for field in fields if field.name not in stated.absent]
+    added = [row_fields()[name] for name in names if name not in of_version]
+    signatures = {f.name: ArraySignature(f.dtype, ()) for f in fields if f.column == "array"}
+    for name, signature in stated.token_arrays:
+        if name in token_arrays:
+            signatures[arrow.TOKEN_ARRAY_PREFIX + name] = signature
+    arrays = [
+        _array_of(column, signature, chunks[column][-1], named=column not in of_version)
+        for column, signature in signatures.items()
+        if column in stated.in_place
+    ]
+    others = [name for name in signatures if name not in stated.in_place]
+    others += [field.name for field in fields if field.column in ("components", "attachments")]
+    scalars = [field for field in fields if field.column in arrow.SCALARS]
+    counts = {of.counts for of in arrays}
+    return _Plan(
+        scalars,
+        [field for field in added if field.column in arrow.SCALARS],
+        [*scalars, *(of_version[name] for name in counts)],
+        arrays,
+        list(counts),
+        others,
+    )
+
+
+def _array_of(column: str, signature: ArraySignature, leaf: int, *, named: bool) -> _Array:
+    width = arrow.stored_bytes(signature, binary=named and not arrow.is_list(signature))
+    field = column.removeprefix(arrow.TOKEN_ARRAY_PREFIX) if named else column
+    return _Array(field, named, leaf, signature, width, arrow.count_of(column))
 
 
 def _values_of(of: _Array, data: memoryview, first: int, tokens: int) -> NDArray[Any]:

@@ -342,7 +342,7 @@ class Payloads:
 
     def _read_whole(self, group: KnownGroup, asked: frozenset[str]) -> None:
         """Holds the whole file of a group, if it can be read at once and there is room."""
-        with self._opened(group.file) as file:
+        with self._opened(group.file, whole=True) as file:
             rows = file.read_whole(group.file.checksum, *_names(group, asked))
         if rows is None:
             return
@@ -354,10 +354,10 @@ class Payloads:
             self._make_room()
 
     @contextmanager
-    def _opened(self, sealed: SealedFile) -> Iterator[GroupFile]:
+    def _opened(self, sealed: SealedFile, *, whole: bool = False) -> Iterator[GroupFile]:
         file = self._files.pop(sealed.path, None)
         if file is None:
-            file = GroupFile(self._blobs, sealed.path, sealed.size)
+            file = GroupFile(self._blobs, sealed.path, sealed.size, whole=whole)
         else:
             self._file_bytes -= file.held_bytes
         yield file  # Where this raises it is not kept: once restored, the file may be another one.

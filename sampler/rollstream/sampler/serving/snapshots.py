@@ -71,7 +71,7 @@ class Snapshots:
         self._clock = clock
         self._thread: Thread | None = None
         self._events = 0  # That the newest one holds which was found or written.
-        self._written_s = float("-inf")
+        self._written_s = clock.monotonic_s()  # What came since the start costs a start little.
         self._useless: list[str] = []  # Paths of those that were passed over.
 
     def found(self, deadline: Deadline) -> Iterator[SavedFold[SamplerState]]:
