@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +14,7 @@ from xxhash import xxh3_64_intdigest
 from rollstream.schemas import digest
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged, offsets_of
 from rollstream.schemas.digest import row_digests
-from rollstream.schemas.fields import RowField, fields_of, row_fields
-from rollstream.schemas.wire_schemas import WireSchema
+from rollstream.schemas.fields import RowField, fields_of
 from rollstream.store import arrow
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import as_corrupt, read_rows
@@ -28,6 +26,7 @@ from rollstream.store.plain.decoding import numbers_of, text_ends, texts_of
 from rollstream.store.plain.file import CODECS, MAGIC, Layout, Page, footer_bytes
 from rollstream.store.plain.rows import chunk_indexes
 from rollstream.store.plain.sums import Sums, chunk_sum, seed_of, value_span
+from rollstream.store.read_plan import ReadPlan, StoredArray, plan_of
 from rollstream.store.row_file import RowFile, defaults_of, unpacked_bits, version_of
 
 LAYOUT_BYTES = 8_192  # What the footer of a file comes to in memory, about.
@@ -45,40 +44,6 @@ class _Extent(NamedTuple):
     stop: int
     groups: Sequence[StoredGroup]
     numbers: Sequence[int]
-
-
-class _Array(NamedTuple):
-    """An array that every row has.
-
-    Attributes:
-        named: whether producers named it; ``field`` is that name then.
-        width: bytes a token; -1: a bit.
-        counts: the column with each row's number of tokens.
-    """
-
-    field: str
-    named: bool
-    leaf: int
-    signature: ArraySignature
-    width: int
-    counts: str
-
-
-class _Plan(NamedTuple):
-    """How fields are read.
-
-    Attributes:
-        scalars: fields with one value a row. added: such that the file's version does not have.
-        loaded: those that must be there first. arrays: that every row has. counts: of these.
-        others: columns that are read for the whole file.
-    """
-
-    scalars: Sequence[RowField]
-    added: Sequence[RowField]
-    loaded: Sequence[RowField]
-    arrays: Sequence[_Array]
-    counts: Sequence[str]
-    others: Sequence[str]
 
 
 class GroupFile:
@@ -123,7 +88,7 @@ class GroupFile:
         self._others: dict[str, Columns] = {}
         self._group_bounds: dict[str, list[int]] = {}
         self._group_sums: dict[int, list[int]] = {}
-        self._plans: dict[tuple[str, ...], _Plan] = {}
+        self._plans: dict[tuple[str, ...], ReadPlan] = {}
         self._image: memoryview | None = None  # All of the file, which was compared as a whole.
 
     def read(
@@ -192,16 +157,16 @@ class GroupFile:
             columns.attachments if "attachments" in names else None,
         )
 
-    def _planned(self, names: Sequence[str], token_arrays: Sequence[str]) -> _Plan:
+    def _planned(self, names: Sequence[str], token_arrays: Sequence[str]) -> ReadPlan:
         key = (*names, "", *token_arrays)
         plan = self._plans.get(key)
         if plan is None:
             asked = tuple(names), tuple(token_arrays)
-            plan = self._plans[key] = _plan_of(self._stated, self._version, *asked)
+            plan = self._plans[key] = plan_of(self._stated, self._version, *asked)
             self._load(plan.loaded)
         return plan
 
-    def _read(self, groups: Sequence[StoredGroup], plan: _Plan) -> list[GroupColumns]:
+    def _read(self, groups: Sequence[StoredGroup], plan: ReadPlan) -> list[GroupColumns]:
         extents = self._extents(groups)
         values = self._values(plan.arrays, extents)
         found = []
@@ -210,7 +175,7 @@ class GroupFile:
             found += [GroupColumns(columns, group.row_start - start) for group in extent.groups]
         return found
 
-    def _columns(self, plan: _Plan, extent: _Extent, values: Iterator[NDArray[Any]]) -> Columns:
+    def _columns(self, plan: ReadPlan, extent: _Extent, values: Iterator[NDArray[Any]]) -> Columns:
         """The rows of an extent, the next of ``values`` being those of its arrays."""
         start, stop = extent.start, extent.stop
         scalars = {field.name: self._scalar(field, start, stop) for field in plan.scalars}
@@ -308,7 +273,7 @@ class GroupFile:
     # Arrays that every row has: of the groups alone.
 
     def _values(
-        self, arrays: Sequence[_Array], extents: Sequence[_Extent]
+        self, arrays: Sequence[StoredArray], extents: Sequence[_Extent]
     ) -> Iterator[NDArray[Any]]:
         """Extent by extent, the values of each of these arrays."""
         spans = [self._span(of, extent) for of in arrays for extent in extents]
@@ -329,7 +294,7 @@ class GroupFile:
 
     def _check(
         self,
-        of: _Array,
+        of: StoredArray,
         data: memoryview,
         first: int,
         bounds: Sequence[int],
@@ -366,7 +331,7 @@ class GroupFile:
             self.held_bytes += LIST_ITEM_BYTES * len(sums)
         return self._group_sums[leaf]
 
-    def _span(self, of: _Array, extent: _Extent) -> _Span:
+    def _span(self, of: StoredArray, extent: _Extent) -> _Span:
         """Where the extent's values are in the file, or the page that they are."""
         if self._codec is not None:
             page = self._sums.ends[of.leaf] + extent.numbers[0]
@@ -448,44 +413,7 @@ class GroupFile:
         )
 
 
-@lru_cache(arrow.SCHEMAS_KEPT)  # Most files have the same.
-def _plan_of(
-    stated: Stated, version: WireSchema, names: tuple[str, ...], token_arrays: tuple[str, ...]
-) -> _Plan:
-    of_version, chunks = fields_of(version), chunk_indexes(stated.token_arrays, version)
-    fields = [of_version[name] for name in names if name in of_version]
-    fields = [field for field in fields if field.name not in stated.absent]
-    added = [row_fields()[name] for name in names if name not in of_version]
-    signatures = {f.name: ArraySignature(f.dtype, ()) for f in fields if f.column == "array"}
-    for name, signature in stated.token_arrays:
-        if name in token_arrays:
-            signatures[arrow.TOKEN_ARRAY_PREFIX + name] = signature
-    arrays = [
-        _array_of(column, signature, chunks[column][-1], named=column not in of_version)
-        for column, signature in signatures.items()
-        if column in stated.in_place
-    ]
-    others = [name for name in signatures if name not in stated.in_place]
-    others += [field.name for field in fields if field.column in ("components", "attachments")]
-    scalars = [field for field in fields if field.column in arrow.SCALARS]
-    counts = {of.counts for of in arrays}
-    return _Plan(
-        scalars,
-        [field for field in added if field.column in arrow.SCALARS],
-        [*scalars, *(of_version[name] for name in counts)],
-        arrays,
-        list(counts),
-        others,
-    )
-
-
-def _array_of(column: str, signature: ArraySignature, leaf: int, *, named: bool) -> _Array:
-    width = arrow.stored_bytes(signature, binary=named and not arrow.is_list(signature))
-    field = column.removeprefix(arrow.TOKEN_ARRAY_PREFIX) if named else column
-    return _Array(field, named, leaf, signature, width, arrow.count_of(column))
-
-
-def _values_of(of: _Array, data: memoryview, first: int, tokens: int) -> NDArray[Any]:
+def _values_of(of: StoredArray, data: memoryview, first: int, tokens: int) -> NDArray[Any]:
     """This many values of an array, from bytes that have token ``first`` in their first one."""
     values = np.frombuffer(data, np.uint8)
     if of.width >= 0:

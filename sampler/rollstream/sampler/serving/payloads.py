@@ -191,8 +191,7 @@ class Payloads:
             self.cached_bytes -= released
             for share in shares:
                 self._begin(share.served.event.step)
-                for _, group in share.groups:
-                    self._note_served(group)
+                self._note_served(share.groups)
 
     def check_files(
         self, served: ServedBatch, groups: Sequence[KnownGroup], columns: Collection[str] = ()
@@ -239,8 +238,7 @@ class Payloads:
             self._begin(step)
             wanted = of_batch or [group for _, group in groups]
             found = self._columns(step, wanted, asked, whole=whole)
-            for _, group in groups:
-                self._note_served(group)
+            self._note_served(groups)
         return [GroupRows(slot, group, *found[group.ref]) for slot, group in groups]
 
     def failing(
@@ -402,20 +400,21 @@ class Payloads:
     def _drop_whole(self, key: _AskedFile) -> None:
         self.cached_bytes -= self._whole.pop(key).size
 
-    def _note_served(self, group: KnownGroup) -> None:
-        path = group.file.path
-        serving = self._serving.get(path)
-        if serving is None:
-            serving = self._serving[path] = _Serving(set(), group.file.rows)
-            if len(self._serving) > FILES_SERVED_MAX:
-                self._serving.popitem(last=False)
-        if group.group.row_start not in serving.first_rows:
-            serving.first_rows.add(group.group.row_start)
-            serving.rows_left -= group.group.rows
-        if not serving.rows_left:
-            del self._serving[path]
-            self._finished.add(path)
-            self._forget(path)
+    def _note_served(self, groups: Iterable[tuple[int, KnownGroup]]) -> None:
+        for _, group in groups:
+            path, header = group.file.path, group.group
+            serving = self._serving.get(path)
+            if serving is None:
+                serving = self._serving[path] = _Serving(set(), group.file.rows)
+                if len(self._serving) > FILES_SERVED_MAX:
+                    self._serving.popitem(last=False)
+            if header.row_start not in serving.first_rows:
+                serving.first_rows.add(header.row_start)
+                serving.rows_left -= header.rows
+            if not serving.rows_left:
+                del self._serving[path]
+                self._finished.add(path)
+                self._forget(path)
 
 
 def _names(group: KnownGroup, asked: frozenset[str]) -> tuple[list[str], list[str]]:

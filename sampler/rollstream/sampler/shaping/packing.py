@@ -69,8 +69,11 @@ class Packing(NamedTuple):
     def fill(self, out: NDArray[Any], prompt: Any, output: Any) -> None:
         """Sets every prompt token to ``prompt`` and every output token to ``output``, a value or
         one a row."""
-        if np.ndim(output) == 0 and prompt == output:
-            out.fill(prompt)
+        if np.ndim(output) == 0:
+            out.fill(output)
+            if prompt != output:
+                for start, count in zip(self.offsets.tolist(), self.prompts.tolist(), strict=False):
+                    out[start : start + count] = prompt
             return
         both = np.empty((len(self.prompts), 2), out.dtype)
         both[:, 0], both[:, 1] = prompt, output

@@ -50,12 +50,10 @@ def text_ends(body: memoryview, rows: int) -> NDArray[np.int64]:
     width, rest = divmod(len(body), rows)
     if width < _LENGTH_BYTES:
         raise ValueError(f"{rows} texts have {len(body)} bytes")
-    if not rest:
-        # Texts of one length, as most are: no loop finds their ends.
-        heads = np.frombuffer(body, np.uint8).reshape(rows, width)[:, :_LENGTH_BYTES]
-        if (np.ascontiguousarray(heads).view("<u4") == width - _LENGTH_BYTES).all():
-            return np.arange(rows + 1) * width
     raw, at, ends = bytes(body), 0, [0]
+    head = (width - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "little")
+    if not rest and all(raw[i::width] == head[i : i + 1] * rows for i in range(_LENGTH_BYTES)):
+        return np.arange(0, len(raw) + 1, width)  # Of one length, as most are: without a loop.
     try:
         for _ in range(rows):
             (length,) = _length_at(raw, at)

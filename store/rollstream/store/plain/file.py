@@ -11,6 +11,7 @@ Source: Apache Parquet format, "Data pages", "Statistics", and ``parquet.thrift`
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -71,6 +72,9 @@ _PAGE_FIELDS = (
 )
 _PAGE_END = i32(1, _RLE) * 2 + STOP * 2
 _PAGE_HEAD_BYTES_MAX = 64
+_PAGE_HEAD = re.compile(
+    b"".join(re.escape(begin) + rb"([\x80-\xff]*[\x00-\x7f])" for begin in _PAGE_FIELDS)
+)
 
 
 class Leaf(NamedTuple):
@@ -218,14 +222,11 @@ class Page(NamedTuple):
         Raises:
             ValueError, LookupError: they are damaged.
         """
-        head = bytes(data[:_PAGE_HEAD_BYTES_MAX])
-        numbers, at = [], 0
-        for begin in _PAGE_FIELDS:
-            if not head.startswith(begin, at):
-                raise ValueError(f"no page begins with {head.hex()}")
-            number, at = read_varint(head, at + len(begin))
-            numbers.append(number >> 1)
-        return cls(numbers[0], at + len(_PAGE_END))
+        found = _PAGE_HEAD.match(data)
+        if found is None:
+            raise ValueError(f"no page begins with {bytes(data[:_PAGE_HEAD_BYTES_MAX]).hex()}")
+        size, _ = read_varint(found[1], 0)
+        return cls(size >> 1, found.end() + len(_PAGE_END))
 
 
 def _pair(key: str, value: str) -> bytes:

@@ -245,7 +245,9 @@ class ReadyIndex:
             (name, self._environments[name]) for name in {*environments} & {*self._environments}
         ]
         orders = [zip(of.order, repeat(name), repeat(of)) for name, of in found]
-        for (_, hashed), _, of in heapq.merge(*orders, key=itemgetter(0, 1)):
+        several = len(orders) > 1
+        among = heapq.merge(*orders, key=itemgetter(0, 1)) if several else chain(*orders)
+        for (_, hashed), _, of in among:
             bucket = Bucket(of.groups.seconds(hashed), self._known.at)
             yield bucket[0].key, bucket
 

@@ -241,7 +241,7 @@ class SamplerState:
         self.events += 1
         if isinstance(event, Claimed):
             self._seal_claims[log] = (offset, event.nonce)
-        if isinstance(event, Retired):
+        if isinstance(event, Retired) and event.files:
             self._retire(log, offset, event)
         turns, outcomes = self._to_come.arrive(log, offset, len(flushed))
         self.ready.mark_served(
@@ -329,6 +329,7 @@ class SamplerState:
             self._settle(ref)
         self._record(event.cursor)
         self._turn += 1
+        served: dict[str, list[tuple[str, int]]] = {}
         for chosen in event.groups:
             ref = ref_of(chosen)
             self._take(ref)
@@ -336,7 +337,9 @@ class SamplerState:
             if self._is_to_come(ref):  # First: of most groups of a start from the logs.
                 self._to_come.serve(ref, self._turn)
             elif (key := self._known.key_of(ref)) is not None:
-                self.ready.mark_served(key.environment, [(key.example_id, self._turn)])
+                served.setdefault(key.environment, []).append((key.example_id, self._turn))
+        for environment, examples in served.items():
+            self.ready.mark_served(environment, examples)
 
     def _replace(self, event: Replaced) -> None:
         batch = self.batches[event.step]
@@ -356,13 +359,11 @@ class SamplerState:
             outcome: Outcome = "failed" if batch.status == "failed" else "trained"
             self.batches[at] = replace(batch, final=True)
             for slot, chosen in enumerate(batch.groups):
-                ref = ref_of(chosen)
-                self._count(ref, "skipped" if slot in batch.skipped else outcome)
+                ref, skipped = ref_of(chosen), slot in batch.skipped
+                self._count(ref, "skipped" if skipped else outcome)
                 self.over_step_delay += chosen.over_step_delay
                 self.over_timestamp_delay += chosen.over_timestamp_delay
-                self._uses.finish(
-                    ref, acked=batch.status is not None, skipped=slot in batch.skipped
-                )
+                self._uses.finish(ref, acked=batch.status is not None, skipped=skipped)
                 self._settle(ref)
         self.final_step = max(self.final_step, step)
         final = [at for at, batch in sorted(self.batches.items()) if batch.final]
@@ -431,8 +432,6 @@ class SamplerState:
     def _retire(self, log: PartitionAddress, offset: int, event: Retired) -> None:
         """Groups of these files are not ready any more. Those that the decision log takes later
         were decided before: of these it counts what was decided."""
-        if not event.files:
-            return
         refs = [
             known.ref
             for file in event.files
