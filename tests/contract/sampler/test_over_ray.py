@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
+from ray.exceptions import ObjectLostError
 
 from harness.brokers import until
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
@@ -23,7 +24,9 @@ from harness.kafka import KafkaFactory
 from harness.ray_world import RayWorld
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import AsyncSamplerClient, Fenced, NotEnoughGroups, UnknownSampler
+from rollstream.sampler.serving import actor_calls
 from rollstream.sampler.serving.client import SamplerClient
+from rollstream.sampler.serving.pickled import StoredBatch, stored_in
 from rollstream.streams.errors import BrokerError, TopicMismatch
 from rollstream.streams.status import measure
 
@@ -170,6 +173,31 @@ def test_calls_that_wait_survive_the_death_of_the_actor(world: RayWorld) -> None
         until(lambda: sampler.stats().calls_waiting == 1)
         world.writer().flush(*long_specs(2))
         assert waiting.result(WAIT_S).num_groups == 2
+
+
+def test_what_a_dead_actor_had_stored_for_its_answer_is_asked_for_again(
+    world: RayWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(200)))
+    sampler = world.open()
+    killed: list[int] = []
+
+    def die_with_what_is_stored(answer: bytes | list[object]) -> list[StoredBatch]:
+        stored = stored_in(answer)
+        if stored and not killed:
+            killed.append(sampler.stats().pid)
+            world.restart()
+            with pytest.raises(ObjectLostError):  # Once Ray knows that the actor died.
+                until(lambda: False, lambda: ray.get(stored[0].ref, timeout=WAIT_S))
+        return stored
+
+    monkeypatch.setattr(actor_calls, "stored_in", die_with_what_is_stored)
+    steps = iter(range(50))
+    batches = []
+    until(lambda: bool(killed), lambda: batches.append(sampler.next_batch(next(steps), 1)))
+    again = sampler.next_batch(batches[-1].step, 1)
+    assert (again.uids, again.tokens.tolist()) == (batches[-1].uids, batches[-1].tokens.tolist())
+    assert sampler.stats().pid not in killed
 
 
 def test_a_fenced_actor_exits_for_good(world: RayWorld) -> None:

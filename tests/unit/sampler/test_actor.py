@@ -208,6 +208,50 @@ def test_rows_are_freed_with_the_reply_that_has_them_before_anything_is_collecte
         gc.enable()
 
 
+def test_an_error_in_what_was_made_before_is_that_of_the_call() -> None:
+    def made() -> Any:
+        raise LookupError("a defect")
+
+    async def replied() -> None:
+        with ThreadPoolExecutor(1) as reader:
+            calls = AwaitedCalls(lambda _: None, reader, lambda _: None)
+            call = Call[Any](AskStats(), 0)
+            call.answer(Reply(0, Unread("rows", lambda: None, made)))
+            async with asyncio.timeout(WAIT_S):
+                await calls.reply(call, WAIT_S, lambda _: calls.hand_over())
+
+    with pytest.raises(LookupError, match="a defect"):
+        asyncio.run(replied())
+
+
+def test_what_is_asked_of_a_recorded_step_at_one_time_is_answered_to_each_by_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollstream.streams.folds.sampler.state.FINAL_BATCHES_KEPT", 1)
+    world = memory_world()
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(6)))
+    sampler = world.open()
+    for step in range(3):
+        sampler.next_batch(step, 2, timeout_s=WAIT_S)
+        sampler.checkpointed(step)
+
+    async def answers() -> list[Any]:
+        async with actor_in(world) as actor:
+            SlowBlobs.free.clear()
+            asked = [NextBatch(step=0, num_groups=count) for count in (2, 3)]
+            calls = [asyncio.ensure_future(actor.execute([one], WAIT_S)) for one in asked]
+            for _ in range(2):  # By the second answer both were decided, and none read.
+                await waiting(actor, 0)
+            SlowBlobs.free.set()
+            return [opened(await call)[0] for call in calls]
+
+    served, refused = asyncio.run(answers())
+    assert served.value.batch(waited_s=0.0, read_group=None).num_groups == 2
+    assert isinstance(refused, Refused)
+    assert isinstance(refused.error, RequestDiffers)
+    world.close()
+
+
 @pytest.mark.parametrize("bytes_each", [2_000, 200_000])
 def test_what_crosses_arrives_read_only_however_large_it_is(bytes_each: int) -> None:
     pickled = Pickled.of({"array": np.zeros(bytes_each, np.uint8)})

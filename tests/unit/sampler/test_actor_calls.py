@@ -9,9 +9,16 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
-from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, TaskCancelledError
+from ray.exceptions import (
+    ActorDiedError,
+    GetTimeoutError,
+    ObjectLostError,
+    RayActorError,
+    TaskCancelledError,
+)
 
 from rollstream.runtime.clock import ManualClock
 from rollstream.sampler.deciding.batches import NextBatch
@@ -21,7 +28,8 @@ from rollstream.sampler.errors import SamplerUnavailable, UnknownStep
 from rollstream.sampler.serving import actor_calls
 from rollstream.sampler.serving.actor import Refused
 from rollstream.sampler.serving.actor_calls import START_TIMEOUT_S, ActorCalls
-from rollstream.sampler.serving.pickled import Pickled, joined
+from rollstream.sampler.serving.pickled import Pickled, StoredBatch, joined
+from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.streams.errors import Fenced
 
 NEVER = "never"  # How a call ends that does not end.
@@ -55,7 +63,7 @@ class Answer:
 
     def future(self) -> Future[Any]:
         future: Future[Any] = Future()
-        if self._outcome == NEVER:
+        if self._outcome is NEVER:
             return future
         try:
             future.set_result(self.get())
@@ -214,6 +222,33 @@ def test_an_actor_that_does_not_answer_is_an_error_in_time_and_says_why_it_waits
     assert world.clock.monotonic_s() == pytest.approx(START_TIMEOUT_S + 1, abs=1)
     assert "sampler 'trainer-a': Kafka at nowhere cannot be reached" in caplog.messages
     assert world.cancelled == world.sent
+
+
+def stored(outcome: Any) -> Reply[Any]:
+    """The answer to a call whose rows are to be fetched, which ends so."""
+    batch = AssembledBatch(np.zeros(2_000, np.uint8), {}, {}, {})
+    return Reply(3, StoredBatch(Pickled.of(batch).header, Answer(outcome, lambda: None), {}))
+
+
+def test_a_call_is_repeated_where_what_was_stored_for_its_answer_is_lost(
+    execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(
+        monkeypatch, stored(ObjectLostError("00", b"", "")), stored(np.ones(2_000, np.uint8))
+    )
+    assert execute(world.calls).value.buffer.sum() == 2_000
+    assert (len(world.sent), world.cancelled) == (2, [])
+
+
+def test_what_was_stored_for_an_answer_and_does_not_come_is_an_error_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(actor_calls, "START_TIMEOUT_S", 0.01)
+    for execute, outcome in ((in_thread, GetTimeoutError()), (in_coroutine, NEVER)):
+        world = World(monkeypatch, stored(outcome))
+        with pytest.raises(SamplerUnavailable, match="did not answer within"):
+            execute(world.calls)
+        assert world.cancelled == world.sent
 
 
 def shares(count: int, step: int = 0) -> list[NextBatch]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -175,10 +177,7 @@ def test_a_file_that_is_not_what_its_event_names_is_refused(blobs: Blobs) -> Non
         Payloads(blobs, 1 << 20).parts(0, [(0, groups[0])])
 
 
-def batch(
-    cache: Payloads, step: int, groups: Sequence[KnownGroup], ready: int | None = None
-) -> list[GroupRows]:
-    """Asks for the batch of a step."""
+def batch_of(step: int) -> ServedBatch:
     event = BatchServed(
         epoch=0,
         nonce="n",
@@ -193,8 +192,14 @@ def batch(
         groups=(),
         digest=b"d",
     )
-    served = ServedBatch(event, 0, "b", (), (), b"d", 0, 7)
-    return cache.parts_of_batch(served, groups, range(len(groups)), (), ready)
+    return ServedBatch(event, 0, "b", (), (), b"d", 0, 7)
+
+
+def batch(
+    cache: Payloads, step: int, groups: Sequence[KnownGroup], ready: int | None = None
+) -> list[GroupRows]:
+    """Asks for the batch of a step."""
+    return cache.parts_of_batch(batch_of(step), groups, range(len(groups)), (), ready)
 
 
 @pytest.mark.proves("A21")
@@ -273,3 +278,20 @@ def test_nothing_is_read_ahead_that_would_push_out_what_is_held(tmp_path: Path) 
     assert cache.groups_read == 1
     cache.note_served([], 1_000)
     assert cache.cached_bytes == one.cached_bytes
+
+
+def test_threads_may_note_at_one_time_what_they_hand_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollstream.sampler.serving.payloads.BATCHES_KEPT", 4)
+    cache = Payloads(MemoryBlobs(), 0)
+
+    def hand_out(first: int) -> None:
+        for step in range(first, 40_000, 4):
+            cache.note_readable(batch_of(step))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(hand_out, range(4)))
+    finally:
+        sys.setswitchinterval(before)

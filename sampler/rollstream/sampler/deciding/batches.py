@@ -127,8 +127,7 @@ class BatchCommand(Command[AssembledBatch | Share]):
             except GroupsUnreadable as error:
                 raise gone(self.step, str(error)) from error
 
-        key = self.step, epoch, self.dp_rank, self.dp_size, self.columns, self.payloads
-        return Unread(key, read)
+        return Unread((self.decision_key(), epoch, self.result_key()), read)
 
     def _check_same_request(self, served: ServedBatch) -> None:
         """``RequestDiffers`` where the batch was served for another request."""

@@ -5,6 +5,9 @@
 - ``local``          ``Sampler``: in the trainer's own process
 - ``view``           ``SamplerView``: reads a sampler, and claims nothing
 - ``owner``          the engine: decide, append, wait until it is confirmed, reply
+- ``logs``           claims the decision log, reads the seal logs, and folds both
+- ``snapshots``      the state as a file, from which a start goes on
+- ``repairing``      other groups for those whose files cannot be read
 - ``calls``          calls under way, and those that wait for groups
 - ``configuration``  the sampler's part of the configuration, and the seal logs that it names
 - ``lost_logs``      whether the decision log is the one that the files follow from
@@ -18,9 +21,11 @@
 - ``actor``          the Ray actor around an owner (imports ray)
 - ``awaited_calls``  calls that coroutines of the actor await and its threads end
 - ``pickled``        what peers get, pickled once
+- ``stored``         batches in Ray's object store before they are asked for (imports ray)
 - ``attaching``      finds or starts the Ray that has the actor (imports ray)
 - ``loopback_ray``   a Ray on 127.0.0.1, and all that is used of Ray's private API (imports ray)
 - ``actor_calls``    calls to that actor: awaited, repeated, cancelled (imports ray)
+- ``joint_calls``    calls of one event loop that wait for one decision, and cross together
 - ``client``         ``SamplerClient`` (imports ray)
 - ``aio``            ``AsyncSamplerClient``
 """

@@ -6,15 +6,13 @@ import asyncio
 import logging
 import pickle
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -26,7 +24,7 @@ from rollstream.sampler.serving.awaited_calls import AwaitedCalls
 from rollstream.sampler.serving.calls import AGAIN_S, PASSING, WAITING_MAX, Call
 from rollstream.sampler.serving.owner import Owner
 from rollstream.sampler.serving.pickled import Pickled, StoredBatch, joined
-from rollstream.sampler.shaping.assembled import AssembledBatch
+from rollstream.sampler.serving.stored import StoredBatches
 from rollstream.schemas.errors import RollstreamError
 from rollstream.store.blobs import Blobs
 from rollstream.store.warm_memory import keep_memory_warm
@@ -34,7 +32,6 @@ from rollstream.streams.broker import Broker
 from rollstream.streams.errors import Fenced
 
 CALLS_MAX = WAITING_MAX + 1_024  # At once: those that do not wait find room beside all that do.
-STORED_BYTES_MAX = 32 * 1024 * 1024  # An eighth of our own Ray's store, for what may be in vain.
 FOLLOW_SLICE_S = 0.2  # How often the thread that reads the seal logs looks whether it should end.
 FOLLOW_AGAIN_S = 0.5  # After an error: a broker that refuses at once must not keep a core busy.
 _log = logging.getLogger("rollstream.sampler")
@@ -70,7 +67,7 @@ class SamplerActor:
     ) -> None:
         keep_memory_warm()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="rollstream-reader")
-        self._stored: dict[int, StoredBatch] = {}  # By the id of a buffer, while it lives.
+        self._stored = StoredBatches()
         self._owner = Owner(
             name,
             config,
@@ -79,12 +76,12 @@ class SamplerActor:
             clock=SystemClock(),
             entropy=SystemEntropy(),
             reader=self._reader,
-            keep=self._store,
+            keep=self._stored.keep,
         )
         self._started = False
         self._leaving = threading.Event()
         self._decider = ThreadPoolExecutor(1, thread_name_prefix="rollstream-decider")
-        self._calls = AwaitedCalls(self._give_up, self._reader, self._crossing)
+        self._calls = AwaitedCalls(self._give_up, self._reader, self._stored.crossing)
         self._follower = threading.Thread(
             target=self._follow, name="rollstream-follower", daemon=True
         )
@@ -122,24 +119,6 @@ class SamplerActor:
     async def _repair(self, command: Command[R], error: GroupsUnreadable) -> Command[R]:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._reader, self._owner.repair, command, error)
-
-    def _store(self, batch: AssembledBatch) -> AssembledBatch:
-        """The batch with its buffer in Ray's object store, from where who asks for it maps it."""
-        if batch.buffer.nbytes > STORED_BYTES_MAX:
-            return batch
-        try:
-            ref = ray.put(batch.buffer)
-            buffer = ray.get(ref)
-        except RayError:  # The store is full, say: it crosses as one that was not made before.
-            return batch
-        kept = replace(batch, buffer=buffer)
-        self._stored[id(buffer)] = StoredBatch(Pickled.of(kept).header, ref, {})
-        weakref.finalize(buffer, self._stored.pop, id(buffer), None)
-        return kept
-
-    def _crossing(self, batch: AssembledBatch) -> StoredBatch | None:
-        stored = self._stored.get(id(batch.buffer))
-        return stored and stored._replace(decision=batch.decision)
 
     async def outage(self) -> str:
         """Why no broker can be reached; empty: as far as is known, one can."""

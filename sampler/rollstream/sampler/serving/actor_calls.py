@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import ray
+from numpy.typing import NDArray
 from ray.exceptions import (
     ActorDiedError,
     GetTimeoutError,
@@ -24,7 +26,7 @@ from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.errors import SamplerUnavailable
 from rollstream.sampler.serving.actor import Refused
 from rollstream.sampler.serving.joint_calls import Gathering, JointCalls
-from rollstream.sampler.serving.pickled import opened, stored_in
+from rollstream.sampler.serving.pickled import StoredBatch, opened, stored_in
 from rollstream.streams.errors import Fenced
 
 START_TIMEOUT_S = 120.0  # A new worker process, and the logs read to their ends.
@@ -59,9 +61,7 @@ class ActorCalls:
             ref = self._send([command], wait)
             try:
                 answer = self._get(ref, command, deadline)
-                fetched = [
-                    ray.get(stored.ref, timeout=deadline.left_s()) for stored in stored_in(answer)
-                ]
+                fetched = [self._fetch(stored, deadline) for stored in stored_in(answer)]
             except REPEATED as error:
                 self._check_repeatable(error, deadline)
             except BaseException:
@@ -86,8 +86,8 @@ class ActorCalls:
             try:
                 answer = await self._get_async(ref, joint, deadline)
                 stored = [] if answer is None else stored_in(answer)
-                fetching = [asyncio.wrap_future(each.ref.future()) for each in stored]
-                fetched = [await asyncio.wait_for(one, deadline.left_s()) for one in fetching]
+                fetching = [self._fetch_async(each, deadline) for each in stored]
+                fetched = await asyncio.gather(*fetching) if fetching else []
             except REPEATED as error:
                 self._check_repeatable(error, deadline)
             except BaseException:
@@ -161,6 +161,20 @@ class ActorCalls:
         finally:
             answer.cancel()
 
+    def _fetch(self, stored: StoredBatch, deadline: Deadline) -> NDArray[np.uint8]:
+        try:
+            buffer: NDArray[np.uint8] = ray.get(stored.ref, timeout=deadline.left_s())
+        except GetTimeoutError as error:
+            raise self._no_answer(deadline) from error
+        return buffer
+
+    async def _fetch_async(self, stored: StoredBatch, deadline: Deadline) -> NDArray[np.uint8]:
+        fetching: asyncio.Future[NDArray[np.uint8]] = asyncio.wrap_future(stored.ref.future())
+        try:
+            return await asyncio.wait_for(fetching, deadline.left_s())
+        except TimeoutError as error:
+            raise self._no_answer(deadline) from error
+
     def _log_outage(self, outage: str) -> None:
         if outage:
             _log.warning("sampler %r: %s", self._name, outage)
@@ -174,10 +188,7 @@ class ActorCalls:
 
     def _check_waiting(self, command: Command[Any], deadline: Deadline) -> None:
         if deadline.passed():
-            raise SamplerUnavailable(
-                f"the actor of sampler {self._name!r} did not answer within "
-                f"{deadline.timeout_s:.0f} s; look at its log under /tmp/ray, then attach again"
-            )
+            raise self._no_answer(deadline)
         deadline.log_waiting(
             lambda: (
                 f"sampler {self._name!r} to answer {command}; `rollstream status` shows what "
@@ -210,6 +221,12 @@ class ActorCalls:
             )
         return SamplerUnavailable(
             f"the actor of sampler {self._name!r} died and will not be started again: {error}"
+        )
+
+    def _no_answer(self, deadline: Deadline) -> SamplerUnavailable:
+        return SamplerUnavailable(
+            f"the actor of sampler {self._name!r} did not answer within "
+            f"{deadline.timeout_s:.0f} s; look at its log under /tmp/ray, then attach again"
         )
 
     def _closed_error(self) -> SamplerUnavailable:

@@ -144,8 +144,9 @@ class SamplerApi(LooksAtGroups):
             The step to do next.
 
         Raises:
-            UnknownStep: the checkpoint lies beyond what was served, or what is to be replayed has
-                groups whose files were retired.
+            UnknownStep: the checkpoint lies beyond what was served, or a step that is to be
+                replayed, and is no older than the newest 512 final ones, has groups whose files
+                were retired; of an older one ``next_batch`` raises it.
         """
         saved = checkpointed_step
         if saved is not None:

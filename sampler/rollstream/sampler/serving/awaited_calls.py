@@ -103,6 +103,14 @@ class AwaitedCalls:
         if not isinstance(value, Unread):
             self._finish(awaited)
             return
+        try:
+            self._begin_result(awaited, value)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it:
+            awaited.reading = Future()  # it would be logged, since this is a Future's callback,
+            awaited.reading.set_exception(error)  # and the call not end.
+            self._finish(awaited)
+
+    def _begin_result(self, awaited: _Awaited, value: Unread[Any]) -> None:
         made = value.made()
         if made is not None and (stored := self._stored(made)) is not None:
             awaited.stored = stored

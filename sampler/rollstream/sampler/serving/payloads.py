@@ -91,6 +91,7 @@ class Payloads:
         self.undelivered: dict[int, bytes] = {}
         self.local = blobs.local_path(ROOT_ID) is not None
         self._reading = threading.Lock()  # Nobody who decides waits for it.
+        self._noting = threading.Lock()  # Of what could be read; never held for long.
         self.groups_read = 0
         self.cached_bytes = 0
 
@@ -126,12 +127,12 @@ class Payloads:
             whole = ready is not None and bool(others) and self._soon_served(groups, ready)
             parts = self._parts(step, slotted, asked, others, whole=whole)
         except (BlobMissing, CorruptFile):
-            self._readable.pop(step, None)
+            with self._noting:
+                self._readable.pop(step, None)
             failed = self.failing(step, groups, asked)
             if failed:
-                self._failed[step] = served.digest
-                while len(self._failed) > BATCHES_KEPT:
-                    self._failed.pop(next(iter(self._failed)), None)
+                with self._noting:
+                    _note(step, served, self._failed)
                 raise _unreadable(served, dict(enumerate(groups)), failed) from None
             parts = self._parts(step, slotted, asked)
         self.note_readable(served)
@@ -218,11 +219,10 @@ class Payloads:
     def note_readable(self, served: ServedBatch) -> None:
         """A share is handed out."""
         step = served.event.step
-        self._failed.pop(step, None)
-        self._readable[step] = served.digest
-        self.undelivered.pop(step, None)
-        while len(self._readable) > BATCHES_KEPT:
-            self._readable.pop(next(iter(self._readable)), None)
+        with self._noting:
+            self._failed.pop(step, None)
+            self.undelivered.pop(step, None)
+            _note(step, served, self._readable)
 
     def _parts(
         self,
@@ -415,6 +415,12 @@ class Payloads:
                 del self._serving[path]
                 self._finished.add(path)
                 self._forget(path)
+
+
+def _note(step: int, served: ServedBatch, noted: dict[int, bytes]) -> None:
+    noted[step] = served.digest
+    while len(noted) > BATCHES_KEPT:
+        del noted[next(iter(noted))]
 
 
 def _names(group: KnownGroup, asked: frozenset[str]) -> tuple[list[str], list[str]]:

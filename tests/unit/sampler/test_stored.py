@@ -1,0 +1,39 @@
+"""Batches in Ray's object store: how many bytes of them there are."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from rollstream.sampler.serving import stored
+from rollstream.sampler.serving.stored import StoredBatches
+from rollstream.sampler.shaping.assembled import AssembledBatch
+
+BYTES = 1_000
+
+
+def made() -> AssembledBatch:
+    return AssembledBatch(np.zeros(BYTES, np.uint8), {}, {}, {})
+
+
+class Buffer(np.ndarray[Any, Any]):
+    """As Ray hands it out: a view of its store."""
+
+
+def test_batches_are_stored_up_to_a_bound_of_them_all_and_again_once_some_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stored, "STORED_BYTES_MAX", 2 * BYTES + 1)
+    monkeypatch.setattr(ray, "put", lambda buffer: buffer)
+    monkeypatch.setattr(ray, "get", lambda ref: ref.view(Buffer))
+    batches = StoredBatches()
+    one, two, three = (batches.keep(made()) for _ in range(3))
+    assert [batches.crossing(each) is not None for each in (one, two, three)] == [True, True, False]
+    gone = weakref.ref(two.buffer)
+    del two
+    assert gone() is None
+    assert batches.crossing(batches.keep(made())) is not None
