@@ -21,6 +21,7 @@ from typing import NamedTuple
 import psutil
 
 from benchmarks.folds import BATCH_GROUPS, CHOOSING, GROUP_SIZE, LOG, flushes
+from rollstream.runtime.collection import without_collection
 from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.command import Now
 from rollstream.sampler.deciding.trainer import MarkCheckpointed
@@ -58,7 +59,7 @@ def sealed(groups: int) -> Iterator[Flushed]:
     """Flushes with ids and uids as long as real ones, and examples that come once."""
     for event in flushes(groups * GROUP_SIZE):
         named = tuple(
-            replace(one, group_id=_hex(one.group_id), example_id=_hex(f"of {one.group_id}"))
+            one._replace(group_id=_hex(one.group_id), example_id=_hex(f"of {one.group_id}"))
             for one in event.groups
         )
         uids = tuple(map(_hex, event.segments.uids))
@@ -138,10 +139,11 @@ def measure_start() -> tuple[float, float, float, int]:
     digest = state.digest()
     anew = empty(10**9)
     begun_s = time.process_time()
-    for offset, value in enumerate(logged):
-        anew.apply(offset, 0, codec.decode(value))
-    for offset, value in enumerate(flushed):
-        anew.apply_groups(LOG, offset, codec.decode(value))
+    with without_collection():
+        for offset, value in enumerate(logged):
+            anew.apply(offset, 0, codec.decode(value))
+        for offset, value in enumerate(flushed):
+            anew.apply_groups(LOG, offset, codec.decode(value))
     fold_s = time.process_time() - begun_s
     assert anew.digest() == digest
     begun_s = time.process_time()

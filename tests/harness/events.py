@@ -79,17 +79,14 @@ def golden_record() -> bytes:
 
 def events(kind: type[Any]) -> st.SearchStrategy[Any]:
     """Any event of that kind."""
-    hints = get_type_hints(kind)
-    fields = dataclasses.fields(kind)
-    return st.builds(kind, **{field.name: _values(hints[field.name]) for field in fields})
+    return st.builds(kind, **{name: _values(hint) for name, hint in get_type_hints(kind).items()})
 
 
 def same(one: Any, other: Any) -> bool:
     """Equal, arrays bit for bit and with the same dtype."""
-    if dataclasses.is_dataclass(one):
-        names = [field.name for field in dataclasses.fields(one)]
+    if is_record(type(one)):
         return type(one) is type(other) and all(
-            same(getattr(one, name), getattr(other, name)) for name in names
+            same(getattr(one, name), getattr(other, name)) for name in get_type_hints(type(one))
         )
     if isinstance(one, np.ndarray):
         return bool(one.dtype == other.dtype and one.tobytes() == other.tobytes())
@@ -98,10 +95,14 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def is_record(hint: Any) -> bool:
+    """Whether it is a class with named fields: a dataclass or a named tuple."""
+    return isinstance(hint, type) and (dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"))
+
+
 def _example(hint: Any, name: str) -> Any:
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        hints = get_type_hints(hint)
-        return hint(**{f.name: _example(hints[f.name], f.name) for f in dataclasses.fields(hint)})
+    if is_record(hint):
+        return hint(**{field: _example(of, field) for field, of in get_type_hints(hint).items()})
     number = sum(name.encode()) % 100 + 1
     plain = {str: f"{name}-é", int: number, float: number / 8, bool: True, bytes: name.encode()}
     if hint in plain:
@@ -120,7 +121,7 @@ def _example(hint: Any, name: str) -> Any:
 def _values(hint: Any) -> st.SearchStrategy[Any]:
     if hint in _SCALARS:
         return _SCALARS[hint]
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+    if is_record(hint):
         return events(hint)
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):

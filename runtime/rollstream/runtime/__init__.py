@@ -5,6 +5,7 @@ Map, a line a file:
 - ``clock``      the system's clock, and ``ManualClock`` for tests; nothing else asks for the time
 - ``entropy``    random tokens; nothing else asks for randomness
 - ``deadline``   time-outs that nested waits share, and log lines about long waits
+- ``collection``  no search for reference cycles while much is made that stays
 - ``shutdown``   SIGTERM and Ctrl-C as an event
 - ``addresses``  of brokers and of a store's root, checked
 - ``client_properties``  which librdkafka properties users may set

@@ -5,8 +5,9 @@ Most fields are the same in both; a plan names the others: packed arrays and nes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields as dataclass_fields
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, get_args, get_type_hints
 
@@ -19,17 +20,14 @@ _Convert = Callable[[Any], Any]
 
 
 class EventConverter:
-    """Converts one dataclass with slots, which has exactly the record's fields."""
+    """Converts one dataclass with slots, or one named tuple, which has exactly the record's
+    fields, in their order. Logs hold millions of what is a tuple, which is made sooner."""
 
     def __init__(self, kind: type, record: Mapping[str, Any]) -> None:
-        self._kind = kind
         self._names = tuple(field["name"] for field in record["fields"])
-        assert len(self._names) == len(dataclass_fields(kind)), kind
-        assert not hasattr(kind, "__post_init__"), kind
         self._values_of = attrgetter(*self._names)
         self._fields_of = itemgetter(*self._names)
-        # A frozen dataclass's own initialiser takes twice as long, and logs hold millions.
-        self._set = [getattr(kind, name).__set__ for name in self._names]
+        self._make = _made_by_fields(kind, self._names)
         self._to: list[tuple[str, _Convert]] = []
         self._from: list[tuple[str, _Convert]] = []
         hints = get_type_hints(kind)
@@ -48,15 +46,32 @@ class EventConverter:
         return wire
 
     def from_wire(self, wire: dict[str, Any]) -> Any:
-        """The dataclass, from the dict that fastavro read, which is changed; ``UnreadableEvent``
+        """The object, from the dict that fastavro read, which is changed; ``UnreadableEvent``
         where bytes are no array."""
         for name, convert in self._from:
             wire[name] = convert(wire[name])
-        values = self._fields_of(wire) if len(self._names) > 1 else (self._fields_of(wire),)
-        made: Any = object.__new__(self._kind)
-        for put, value in zip(self._set, values, strict=True):
+        return self._make(
+            self._fields_of(wire) if len(self._names) > 1 else (self._fields_of(wire),)
+        )
+
+
+def _made_by_fields(kind: type[Any], names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
+    """Makes an object of the values of all its fields, which have these names."""
+    if issubclass(kind, tuple):
+        assert getattr(kind, "_fields") == names, kind  # noqa: B009
+        return partial(tuple.__new__, kind)
+    assert tuple(field.name for field in dataclass_fields(kind)) == names, kind
+    assert not hasattr(kind, "__post_init__"), kind
+    # A frozen dataclass's own initialiser takes twice as long.
+    setters = [getattr(kind, name).__set__ for name in names]
+
+    def make(values: Iterable[Any]) -> Any:
+        made: Any = object.__new__(kind)
+        for put, value in zip(setters, values, strict=True):
             put(made, value)
         return made
+
+    return make
 
 
 def _converters(avro_type: Any, hint: Any) -> tuple[_Convert, _Convert] | None:

@@ -17,7 +17,7 @@ import orjson
 from numpy.typing import NDArray
 
 import rollstream
-from rollstream.schemas.events import Flushed
+from rollstream.schemas.events import Flushed, SealedGroup
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.wire_schemas import packed_dtype, shipped
 from rollstream.store.blobs import Blobs, create_or_compare
@@ -72,8 +72,12 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "offset": manifest.offset,
         "event": manifest.event,
     }
-    # Digests are bytes, the only type here that JSON does not have.
-    return orjson.dumps(content, default=bytes.hex, option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(content, default=_in_json, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _in_json(value: bytes | SealedGroup) -> str | dict[str, Any]:
+    """Of the types that JSON does not have: digests, and groups, which are tuples."""
+    return value.hex() if isinstance(value, bytes) else value._asdict()
 
 
 def read_manifest(data: bytes) -> Manifest:

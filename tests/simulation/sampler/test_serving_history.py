@@ -71,7 +71,7 @@ def dropped_though_served(events: list[SamplerEvent]) -> list[SamplerEvent]:
 
 def never_sealed(events: list[SamplerEvent]) -> list[SamplerEvent]:
     first = batches(events)[0]
-    strange = replace(first, groups=(replace(first.groups[0], offset=99), first.groups[1]))
+    strange = replace(first, groups=(first.groups[0]._replace(offset=99), first.groups[1]))
     return [strange if event is first else event for event in events]
 
 

@@ -155,7 +155,7 @@ def test_a_problem_names_the_first_ones_and_counts_the_rest() -> None:
 def test_groups_that_do_not_cover_their_file_are_named() -> None:
     flush = event("a", [0, 1], 2)
     (group,) = flush.groups
-    ledger = ledger_of(replace(flush, groups=(replace(group, row_start=1),)))
+    ledger = ledger_of(replace(flush, groups=(group._replace(row_start=1),)))
     assert any("begins at row 1" in found for found in ledger.problems)
 
 

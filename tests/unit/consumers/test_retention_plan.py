@@ -129,7 +129,7 @@ def test_nothing_is_read_behind_the_first_flush_that_is_too_young() -> None:
 def test_nobody_trains_on_groups_of_split_eval() -> None:
     event = one_group("a", [0], 1)
     (group,) = event.groups
-    evaluated = replace(event, groups=(replace(group, split="eval"),))
+    evaluated = replace(event, groups=(group._replace(split="eval"),))
     assert [file.groups for file in files_of_flush(3, event).files] == [(0,)]
     assert [file.groups for file in files_of_flush(3, evaluated).files] == [()]
     assert files_of_flush(3, event, retired=["a.parquet"]).files == ()

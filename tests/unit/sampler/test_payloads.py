@@ -192,7 +192,7 @@ def batch_of(step: int) -> ServedBatch:
         groups=(),
         digest=b"d",
     )
-    return ServedBatch(event, 0, "b", (), (), b"d", 0, 7)
+    return ServedBatch.of(event, 0)
 
 
 def batch(

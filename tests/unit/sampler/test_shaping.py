@@ -65,7 +65,7 @@ def assembled(
     )
     agreed, refused = agreed_signatures(token_array_names(columns), signatures)
     return assemble(
-        ServedBatch(event, 0, "b", (), (), b"d", 0, 7),
+        ServedBatch.of(event, 0),
         parts,
         columns=columns,
         token_arrays=agreed,

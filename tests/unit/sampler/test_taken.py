@@ -44,6 +44,9 @@ def test_groups_are_taken_whatever_is_applied_when(
                 assert taken.remove(ref) == (ref in expected)
                 expected.discard(ref)
         assert {one for one in refs if one in taken} == expected
+        masks = {ref: taken.of_flush(LOG, ref.offset) for ref in refs}
+        assert {ref for ref, (of, _) in masks.items() if of >> ref[4] & 1} == expected
+        assert {ref for ref, (_, left) in masks.items() if not left >> ref[4] & 1} == ended
     for offset, size in flushes:
         taken.apply(LOG, applied, offset, size)
         applied = offset + 1
@@ -73,7 +76,7 @@ def test_flushes_whose_groups_have_all_ended_take_no_memory() -> None:
         taken.apply(LOG, offset, offset, 8)
         sizes.append(len(pickle.dumps(taken)))
     assert sizes[-1] < sizes[9] + 32
-    assert taken.of_flush(LOG, 3) >> 7 & 1
+    assert taken.of_flush(LOG, 3) == (-1, 0)
     assert not taken.remove(GroupRef(*LOG, 3, 7)), "it ended"
     assert taken.remove(GroupRef(*LOG, 7, 7))
     assert GroupRef(*LOG, 7, 7) not in taken

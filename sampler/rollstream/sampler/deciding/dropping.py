@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import takewhile
 
 from rollstream.sampler.deciding.capacity import capacities
@@ -134,8 +133,7 @@ def drop_events(
 
 
 def _dropped(ref: GroupRef, rows: KeptRows) -> DroppedGroup:
-    return replace(
-        ref.event_ref(),
+    return ref.event_ref()._replace(
         over_step_delay=rows.over_step_delay,
         over_timestamp_delay=rows.over_timestamp_delay,
     )

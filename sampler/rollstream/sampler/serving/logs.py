@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from rollstream.runtime.clock import Clock
+from rollstream.runtime.collection import without_collection
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
@@ -176,11 +177,12 @@ class SamplerLogs:
         """Folds all logs up to their ends, and claims nothing. Only that the broker answers is
         within the deadline: its logs may be long."""
         reading = self._reading_deadline()
-        try:
-            self._log.look(reading, end_within_s=deadline.left_s())
-        except Fenced as error:
-            raise self._stop_for_good(error) from error
-        self._fold_to_ends(reading)
+        with without_collection():
+            try:
+                self._log.look(reading, end_within_s=deadline.left_s())
+            except Fenced as error:
+                raise self._stop_for_good(error) from error
+            self._fold_to_ends(reading)
 
     def fold_arrived(self, deadline: Deadline) -> bool:
         """Folds what was sealed, unless a thread is reading that; returns as ``fold``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,7 @@ class SealedFile:
     checksum: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealedGroup:
+class SealedGroup(NamedTuple):
     """Rows [row_start, row_start + rows) of files[file], in the same order as in ``segments``."""
 
     group_id: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +28,7 @@ class LogPosition:
     groups_next_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChosenGroup:
+class ChosenGroup(NamedTuple):
     """A group that a batch has: which one of a seal log, and what its rows were.
 
     ``offset`` is of the ``Flushed`` event in the seal log of (environment, generation, partition);
@@ -41,7 +41,7 @@ class ChosenGroup:
     generation: int
     partition: int
     offset: int
-    index: int
+    index: int  # type: ignore[assignment]  # Of the group, not the tuple's method.
     group_id: str
     digest: bytes
     row_mask: NDArray[np.bool_] | None = None
@@ -132,8 +132,7 @@ class Replaced(Decision):
     policy_epoch: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DroppedGroup:
+class DroppedGroup(NamedTuple):
     """A group that will never be served, named as in ``ChosenGroup``, with as many rollouts as
     there were too old."""
 
@@ -141,7 +140,7 @@ class DroppedGroup:
     generation: int
     partition: int
     offset: int
-    index: int
+    index: int  # type: ignore[assignment]  # Of the group, not the tuple's method.
     over_step_delay: int = 0
     over_timestamp_delay: int = 0
 

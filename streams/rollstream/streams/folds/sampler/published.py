@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rollstream.schemas.events import PolicyPublished
+from rollstream.schemas.order import Policy
 
 
 class PublishedPolicies:
@@ -26,6 +27,7 @@ class PublishedPolicies:
         newest = self._newest.get(event.policy_epoch, event.step)
         self._newest[event.policy_epoch] = max(newest, event.step)
 
-    def newest_step(self, epoch: int) -> int | None:
-        """Of the epoch; None: none was published."""
-        return self._newest.get(epoch)
+    def newest(self, lineage: str, epoch: int) -> Policy | None:
+        """Of the epoch, as one of this lineage; None: none was published."""
+        step = self._newest.get(epoch)
+        return None if step is None else Policy(lineage, epoch, step, self.versions[epoch, step])

@@ -21,6 +21,7 @@ from rollstream.streams.folds.sampler.packed_refs import INDEX_BITS
 from rollstream.streams.folds.sampler.sorted_pairs import SortedPairs
 
 Policies = tuple[PolicyRef, ...]  # The distinct ones of a group, sorted.
+_hash = xxhash.xxh3_64_intdigest
 KEYS_TAKEN = 64  # Of the keys in turn a batch takes about so many.
 
 
@@ -178,7 +179,8 @@ class ReadyIndex:
     def mark_served(self, environment: str, served: Iterable[tuple[str, int]]) -> None:
         """Examples, of each of which a group was served in this turn; turns may become known in any
         order."""
-        hashed = [(self._hash(environment, example), turn) for example, turn in served]
+        before = self._before(environment)
+        hashed = [(_hash(before + example.encode()), turn) for example, turn in served]
         self._environment(environment).mark_served(hashed)
 
     def turns(self) -> list[tuple[str, int, int]]:
@@ -272,8 +274,11 @@ class ReadyIndex:
         return found
 
     def _hash(self, environment: str, example_id: str) -> int:
-        text = f"{self._seed}\x1f{environment}\x1f{example_id}"
-        return xxhash.xxh3_64_intdigest(text.encode())
+        return _hash(self._before(environment) + example_id.encode())
+
+    def _before(self, environment: str) -> bytes:
+        """What is hashed before each example of it."""
+        return f"{self._seed}\x1f{environment}\x1f".encode()
 
     def _unpacked(self, refs: Iterable[int]) -> list[GroupRef]:
         return list(map(self._packed.unpack, refs))

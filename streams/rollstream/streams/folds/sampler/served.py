@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import itemgetter
 from typing import Literal, Self, get_args
 
 from rollstream.schemas.digest import combined
 from rollstream.schemas.events import BatchServed, ChosenGroup, LogPosition, Replaced
 from rollstream.schemas.records import SampledBatch
+from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.folds.sampler.known import Key
 
 Outcome = Literal[
@@ -62,6 +65,7 @@ class ServedBatch:
         offset: of the event in the decision log.
         batch_id: of the batch as it is now: each replacement gives it a new one.
         groups: in the slots of the batch, replacements among them.
+        refs: of ``groups``.
         cursor: of the newest choice.
         digest: of ``groups``.
         policy_epoch: of the policies that were published at the newest choice.
@@ -77,6 +81,7 @@ class ServedBatch:
     offset: int
     batch_id: str
     groups: tuple[ChosenGroup, ...]
+    refs: tuple[GroupRef, ...]
     cursor: tuple[LogPosition, ...]
     digest: bytes
     policy_epoch: int
@@ -95,6 +100,7 @@ class ServedBatch:
             offset,
             event.batch_id,
             event.groups,
+            tuple(map(ref_of, event.groups)),
             event.cursor,
             event.digest,
             policy_epoch=event.policy_epoch,
@@ -104,13 +110,14 @@ class ServedBatch:
     def replaced_by(self, event: Replaced) -> Self:
         """With other groups in some slots."""
         slots = tuple(event.slots.tolist())
-        groups = list(self.groups)
+        groups, refs = list(self.groups), list(self.refs)
         for slot, chosen in zip(slots, event.groups, strict=True):
-            groups[slot] = chosen
+            groups[slot], refs[slot] = chosen, ref_of(chosen)
         return replace(
             self,
             batch_id=event.batch_id,
             groups=tuple(groups),
+            refs=tuple(refs),
             cursor=event.cursor,
             digest=event.digest,
             policy_epoch=event.policy_epoch,
@@ -120,11 +127,11 @@ class ServedBatch:
         )
 
     @property
-    def acked(self) -> tuple[ChosenGroup, ...]:
+    def acked(self) -> tuple[GroupRef, ...]:
         """The groups that its ack covers: none before it, nor those in skipped slots."""
         if self.status is None:
             return ()
-        return tuple(one for slot, one in enumerate(self.groups) if slot not in self.skipped)
+        return tuple(ref for slot, ref in enumerate(self.refs) if slot not in self.skipped)
 
     def overdue(self, now_us: int, ack_timeout_s: float) -> bool:
         """Whether it should have been acked, or released, by now."""
@@ -166,13 +173,15 @@ class ExampleCounts:
         """One more group of ``key`` ended so."""
         self.add_all(key.environment, [(key.example_id, (outcome,))])
 
-    def add_all(self, environment: str, ended: Iterable[tuple[str, Sequence[Outcome]]]) -> None:
+    def add_all(self, environment: str, ended: Sequence[tuple[str, Sequence[Outcome]]]) -> None:
         """``add`` for examples of one environment, each with the outcomes of one of its groups."""
+        if not ended:
+            return
+        examples = self._counts.setdefault(environment, {})
         for example, outcomes in ended:
             for outcome in outcomes:
-                examples = self._counts.setdefault(environment, {})
                 examples[example] = examples.get(example, 0) + _ONE[outcome]
-                self._totals[outcome] += 1
+        self._totals.update(chain.from_iterable(map(itemgetter(1), ended)))
 
     def by_environment(self, *outcomes: Outcome) -> dict[str, dict[str, int]]:
         """Environment to example id to groups, of those that have any."""

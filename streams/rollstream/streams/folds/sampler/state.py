@@ -200,11 +200,7 @@ class SamplerState:
 
     def newest_policy(self) -> Policy | None:
         """Of the policy epoch in effect."""
-        step = self.published.newest_step(self.policy_epoch)
-        if step is None:
-            return None
-        version = self.published.versions[self.policy_epoch, step]
-        return Policy(self.choosing.lineage, self.policy_epoch, step, version)
+        return self.published.newest(self.choosing.lineage, self.policy_epoch)
 
     def clock(self, step: int) -> int:
         """The weights that the batch of ``step`` updates, or what the trainer calls its step."""
@@ -227,12 +223,13 @@ class SamplerState:
         hold together changes nothing."""
         assert offset >= self._applied[log], (log, offset, self._applied[log])
         flushed = event.groups if isinstance(event, Flushed) else ()
-        taken = self._taken.of_flush(log, offset)
+        taken, left = self._taken.of_flush(log, offset)
         # Of most groups of a start from the logs all was decided: their keys are enough.
         wanted = [
             index
             for index in range(len(flushed))
-            if not taken >> index & 1 or self._uses.held(GroupRef(*log, offset, index))
+            if left >> index & 1
+            and (not taken >> index & 1 or self._uses.held(GroupRef(*log, offset, index)))
         ]
         groups = known_groups(log, offset, event, wanted) if isinstance(event, Flushed) else []
         self.dispatched.apply(log, event)
@@ -244,12 +241,11 @@ class SamplerState:
         if isinstance(event, Retired) and event.files:
             self._retire(log, offset, event)
         turns, outcomes = self._to_come.arrive(log, offset, len(flushed))
-        self.ready.mark_served(
-            log.environment, [(flushed[index].example_id, turn) for index, turn in turns.items()]
-        )
-        self.outcomes.add_all(
-            log.environment, [(flushed[index].example_id, of) for index, of in outcomes.items()]
-        )
+        examples = [group.example_id for group in flushed]
+        served = [(examples[index], turn) for index, turn in turns.items()]
+        self.ready.mark_served(log.environment, served)
+        ended = [(examples[index], outcome) for index, outcome in outcomes.items()]
+        self.outcomes.add_all(log.environment, ended)
         for group in groups:
             if not taken >> group.ref.index_in_flush & 1:
                 self._index(group)
@@ -319,24 +315,25 @@ class SamplerState:
         return state.digest()
 
     def _serve(self, offset: int, event: BatchServed) -> None:
-        self.batches[event.step] = ServedBatch.of(event, offset)
+        batch = self.batches[event.step] = ServedBatch.of(event, offset)
         self.next_step = self._served_end = event.step + 1
         self.epoch_used = True
-        self._hand_out(event)
+        self._hand_out(event, batch.refs)
 
-    def _hand_out(self, event: BatchServed | Replaced) -> None:
+    def _hand_out(self, event: BatchServed | Replaced, refs: Sequence[GroupRef]) -> None:
         for ref in self._uses.limit_by(event.choosing):
             self._settle(ref)
         self._record(event.cursor)
         self._turn += 1
         served: dict[str, list[tuple[str, int]]] = {}
-        for chosen in event.groups:
-            ref = ref_of(chosen)
-            self._take(ref)
+        for ref in refs:
             self._uses.begin(ref)
             if self._is_to_come(ref):  # First: of most groups of a start from the logs.
+                self._taken.add(ref)
                 self._to_come.serve(ref, self._turn)
-            elif (key := self._known.key_of(ref)) is not None:
+                continue
+            self._take(ref)
+            if (key := self._known.key_of(ref)) is not None:
                 served.setdefault(key.environment, []).append((key.example_id, self._turn))
         for environment, examples in served.items():
             self.ready.mark_served(environment, examples)
@@ -345,11 +342,10 @@ class SamplerState:
         batch = self.batches[event.step]
         outcome: Outcome = "unreadable" if event.outcome == "unreadable" else "filtered"
         for slot in event.slots.tolist():
-            ref = ref_of(batch.groups[slot])
-            self._uses.give_back(ref)
-            self._end(ref, outcome)
-        self._hand_out(event)
-        self.batches[event.step] = batch.replaced_by(event)
+            self._uses.give_back(batch.refs[slot])
+            self._end(batch.refs[slot], outcome)
+        after = self.batches[event.step] = batch.replaced_by(event)
+        self._hand_out(event, [after.refs[slot] for slot in event.slots.tolist()])
 
     def _finish(self, step: int) -> None:
         """Everything up to ``step`` is final."""
@@ -358,13 +354,14 @@ class SamplerState:
                 continue
             outcome: Outcome = "failed" if batch.status == "failed" else "trained"
             self.batches[at] = replace(batch, final=True)
-            for slot, chosen in enumerate(batch.groups):
-                ref, skipped = ref_of(chosen), slot in batch.skipped
+            for slot, (ref, chosen) in enumerate(zip(batch.refs, batch.groups, strict=True)):
+                skipped = slot in batch.skipped
                 self._count(ref, "skipped" if skipped else outcome)
                 self.over_step_delay += chosen.over_step_delay
                 self.over_timestamp_delay += chosen.over_timestamp_delay
                 self._uses.finish(ref, acked=batch.status is not None, skipped=skipped)
-                self._settle(ref)
+                if self._uses.settle(ref):  # Else it is taken as before.
+                    self._release(ref)
         self.final_step = max(self.final_step, step)
         final = [at for at, batch in sorted(self.batches.items()) if batch.final]
         for at in final[:-FINAL_BATCHES_KEPT]:
@@ -393,7 +390,7 @@ class SamplerState:
             else:
                 del self.batches[at]
                 self._change(batch.acked, self._uses.reopen)
-                self._change(batch.groups, self._uses.give_back)
+                self._change(batch.refs, self._uses.give_back)
         if event.later == "release":
             self._served_end = min(self._served_end, newest + 1)
         # Replayed are also those that are final and no longer held: the record has them.
@@ -405,42 +402,44 @@ class SamplerState:
         if batch.status is None and not batch.final:
             self._change(self.batches[event.step].acked, self._uses.ack)
 
-    def _change(self, groups: Sequence[ChosenGroup], change: Callable[[GroupRef], None]) -> None:
-        for ref in map(ref_of, groups):
+    def _change(self, refs: Sequence[GroupRef], change: Callable[[GroupRef], None]) -> None:
+        for ref in refs:
             change(ref)
             self._settle(ref)
 
     def _settle(self, ref: GroupRef) -> None:
         """The uses of the group changed: it may be served again, or no longer."""
-        if not self._uses.settle(ref):
+        if self._uses.settle(ref):
+            self._release(ref)
+        else:
             self._take(ref)
             self._end_unheld(ref)
-            return
+
+    def _release(self, ref: GroupRef) -> None:
+        """The group may be served (again)."""
         if not self._taken.remove(ref):
             return
         if self._retired.release(ref):
             self._end_retired()
             return
-        known = self._known.pop(ref, None)
-        if known is not None:
+        if (known := self._known.pop(ref, None)) is not None:
             self._index(known)
 
     def _forget(self, step: int) -> None:
         """The batch is no longer held; groups that were used up stay taken."""
-        self._change(self.batches.pop(step).groups, self._uses.forget)
+        for ref in self.batches.pop(step).refs:
+            self._uses.forget(ref)
+            if not self._uses.settle(ref):
+                self._end_unheld(ref)
 
     def _retire(self, log: PartitionAddress, offset: int, event: Retired) -> None:
         """Groups of these files are not ready any more. Those that the decision log takes later
         were decided before: of these it counts what was decided."""
-        refs = [
-            known.ref
-            for file in event.files
-            for known in self._known.of_flush(log, file.offset)
-            if known.file.path == file.path
-        ]
-        for ref in refs:
-            self._retired.add(ref, offset, taken=ref in self._taken)
-            self._withdraw(ref)
+        for file in event.files:
+            for known in self._known.of_flush(log, file.offset):
+                if known.file.path == file.path:
+                    self._retired.add(known.ref, offset, taken=known.ref in self._taken)
+                    self._withdraw(known.ref)
         self._retired.newest[log] = offset
         self._end_retired()
 
@@ -461,10 +460,12 @@ class SamplerState:
 
     def _end_unheld(self, ref: GroupRef) -> None:
         """The group is taken for ever; where no batch that is held has it, nobody needs it."""
-        if not self._uses.held(ref):
+        if self._uses.held(ref):
+            return
+        if not self._is_to_come(ref):
             self._known.discard(ref)
             self._retired.discard(ref)
-            self._taken.end(ref)
+        self._taken.end(ref)
 
     def _take(self, ref: GroupRef) -> None:
         if self._taken.add(ref):  # One that is taken is neither ready, nor waits.

@@ -24,10 +24,11 @@ class TakenGroups:
         found = self._logs.get(ref[:3])
         return found is not None and bool(found.taken_of(ref[3]) >> ref[4] & 1)
 
-    def of_flush(self, log: PartitionAddress, offset: int) -> int:
-        """A bit for each group of the flush, by its index there; -1: all."""
+    def of_flush(self, log: PartitionAddress, offset: int) -> tuple[int, int]:
+        """Of the flush a bit for each group that is taken, by its index there, and a bit for each
+        that has not ended; -1: all. The latter has those that are not taken."""
         found = self._logs.get(log)
-        return 0 if found is None else found.taken_of(offset)
+        return (0, _ALL) if found is None else (found.taken_of(offset), found.left_of(offset))
 
     def count_before(self, log: PartitionAddress, start: int) -> int:
         """How many groups of the flushes before ``start`` are taken, where the first event of the
@@ -88,6 +89,9 @@ class _OfLog:
             return mask
         at = bisect_right(self.starts, offset)
         return _ALL if at and offset < self.stops[at - 1] else 0
+
+    def left_of(self, offset: int) -> int:
+        return 0 if self.taken_of(offset) == _ALL else self.left.get(offset, _ALL)
 
     def count_before(self, start: int) -> int:
         assert not self.starts or start <= self.starts[0], (start, self.starts[0])
