@@ -21,7 +21,7 @@ _MEANING = {
     "trained": "acked as trained when the snapshot was written",
     "failed": "acked as failed when the snapshot was written",
     "served": "not acked when the snapshot was written",
-    "in_file": "decided after the snapshot; whether it was acked stands in no file",
+    "in_file": "by its file; whether it was acked stands in none",
     "in_no_file": "STANDS IN NO FILE: which groups it had is not known",
 }
 
@@ -70,10 +70,12 @@ def _lines(known: KnownWithoutLogs) -> Iterator[RenderableType]:
     yield indented(f"waiting, cannot be served as they are: {known.waiting:,}")
     if known.in_no_file:
         steps = ", ".join(map(_named, known.in_no_file))
-        yield Text(f"Some of them may have been in steps {steps}.")
+        yield Text(
+            f"Some of them may have been in a batch of which no file is known; steps: {steps}"
+        )
     if known.replaced:
         steps = ", ".join(f"{step:,}" for step in known.replaced)
-        yield Text(f"Some of them may have been replaced in steps {steps}.")
+        yield Text(f"Some of them may have been replaced by others; steps: {steps}")
     for path, why in known.unreadable.items():
         yield Text(f"Passed over, {why}:", style="red")
         yield path_of(path)

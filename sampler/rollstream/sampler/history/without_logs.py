@@ -56,7 +56,7 @@ class KnownWithoutLogs:
         steps: from 0 to the newest step that a file knows of, none left out. Later ones, if any
             were decided, are in no file; the trainer's newest checkpoint says whether. Of a step
             that was decided again after a rewind, and whose newer file is missing, the older batch
-            is named.
+            is named. Without a snapshot, steps before a first ``resume(n)`` are in no file.
         replaced: steps in which groups gave way to others, and no file names those that did; they
             may be among ``ready``, as may groups that were dropped after the snapshot.
         ready: by environment, ids of sealed groups that are in no batch that is known, sorted; a
