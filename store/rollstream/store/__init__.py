@@ -4,7 +4,6 @@ Map, a line a file:
 
 - ``blobs``        the interface of blob stores: atomic durable creates, reads, lists, deletes
 - ``local``        blobs on a local disk
-- ``mapped``       bytes of blobs, without a copy where they are local files
 - ``memory``       blobs in memory, for tests (public)
 - ``open``         opens a root as blobs, or as a pyarrow data set of the visible rows
 - ``layout``       every path below the root

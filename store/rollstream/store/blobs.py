@@ -90,7 +90,7 @@ class Blobs(Protocol):
         """Deletes the blob; does nothing where there is none."""
 
     def local_path(self, path: str) -> Path | None:
-        """Returns the blob's local file, to be mapped into memory; None where it has none."""
+        """Returns the blob's local file; None where it has none."""
 
 
 def create_or_compare(blobs: Blobs, path: str, data: Bytes | Pieces) -> None:

@@ -19,9 +19,8 @@ from rollstream.schemas.rules import BrokenRule
 from rollstream.schemas.wire_schemas import shipped
 from rollstream.store import arrow
 from rollstream.store.blobs import Blobs, Pieces
-from rollstream.store.errors import CorruptFile
-from rollstream.store.footer import Stated
-from rollstream.store.mapped import mapped, mapped_whole
+from rollstream.store.errors import BlobMissing, CorruptFile
+from rollstream.store.footer import Stated, read_footer
 from rollstream.store.plain.rows import plain_file
 from rollstream.store.plain.sums import FileGroup
 from rollstream.store.row_file import RowFile
@@ -123,9 +122,8 @@ def read_rows(
 ) -> Columns:
     """Reads rows of one file, exactly as they were encoded.
 
-    Only what is asked for is read. Arrays of one range are views of the file where it is not
-    compressed. A local file stays mapped for as long as such an array lives, and may be deleted
-    meanwhile. A damaged file is refused where ``checksum`` is given; without it damage may go
+    The file is read at once, and only what is asked for is decoded; what becomes of the file later
+    changes nothing. A damaged file is refused where ``checksum`` is given; without it damage may go
     unnoticed and change values.
 
     Where an older version of Rollstream wrote the file, fields that it did not have are their
@@ -145,7 +143,7 @@ def read_rows(
         CorruptFile: another checksum, not a file that a sealer wrote, or a range beyond its rows.
         NewerFile: a newer version of Rollstream wrote it.
     """
-    data = mapped(blobs, path) if checksum is None else mapped_whole(blobs, path)
+    data = blobs.read(path)
     if checksum is not None:  # Over all bytes: cheap beside a training step.
         found = digest.checksum(data)
         if found != checksum:
@@ -169,14 +167,17 @@ def read_rows(
 
 
 def open_rows(blobs: Blobs, path: str) -> RowFile:
-    """A file with its footer: its named arrays, and the version of its rows.
+    """The footer of a file alone: its named arrays, and the version of its rows.
 
     Raises:
         BlobMissing: there is no such file. CorruptFile: not a file that a sealer wrote. NewerFile:
             a newer version of Rollstream wrote it.
     """
+    info = blobs.info(path)
+    if info is None:
+        raise BlobMissing(f"there is no blob {path}")
     with as_corrupt(path):
-        return RowFile(path, pa.py_buffer(mapped(blobs, path)))
+        return RowFile(path, pa.py_buffer(read_footer(blobs, path, info.size)))
 
 
 def token_array_signatures(blobs: Blobs, path: str) -> Mapping[str, ArraySignature]:

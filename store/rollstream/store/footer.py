@@ -13,7 +13,10 @@ import numpy as np
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.rules import check_token_rows
 from rollstream.store import arrow
+from rollstream.store.blobs import Blobs
+from rollstream.store.plain.file import footer_bytes
 
+_READ_BYTES = 16_384  # A footer is read at once where it is no larger, as most are.
 _VERSION_KEY = "rollstream.version"  # Of Rollstream, for people.
 _ROWS_KEY = "rollstream.rows"  # Whose fields the rows have: a version of the schema.
 _ENVIRONMENT_KEY = "rollstream.environment"
@@ -66,6 +69,19 @@ class Stated(NamedTuple):
             _ABSENT_KEY: json.dumps(list(self.absent)),
             **_of_token_arrays(self.token_arrays),
         }
+
+
+def read_footer(blobs: Blobs, path: str, size: int) -> memoryview:
+    """The end of a file of this size, with its footer.
+
+    Raises:
+        BlobMissing: there is no such file. CorruptFile: it is shorter.
+    """
+    wanted = min(_READ_BYTES, size)
+    (tail,) = blobs.read_ranges(path, [(size - wanted, size)])
+    if wanted < (needed := footer_bytes(tail)) <= size:
+        (tail,) = blobs.read_ranges(path, [(size - needed, size)])
+    return tail
 
 
 @lru_cache(arrow.SCHEMAS_KEPT)

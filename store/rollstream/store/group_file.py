@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +18,8 @@ from rollstream.store import arrow
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import as_corrupt, read_rows
 from rollstream.store.errors import CorruptFile
-from rollstream.store.file_rows import FileRows, GroupColumns, StoredGroup
-from rollstream.store.footer import Stated
-from rollstream.store.mapped import mapped_whole
+from rollstream.store.file_rows import FileRows, GroupColumns, StoredGroup, index_of
+from rollstream.store.footer import Stated, read_footer
 from rollstream.store.plain.decoding import numbers_of, text_ends, texts_of
 from rollstream.store.plain.file import CODECS, MAGIC, Layout, Page, footer_bytes
 from rollstream.store.plain.rows import chunk_indexes
@@ -32,7 +30,6 @@ from rollstream.store.row_file import RowFile, defaults_of, unpacked_bits, versi
 LAYOUT_BYTES = 8_192  # What the footer of a file comes to in memory, about.
 LIST_ITEM_BYTES = 40  # A number of a list, with its place in it.
 GAP_BYTES = 262_144  # Between groups: reading as much costs about what another read does.
-TAIL_BYTES = 16_384  # A footer is read at once where it is no larger, as most are.
 _Span = tuple[int, int]
 
 
@@ -49,8 +46,9 @@ class _Extent(NamedTuple):
 class GroupFile:
     """The layout of a row file, kept, and what its rows have besides arrays, once it was asked for.
 
-    What it returns is what its sealer wrote for the group of that digest: every byte was compared
-    with a sum.
+    What it returns is what its sealer wrote: every byte was compared with a sum after it was read
+    into memory of this process, those of a group with one that its digest seeds, or all of them at
+    once with the checksum of the file.
 
     Attributes:
         path: of the file.
@@ -65,7 +63,7 @@ class GroupFile:
         """
         self._blobs, self.path, self._size = blobs, path, size
         self.held_bytes = LAYOUT_BYTES
-        self._unread = mapped_whole(blobs, path) if whole else None
+        self._unread = self._read_all() if whole else None
         with as_corrupt(path):
             layout = Layout.of(self._read_tail())
             # Another tool that wrote the file anew kept neither the layout of pages nor the sums.
@@ -116,13 +114,13 @@ class GroupFile:
 
         Raises:
             BlobMissing.
-            CorruptFile: it is not what its checksum says.
+            CorruptFile: it ends too early.
         """
         image, self._unread = self._unread, None
         if self._layout is None or self._codec is not None:
             return None
         if image is None:
-            image = mapped_whole(self._blobs, self.path)
+            image = self._read_all()
         if digest.checksum(image) != checksum:
             return None
         with as_corrupt(self.path):
@@ -135,13 +133,10 @@ class GroupFile:
                     _values_of(of, image[start:stop], 0, self._bounds(of.counts)[-1])
                     for of, start, stop in spans
                 )
-                return FileRows(self._columns(plan, whole, values), self._check_there)
+                columns = self._columns(plan, whole, values)
+                return FileRows.of(self.path, columns, self._sums.starts, image)
             finally:
                 self._image = None  # What is read later is compared by itself.
-
-    def _check_there(self, groups: Iterable[StoredGroup]) -> None:
-        for group in groups:
-            self._number_of(group)
 
     def _all_fields(
         self, group: StoredGroup, names: Sequence[str], token_arrays: Sequence[str]
@@ -195,7 +190,7 @@ class GroupFile:
         gap = -1 if self._codec is not None else GAP_BYTES * self._rows // self._size
         extents: list[_Extent] = []
         for group in groups:
-            number = self._number_of(group)
+            number = index_of(self.path, self._sums.starts, group)
             stop = group.row_start + group.rows
             if extents and 0 <= group.row_start - extents[-1].stop <= gap:
                 last = extents[-1]
@@ -205,25 +200,14 @@ class GroupFile:
                 extents.append(_Extent(group.row_start, stop, [group], [number]))
         return extents
 
-    def _read_tail(self) -> memoryview:
-        wanted = min(TAIL_BYTES, self._size)
-        if self._unread is not None and len(self._unread) == self._size:
-            return self._unread[-footer_bytes(self._unread) :]
-        (tail,) = self._blobs.read_ranges(self.path, [(self._size - wanted, self._size)])
-        if wanted < (needed := footer_bytes(tail)) <= self._size:
-            (tail,) = self._blobs.read_ranges(self.path, [(self._size - needed, self._size)])
-        return tail
+    def _read_all(self) -> memoryview:
+        (data,) = self._blobs.read_ranges(self.path, [(0, self._size)])
+        return data
 
-    def _number_of(self, group: StoredGroup) -> int:
-        """The index of the group among those of the file."""
-        starts = self._sums.starts
-        number = bisect_left(starts, group.row_start)
-        if starts[number : number + 2] != [group.row_start, group.row_start + group.rows]:
-            raise CorruptFile(
-                f"{self.path} has no group of {group.rows} rows from row {group.row_start} on; "
-                "restore the file from a copy"
-            )
-        return number
+    def _read_tail(self) -> memoryview:
+        if self._unread is not None:
+            return self._unread[-footer_bytes(self._unread) :]
+        return read_footer(self._blobs, self.path, self._size)
 
     # What rows have besides arrays: read for the whole file, once.
 

@@ -83,7 +83,8 @@ class LocalBlobs:
         return data
 
     def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
-        # Not mapped: who touches a page of a mapped file that was cut short meanwhile is killed.
+        # Not mapped: bytes would change after they were compared with their sum, and who touches a
+        # page of a file that was cut short meanwhile is killed.
         runs = _runs(spans)
         with _as_store_errors(path):
             handle = os.open(self._target(path), os.O_RDONLY)

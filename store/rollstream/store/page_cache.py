@@ -13,7 +13,7 @@ def drop_cached_pages(blobs: Blobs, path: str) -> None:
     Otherwise a data set that is read once fills the page cache, and a virtual machine asks its host
     for fresh pages for each new file: 15.5 % more processor time a rollout (docs/decisions/0004).
 
-    Does nothing where the blob has no local file, is still mapped, or the system takes no advice.
+    Does nothing where the blob has no local file or the system takes no advice.
     """
     local = blobs.local_path(path)
     if local is None or not hasattr(os, "posix_fadvise"):

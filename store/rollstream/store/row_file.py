@@ -157,7 +157,9 @@ class RowFile:
         if len(ranges) == 1:
             first, count = ranges[0]
             offsets = ends[first : first + count + 1]
-            return Ragged(pieces[0], offsets - offsets[0] if first else offsets)
+            if count == self.rows:
+                return Ragged(pieces[0], offsets)
+            return Ragged(pieces[0].copy(), offsets - offsets[0])  # Not all is held for a part.
         lengths = [np.diff(ends[first : first + count + 1]) for first, count in ranges]
         return Ragged(_joined(pieces), offsets_of(_joined(lengths)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -196,10 +197,14 @@ def batch_of(step: int) -> ServedBatch:
 
 
 def batch(
-    cache: Payloads, step: int, groups: Sequence[KnownGroup], ready: int | None = None
+    cache: Payloads,
+    step: int,
+    groups: Sequence[KnownGroup],
+    ready: int | None = None,
+    columns: Sequence[str] = (),
 ) -> list[GroupRows]:
     """Asks for the batch of a step."""
-    return cache.parts_of_batch(batch_of(step), groups, range(len(groups)), (), ready)
+    return cache.parts_of_batch(batch_of(step), groups, range(len(groups)), columns, ready)
 
 
 @pytest.mark.proves("A21")
@@ -263,6 +268,47 @@ def test_a_damaged_group_of_a_file_that_was_read_whole_costs_no_other(blobs: Blo
     assert list(error.value.groups) == [0]
     blobs.replace(path, raw)
     batch(cache, 1, groups[2:], ready=0)
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_what_was_read_whole_stays_what_it_was_when_its_file_is_damaged(
+    cut: bool, tmp_path: Path
+) -> None:
+    blobs = LocalBlobs(tmp_path)
+    groups = sealed(blobs, "a", output=4_096)
+    own = [Payloads(blobs, 0).all_fields(group).arrays for group in groups]
+    cache = Payloads(blobs, 1 << 24)
+    batch(cache, 0, groups[:1], ready=3)
+    with open(tmp_path / groups[0].file.path, "r+b") as file:
+        if cut:
+            file.truncate(0)
+        else:
+            file.write(bytes(groups[0].file.size))
+    for step, group in enumerate(groups[1:], start=1):
+        (part,) = batch(cache, step, [group], ready=3 - step)
+        for name, found in part.columns.arrays.items():
+            start, stop = found.offsets[list(part.span)]
+            assert np.array_equal(found.values[start:stop], own[step][name].values)
+
+
+@pytest.mark.proves("A21")
+@pytest.mark.parametrize("columns", [(), ("routed_experts",)])
+def test_what_is_held_of_files_read_whole_is_what_the_bound_counts(
+    columns: Sequence[str], tmp_path: Path
+) -> None:
+    blobs = LocalBlobs(tmp_path)
+    large = (routed_experts(2_000, 24),) * 2
+    files = [sealed(blobs, name, output=2_000, extras=large) for name in "abcdef"]
+    room = 3 * files[0][0].file.size
+    batch(Payloads(blobs, room), 0, files[0][:1], ready=3, columns=columns)  # Schemas are kept.
+    tracemalloc.start()
+    cache = Payloads(blobs, room)
+    for step, groups in enumerate(files):
+        batch(cache, step, groups[:1], ready=3, columns=columns)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert cache.groups_read == 4 * len(files), "they were read whole"
+    assert held < 1.1 * cache.cached_bytes
 
 
 def test_nothing_is_read_ahead_that_would_push_out_what_is_held(tmp_path: Path) -> None:

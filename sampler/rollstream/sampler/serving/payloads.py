@@ -70,7 +70,7 @@ class Payloads:
 
     Attributes:
         groups_read: number of groups read since the start; others were answered by the cache.
-        cached_bytes: size of the groups that the cache holds, and of what was made of them ahead.
+        cached_bytes: what the cache holds of files in memory, and what was made of it ahead.
         local: whether the store is on this machine.
         undelivered: by step, the digest of a batch that was decided in this process and of which no
             share was handed out; such a one may still change.
@@ -298,14 +298,12 @@ class Payloads:
                 self._read_groups(step, of_file, asked, found)
                 continue
             self._whole.move_to_end((path, asked))
-            before = len(held.rows.checked)
             try:
                 read = held.rows.groups(list(map(_stored, of_file)))
             except CorruptFile:  # Once restored, the file may be another one.
                 self._drop_whole((path, asked))
                 self._forget(path)
                 raise
-            self.groups_read += len(held.rows.checked) - before
             found.update(zip([group.ref for group in of_file], read, strict=True))
         return found
 
@@ -344,7 +342,8 @@ class Payloads:
             rows = file.read_whole(group.file.checksum, *_names(group, asked))
         if rows is None:
             return
-        size = _size(rows.columns)
+        self.groups_read += len(rows.starts) - 1
+        size = _size(rows.columns) + rows.other_bytes
         self._forget(group.file.path)  # What it keeps are views of the whole file.
         if size <= self._cache_bytes:
             self._whole[group.file.path, asked] = _HeldFile(rows, size)
