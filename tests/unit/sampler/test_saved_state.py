@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
+from harness.source_tree import all_sources, imports, package_folder
 from rollstream.sampler.errors import TooManyOpenBatches
 from rollstream.schemas.events import Claimed
 from rollstream.streams.folds.sampler import saved_state
 from rollstream.streams.folds.sampler.saved_state import (
     UnusableState,
     copied,
+    fold_sources,
     from_bytes,
     to_pieces,
 )
@@ -31,6 +33,9 @@ from unit.sampler.test_deciding_properties import drive, seal_logs, steps
 
 PLACE = FoldPlace(7, b"record", (3, Claimed(owner="a", nonce="n", root_id="r")), (0, 3))
 IDENTITY = {"sampler": "trainer-a", "log": "rollstream.sampler.trainer-a.1", "root_id": "r"}
+
+# What a fold is configured with is compared; errors and records are what it is given or raises.
+NO_FOLD = ("rollstream.runtime", "rollstream.streams.errors", "rollstream.streams.broker")
 
 
 def decided() -> Decider:
@@ -137,6 +142,24 @@ def test_the_state_of_another_version_of_the_fold_is_refused(
     monkeypatch.setattr(saved_state, "fold_version", lambda: "another")
     with pytest.raises(UnusableState, match="another version"):
         from_bytes(DATA, IDENTITY, decided().fresh())
+
+
+def test_the_version_of_the_fold_is_of_all_that_it_imports() -> None:
+    files = {
+        ".".join(("rollstream", package, *path.relative_to(package_folder(package)).parts))
+        .removesuffix(".py")
+        .removesuffix(".__init__"): path
+        for package, path in all_sources()
+    }
+    folding = [name for name in files if name.startswith("rollstream.streams.folds.sampler")]
+    found, wanted = set[str](), [*folding]
+    while wanted:
+        name = wanted.pop()
+        if name in files and name not in found and not name.startswith(NO_FOLD):
+            found.add(name)
+            wanted += [one.module for one in imports(files[name])]
+    assert {"rollstream.streams.folds.entries", "rollstream.streams.owned.fence"} <= found
+    assert found <= {name for name, path in files.items() if path in fold_sources()}
 
 
 def test_nothing_but_what_a_state_consists_of_is_made_of_the_bytes() -> None:

@@ -112,19 +112,19 @@ def from_bytes(
     return SavedFold(state, place)
 
 
+def fold_sources() -> list[Path]:
+    """The files of the code that folds, and that says which events count."""
+    streams = Path(__file__).parents[2]
+    folders = (streams / "folds", streams / "owned", Path(events.__file__).parents[1])
+    return [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+
+
 @cache
 def fold_version() -> str:
     """Names the code that folds: it is another one as soon as a line of it is, or what its objects
     are made with."""
-    sources = [Path(__file__).parent, Path(__file__).parent.parent / "refs.py"]
-    sources.append(Path(events.__file__).parent.parent)
-    files = [
-        file
-        for source in sources
-        for file in ([source] if source.is_file() else sorted(source.rglob("*.py")))
-    ]
     versions = f"{sys.version} {np.__version__}".encode()
-    parts = [versions, *(file.read_bytes() for file in files)]
+    parts = [versions, *(file.read_bytes() for file in fold_sources())]
     return xxhash.xxh3_128_hexdigest(b"\0".join(parts))
 
 
