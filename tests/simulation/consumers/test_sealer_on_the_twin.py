@@ -22,9 +22,9 @@ from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import Claimed, DeadLetter
 from rollstream.schemas.ingest.entry import ENTRIES_MAX
 from rollstream.schemas.ingest.wire import read_record, write_record
-from rollstream.store import list_manifests, project, read_rows, visible_files
+from rollstream.store import list_manifests, read_rows, visible_files
 from rollstream.streams.broker import Record, TopicPartition
-from rollstream.streams.errors import CorruptLog, LogLost, OffsetLost, TopicMismatch
+from rollstream.streams.errors import CorruptLog, OffsetLost, TopicMismatch
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.partitioning import partition_of
@@ -335,23 +335,6 @@ def test_a_log_that_was_cut_back_stops_the_sealer(end: int) -> None:
         world.run(sealer)
     sealer.close()
     assert world.groups() == [("a", "b"), ("c", "d")], "what was read before is committed"
-
-
-@pytest.mark.proves("I1", "F20")
-def test_a_log_that_ends_before_a_manifest_stops_the_sealer_before_it_settles_anything() -> None:
-    world = SealWorld(partitions=1)
-    world.publish("a", example_id="x")
-    world.publish("b", example_id="x")
-    sealer = world.sealer()
-    world.run(sealer)
-    sealer.close()
-    (manifest,) = list_manifests(world.blobs)
-    project(world.blobs, manifest.address, 1_000, manifest.event)
-    world.publish("c", example_id="y")
-    world.publish("d", example_id="y")
-    with pytest.raises(LogLost, match="holds the manifest of a flush at 1000"):
-        world.run(world.sealer())
-    assert len(world.flushes()) == 1
 
 
 def test_expired_rows_are_kept_apart() -> None:

@@ -5,28 +5,52 @@ from __future__ import annotations
 from contextlib import closing
 
 from rollstream.consumers.sealing.context import SealerContext
+from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store.layout import manifests_prefix, offset_in
+from rollstream.store.errors import CorruptFile, NewerFile
+from rollstream.store.layout import manifest_path, manifests_prefix, offset_in
+from rollstream.store.manifests import Manifest, encode_manifest, load_manifest
 from rollstream.streams.broker import EARLIEST
 from rollstream.streams.errors import LogLost
-from rollstream.streams.reading import bounds_in_time
+from rollstream.streams.owned.reading import event_in
+from rollstream.streams.reading import bounds_in_time, read_between
 
 
 def require_log_of_manifests(context: SealerContext, address: PartitionAddress) -> None:
-    """Returns where the seal log holds the flush of the newest manifest: each is written after its
-    event was confirmed, so none is ever ahead of the log.
+    """Returns where the seal log holds the very flush of the newest manifest: each is written after
+    its event was confirmed, and the log only grows, so it then holds those before too. How long the
+    log is says nothing: anybody who appends to one that was cut back makes it longer.
 
     Raises:
-        LogLost: it does not. StoreError, BrokerUnavailable.
+        LogLost: it does not. NewerEvent, CorruptLog: that record is none that this version reads.
+        StoreError, BrokerUnavailable.
     """
     where = context.layout.groups_log(address)
     offsets = (offset_in(blob.path) for blob in context.blobs.list(manifests_prefix(address)))
-    newest = max((offset for offset in offsets if offset is not None), default=-1)
+    newest = max((offset for offset in offsets if offset is not None), default=None)
+    if newest is None:
+        return
+    deadline = context.deadline()
     with closing(context.broker.reader({where: EARLIEST})) as reader:
-        _, end = bounds_in_time(reader, where, context.deadline())  # After the manifests.
-    if newest >= end:
-        raise LogLost(
-            f"{where} ends at {end}, but the store's root holds the manifest of a flush at "
-            f"{newest}: the log was lost or cut back. Nothing is settled anew: restore the log, or "
-            "correct store.root, or begin a new kafka.generation"
-        )
+        first, end = bounds_in_time(reader, where, deadline)  # After the manifests.
+        stretch = (newest, newest + 1) if first <= newest < end else (end, end)
+        events = [event_in(record) for record in read_between(reader, where, *stretch, deadline)]
+    match events:
+        case [Flushed() as event] if _may_be_of(context, Manifest(address, newest, event)):
+            return
+    raise LogLost(
+        f"{where}, which ends at {end}, does not hold the flush at {newest}, of which the store's "
+        "root holds the manifest: the log was lost or cut back. Nothing is settled anew: restore "
+        "the log, or correct store.root, or begin a new kafka.generation"
+    )
+
+
+def _may_be_of(context: SealerContext, manifest: Manifest) -> bool:
+    """Whether the root holds this manifest, or one there that cannot be read: what is damaged says
+    nothing of the log."""
+    path = manifest_path(manifest.address, manifest.offset)
+    try:
+        held = load_manifest(context.blobs, path)
+    except (CorruptFile, NewerFile):
+        return True
+    return encode_manifest(held) == encode_manifest(manifest)

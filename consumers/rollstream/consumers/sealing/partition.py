@@ -254,9 +254,13 @@ class Partition:
             self._committed = 0 if committed is None else committed.offset
             if committed is not None and committed.metadata.isdigit():
                 self._hint = int(committed.metadata)
-        self._job = context.workers.submit(
-            lambda: self._log.claim(context.deadline(), hint=self._hint)
-        )
+        self._job = context.workers.submit(self._claim)
+
+    def _claim(self) -> None:
+        if self._log.place() is None:  # Else it is claimed again by its owner.
+            # Before anything is appended: whoever is refused leaves the log as it was.
+            require_log_of_manifests(self._context, self.address)
+        self._log.claim(self._context.deadline(), hint=self._hint)
 
     def _complete_manifests(self) -> None:
         if self._log.fold is not self._fold:
