@@ -448,16 +448,5 @@ class Replace(BatchCommand):
 
 def _chosen(chosen: Chosen) -> ChosenGroup:
     group, kept = chosen
-    ref = group.ref
-    return ChosenGroup(
-        environment=ref.environment,
-        generation=ref.generation,
-        partition=ref.partition,
-        offset=ref.offset,
-        index=ref.index_in_flush,
-        group_id=group.group.group_id,
-        digest=group.group.digest,
-        row_mask=kept.row_mask,
-        over_step_delay=kept.over_step_delay,
-        over_timestamp_delay=kept.over_timestamp_delay,
-    )
+    header = group.group
+    return ChosenGroup(*group.ref, header.group_id, header.digest, *kept[:3])
