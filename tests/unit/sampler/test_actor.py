@@ -218,7 +218,7 @@ def test_an_error_in_what_was_made_before_is_that_of_the_call() -> None:
             call = Call[Any](AskStats(), 0)
             call.answer(Reply(0, Unread("rows", lambda: None, made)))
             async with asyncio.timeout(WAIT_S):
-                await calls.reply(call, WAIT_S, lambda _: calls.hand_over())
+                await calls.reply(call, WAIT_S, lambda _: None)
 
     with pytest.raises(LookupError, match="a defect"):
         asyncio.run(replied())

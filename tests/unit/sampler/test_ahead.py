@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +19,12 @@ from harness.groups import GroupSpec
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.batches import NextBatch, with_rows
+from rollstream.sampler.deciding.trainer import Resume
 from rollstream.sampler.errors import GroupsUnreadable
+from rollstream.sampler.serving import ahead
 from rollstream.sampler.serving.ahead import MakesAhead
-from rollstream.sampler.serving.payloads import Payloads
+from rollstream.sampler.serving.payloads import SOON_BATCHES, Payloads
+from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.share import Share
 from rollstream.store import LocalBlobs
@@ -46,12 +53,41 @@ class World:
         self.decider = Decider()
         self.seal("old", groups)
         self.payloads = Payloads(self.store, CACHE_BYTES)
-        self.looked = threading.Event()
-        self.ahead = MakesAhead(self.payloads, self._likely, lambda batch: batch, SystemClock())
+        self.looked, self.kept = threading.Event(), threading.Event()
+        self.may_look, self.may_keep = threading.Event(), threading.Event()
+        self.may_look.set()
+        self.may_keep.set()
+        self.looked_after: set[int] = set()  # These steps.
+        self.defect: Exception | None = None
+        self.buffers: list[weakref.ref[Any]] = []  # Of what was made.
+        self.ahead = MakesAhead(self.payloads, self._likely, self._keep, SystemClock())
 
     def _likely(self, command: NextBatch) -> list[Share]:
+        assert self.may_look.wait(WAIT_S)
+        self.looked_after.add(command.step)
         self.looked.set()
+        if self.defect is not None:
+            raise self.defect
         return self.decider.likely_next(command)
+
+    def _keep(self, batch: AssembledBatch) -> AssembledBatch:
+        buffer = batch.buffer.copy()  # Views refer to it, for it is none.
+        self.buffers.append(weakref.ref(buffer))
+        self.kept.set()
+        assert self.may_keep.wait(WAIT_S)
+        return replace(batch, buffer=buffer)
+
+    def was_made(self, batch: Batch) -> bool:
+        """Whether it was made before it was asked for."""
+        made = [buffer() for buffer in self.buffers]
+        return any(np.shares_memory(batch.tokens, one) for one in made if one is not None)
+
+    def look_again(self) -> None:
+        """Returns once all was made that is likely now, or could not be."""
+        for _ in range(2):  # The second look begins once the first and what it led to are over.
+            self.looked.clear()
+            self.ahead.changed()
+            assert self.looked.wait(WAIT_S)
 
     def seal(self, name: str, groups: int) -> None:
         specs = [GroupSpec(example_id=f"{name}-{i}", output=3 + i % 5) for i in range(groups)]
@@ -67,8 +103,8 @@ class World:
         return with_rows(made).batch(waited_s=0.0, read_group=None)
 
     def made(self) -> None:
-        """Returns once the next batch was made, or could not be."""
-        assert self.looked.wait(WAIT_S)
+        """Returns once the next batch was made, or could not be; no other is."""
+        self.look_again()
         self.ahead.close()
         deadline = Deadline(WAIT_S)
         while any(one.name == "read-ahead" for one in threading.enumerate()):
@@ -121,11 +157,13 @@ def test_what_was_made_ahead_is_discarded_where_groups_came_that_are_chosen_inst
 
 def test_a_damaged_group_is_not_made_ahead_and_is_told_to_who_asks(tmp_path: Path) -> None:
     world = World(tmp_path, 40)
+    world.may_look.clear()
     world.ask(0)
     (file,) = tmp_path.rglob("*.parquet")
     raw = bytearray(file.read_bytes())
     raw[: len(raw) // 2] = bytes(len(raw) // 2)
     file.write_bytes(raw)
+    world.may_look.set()
     world.made()
     with pytest.raises(GroupsUnreadable):
         world.ask(1)
@@ -136,3 +174,87 @@ def test_nothing_is_made_ahead_where_few_groups_are_ready(tmp_path: Path) -> Non
     world.ask(0)
     world.ahead.changed()
     assert not any(one.name == "read-ahead" for one in threading.enumerate())
+
+
+def test_the_next_batch_is_made_anew_however_often_groups_came_that_are_not_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "AGAIN_MAX", 3)
+    world = World(tmp_path, 40)
+    world.ask(0)
+    for _ in range(3):
+        world.look_again()
+    world.seal("new", 400)
+    world.made()
+    assert world.was_made(world.ask(1))
+
+
+def test_a_defect_is_logged_and_the_next_batches_are_made_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    world = World(tmp_path, 40)
+    world.defect = LookupError("a defect")
+    world.ask(0)
+    world.look_again()
+    world.defect = None
+    world.ask(1)
+    world.made()
+    assert world.was_made(world.ask(2))
+    assert caplog.text.count("no batch could be made before it was asked for") == 1
+
+
+@pytest.mark.proves("A21")
+def test_a_rank_that_comes_when_the_first_has_its_next_share_gets_what_was_made_for_it(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, 60, dp_size=2)
+    for rank in range(2):
+        world.ask(0, rank)
+    world.look_again()
+    first = world.ask(1, 0)
+    world.look_again()
+    second = world.ask(1, 1)
+    assert world.was_made(first)
+    assert world.was_made(second)
+    assert same(second, world.ask(1, 1, anew=True))
+    held = world.payloads.cached_bytes
+    for step in range(2, 6):
+        world.ask(step, 0)
+        world.look_again()
+    assert world.payloads.cached_bytes < 3 * held, "what nobody asks for is not held for ever"
+    world.made()
+
+
+def test_after_a_trainer_went_back_batches_are_made_as_before_and_none_of_later_steps_is_held(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, 100)
+    for step in range(4):
+        world.ask(step)
+    world.look_again()
+    world.seal("new", 400)
+    world.ask(4)  # Of groups that were not expected, so that the next are not tried.
+    world.decider.do(Resume(checkpointed_step=0, later="release"))
+    world.ask(1)
+    world.look_again()
+    held = [buffer() for buffer in world.buffers]
+    world.made()
+    assert world.was_made(world.ask(2))
+    assert sum(one is not None for one in held) == 1
+
+
+def test_where_other_groups_are_chosen_than_were_expected_the_next_batches_are_not_tried(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, 200)
+    world.may_keep.clear()
+    world.ask(0)
+    assert world.kept.wait(WAIT_S)
+    world.seal("new", 400)
+    world.ask(1)
+    world.may_keep.set()
+    for step in range(2, SOON_BATCHES + 1):
+        world.ask(step)
+    world.made()
+    assert world.looked_after <= {0, SOON_BATCHES}

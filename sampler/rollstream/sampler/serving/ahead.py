@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from rollstream.runtime.clock import Clock
 from rollstream.sampler.deciding.batches import NextBatch
@@ -14,18 +16,21 @@ from rollstream.sampler.serving.payloads import SOON_BATCHES, Payloads
 from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.errors import RollstreamError
-from rollstream.streams.folds.refs import GroupRef
 
 AFTER_S = 0.01  # By then the batch that was made last is on its way to who asked for it.
 IDLE_FACTOR = 1  # What arrives makes it anew in half of the time at most,
-AGAIN_MAX = 64  # and so often: a trainer that asks for nothing costs nothing.
+AGAIN_MAX = 64  # and so often: a trainer that asks for nothing costs a look at what arrives.
+LOG_EVERY_S = 60.0  # A defect that goes on is logged so often.
+_log = logging.getLogger("rollstream.sampler")
 _Keep = Callable[[AssembledBatch], AssembledBatch]
 
 
-class _Made(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Made:
     share: Share
     batch: AssembledBatch
     size: int
+    taken: bool = False
 
     @property
     def step(self) -> int:
@@ -63,11 +68,13 @@ class MakesAhead:
         self._clock = clock
         self._lock = threading.Lock()  # Of what was made; never held while anything is read.
         self._made: list[_Made] = []
+        self._likely_shares: Sequence[Share] = ()  # What was made last, or is being made.
         self._after: NextBatch | None = None
         self._again_left = 0
         self._served: list[Share] = []  # Handed out, which the payloads do not know yet.
         self._released = 0  # Bytes of what was handed out or discarded.
-        self._from_step = 0
+        self._from_step = 0  # Before which nothing is made.
+        self._logged_s: float | None = None
         self._wake, self._handed_out = threading.Event(), threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -81,9 +88,9 @@ class MakesAhead:
             else:
                 self._discard_for(share)
                 return None
+            made.taken = True
             if made.batch.buffer.flags.writeable:  # By the trainer, too: it is handed out once.
-                self._made.remove(made)
-                self._released += made.size
+                self._discard(made)
             self._served.append(share)
         self._payloads.note_readable(share.served)
         return made.batch.decided(share.served, share.groups_ready)
@@ -93,6 +100,12 @@ class MakesAhead:
         if not isinstance(command, NextBatch) or command.dp_rank:
             return
         step = command.step + 1
+        with self._lock:
+            # A trainer that went back to an earlier step; peers may be one apart without.
+            if step + SOON_BATCHES < self._from_step:
+                self._from_step = 0
+            for made in [made for made in self._made if made.step > step + 1]:
+                self._discard(made)
         many = share.groups_ready > SOON_BATCHES * len(share.paths)
         if many and self._payloads.local and step >= self._from_step:
             self._after, self._again_left = command, AGAIN_MAX
@@ -109,7 +122,6 @@ class MakesAhead:
     def changed(self) -> None:
         """Groups came: what would be chosen may be others."""
         if self._after is not None and self._again_left:
-            self._again_left -= 1
             self._wake.set()
 
     def close(self) -> None:
@@ -126,8 +138,13 @@ class MakesAhead:
             self._wake.clear()
             self._handed_out.clear()
             begun_s = self._clock.monotonic_s()
-            with suppress(RollstreamError):  # Whoever asks for the batch is told.
-                self._make()
+            try:
+                with suppress(RollstreamError):  # Whoever asks for the batch is told.
+                    self._make()
+            except Exception:  # noqa: BLE001 - whatever it is, the next one is tried
+                if self._logged_s is None or begun_s - self._logged_s >= LOG_EVERY_S:
+                    self._logged_s = begun_s
+                    _log.exception("no batch could be made before it was asked for")
             self._handed_out.wait(IDLE_FACTOR * (self._clock.monotonic_s() - begun_s))
 
     def _make(self) -> None:
@@ -143,6 +160,8 @@ class MakesAhead:
             if any(made.share.has_same_rows(shares[0]) for made in self._made):
                 return
             self._discard_for(shares[0])
+            self._likely_shares = shares
+        self._again_left -= 1
         step, columns = shares[0].served.event.step, shares[0].columns
         slotted = sorted(pair for share in shares for pair in share.groups)
         parts = self._payloads.read_ahead(step, slotted, columns)
@@ -150,22 +169,30 @@ class MakesAhead:
             return
         for share in shares:
             mine = [parts[slot] for slot, _ in share.groups]
-            batch = share.assembled(mine, self._payloads.token_arrays)
+            batch = self._keep(share.assembled(mine, self._payloads.token_arrays))
             if not self._payloads.hold_beside(size := batch.buffer.nbytes):
                 return
-            made = _Made(share, self._keep(batch), size)
             with self._lock:
-                self._made.append(made)
+                self._made.append(_Made(share, batch, size))
 
     def _discard_for(self, share: Share) -> None:
-        """Discards what was made for earlier steps than the share's, and for this one where the
-        decision is another; where that has few of the groups, the next steps are not tried."""
-        step, of_others = share.served.event.step, set[GroupRef]()
+        """Discards what was made for this step where the decision is another, and for earlier ones;
+        of the one before, only what was handed out: its other ranks may come yet. Where few of the
+        groups were expected, the next steps are not tried."""
+        step, digest = share.served.event.step, share.served.digest
         for made in [*self._made]:
-            if made.step < step or (made.step == step and made.digest != share.served.digest):
-                self._made.remove(made)
-                self._released += made.size
-                if made.step == step:
-                    of_others.update(group.ref for _, group in made.share.groups)
-        if of_others and 2 * sum(g.ref in of_others for _, g in share.groups) < len(share.groups):
+            earlier = made.step < step and (made.taken or made.step < step - 1)
+            if earlier or (made.step == step and made.digest != digest):
+                self._discard(made)
+        expected = {
+            group.ref
+            for one in self._likely_shares
+            if one.served.event.step == step and one.served.digest != digest
+            for _, group in one.groups
+        }
+        if expected and 2 * sum(g.ref in expected for _, g in share.groups) < len(share.groups):
             self._from_step = step + SOON_BATCHES
+
+    def _discard(self, made: _Made) -> None:
+        self._made.remove(made)
+        self._released += made.size

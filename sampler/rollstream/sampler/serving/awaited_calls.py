@@ -109,6 +109,7 @@ class AwaitedCalls:
             awaited.reading = Future()  # it would be logged, since this is a Future's callback,
             awaited.reading.set_exception(error)  # and the call not end.
             self._finish(awaited)
+            self.hand_over()
 
     def _begin_result(self, awaited: _Awaited, value: Unread[Any]) -> None:
         made = value.made()

@@ -28,7 +28,7 @@ from rollstream.sampler.serving.recorded import RecordedBatches
 from rollstream.sampler.serving.repairing import lost_groups, repaired
 from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.share import Share
-from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
+from rollstream.schemas.events import BatchServed, Flushed, Replaced, SamplerEvent
 from rollstream.store.blobs import Blobs
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker
@@ -267,7 +267,8 @@ class Owner:
                     self._claim(deadline)
                 self._serve_waiting(deadline)
                 self._logs.save()
-                self._ahead.changed()
+                if any(isinstance(one.event, Flushed) for one in sealed):
+                    self._ahead.changed()
             self._overdue.look(self._logs.state)
         return True
 
