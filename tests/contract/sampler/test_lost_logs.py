@@ -12,9 +12,14 @@ from harness.groups import GroupSpec
 from harness.sampler_worlds import TIMEOUT_S, LocalWorld, config_of, kafka_world, memory_world
 from rollstream.consumers import create_deployment
 from rollstream.sampler import Sampler
+from rollstream.sampler.serving import snapshots
+from rollstream.schemas import codec
+from rollstream.schemas.events import Requested
 from rollstream.store.blobs import Blobs
 from rollstream.store.layout import batches_prefix, snapshot_path
+from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import LogLost
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.topics.layout import Layout
 
 pytestmark = pytest.mark.proves("I6", "F20")
@@ -73,6 +78,48 @@ def test_a_decision_log_that_ends_before_a_snapshot_is_not_gone_on_with() -> Non
     successor = world.successor()
     assert successor.resume(None) == 0
     successor.close()
+
+
+def without_end(logs: MemoryLogs, cut: TopicPartition, lost: int) -> MemoryLogs:
+    """A copy of all logs, of which one lacks so many records at its end."""
+    copied = MemoryLogs()
+    for spec in logs.topics().values():
+        copied.create(spec)
+        for partition in range(spec.partitions):
+            where = TopicPartition(spec.name, partition)
+            end = logs.bounds(where)[1] - (lost if where == cut else 0)
+            for record in logs.read(where, 0, end):
+                copied.append(where, record.key, record.value)
+    return copied
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_decision_log_that_was_cut_back_is_refused_whoever_appends_to_it(
+    monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    monkeypatch.setattr(snapshots, "EVENTS_BETWEEN", 1)
+    monkeypatch.setattr(snapshots, "SECONDS_BETWEEN", 0.0)
+    world = memory_world()
+    world.writer().flush(*[GroupSpec(example_id=f"ex-{i}") for i in range(2 * STEPS)])
+    with world.successor() as sampler:
+        for step in range(STEPS):
+            sampler.ack(sampler.next_batch(step, 1))
+    broker = world.broker()
+    assert isinstance(broker, MemoryBroker)
+    log = Layout.of(world.config.kafka).sampler_log(world.name)
+    logs = without_end(broker.logs, log, lost)
+    stranger = codec.encode(
+        Requested(kind="retain", older_than_us=0, requested_by="somebody", requested_ts=0)
+    )
+    for _ in range(2 * STEPS):
+        end = logs.bounds(log)[1]
+        successor = Sampler(
+            world.name, config=world.config, broker=MemoryBroker(logs), store=world.store
+        )
+        with successor, pytest.raises(LogLost):
+            successor.next_batch(STEPS, 1)
+        assert logs.bounds(log)[1] == end
+        logs.append(log, None, stranger)
 
 
 def test_another_samplers_files_do_not_matter(served: LocalWorld) -> None:

@@ -162,7 +162,8 @@ class SamplerLogs:
             where = self._log.where
             written = newest_written(self._store, self._name, where)  # Before it is read.
             self.read(deadline)
-            require_log_of(written, where, self.state, self._log.next_offset)
+            ends, disproved = self._log.next_offset, self._snapshots.disproved
+            require_log_of(written, where, self.state, ends, disproved)
             deadline = self.attempt()
         try:
             # Somebody may have taken over meanwhile: a sampler never takes its log back.

@@ -52,10 +52,18 @@ def newest_written(store: Blobs, name: str, log: TopicPartition) -> Written:
 
 
 def require_log_of(
-    written: Written, log: TopicPartition, state: SamplerState, next_offset: int
+    written: Written,
+    log: TopicPartition,
+    state: SamplerState,
+    next_offset: int,
+    disproved: int,
 ) -> None:
     """Returns where the log, which was folded up to ``next_offset``, may be the one that the files
     follow from.
+
+    Args:
+        disproved: next offset of a snapshot that was read, and that the log does not prove; 0:
+            none. A snapshot that cannot be read says how long the log was, and no more.
 
     Raises:
         LogLost: with what each of them holds, and what to do.
@@ -68,9 +76,10 @@ def require_log_of(
             f"the store's root holds a batch of step {step} of trainer epoch {epoch}: the log was "
             f"lost or cut back, or is another sampler's. Nothing is decided anew: {_REMEDY}"
         )
-    if written.snapshot > next_offset:
+    snapshot = disproved or written.snapshot
+    if disproved or snapshot > next_offset:
         raise LogLost(
             f"{log} ends at {next_offset}, but the store's root holds a snapshot at offset "
-            f"{written.snapshot} of it: the log was lost or cut back. Nothing is decided anew: "
-            f"{_REMEDY}"
+            f"{snapshot} that does not follow from it: the log was lost or cut back. Nothing is "
+            f"decided anew: {_REMEDY}"
         )

@@ -51,6 +51,7 @@ class Snapshots:
 
     Attributes:
         root_id: of the store's root; a snapshot of another one is passed over.
+        disproved: next offset of a snapshot of this very log that the log does not prove; 0: none.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Snapshots:
         clock: Clock,
     ) -> None:
         self.root_id = ""
+        self.disproved = 0
         self._blobs = blobs
         self._where = where
         self._empty = empty
@@ -105,7 +107,9 @@ class Snapshots:
                 continue
             self._events = saved.fold.events
             yield saved
-            self._useless.append(path)  # Whoever asks for the next one did not take it.
+            # Whoever asks for the next one did not take it.
+            self._useless.append(path)
+            self.disproved = max(self.disproved, saved.place.next_offset)
             self._events = 0
 
     def is_due(self, state: SamplerState) -> bool:
