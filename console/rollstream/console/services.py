@@ -12,7 +12,7 @@ import typer
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.shutdown import stop_on_signals
-from rollstream.store import Blobs, open_store, read_root_id
+from rollstream.store import Blobs, Followed, open_store, read_root_id
 from rollstream.streams.broker import Broker, TopicSpec
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.layout import Layout
@@ -65,4 +65,5 @@ def specs_of(config: RollstreamConfig) -> list[TopicSpec]:
 
 def root_of(services: Services, config: RollstreamConfig) -> StoreRoot:
     """The store's root as this machine has it."""
-    return StoreRoot(config.store.root, read_root_id(services.store(config)))
+    store = services.store(config)
+    return StoreRoot(config.store.root, read_root_id(store), Followed(store))

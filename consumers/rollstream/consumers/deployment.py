@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,16 +13,16 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.schemas.events import RootRecorded
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import Blobs, create_root_id, open_store, read_root_id
+from rollstream.store import Blobs, Followed, create_root_id, open_store, read_root_id
 from rollstream.store.layout import manifests_prefix, offset_in
-from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
-from rollstream.streams.errors import DeliveryUnknown, Fenced, RootMismatch
+from rollstream.streams.broker import Broker, TopicPartition, TopicSpec
+from rollstream.streams.errors import DeliveryUnknown, Fenced, LogLost, RootMismatch
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.log import OwnedLog
-from rollstream.streams.reading import bounds_in_time
 from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.lost import WHERE_TO_READ, is_empty, lost_batch
 from rollstream.streams.topics.root import (
     CREATOR,
     StoreRoot,
@@ -68,7 +69,9 @@ def create_deployment(
 
     Raises:
         RootMismatch: the seal logs name another root, or this root or these logs belong to another
-            deployment. StoreError: the root cannot be written. BrokerUnavailable, NotAuthorised.
+            deployment. LogLost: a sampler's decision log is missing or empty, and the root holds
+            its batches. Both before a topic is made. StoreError: the root cannot be written.
+            BrokerUnavailable, NotAuthorised.
     """
     kafka = config.kafka
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
@@ -83,11 +86,15 @@ def create_deployment(
         rollouts_retention_hours=kafka.retention_hours,
     )
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
+        root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
+        present = used.admin().describe([spec.name for spec in specs], deadline.left_s())
+        there = [name for name in partitions if layout.groups(name) in present]
+        for other in root_differences(used, layout, there, root, deadline):
+            if other.wanted:
+                raise RootMismatch(str(other))  # Before anything is made or written.
+        _check_empty_logs(config, used, blobs, root, present, deadline)
         topics = create_topics(used.admin(), specs, deadline.left_s())
-        root = StoreRoot(config.store.root, read_root_id(blobs))
         found = root_differences(used, layout, partitions, root, deadline)
-        for other in (one for one in found if one.wanted):
-            raise RootMismatch(str(other))  # Before anything is written.
         unnamed = {one.topic for one in found}
         lacking = [e for e in sorted(partitions) if str(root_log(layout, e)) in unnamed]
         recorder = _Recorder(config, layout, used, blobs, entropy, deadline)
@@ -141,20 +148,13 @@ class _Recorder:
         return root
 
     def _check_files(self, environment: str, root: StoreRoot, fold: SealFold) -> None:
-        """The root holds manifests of a partition exactly where its log has settled something:
-        else one of them is not this deployment's. Of all but the first it is looked whether their
-        logs hold anything."""
+        """The root holds manifests of the first partition exactly where its log has settled
+        something: else one of them is not this deployment's."""
         where = root_log(self.layout, environment)
-        partitions = self.config.environments[environment].partitions
-        (address, *others) = self.layout.addresses({environment: partitions})
-        has_files = self._has_manifests(address)
+        address = PartitionAddress(environment, self.layout.generation, 0)
+        has_files = _has_manifests(self.blobs, address)
         if has_files and not fold.settled_count:
             raise _lost(root, address, where)
-        for other in filter(self._has_manifests, others):
-            log = self.layout.groups_log(other)
-            with closing(self.broker.reader({log: EARLIEST})) as reader:
-                if not bounds_in_time(reader, log, self.deadline)[1]:
-                    raise _lost(root, other, log)
         if fold.settled_count and not has_files:
             raise RootMismatch(
                 f"{where} settles {fold.settled_count} entries, but {root.root} holds no manifest "
@@ -162,14 +162,44 @@ class _Recorder:
                 "mount that is missing. Name the root that its sealers write to"
             )
 
-    def _has_manifests(self, address: PartitionAddress) -> bool:
-        blobs = self.blobs.list(manifests_prefix(address))
-        return any(offset_in(blob.path) is not None for blob in blobs)
+
+def _check_empty_logs(
+    config: RollstreamConfig,
+    broker: Broker,
+    blobs: Blobs,
+    root: StoreRoot,
+    present: Mapping[str, TopicSpec],
+    deadline: Deadline,
+) -> None:
+    """Where a log is missing or empty, the root may hold nothing that was written after its events:
+    else it was lost, or the root is another deployment's."""
+
+    def holds_nothing(log: TopicPartition) -> bool:
+        found = present.get(log.topic)
+        if found is None:
+            return True
+        return log.partition < found.partitions and is_empty(broker, log, deadline)
+
+    layout = Layout.of(config.kafka)
+    partitions = {name: section.partitions for name, section in config.environments.items()}
+    for address in layout.addresses(partitions):
+        where = layout.groups_log(address)
+        if _has_manifests(blobs, address) and holds_nothing(where):
+            raise _lost(root, address, where)
+    for name in sorted(config.samplers):
+        log, written = layout.sampler_log(name), root.followed.newest_batch(name)
+        if written is not None and holds_nothing(log):
+            raise LogLost(lost_batch(log, written, (0, 0)))
+
+
+def _has_manifests(blobs: Blobs, address: PartitionAddress) -> bool:
+    found = blobs.list(manifests_prefix(address))
+    return any(offset_in(blob.path) is not None for blob in found)
 
 
 def _lost(root: StoreRoot, address: PartitionAddress, where: TopicPartition) -> RootMismatch:
     return RootMismatch(
         f"{root.root} holds manifests of {address} (generation {address.generation}), but {where} "
         "settles nothing: it is another deployment's root, or the log was lost. Name another "
-        "store.root, or restore the log, or take a new kafka.generation"
+        f"store.root, or restore the log, or take a new kafka.generation; {WHERE_TO_READ}"
     )

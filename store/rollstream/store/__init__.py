@@ -7,6 +7,7 @@ Map, a line a file:
 - ``memory``       blobs in memory, for tests (public)
 - ``open``         opens a root as blobs, or as a pyarrow data set of the visible rows
 - ``layout``       every path below the root
+- ``followed``     what of it follows from events of logs
 - ``root_id``      the id that sets a root apart from every other folder
 - ``dataset``      encodes rows as Parquet files and reads them back
 - ``arrow``        the schema of row files, from the ``.avsc``; Arrow's columns as ours
@@ -42,6 +43,7 @@ from rollstream.store.errors import (
     StoreError,
     StoreFull,
 )
+from rollstream.store.followed import Followed
 from rollstream.store.local import LocalBlobs
 from rollstream.store.manifests import (
     Manifest,
@@ -64,6 +66,7 @@ __all__ = [
     "Bytes",
     "CorruptFile",
     "FileGroup",
+    "Followed",
     "LocalBlobs",
     "Manifest",
     "MemoryBlobs",

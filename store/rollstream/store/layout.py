@@ -50,6 +50,11 @@ def manifests_prefix(address: PartitionAddress) -> str:
     return f"{MANIFESTS}/{_partition(address)}/"
 
 
+def manifests_of(environment: str, generation: int) -> str:
+    """What the paths of all manifests of an environment's partitions begin with."""
+    return f"{MANIFESTS}/{_environment(environment, generation)}/"
+
+
 def rollup_path(address: PartitionAddress, level: int, first: int, last: int) -> str:
     """What the manifests of a partition from one offset to another name, in one blob."""
     return f"{rollups_prefix(address)}{level}-{first:020d}-{last:020d}.json"
@@ -110,7 +115,8 @@ def snapshot_offset_in(path: str) -> int | None:
 
 
 def _partition(address: PartitionAddress) -> str:
-    return (
-        f"environment={_value(address.environment)}/generation={address.generation}"
-        f"/partition={address.partition}"
-    )
+    return f"{_environment(address.environment, address.generation)}/partition={address.partition}"
+
+
+def _environment(name: str, generation: int) -> str:
+    return f"environment={_value(name)}/generation={generation}"

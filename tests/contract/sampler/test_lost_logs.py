@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,21 +10,35 @@ from pathlib import Path
 import pytest
 
 from harness.groups import GroupSpec
-from harness.sampler_worlds import TIMEOUT_S, LocalWorld, config_of, kafka_world, memory_world
-from rollstream.consumers import create_deployment
-from rollstream.sampler import Sampler
+from harness.sampler_worlds import (
+    ENVIRONMENTS,
+    TIMEOUT_S,
+    LocalWorld,
+    config_of,
+    kafka_world,
+    memory_world,
+)
+from rollstream.consumers import audit, create_deployment
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.sampler import Sampler, SamplerView
 from rollstream.sampler.serving import snapshots
 from rollstream.schemas import codec
 from rollstream.schemas.events import Requested
-from rollstream.store.blobs import Blobs
+from rollstream.store import Blobs, Followed, read_root_id
 from rollstream.store.layout import batches_prefix, snapshot_path
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import LogLost
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.status import measure, stuck_stages
+from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import StoreRoot
+from rollstream.streams.topics.specs import specs_for
 
 pytestmark = pytest.mark.proves("I6", "F20")
 STEPS = 3
+LOST = r"ends before step 0 .* holds a batch of step 2 of .*Kafka's disk is lost"
 
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
@@ -45,21 +60,72 @@ def contents(store: Blobs) -> dict[str, bytes]:
     return {blob.path: store.read(blob.path) for blob in store.list("")}
 
 
+def in_generation_2(config: RollstreamConfig) -> RollstreamConfig:
+    """All of its logs are empty, and the root is the one that it had."""
+    kafka = config.kafka.model_copy(update={"generation": 2})
+    return config.model_copy(update={"kafka": kafka})
+
+
+def with_an_empty_decision_log(served: LocalWorld) -> RollstreamConfig:
+    """Of a deployment that names the root, as where that one topic was deleted and made again."""
+    config, name = in_generation_2(served.config), f"{served.name}-2"
+    other = config.model_copy(update={"samplers": {name: config.samplers[served.name]}})
+    create_deployment(other, broker=served.broker(), store=served.store)
+    specs = specs_for(Layout.of(config.kafka), ENVIRONMENTS, config.samplers)
+    create_topics(served.broker().admin(), specs, TIMEOUT_S)
+    return config
+
+
 def test_a_sampler_whose_decision_log_is_gone_decides_nothing_anew(served: LocalWorld) -> None:
-    kafka = served.config.kafka.model_copy(update={"generation": 2})
-    config = served.config.model_copy(update={"kafka": kafka})
-    create_deployment(config, broker=served.broker(), store=served.store)
+    config = with_an_empty_decision_log(served)
     before = contents(served.store)
     sampler = Sampler(served.name, config=config, broker=served.broker(), store=served.store)
-    assert sampler.progress().next_step == 0, "who looks is not refused"
     for _ in range(2):
-        with pytest.raises(LogLost, match=r"ends before step 0 .* holds a batch of step 2 of"):
+        with pytest.raises(LogLost, match=LOST):
+            sampler.progress()
+        with pytest.raises(LogLost, match=LOST):
             sampler.next_batch(0, 1)
     sampler.close()
     assert contents(served.store) == before
-    log = Layout.of(kafka).sampler_log(served.name)
+    log = Layout.of(config.kafka).sampler_log(served.name)
     with closing(served.broker().reader({log: 0})) as reader:
         assert reader.bounds(log, TIMEOUT_S)[1] == 0
+
+
+def test_who_only_looks_is_told_that_the_decision_log_is_gone(served: LocalWorld) -> None:
+    config, broker, store = with_an_empty_decision_log(served), served.broker(), served.store
+    with SamplerView(served.name, config=config, broker=broker, store=store) as view:
+        for ask in (view.progress, view.stats, view.batches, view.progress):
+            with pytest.raises(LogLost, match=LOST):
+                ask()
+    (problem,) = audit(config, broker=broker, store=store).problems
+    assert re.search(LOST, problem)
+    root = StoreRoot(config.store.root, read_root_id(store), Followed(store))
+    figures = measure(broker, config, Deadline(TIMEOUT_S), root=root)
+    found = [one.reason for one in stuck_stages(figures, config) if one.stage == "sampler"]
+    assert len(found) == 1
+    assert re.search(LOST, found[0])
+
+
+def test_no_topic_is_made_where_a_decision_log_is_gone(served: LocalWorld) -> None:
+    config = in_generation_2(served.config)
+    for making_again in (config, with_an_empty_decision_log(served)):
+        admin, layout = served.broker().admin(), Layout.of(config.kafka)
+        topics = [layout.sampler(served.name), *map(layout.groups, config.environments)]
+        before = admin.describe(topics, TIMEOUT_S)
+        with pytest.raises(LogLost, match=LOST):
+            create_deployment(making_again, broker=served.broker(), store=served.store)
+        assert admin.describe(topics, TIMEOUT_S) == before
+
+
+def test_looking_at_logs_that_are_there_finds_nothing_lost(served: LocalWorld) -> None:
+    config, broker, store = served.config, served.broker(), served.store
+    with SamplerView(served.name, config=config, broker=broker, store=store) as view:
+        assert view.progress().next_step == STEPS
+    assert create_deployment(config, broker=broker, store=store).topics == ()
+    root = StoreRoot(config.store.root, read_root_id(store), Followed(store))
+    (figures,) = measure(broker, config, Deadline(TIMEOUT_S), root=root).samplers
+    assert figures.lost == ""
 
 
 def test_a_decision_log_that_ends_before_a_snapshot_is_not_gone_on_with() -> None:

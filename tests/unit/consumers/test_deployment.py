@@ -245,9 +245,25 @@ def test_of_two_roots_that_are_named_at_a_time_one_is_the_deployments() -> None:
 def test_a_root_with_files_that_the_log_does_not_know_is_refused(partition: int) -> None:
     machines, store = Machines(), MemoryBlobs()
     project(store, ADDRESS._replace(partition=partition), 7, flushed(3, "nonce", [0], 1))
-    with pytest.raises(RootMismatch, match=rf"holds manifests of math\[{partition}\] .* nothing"):
-        machines.create(store, RIGHT)
-    assert read_root_id(store) == ""
+    for _ in range(2):
+        with pytest.raises(RootMismatch, match=rf"manifests of math\[{partition}\] .* nothing"):
+            machines.create(store, RIGHT)
+        assert read_root_id(store) == ""
+        topics = [Layout().groups("math"), Layout().sampler("trainer-a")]
+        assert not MemoryBroker(machines.logs).admin().describe(topics, 10)
+
+
+@PROCESSES
+def test_who_has_the_root_of_logs_that_are_gone_is_not_sent_to_make_topics(what: str) -> None:
+    machines, store = Machines(), MemoryBlobs()
+    project(store, ADDRESS, 7, flushed(3, "nonce", [0], 1))
+    create_root_id(store, SystemEntropy())
+    machines.create_topics(RIGHT)
+    with pytest.raises(RootMismatch) as raised:
+        machines.start(what, store, RIGHT)
+    assert "the log was lost, or this is another deployment's root" in str(raised.value)
+    assert "Kafka's disk is lost" in str(raised.value)
+    assert "topics create" not in str(raised.value)
 
 
 def test_an_older_deployments_root_is_not_made_of_an_empty_folder() -> None:

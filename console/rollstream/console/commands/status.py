@@ -262,7 +262,7 @@ def _notes(row: SamplerFigures, choosing: Choosing) -> list[str]:
             f"{row.name}: {row.older:,} groups from before the dedupe horizon were neither served "
             "nor dropped; whether they are ready is not looked up here"
         )
-    if row.ready and not row.owner:
+    if row.ready and not row.owner and not row.lost:
         lines.append(
             f"{row.name}: was never started, and {row.ready:,} groups are ready for it; attach a "
             "trainer to it, or remove its section"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
+from rollstream.consumers.audit.decisions import decision_problem
 from rollstream.consumers.audit.files import file_problems
 from rollstream.consumers.audit.ledger import Ledger, repeat_problems
 from rollstream.consumers.audit.manifests import Manifests, RollUps
@@ -21,7 +22,7 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Flushed, Retired, SealedFile, SealedGroup
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import Blobs, open_store, read_root_id
+from rollstream.store import Blobs, Followed, open_store, read_root_id
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka import KafkaBroker
@@ -103,7 +104,8 @@ def audit(
 ) -> AuditReport:
     """Checks that ``published = pending + sealed + settled`` for every partition, entry by entry,
     that every record which is still in an ingest log has as many entries as the events say, and
-    that every file which an event names, and none retired, exists and is as the event says.
+    that every file which an event names, and none retired, exists and is as the event says. No
+    sampler's decision log may end before a batch that the store's root holds.
 
     It may run at any time, beside sealers too: what they settle meanwhile counts as pending. It
     reads the seal logs, twice, and what is kept of the ingest logs, a few records at a time; what
@@ -124,7 +126,7 @@ def audit(
     blobs = store or open_store(config.store.root)
     layout = Layout.of(kafka)
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
-        root = StoreRoot(config.store.root, read_root_id(blobs))
+        root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         at_once = Deadline(deadline.slice_s(kafka.timeout_s), deadline.clock)
         require_root(used, layout, config.environments, root, at_once)
         auditor = _Auditor(layout, used, blobs, deadline, kafka.timeout_s, digests)
@@ -138,7 +140,12 @@ def audit(
                     rows.append(auditor.audit_partition(address, ledger))
                     problems += ledger.problems
                 problems += repeat_problems(name, repeats)
-    return AuditReport(partitions=tuple(rows), problems=tuple(problems))
+        for name in sorted(config.samplers):
+            log = layout.sampler_log(name)
+            problems.append(
+                decision_problem(used, log, root.followed, name, deadline, kafka.timeout_s)
+            )
+    return AuditReport(partitions=tuple(rows), problems=tuple(filter(None, problems)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy, SystemEntropy
-from rollstream.store import Blobs, open_store, read_root_id
+from rollstream.store import Blobs, Followed, open_store, read_root_id
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka import KafkaBroker
@@ -85,7 +85,7 @@ class Sealer:
         specs = specs_for(layout, partitions, rollouts_retention_hours=kafka.retention_hours)
         require_topics(broker.admin(), specs, kafka.timeout_s)
         blobs = store or open_store(config.store.root)
-        root = StoreRoot(config.store.root, read_root_id(blobs))
+        root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
         self._workers = workers or ThreadPoolExecutor(THREADS, "rollstream-flush")
         self._writers: Executor = (

@@ -8,6 +8,7 @@ from rollstream.sampler.arguments import text
 from rollstream.sampler.errors import UnknownSampler
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
+from rollstream.store.followed import Followed
 from rollstream.store.root_id import read_root_id
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.topics.check import require_topics
@@ -59,6 +60,6 @@ def root_of_deployment(
     needed = {where.topic for where in logs}
     specs = [spec for spec in specs_for(layout, environments, [name]) if spec.name in needed]
     require_topics(admin, specs, deadline.left_s())
-    root = StoreRoot(config.store.root, read_root_id(store))
+    root = StoreRoot(config.store.root, read_root_id(store), Followed(store))
     require_root(broker, layout, environments, root, deadline)
     return root.root_id

@@ -159,11 +159,7 @@ class SamplerLogs:
         store's root knows of decisions that the log does not hold."""
         behind = self._follower is None or self._log.epoch < 0
         if behind:  # Before the claim, so that whoever is fenced has a successor that is ready.
-            where = self._log.where
-            written = newest_written(self._store, self._name, where)  # Before it is read.
-            self.read(deadline)
-            ends, disproved = self._log.next_offset, self._snapshots.disproved
-            require_log_of(written, where, self.state, ends, disproved)
+            self.read(deadline, claiming=True)
             deadline = self.attempt()
         try:
             # Somebody may have taken over meanwhile: a sampler never takes its log back.
@@ -174,15 +170,22 @@ class SamplerLogs:
             self._fold_to_ends(self._reading_deadline())
         self.claimed = self.changed = True
 
-    def read(self, deadline: Deadline) -> None:
+    def read(self, deadline: Deadline, *, claiming: bool = False) -> None:
         """Folds all logs up to their ends, and claims nothing. Only that the broker answers is
-        within the deadline: its logs may be long."""
+        within the deadline: its logs may be long. The first time, and where it is to be claimed
+        next, it raises ``LogLost`` as ``claim``."""
         reading = self._reading_deadline()
+        log, written = self._log, None
+        if claiming or self._follower is None:
+            written = newest_written(self._store, self._name, log.where)  # Before it is read.
         with without_collection():
             try:
-                self._log.look(reading, end_within_s=deadline.left_s())
+                log.look(reading, end_within_s=deadline.left_s())
             except Fenced as error:
                 raise self._stop_for_good(error) from error
+            if written is not None:
+                disproved = self._snapshots.disproved
+                require_log_of(written, log.where, log.fold, log.next_offset, disproved)
             self._fold_to_ends(reading)
 
     def fold_arrived(self, deadline: Deadline) -> bool:

@@ -8,20 +8,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rollstream.store.blobs import Blobs
-from rollstream.store.layout import (
-    batch_in,
-    batches_prefix,
-    snapshot_offset_in,
-    snapshots_prefix,
-)
+from rollstream.store.followed import Followed
+from rollstream.store.layout import snapshot_offset_in, snapshots_prefix
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import LogLost
 from rollstream.streams.folds.sampler.state import SamplerState
-
-_REMEDY = (
-    "restore the log, or correct store.root; `rollstream without-logs` says what files know of it, "
-    "and a run that is to begin anew takes a section [samplers.*] of another name"
-)
+from rollstream.streams.topics.lost import REMEDY, lost_batch
 
 
 class Written(NamedTuple):
@@ -42,11 +34,10 @@ def newest_written(store: Blobs, name: str, log: TopicPartition) -> Written:
     Raises:
         StoreError: the store cannot be listed.
     """
-    batches = (batch_in(blob.path) for blob in store.list(batches_prefix(name)))
     prefix = snapshots_prefix(name, log.topic)
     offsets = (snapshot_offset_in(blob.path) for blob in store.list(prefix))
     return Written(
-        max((one for one in batches if one is not None), default=None),
+        Followed(store).newest_batch(name),
         max((one for one in offsets if one is not None), default=0),
     )
 
@@ -68,18 +59,13 @@ def require_log_of(
     Raises:
         LogLost: with what each of them holds, and what to do.
     """
-    decided = (state.trainer_epoch, state.next_step)
-    if written.batch is not None and written.batch >= decided:
-        epoch, step = written.batch
-        raise LogLost(
-            f"{log} ends before step {state.next_step} of trainer epoch {state.trainer_epoch}, but "
-            f"the store's root holds a batch of step {step} of trainer epoch {epoch}: the log was "
-            f"lost or cut back, or is another sampler's. Nothing is decided anew: {_REMEDY}"
-        )
+    lost = lost_batch(log, written.batch, (state.trainer_epoch, state.next_step))
+    if lost:
+        raise LogLost(lost)
     snapshot = disproved or written.snapshot
     if disproved or snapshot > next_offset:
         raise LogLost(
             f"{log} ends at {next_offset}, but the store's root holds a snapshot at offset "
             f"{snapshot} that does not follow from it: the log was lost or cut back. Nothing is "
-            f"decided anew: {_REMEDY}"
+            f"decided anew: {REMEDY}"
         )

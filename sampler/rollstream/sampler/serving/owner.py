@@ -30,6 +30,7 @@ from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.events import BatchServed, Flushed, Replaced, SamplerEvent
 from rollstream.store.blobs import Blobs
+from rollstream.store.followed import Followed
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerError, Fenced
@@ -176,7 +177,7 @@ class Owner:
         with self._lock:
             lost = lost_groups(error, self._logs.state)
         stops = self._config.samplers[self.name].on_unreadable == "stop"
-        root = StoreRoot(self._config.store.root, self._logs.root_id)
+        root = StoreRoot(self._config.store.root, self._logs.root_id, Followed(self._store))
         return repaired(command, error, lost, self._payloads, self._store, root, stops=stops)
 
     def begin(self, command: Command[R]) -> Call[R]:

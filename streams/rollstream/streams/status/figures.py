@@ -111,6 +111,8 @@ class SamplerFigures:
             claim); None: there is neither.
         dropped_since: groups that were dropped after that decision, by reason.
         waiting_since: of those in ``waiting``, the ones sealed after that decision.
+        lost: how the log holds less than the store's root knows of, in words; empty: it does not,
+            or the root was not looked at.
     """
 
     name: str
@@ -134,6 +136,7 @@ class SamplerFigures:
     decision_age_s: float | None
     dropped_since: Mapping[DropReason, int]
     waiting_since: Mapping[Waits, int]
+    lost: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,9 +79,12 @@ def measure(
     samplers = []
     for name, section in sorted(config.samplers.items()):
         samplers.append(SamplerReading(name, choosing_of(section, config.environments), starts))
-        with closing(Follower(broker, {layout.sampler_log(name): 0})) as follower:
+        log = layout.sampler_log(name)
+        written = None if root is None else root.followed.newest_batch(name)  # Before it is read.
+        with closing(Follower(broker, {log: 0})) as follower:
             for confirmed in follower.read_to_end(deadline):
                 samplers[-1].apply_decision(confirmed)
+        samplers[-1].end_decisions(log, written)
     sealers = {
         name: broker.admin().group(layout.sealer_group(name), deadline.left_s())
         for name in sorted(config.environments)

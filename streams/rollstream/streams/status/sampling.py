@@ -20,10 +20,12 @@ from rollstream.schemas.events import (
 )
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.broker import TopicPartition
 from rollstream.streams.folds.sampler.eligible import Waits
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.status.figures import SamplerFigures
+from rollstream.streams.topics.lost import lost_batch
 
 RECENT_US = 60_000_000  # What rates are over.
 
@@ -57,6 +59,7 @@ class SamplerReading:
         self._flushes_since: set[tuple[PartitionAddress, int]] = set()
         self._eval_since = 0
         self._older = 0
+        self._lost = ""
 
     def apply_decision(self, confirmed: ConfirmedEvent) -> None:
         """The next event of the decision log."""
@@ -84,6 +87,10 @@ class SamplerReading:
                     self._trainer_step = event.first_step
                 self._decided_ts = confirmed.timestamp_us
                 self._dropped_since.clear()
+
+    def end_decisions(self, log: TopicPartition, written: tuple[int, int] | None) -> None:
+        """The decision log was read to its end; the store's root held this batch before."""
+        self._lost = lost_batch(log, written, (self._state.trainer_epoch, self._state.next_step))
 
     def apply_groups(self, log: PartitionAddress, confirmed: ConfirmedEvent) -> None:
         """The next event of a seal log."""
@@ -138,6 +145,7 @@ class SamplerReading:
             decision_age_s=age_s(now_us, self._decided_ts),
             dropped_since=dict(self._dropped_since),
             waiting_since=_counts(since, self._eval_since),
+            lost=self._lost,
         )
 
 

@@ -34,6 +34,7 @@ def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, .
         missing = ", ".join(figures.missing_topics)
         return (Verdict("topics", f"{missing} missing; run `rollstream topics create`"),)
     verdicts = [Verdict("store", difference) for difference in figures.other_root]
+    verdicts += [Verdict("sampler", one.lost) for one in figures.samplers if one.lost]
     if not any(partition.ingest_end for partition in figures.partitions):
         verdicts.append(Verdict("env workers", "nothing was ever published; start the env workers"))
     for name in sorted(config.environments):

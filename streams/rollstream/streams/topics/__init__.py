@@ -4,5 +4,6 @@
 - ``specs``    how each must be configured
 - ``create``   makes what is missing
 - ``check``    compares topics with their specification; names each difference and its remedy
+- ``lost``     whether a root knows of more than a log holds
 - ``root``     which store's root a deployment has
 """

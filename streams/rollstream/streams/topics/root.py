@@ -23,6 +23,7 @@ from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import bounds_in_time, read_between
 from rollstream.streams.topics.check import Difference
 from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.lost import WHERE_TO_READ, Followed, is_empty
 
 CREATOR = "rollstream topics create"  # Owner of the claim under which a root is recorded.
 WHAT = "root"  # `Difference.what` of a root.
@@ -34,6 +35,10 @@ _REMEDY = (
     "correct store.root, or mount what should be there and start again; a new deployment takes a "
     f"kafka.namespace and a root of its own, then {_CREATE}"
 )
+_LOST = (
+    "the log is empty, and this root holds manifests of its flushes: the log was lost, or this is "
+    f"another deployment's root. Restore the log, or correct store.root; {WHERE_TO_READ}"
+)
 
 
 class StoreRoot(NamedTuple):
@@ -42,10 +47,12 @@ class StoreRoot(NamedTuple):
     Attributes:
         root: ``store.root``.
         root_id: that the root holds; empty: it has none.
+        followed: what it holds besides.
     """
 
     root: str
     root_id: str
+    followed: Followed
 
     def __str__(self) -> str:
         return f"{self.root} has the id {self.root_id}" if self.root_id else f"{self.root} has none"
@@ -107,7 +114,9 @@ def root_differences(
         where = root_log(layout, environment)
         recorded = recorded_root(broker, where, deadline)
         if recorded is None:
-            differences.append(Difference(str(where), WHAT, "", str(found), _CREATE))
+            lost = found.followed.has_manifests(environment, layout.generation)
+            remedy = _LOST if lost and is_empty(broker, where, deadline) else _CREATE
+            differences.append(Difference(str(where), WHAT, "", str(found), remedy))
         elif recorded.root_id != found.root_id:
             differences.append(Difference(str(where), WHAT, str(recorded), str(found), _REMEDY))
     return differences
