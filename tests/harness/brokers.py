@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Protocol
 
 import confluent_kafka
@@ -30,6 +31,9 @@ class World(Protocol):
     def drop_before(self, where: TopicPartition, offset: int) -> None:
         """Deletes the records below ``offset``, as retention does."""
 
+    def cut_back(self, where: TopicPartition, end: int) -> None:
+        """Deletes the records from ``end`` on, as where Kafka is restored from an older copy."""
+
     def close(self) -> None: ...
 
 
@@ -49,6 +53,9 @@ class MemoryWorld:
 
     def drop_before(self, where: TopicPartition, offset: int) -> None:
         self._logs.drop_before(where, offset)
+
+    def cut_back(self, where: TopicPartition, end: int) -> None:
+        self._logs.cut_back(where, end)
 
     def close(self) -> None:
         for broker in self._brokers:
@@ -75,9 +82,28 @@ class KafkaWorld:
         for future in admin.delete_records([position]).values():
             future.result(TIMEOUT_S)
 
+    def cut_back(self, where: TopicPartition, end: int) -> None:
+        cut_back(self._bootstrap, self.broker(), where, end)
+
     def close(self) -> None:
         for broker in self._brokers:
             broker.close()
+
+
+def cut_back(bootstrap: str, broker: Broker, where: TopicPartition, end: int) -> None:
+    """Makes the topic anew on a real Kafka, with the records below ``end`` of this partition."""
+    with closing(broker.reader({where: 0})) as reader:
+        kept = [record.value for record in read(reader, end)[:end]] if end else []
+    admin, name = broker.admin(), where.topic
+    spec = admin.describe([name], TIMEOUT_S)[name]
+    deleting = AdminClient({"bootstrap.servers": bootstrap})
+    for future in deleting.delete_topics([name]).values():
+        future.result(TIMEOUT_S)
+    until(lambda: not admin.describe([name], TIMEOUT_S))
+    kept_config = {*LOG_CONFIG, "cleanup.policy", "retention.ms", "retention.bytes"}
+    config = {key: value for key, value in spec.config.items() if key in kept_config}
+    admin.create([TopicSpec(name, spec.partitions, config)], TIMEOUT_S)
+    write(broker, where, kept)
 
 
 def new_topic(broker: Broker, partitions: int, config: Mapping[str, str]) -> str:

@@ -46,6 +46,7 @@ class OffsetLost(BrokerError):
     """The wanted offset is no longer (or not yet) in the log.
 
     Attributes:
+        where: the log, in words.
         wanted: the offset asked for.
         first: the oldest offset that is kept.
         end: the next offset to be written.
@@ -55,6 +56,7 @@ class OffsetLost(BrokerError):
         super().__init__(
             f"{where}: offset {wanted} is not in the log, which holds [{first}, {end})"
         )
+        self.where = where
         self.wanted = wanted
         self.first = first
         self.end = end
@@ -71,8 +73,8 @@ class RootMismatch(BrokerError):
 
 
 class LogLost(PermanentBrokerError):
-    """A log holds less than the store's root knows of: it was lost, cut back, or is another's. The
-    message names both, and what to do; nothing was decided."""
+    """A log holds less than the store's root knows of, or than this process read of it: it was
+    lost, cut back, or is another's. The message names both, and what to do; nothing was decided."""
 
 
 class Fenced(RollstreamError):
@@ -90,3 +92,13 @@ class NewerEvent(RollstreamError):
 
 class CorruptLog(RollstreamError):
     """A log holds what no owner may write: a defect. Readers stop there and fold nothing more."""
+
+
+def lost_message(where: str, read: int, found: str) -> str:
+    """Of a ``LogLost`` of a process that read the log up to an offset, and then found this."""
+    return (
+        f"{where} was read up to {read}, and now {found}: it was lost, or restored from an older "
+        "copy, while this process ran, which goes on with it no more. End this process, and "
+        "restore the log whole or begin a new kafka.generation (docs/operating.md, \"Kafka's disk "
+        'is lost")'
+    )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from harness import brokers
 from harness.groups import GroupSpec
 from harness.sampler_worlds import (
     ENVIRONMENTS,
@@ -16,6 +17,7 @@ from harness.sampler_worlds import (
     LocalWorld,
     config_of,
     kafka_world,
+    log_end,
     memory_world,
 )
 from rollstream.consumers import audit, create_deployment
@@ -26,7 +28,7 @@ from rollstream.sampler.serving import snapshots
 from rollstream.schemas import codec
 from rollstream.schemas.events import Requested
 from rollstream.store import Blobs, Followed, read_root_id
-from rollstream.store.layout import batches_prefix, snapshot_path
+from rollstream.store.layout import batch_path, batches_prefix, snapshot_path
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import LogLost
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
@@ -126,6 +128,68 @@ def test_looking_at_logs_that_are_there_finds_nothing_lost(served: LocalWorld) -
     root = StoreRoot(config.store.root, read_root_id(store), Followed(store))
     (figures,) = measure(broker, config, Deadline(TIMEOUT_S), root=root).samplers
     assert figures.lost == ""
+
+
+def cut_back(world: LocalWorld, end: int) -> None:
+    """As though Kafka were restored from a copy in which the decision log ends there."""
+    log, broker = Layout.of(world.config.kafka).sampler_log(world.name), world.broker()
+    if isinstance(broker, MemoryBroker):
+        broker.logs.cut_back(log, end)
+    else:
+        brokers.cut_back(world.config.kafka.bootstrap, broker, log, end)
+
+
+@pytest.mark.parametrize("left", [0, 5])
+def test_a_sampler_that_runs_decides_nothing_more_where_its_log_is_cut_back(
+    served: LocalWorld, left: int
+) -> None:
+    sampler = served.successor()
+    sampler.resume(None)
+    batch = sampler.next_batch(STEPS, 1)
+    sampler.flush()
+    before = contents(served.store)
+    cut_back(served, left)
+    calls: list[Callable[[], object]] = [
+        lambda: sampler.ack(batch),
+        lambda: sampler.next_batch(STEPS + 1, 1),
+        lambda: sampler.checkpointed(STEPS),
+        lambda: sampler.resume(STEPS),
+        sampler.progress,
+    ]
+    for _ in range(3):
+        for call in calls:
+            with pytest.raises(LogLost, match="End this process, and restore the log whole"):
+                call()
+        assert log_end(served) <= left + 1, "the event that was on its way, and no claim"
+    sampler.close()
+    again = served.successor()
+    with pytest.raises(LogLost, match="the store's root holds a batch of step 3 of"):
+        again.next_batch(0, 1)
+    again.close()
+    assert contents(served.store) == before
+
+
+def test_a_log_that_was_decided_anew_beyond_the_files_is_not_gone_on_with() -> None:
+    world = memory_world()
+    world.writer().flush(*[GroupSpec(example_id=f"ex-{i}") for i in range(4 * STEPS)])
+    path = batch_path(world.name, 0, STEPS - 1)
+    for num_groups, steps in ((1, STEPS), (2, STEPS + 1)):
+        sampler = world.successor()
+        for step in range(steps):
+            sampler.ack(sampler.next_batch(step, num_groups))
+        sampler.close()
+        if steps == STEPS:
+            cut_back(world, 0)
+            lost = world.store.read(path)
+            for blob in list(world.store.list(batches_prefix(world.name))):
+                world.store.delete(blob.path)
+    world.store.delete(batch_path(world.name, 0, STEPS))
+    world.store.replace(path, lost)
+    again = world.successor()
+    with pytest.raises(LogLost, match="holds another batch as that step"):
+        again.next_batch(STEPS + 1, 1)
+    again.close()
+    world.close()
 
 
 def test_a_decision_log_that_ends_before_a_snapshot_is_not_gone_on_with() -> None:

@@ -161,6 +161,8 @@ class SamplerLogs:
         if behind:  # Before the claim, so that whoever is fenced has a successor that is ready.
             self.read(deadline, claiming=True)
             deadline = self.attempt()
+        else:
+            self._look(deadline, deadline, files=True)
         try:
             # Somebody may have taken over meanwhile: a sampler never takes its log back.
             self._log.claim(deadline, retake=False)
@@ -175,17 +177,8 @@ class SamplerLogs:
         within the deadline: its logs may be long. The first time, and where it is to be claimed
         next, it raises ``LogLost`` as ``claim``."""
         reading = self._reading_deadline()
-        log, written = self._log, None
-        if claiming or self._follower is None:
-            written = newest_written(self._store, self._name, log.where)  # Before it is read.
         with without_collection():
-            try:
-                log.look(reading, end_within_s=deadline.left_s())
-            except Fenced as error:
-                raise self._stop_for_good(error) from error
-            if written is not None:
-                disproved = self._snapshots.disproved
-                require_log_of(written, log.where, log.fold, log.next_offset, disproved)
+            self._look(reading, deadline, files=claiming or self._follower is None)
             self._fold_to_ends(reading)
 
     def fold_arrived(self, deadline: Deadline) -> bool:
@@ -241,6 +234,20 @@ class SamplerLogs:
 
     def _reading_deadline(self) -> Deadline:
         return Deadline(self._config.kafka.timeout_s * READ_TIMEOUT_FACTOR, self._clock)
+
+    def _look(self, deadline: Deadline, ends: Deadline, *, files: bool) -> None:
+        """Folds the decision log up to its end, which is to be known by ``ends``; with ``files`` it
+        is compared with what they know of it."""
+        log, written = self._log, None
+        if files:
+            written = newest_written(self._store, self._name, log.where)  # Before it is read.
+        try:
+            log.look(deadline, end_within_s=ends.left_s())
+        except Fenced as error:
+            raise self._stop_for_good(error) from error
+        if written is not None:
+            disproved = self._snapshots.disproved
+            require_log_of(written, log.where, log.fold, log.next_offset, disproved)
 
     def _stop_for_good(self, error: Fenced) -> Fenced:
         """Returns what every call raises from now on."""

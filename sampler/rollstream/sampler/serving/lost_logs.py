@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import orjson
+
 from rollstream.store.blobs import Blobs
 from rollstream.store.followed import Followed
-from rollstream.store.layout import snapshot_offset_in, snapshots_prefix
+from rollstream.store.layout import batch_path, snapshot_offset_in, snapshots_prefix
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import LogLost
+from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.topics.lost import REMEDY, lost_batch
 
@@ -21,10 +24,12 @@ class Written(NamedTuple):
 
     Attributes:
         batch: trainer epoch and step; None: no batch was ever written.
+        content: the file of that batch.
         snapshot: next offset of its decision log; 0: there is no snapshot.
     """
 
     batch: tuple[int, int] | None
+    content: bytes
     snapshot: int
 
 
@@ -36,8 +41,10 @@ def newest_written(store: Blobs, name: str, log: TopicPartition) -> Written:
     """
     prefix = snapshots_prefix(name, log.topic)
     offsets = (snapshot_offset_in(blob.path) for blob in store.list(prefix))
+    batch = Followed(store).newest_batch(name)
     return Written(
-        Followed(store).newest_batch(name),
+        batch,
+        b"" if batch is None else store.read(batch_path(name, *batch)),
         max((one for one in offsets if one is not None), default=0),
     )
 
@@ -62,6 +69,15 @@ def require_log_of(
     lost = lost_batch(log, written.batch, (state.trainer_epoch, state.next_step))
     if lost:
         raise LogLost(lost)
+    if written.batch is not None:
+        epoch, step = written.batch
+        held = state.batches.get(step)
+        if held and held.event.trainer_epoch == epoch and not _may_hold(written.content, held):
+            raise LogLost(
+                f"{log} has batch {held.batch_id!r} as step {step} of trainer epoch {epoch}, and "
+                "the store's root holds another batch as that step: the log was lost or cut back, "
+                f"and decided anew since. Nothing more is decided: {REMEDY}"
+            )
     snapshot = disproved or written.snapshot
     if disproved or snapshot > next_offset:
         raise LogLost(
@@ -69,3 +85,15 @@ def require_log_of(
             f"{snapshot} that does not follow from it: the log was lost or cut back. Nothing is "
             f"decided anew: {REMEDY}"
         )
+
+
+def _may_hold(content: bytes, batch: ServedBatch) -> bool:
+    """Whether the file may be of this batch: it may hold an earlier decision about it."""
+    try:
+        file = orjson.loads(content)
+        digest, replacements = bytes.fromhex(file["digest"]), int(file["replacements"])
+    except (ValueError, TypeError, KeyError):
+        return True  # It is damaged, and says nothing.
+    if replacements in (0, batch.replacements):
+        return digest == (batch.event if replacements == 0 else batch).digest
+    return replacements < batch.replacements

@@ -139,6 +139,14 @@ class MemoryLogs:
             del partition.records[: offset - partition.first]
             partition.first = offset
 
+    def cut_back(self, where: TopicPartition, end: int) -> None:
+        """Deletes the records from ``end`` on, as where a disk is restored from an older copy."""
+        with self.lock:
+            partition = self._partition(where)
+            assert partition.first <= end <= partition.end, (where, end)
+            del partition.records[end - partition.first :]
+            self.wake()
+
     def group(self, name: str) -> MemoryGroup:
         with self.lock:
             return self._groups.setdefault(name, MemoryGroup(name))

@@ -75,14 +75,15 @@ class FoldedLog(Generic[F]):
     Attributes:
         fold: over all events that count below ``next_offset``.
         next_offset: everything below it is folded.
+        newest: xxh3-128 of the record before it; empty: none was folded.
     """
 
     def __init__(self, fold: F, fence: Fence, start: int) -> None:
         self.fold = fold
         self.next_offset = start
+        self.newest = b""
         self._fence = fence
         self._claims: list[int] = []  # Offsets that `checkpoint` may choose from.
-        self._last = b""  # xxh3-128 of the record before the next offset.
 
     @classmethod
     def going_on(cls, saved: SavedFold[F], fence: Fence) -> Self:
@@ -90,7 +91,7 @@ class FoldedLog(Generic[F]):
         folded = cls(saved.fold, fence, saved.place.next_offset)
         fence.admits(*saved.place.claim)
         folded._claims = list(saved.place.claims)
-        folded._last = saved.place.record
+        folded.newest = saved.place.record
         return folded
 
     def place(self) -> FoldPlace:
@@ -98,8 +99,8 @@ class FoldedLog(Generic[F]):
         claim, owner = self._fence.current_claim, self._fence.owner
         assert claim is not None, "nothing was claimed"
         assert owner is not None, "nothing was claimed"
-        assert self._last, "nothing was folded"
-        return FoldPlace(self.next_offset, self._last, (claim.epoch, owner), tuple(self._claims))
+        assert self.newest, "nothing was folded"
+        return FoldPlace(self.next_offset, self.newest, (claim.epoch, owner), tuple(self._claims))
 
     def apply(self, offset: int, timestamp_us: int, event: Event, value: bytes) -> bool:
         """Folds the next event if it counts; returns whether it does.
@@ -116,7 +117,7 @@ class FoldedLog(Generic[F]):
                     del self._claims[1]
             self.fold.apply(offset, timestamp_us, event)
         self.next_offset = offset + 1
-        self._last = xxhash.xxh3_128_digest(value)
+        self.newest = xxhash.xxh3_128_digest(value)
         return counts
 
     def apply_record(self, record: Record) -> Event:

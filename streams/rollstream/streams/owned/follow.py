@@ -11,7 +11,14 @@ from typing import NamedTuple
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Claimed, Event
 from rollstream.streams.broker import Broker, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, CorruptLog, NewerEvent
+from rollstream.streams.errors import (
+    BrokerUnavailable,
+    CorruptLog,
+    LogLost,
+    NewerEvent,
+    OffsetLost,
+    lost_message,
+)
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import bounds_in_time
@@ -33,7 +40,8 @@ class Follower:
     """Reads owned partitions and returns only the events that the fence admits.
 
     Within a partition in the order of offsets; between partitions in the order of arrival. Starts
-    must be 0 (or EARLIEST) or the offset of a claim.
+    must be 0 (or EARLIEST) or the offset of a claim. Where a log ends before what was read of it,
+    every call raises ``LogLost`` from then on.
     """
 
     def __init__(self, broker: Broker, starts: Mapping[TopicPartition, int]) -> None:
@@ -42,16 +50,24 @@ class Follower:
         self._at_claim = {where for where, start in starts.items() if start > 0}
         self._fences = {where: Fence() for where in starts}
         self._records: deque[Record] = deque()
+        self._lost = ""  # Why nothing is read any more.
 
     def poll(self, records_max: int, timeout_s: float) -> list[ConfirmedEvent]:
         """Returns the next events that count; passes over those that do not.
 
         Raises:
             NewerEvent: a newer version of Rollstream wrote a record. CorruptLog: a record is no
-                event, or a start is not the offset of a claim. Either is raised again by each call.
+                event, or a start is not the offset of a claim. LogLost. Each is raised again by
+            each call. OffsetLost: a log no longer has its beginning.
         """
+        self._expect_logs()
         if not self._records:
-            self._records.extend(self._reader.poll(records_max, timeout_s))
+            try:
+                self._records.extend(self._reader.poll(records_max, timeout_s))
+            except OffsetLost as error:
+                if error.wanted <= error.end:
+                    raise
+                raise self._log_lost(error.where, error.wanted, error.end) from error
         confirmed: list[ConfirmedEvent] = []
         while self._records:
             record = self._records[0]
@@ -89,8 +105,9 @@ class Follower:
                 that no broker answers.
 
         Raises:
-            BrokerUnavailable: not read in time. CorruptLog: as ``poll``.
+            BrokerUnavailable: not read in time. CorruptLog, LogLost: as ``poll``.
         """
+        self._expect_logs()
         ends = self._ends(Deadline(deadline.slice_s(ends_within_s), deadline.clock))
         for where, end in ends.items():
             while self._positions[where] < end:
@@ -111,9 +128,20 @@ class Follower:
         ends: dict[TopicPartition, int] = {}
         for where in self._positions:
             first, end = bounds_in_time(self._reader, where, deadline)
+            if end < self._positions[where]:
+                raise self._log_lost(str(where), self._positions[where], end)
             # A log that holds nothing has no record that would move the position.
             ends[where] = end if end > first else self._positions[where]
         return ends
+
+    def _expect_logs(self) -> None:
+        if self._lost:
+            raise LogLost(self._lost)
+
+    def _log_lost(self, where: str, read: int, end: int) -> LogLost:
+        """The error that each call raises from now on."""
+        self._lost = lost_message(where, read, f"the log ends at {end}")
+        return LogLost(self._lost)
 
     def _decode(self, where: TopicPartition, record: Record) -> Event:
         event = event_in(record, self._fences[where].owner)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from enum import Enum, auto
 from typing import Generic, TypeVar
+
+import xxhash
 
 import rollstream
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.schemas.events import Claimed, Event, OwnedEvent
-from rollstream.streams.broker import Broker, LogReader, TopicPartition
+from rollstream.streams.broker import Broker, LogReader, Record, TopicPartition
 from rollstream.streams.errors import (
     BrokerError,
     BrokerUnavailable,
     ClaimFailed,
     DeliveryUnknown,
     Fenced,
+    LogLost,
+    lost_message,
 )
 from rollstream.streams.owned.adoption import find_start, holds
 from rollstream.streams.owned.fence import Fence
@@ -46,12 +50,14 @@ class _State(Enum):
     - OWNER to IN_DOUBT: a claim begins, or the outcome of an append is not known.
     - any to FENCED: the claim of another owner was read after ours.
     - OWNER or IN_DOUBT to UNCLAIMED: it was released.
+    - any to LOST: the log does not hold what was folded of it. It stays so.
     """
 
     UNCLAIMED = auto()  # Never claimed, or released.
     IN_DOUBT = auto()  # Only the log can tell what counts: claim again.
     OWNER = auto()
     FENCED = auto()  # Somebody else's claim is newer; the next claim folds the log anew.
+    LOST = auto()  # Whatever were written now would be decided from what is in no log.
 
 
 class OwnedLog(Generic[F]):
@@ -64,6 +70,10 @@ class OwnedLog(Generic[F]):
     One event is on its way at a time: the next is sent once the one before is confirmed. So of what
     an owner appended the log always holds a prefix, never a later event without an earlier one,
     and at most one event is ever in doubt.
+
+    Where the log no longer holds what was folded of it (it was deleted, made anew, or restored from
+    an older copy), every call that asks it raises ``LogLost`` from then on, and nothing more is
+    written. Before each claim the newest record that was folded is compared with the log's.
 
     Not shared between threads.
 
@@ -107,7 +117,7 @@ class OwnedLog(Generic[F]):
         self._watch: LogReader | None = None  # Kept open, since it is asked often.
         self._folded = FoldedLog(make_fold(), make_fence(), 0)
         self._fold_anew = True  # Whether the next claim begins with an empty fold.
-        self._enter(_State.UNCLAIMED, "not claimed yet; claim first")
+        self._state, self._why = _State.UNCLAIMED, "not claimed yet; claim first"
 
     @property
     def fold(self) -> F:
@@ -140,10 +150,11 @@ class OwnedLog(Generic[F]):
                 attempt; a claim that crosses with another's takes over all the same.
 
         Raises:
-            NewerEvent: a newer version of Rollstream owned the log; nothing is appended.
+            NewerEvent: a newer version of Rollstream owned the log; nothing is appended. LogLost.
             ClaimFailed: not proven by the deadline. Fenced: another owner claimed before this claim
             was adopted. BrokerError: a permanent refusal. CorruptLog: a record holds no event.
         """
+        self._expect_log()
         if self._state is not _State.OWNER or self._sending.pending:
             self._sending.throw_away()
         if self._state is not _State.FENCED:
@@ -180,8 +191,9 @@ class OwnedLog(Generic[F]):
 
         Raises:
             Fenced: after this object's own claim another owner claimed. BrokerUnavailable: not read
-            by the deadline.
+            by the deadline. LogLost.
         """
+        self._expect_log()
         watch = self._watching()
         _, end = watch.bounds(self.where, deadline.slice_s(end_within_s))
         self._check_no_successor(watch, deadline)
@@ -189,7 +201,7 @@ class OwnedLog(Generic[F]):
             return self.fold
         if self._fold_anew:
             self._start_fold(watch, None, deadline)
-        for record in read_between(watch, self.where, self._folded.next_offset, end, deadline):
+        for record in self._unfolded(watch, end, deadline):
             event = self._folded.apply_record(record)
             if self.epoch >= 0 and isinstance(event, Claimed) and event.nonce not in self._nonces:
                 raise self._fenced_by(record.offset, event)
@@ -239,7 +251,7 @@ class OwnedLog(Generic[F]):
         """Asks the log itself whether somebody took over: for an answer that appends nothing.
 
         Raises:
-            Fenced: somebody did. BrokerUnavailable: not known by the deadline.
+            Fenced: somebody did. BrokerUnavailable: not known by the deadline. LogLost.
         """
         self._expect_owner()
         self._check_no_successor(self._watching(), deadline)
@@ -251,11 +263,12 @@ class OwnedLog(Generic[F]):
         Raises:
             Fenced: among it is a claim. DeliveryUnknown: an earlier claim of this owner is: claim
             again. BrokerUnavailable: the log's end is not known by the deadline; nothing changed.
+            LogLost.
         """
         self._expect_owner()
         assert not self._sending.pending, f"{self.where}: an event is on its way"
         _, end = self._watching().bounds(self.where, deadline.left_s())
-        if end > self._folded.next_offset:
+        if end != self._folded.next_offset:
             try:
                 self._read_gap(end, deadline)
             except DeliveryUnknown as error:
@@ -279,10 +292,16 @@ class OwnedLog(Generic[F]):
     # --- states ---
 
     def _enter(self, state: _State, why: str) -> None:
-        self._state = state
-        self._why = why  # Why this is no owner, with what to do.
+        if self._state is not _State.LOST:
+            self._state = state
+            self._why = why  # Why this is no owner, with what to do.
+
+    def _expect_log(self) -> None:
+        if self._state is _State.LOST:
+            raise LogLost(self._why)
 
     def _expect_owner(self) -> None:
+        self._expect_log()
         if self._state is not _State.OWNER:
             kind = Fenced if self._state is _State.FENCED else DeliveryUnknown
             raise kind(f"{self.where}: {self._why}")
@@ -300,12 +319,14 @@ class OwnedLog(Generic[F]):
     ) -> None:
         # Until claim() has returned a fold, a foreign claim need not restart it.
         given = self.epoch >= 0 and not self._fold_anew
+        _, end = reader.bounds(self.where, deadline.left_s())
+        for _ in self._unfolded(reader, min(end, self._folded.next_offset), deadline, compare=True):
+            pass  # Nothing is to be written to a log that is not the one that was folded.
         if self._fold_anew:
             self._start_fold(reader, hint, deadline)
         if not given:
             # What a newer version of Rollstream wrote is found before its owner is fenced.
-            start, (_, end) = self._folded.next_offset, reader.bounds(self.where, deadline.left_s())
-            for record in read_between(reader, self.where, start, end, deadline):
+            for record in self._unfolded(reader, end, deadline):
                 self._folded.apply_record(record)
         self._nonces.append(self._entropy.token())
         claimed = Claimed(
@@ -378,12 +399,41 @@ class OwnedLog(Generic[F]):
             return  # It never owned the log: it takes over from whoever does.
         if self._state is _State.FENCED:
             raise Fenced(f"{self.where}: {self._why}")
-        start = self._folded.next_offset
         _, end = reader.bounds(self.where, deadline.left_s())
-        for record in read_between(reader, self.where, start, end, deadline):
+        for record in self._unfolded(reader, end, deadline):
             event = event_in(record, self._folded.owner)
             if isinstance(event, Claimed) and event.nonce not in self._nonces:
                 raise self._fenced_by(record.offset, event)
+
+    def _unfolded(
+        self, reader: LogReader, stop: int, deadline: Deadline, *, compare: bool = False
+    ) -> Iterator[Record]:
+        """The records of what is not folded below ``stop``, which is not beyond the log's end.
+
+        Args:
+            compare: whether the newest record is compared even where there are none.
+
+        Raises:
+            LogLost: the log ends before what was folded, or holds another record as the newest.
+        """
+        start, newest = self._folded.next_offset, self._folded.newest
+        if stop < start:
+            raise self._lost(f"the log ends at {stop}")
+        if stop == start and not compare:
+            return
+        records = read_between(reader, self.where, start - 1 if newest else start, stop, deadline)
+        for record in records:
+            if not newest:
+                yield record
+                continue
+            if (record.offset, xxhash.xxh3_128_digest(record.value)) != (start - 1, newest):
+                raise self._lost(f"the log holds another record at {start - 1}")
+            newest = b""
+
+    def _lost(self, found: str) -> LogLost:
+        """Enters LOST and returns the error for it."""
+        self._enter(_State.LOST, lost_message(str(self.where), self._folded.next_offset, found))
+        return LogLost(self._why)
 
     # --- confirmed ---
 
@@ -400,6 +450,10 @@ class OwnedLog(Generic[F]):
             if first.delivery.error is not None:
                 raise first.delivery.error
             offset = first.delivery.offset
+            if offset < self._folded.next_offset:
+                raise DeliveryUnknown(
+                    f"{self.where}: a report names {offset}, which was folded already"
+                )
             if self._folded.next_offset != offset:  # Contiguous reports are the proof themselves.
                 self._read_gap(offset, deadline)
             timestamp_us = first.delivery.timestamp_us
@@ -411,14 +465,10 @@ class OwnedLog(Generic[F]):
     def _read_gap(self, offset: int, deadline: Deadline) -> None:
         """Folds what others wrote before ``offset``: that of an event of ours, or the log's end."""
         start = self._folded.next_offset
-        if start > offset:
-            raise DeliveryUnknown(
-                f"{self.where}: a report names {offset}, which was folded already"
-            )
         # Not kept open: a reader holds memory and threads, and gaps are rare.
         with closing(self._broker.reader({self.where: start})) as reader:
             try:
-                for record in read_between(reader, self.where, start, offset, deadline):
+                for record in self._unfolded(reader, offset, deadline):
                     event = self._folded.apply_record(record)
                     if isinstance(event, Claimed):
                         if event.nonce in self._nonces:
