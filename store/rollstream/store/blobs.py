@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import xxhash
 
-from rollstream.store.errors import BlobExists, CorruptFile, StoreError
+from rollstream.store.errors import BlobExists, BlobMissing, CorruptFile, StoreError
 
 Bytes = bytes | bytearray | memoryview
 
@@ -91,6 +91,14 @@ class Blobs(Protocol):
 
     def local_path(self, path: str) -> Path | None:
         """Returns the blob's local file; None where it has none."""
+
+
+def size_of(blobs: Blobs, path: str) -> int:
+    """Returns the blob's size. Raises BlobMissing."""
+    info = blobs.info(path)
+    if info is None:
+        raise BlobMissing(f"there is no blob {path}")
+    return info.size
 
 
 def create_or_compare(blobs: Blobs, path: str, data: Bytes | Pieces) -> None:

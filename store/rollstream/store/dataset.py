@@ -18,8 +18,8 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.rules import BrokenRule
 from rollstream.schemas.wire_schemas import shipped
 from rollstream.store import arrow
-from rollstream.store.blobs import Blobs, Pieces
-from rollstream.store.errors import BlobMissing, CorruptFile
+from rollstream.store.blobs import Blobs, Pieces, size_of
+from rollstream.store.errors import CorruptFile
 from rollstream.store.footer import Stated, read_footer
 from rollstream.store.plain.rows import plain_file
 from rollstream.store.plain.sums import FileGroup
@@ -173,11 +173,9 @@ def open_rows(blobs: Blobs, path: str) -> RowFile:
         BlobMissing: there is no such file. CorruptFile: not a file that a sealer wrote. NewerFile:
             a newer version of Rollstream wrote it.
     """
-    info = blobs.info(path)
-    if info is None:
-        raise BlobMissing(f"there is no blob {path}")
+    tail = read_footer(blobs, path, size_of(blobs, path))
     with as_corrupt(path):
-        return RowFile(path, pa.py_buffer(read_footer(blobs, path, info.size)))
+        return RowFile(path, pa.py_buffer(tail))
 
 
 def token_array_signatures(blobs: Blobs, path: str) -> Mapping[str, ArraySignature]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,9 +14,9 @@ from xxhash import xxh3_64_intdigest
 from rollstream.schemas import digest
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged, offsets_of
 from rollstream.schemas.digest import row_digests
-from rollstream.schemas.fields import RowField, fields_of
+from rollstream.schemas.fields import RowField, fields_of, row_fields
 from rollstream.store import arrow
-from rollstream.store.blobs import Blobs
+from rollstream.store.blobs import Blobs, size_of
 from rollstream.store.dataset import as_corrupt, read_rows
 from rollstream.store.errors import CorruptFile
 from rollstream.store.file_rows import FileRows, GroupColumns, StoredGroup, index_of
@@ -100,7 +101,7 @@ class GroupFile:
             CorruptFile: damaged, or the file has no such group.
         """
         if self._layout is None:
-            parts = (self._all_fields(group, names, token_arrays) for group in groups)
+            parts = (self._some_fields(group, names, token_arrays) for group in groups)
             return [GroupColumns(columns, 0) for columns in parts]
         with as_corrupt(self.path):
             return self._read(groups, self._planned(names, token_arrays))
@@ -138,11 +139,33 @@ class GroupFile:
             finally:
                 self._image = None  # What is read later is compared by itself.
 
-    def _all_fields(
+    def all_fields(self, group: StoredGroup) -> Columns:
+        """Every field of a group's rows, checked against the group's digest; also those that the
+        newest version does not have.
+
+        Raises:
+            BlobMissing.
+            CorruptFile: damaged, or these rows are not that group.
+        """
+        if self._layout is None:
+            ranges = [(group.row_start, group.rows)]
+            columns = read_rows(self._blobs, self.path, ranges=ranges)
+        else:
+            names = {**row_fields(), **fields_of(self._version)}
+            ((shared, start),) = self.read([group], list(names), list(self.token_arrays))
+            columns = shared.part(start, start + group.rows)
+        if row_digests(columns, [0])[0] != group.digest:
+            raise CorruptFile(
+                f"{self.path}: the {group.rows} rows from {group.row_start} on are not what was "
+                "sealed; restore the file from a copy"
+            )
+        return columns
+
+    def _some_fields(
         self, group: StoredGroup, names: Sequence[str], token_arrays: Sequence[str]
     ) -> Columns:
         """The same where there are no sums: all fields are read, and their digest compared."""
-        columns = read_group(self._blobs, self.path, group)
+        columns = self.all_fields(group)
         return Columns(
             columns.rows,
             {name: values for name, values in columns.scalars.items() if name in names},
@@ -345,7 +368,8 @@ class GroupFile:
         if column not in self._others:
             # Some arrays have their rows by its counts.
             leaves = [*self._chunks["token_count"], *self._chunks[column]]
-            image = np.zeros(self._size, np.uint8).data  # What is not read stays zero.
+            # What is not read stays zero, and takes no memory.
+            image = memoryview(mmap.mmap(-1, self._size, flags=mmap.MAP_PRIVATE))
             tail = self._read_tail()
             image[self._size - len(tail) :] = tail
             for leaf, chunk in zip(leaves, self._read_chunks(leaves), strict=True):
@@ -412,10 +436,4 @@ def read_group(blobs: Blobs, path: str, group: StoredGroup) -> Columns:
         BlobMissing, NewerFile.
         CorruptFile: damaged, or these rows are not that group.
     """
-    columns = read_rows(blobs, path, ranges=[(group.row_start, group.rows)])
-    if row_digests(columns, [0])[0] != group.digest:
-        raise CorruptFile(
-            f"{path}: the {group.rows} rows from {group.row_start} on are not what was sealed; "
-            "restore the file from a copy"
-        )
-    return columns
+    return GroupFile(blobs, path, size_of(blobs, path)).all_fields(group)
