@@ -61,8 +61,9 @@ class _Serving:
 
 
 class Payloads:
-    """Reads rows: of a file the groups that are asked for, each checked by its digest. Groups stay
-    in a cache of ``cache_bytes``, those of the oldest step out first.
+    """Reads rows: of a file the groups that are asked for, each checked by its digest, or all of
+    them, checked by the file's checksum. Both stay in a cache of ``cache_bytes``, of groups those
+    of the oldest step out first.
 
     Of a group those columns are read that a batch asks for; who asks for others reads it again. A
     batch's groups leave the cache when another step is asked for: until then several ranks may ask
