@@ -394,6 +394,36 @@ def test_replace_changes_slots_and_is_recorded(world: SamplerWorld) -> None:
     sampler.ack(new)
 
 
+def test_replace_by_step_a_second_time_is_a_repeated_call_until_the_batch_is_final(
+    world: SamplerWorld,
+) -> None:
+    world.writer().flush(*specs(4))
+    sampler = world.open()
+    sampler.next_batch(0, 2, timeout_s=WAIT_S)
+    new = sampler.replace(0, [1], "all equal", timeout_s=WAIT_S)
+    assert sampler.replace(0, [1], "all equal", timeout_s=WAIT_S).batch_id == new.batch_id
+    other = sampler.replace(0, [1], "too easy", timeout_s=WAIT_S)
+    assert other.sampled.group_ids[1] != new.sampled.group_ids[1]
+    sampler.checkpointed(0)
+    with pytest.raises(RequestDiffers, match="step 0 is final"):
+        sampler.replace(0, [1], "too easy", timeout_s=WAIT_S)
+
+
+def test_a_step_that_is_open_again_is_not_called_final(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(6))
+    sampler = world.open()
+    for step in range(4):
+        sampler.next_batch(step, 1, timeout_s=WAIT_S)
+    sampler.checkpointed(3)
+    assert sampler.resume(1, later="release") == 2
+    sampler.next_batch(2, 1, timeout_s=WAIT_S)
+    with pytest.raises(UnknownStep, match="served is 3 and steps up to 1 are final"):
+        sampler.checkpointed(9)
+    sampler.checkpointed(2)
+    with pytest.raises(UnknownStep, match="served is 3 and steps up to 2 are final"):
+        sampler.checkpointed(9)
+
+
 def example_of(batch: Batch, group: int) -> str:
     """The example of a group of a batch made by ``specs``."""
     return f"ex-{batch.uids[int(np.argmax(batch.group_index == group))].split('-g')[1][0]}"

@@ -25,7 +25,7 @@ from rollstream.runtime.config.load import load_config
 from rollstream.sampler.history import FileCheck, Replayed, check_from_files, replay_step
 from rollstream.sampler.history.replay import TIMEOUT_S
 from rollstream.schemas.events import Replaced
-from rollstream.store import open_store
+from rollstream.store import open_store, read_root_id
 
 
 def replay(
@@ -60,9 +60,11 @@ def replay(
     if from_files:
         store = open_store(root) if root is not None else _store(services, config)
         check = check_from_files(sampler, step, store=store, trainer_epoch=trainer_epoch)
-        same, lines = check.same, _of_files(check)
+        same, lines = check.same, Group(*_of_files(check))
         found |= {"same": same, "recorded": check.recorded.hex(), "found": check.found.hex()}
-        found |= {"differing": check.differing}
+        root_id = read_root_id(store)
+        found |= {"differing": check.differing, "root_id": root_id}
+        lines.renderables.append(Text(f"root {root_id or 'without an id'}"))
     else:
         settings = load_config(config)
         with services.connected(settings, min(timeout_s, settings.kafka.timeout_s)) as broker:
@@ -122,11 +124,11 @@ def _shown(one: Replayed) -> dict[str, Any]:
     }
 
 
-def _of_files(check: FileCheck) -> Group:
-    lines = [
-        f"the rows of group {group} are not those that were sealed" for group in check.differing
+def _of_files(check: FileCheck) -> list[Text]:
+    return [
+        Text(f"the rows of group {group} are not those that were sealed")
+        for group in check.differing
     ]
-    return Group(*map(Text, lines))
 
 
 def _verdict(sampler: str, step: int, *, same: bool) -> Text:

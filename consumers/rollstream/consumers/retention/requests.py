@@ -19,13 +19,14 @@ from rollstream.schemas import codec
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import Requested, Retired
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import Blobs, visible_files
+from rollstream.store import Blobs, Followed, read_root_id, visible_files
 from rollstream.store.layout import GROUPS, rows_prefix
 from rollstream.streams.broker import Broker, Delivery, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import StoreRoot, require_root
 
 FOLLOW_SLICE_S = 0.2
 RECORDS_MAX = 256
@@ -88,15 +89,18 @@ def plan_request(
     """What ``request_retention`` would retire now, one an environment. Writes nothing.
 
     Raises:
-        UnknownSampler, NoSampler, UnknownEnvironment: as ``request_retention``. BrokerUnavailable,
-        StoreError: logs or manifests were not read by the deadline, or cannot be.
+        UnknownSampler, NoSampler, UnknownEnvironment: as ``request_retention``. RootMismatch: the
+        store's root is not the deployment's. BrokerUnavailable, StoreError: logs or manifests were
+        not read by the deadline, or cannot be.
     """
     sealed_until_us = deadline.clock.now_us() - round(older_than_s * 1e6)
-    visible = visible_files(blobs)
     plans = []
     by_environment = _addresses(config, environments)
+    root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
+    require_root(broker, Layout.of(config.kafka), by_environment, root, deadline)
     with closing(DecisionLogs(config, broker)) as decisions:
         read = {name: decisions.read(name, deadline) for name in by_environment}
+    visible = visible_files(blobs)
     for environment, addresses in by_environment.items():
         samplers = read[environment]
         totals: Counter[str] = Counter()

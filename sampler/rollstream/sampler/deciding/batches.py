@@ -328,6 +328,8 @@ class Replace(BatchCommand):
         if is_recorded(self.step, state):
             raise self._is_final()
         batch = batch_of(self.step, state)
+        if self.digest is None and batch.final:
+            raise self._is_final()  # Without the batch in hand nobody can tell a repeated call.
         if self._is_done(batch):
             return []
         if self.digest is not None:

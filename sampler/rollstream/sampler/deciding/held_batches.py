@@ -12,8 +12,9 @@ def batch_of(step: int, state: SamplerState) -> ServedBatch:
     """The batch of a step; ``UnknownStep`` where it was not served, or is no longer held."""
     batch = state.batches.get(step)
     if batch is None:
-        # A release may have gone back behind steps that were final.
-        final = min(state.final_step, state.next_step - 1)
+        # A release may have gone back behind steps that were final, and those may be open again.
+        opened = (batch.event.step for batch in state.open_batches())
+        final = min(state.final_step, min(opened, default=state.next_step) - 1)
         raise UnknownStep(
             f"step {step} has no batch that is held; the next one to be served is "
             f"{state.next_step} and {f'steps up to {final} are' if final >= 0 else 'none is'} final"

@@ -32,12 +32,14 @@ class Progress:
         skipped: in final batches whose ack named them as not trained on.
         filtered: replaced, or not accepted.
         dropped: environment to example id to the reason, one of ``DropReason`` or ``retired`` (its
-            file is), to groups.
+            file is), to groups. With ``max_samples`` above 1 also those whose further uses were,
+            while a batch still has them.
         handed_out: in batches that are not final yet.
         unacked: those of them whose batch was not acked, since the trainer resumed.
         ready: groups that may be served, by environment.
         next_step: the step that was not served yet.
-        final_step: the newest step that is final; None: none is.
+        final_step: the newest step that ever was final; None: none was. After a resume with
+            ``later="release"`` to an older one, steps up to it are served, and open, once more.
     """
 
     dispatched: Mapping[str, Mapping[str, tuple[int, ...]]]

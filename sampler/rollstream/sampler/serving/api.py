@@ -225,8 +225,10 @@ class SamplerApi(LooksAtGroups):
 
         Args:
             batch: as it was returned last; or its step: the recorded batch as it is now, which is
-                returned whole and without further columns. The newest replacement is not made a
-                second time for the same slots and reason: that is a repeated call.
+                returned whole and without further columns. A second call with a step and the slots
+                and reason of its newest replacement counts as that call repeated: it changes
+                nothing and returns the same batch. Another reason, or the batch in hand, gives
+                other groups.
             groups: which of its groups, from 0; of a step: which slots of the recorded batch.
             reason: for the record.
 

@@ -16,6 +16,7 @@ from rollstream.producers import RolloutProducer
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import NotEnoughGroups, Sampler
 from rollstream.sampler.history import lineage_of_rollout, lineage_of_step, replay_step
+from rollstream.store import read_root_id
 from rollstream.streams.memory import MemoryLogs
 
 TURNS_MAX = 1000
@@ -119,7 +120,11 @@ def test_the_root_alone_is_enough_to_check_a_batch(run: Run, tmp_path: Path) -> 
     run.line.config_file.write_text("not a configuration")
     root = run.line.blobs.root
     batch = ("replay", "--sampler", "trainer-a", "--step", "0", "--from-files")
-    assert run.read(*batch, "--root", root.as_uri())["same"]
+    found = run.read(*batch, "--root", root.as_uri())
+    assert found["same"]
+    assert found["root_id"] == read_root_id(run.line.blobs)
+    shown = run.line.run(*batch, "--root", root.as_uri()).stdout
+    assert shown.splitlines() == [f"root {found['root_id']}", "step 0 of trainer-a: the same"]
     (decision,) = root.glob("batches/sampler=trainer-a/*/000000000000.json")
     changed = json.loads(decision.read_text())
     changed["digest"] = "00" * 16

@@ -12,8 +12,9 @@ from harness.command_line import CommandLine
 from harness.rollouts import encode_record, make_entry
 from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Sampler
-from rollstream.store import visible_files
+from rollstream.store import LocalBlobs, create_root_id, visible_files
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.reader import MemoryReader
@@ -103,6 +104,17 @@ def test_a_dry_run_says_what_would_be_retired_and_what_holds_the_rest_back(line:
     young = line.run("retain", "--older-than", "7d", "--dry-run")
     assert young.stdout == "math: 0 files, 0 bytes would be retired; 2 younger files stay\n"
     assert sorted(visible_files(line.blobs)) == files, "nothing changes"
+
+
+@pytest.mark.parametrize("other", ["has none", "has the id"])
+def test_a_dry_run_over_another_root_is_refused(line: Line, tmp_path: Path, other: str) -> None:
+    line.blobs = LocalBlobs(tmp_path / "other")
+    if other == "has the id":
+        create_root_id(line.blobs, SystemEntropy())
+    done = line.run("retain", "--older-than", "0s", "--dry-run")
+    assert done.exit_code == 1
+    assert other in done.stderr
+    assert "correct store.root" in done.stderr
 
 
 def test_figures_are_json_where_that_is_asked_for(line: Line) -> None:
