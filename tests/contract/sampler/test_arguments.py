@@ -76,7 +76,7 @@ def test_numpys_integers_are_integers_at_every_call(world: SamplerWorld) -> None
     changed = sampler.replace(whole, np.array([1]), "tried", timeout_s=WAIT_S)
     sampler.ack(changed)
     policy = sampler.publish_policy(np.int64(2), policy_version="step-2")
-    assert json.loads(json.dumps(policy)) == ["", 0, 2, "step-2"]
+    assert json.loads(json.dumps(policy)) == ["", 1, 2, "step-2"]
     sampler.checkpointed(one)
     with SamplerView(
         world.name, config=world.config, broker=world.broker(), store=world.store

@@ -220,6 +220,19 @@ def test_policies_beyond_the_checkpoint_are_off_the_branch_after_a_resume() -> N
     assert sampler.progress().dropped == {"math": {"old": {"off_branch": 1}}}
 
 
+def test_a_name_that_begins_at_a_checkpoint_has_the_weights_beyond_it_off_its_branch() -> None:
+    sampler = Decider()
+    sampler.do(Resume(checkpointed_step=20))
+    assert sampler.do(PublishPolicy(step=21, policy_version="step-21")).epoch == 1
+    sampler.seal(
+        GroupSpec(example_id="loaded", weight_step=21),
+        GroupSpec(example_id="lost", weight_step=40),
+        GroupSpec(example_id="new", weight_step=21, policy_epoch=1),
+    )
+    assert set(sampler.examples(sampler.serve(21, 2))) == {"loaded", "new"}
+    assert sampler.progress().dropped == {"math": {"lost": {"off_branch": 1}}}
+
+
 def test_a_resume_drops_no_group_of_another_lineage() -> None:
     sampler = Decider(lineage="b")
     sampler.seal(*specs(2, lineage="b"))
@@ -414,7 +427,7 @@ def test_policies_have_one_version_each_and_no_version_names_two() -> None:
     sampler = Decider()
     sampler.do(Resume(checkpointed_step=1))
     first = sampler.do(PublishPolicy(step=1, policy_version="step-1"))
-    assert first == ("", 0, 1, "step-1")
+    assert first == ("", 1, 1, "step-1")
     assert sampler.do(PublishPolicy(step=1, policy_version="step-1")) == first
     with pytest.raises(RequestDiffers, match="one version"):
         sampler.do(PublishPolicy(step=1, policy_version="other"))
@@ -422,7 +435,7 @@ def test_policies_have_one_version_each_and_no_version_names_two() -> None:
         sampler.do(PublishPolicy(step=2, policy_version="step-1"))
     sampler.do(Resume(checkpointed_step=0))
     again = sampler.do(PublishPolicy(step=1, policy_version="step-1"))
-    assert again == ("", 1, 1, "step-1.e1")
+    assert again == ("", 2, 1, "step-1.e2")
     assert sampler.do(PublishPolicy(step=1, policy_version="step-1")) == again
 
 

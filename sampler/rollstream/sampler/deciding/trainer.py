@@ -139,7 +139,9 @@ class Resume(Command[int]):
         """A resume is never fenced: it begins the epoch that fences all others."""
         self._check(state)
         # As long as nobody can have sampled with a policy of this epoch, there is no other branch.
-        policy_epoch = state.policy_epoch + 1 if state.epoch_used else state.policy_epoch
+        # A first resume from a checkpoint goes on with a run that this log does not know.
+        unknown = state.trainer_epoch == 0 and self.checkpointed_step is not None
+        policy_epoch = state.policy_epoch + (state.epoch_used or unknown)
         resumed = Resumed(
             **now,
             trainer_epoch=state.trainer_epoch + 1,
