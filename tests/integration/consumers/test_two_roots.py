@@ -98,7 +98,7 @@ def test_a_sealer_with_a_typo_in_its_root_is_not_taken_in(
     empty = configuration(tmp_path, "store", kafka_bootstrap, f"{namespace}-empty")
     for arguments, expected in (
         (("topics", "create"), "settles nothing: it is another deployment's root, or the log was"),
-        (("seal",), "names no root of a store yet"),
+        (("seal",), f"{namespace}-empty.groups.math.1 is missing"),
     ):
         done = run(empty, *arguments)
         assert done.returncode == 1

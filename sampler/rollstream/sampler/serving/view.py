@@ -51,6 +51,7 @@ class SamplerView(LooksAtGroups):
         UnknownSampler: it has no sampler of this name.
         TopicMismatch: topics are missing or not as configured.
         BrokerUnavailable: the broker did not answer in time, here or at any call.
+        LogLost: at the first call: the decision log ends before what the store's root holds of it.
 
     Examples:
         >>> with SamplerView("trainer-a", config="rollstream.toml") as view:    # doctest: +SKIP
