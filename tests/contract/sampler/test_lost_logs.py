@@ -231,9 +231,11 @@ def test_a_decision_log_that_was_cut_back_is_refused_whoever_appends_to_it(
     monkeypatch.setattr(snapshots, "SECONDS_BETWEEN", 0.0)
     world = memory_world()
     world.writer().flush(*[GroupSpec(example_id=f"ex-{i}") for i in range(2 * STEPS)])
-    with world.successor() as sampler:
-        for step in range(STEPS):
-            sampler.ack(sampler.next_batch(step, 1))
+    for step in range(STEPS):  # Whoever closes has written its snapshot.
+        with world.successor() as sampler:
+            batch = sampler.next_batch(step, 1)
+        with world.successor() as sampler:
+            sampler.ack(batch)
     broker = world.broker()
     assert isinstance(broker, MemoryBroker)
     log = Layout.of(world.config.kafka).sampler_log(world.name)
