@@ -24,7 +24,7 @@ from rollstream.schemas.ingest.entry import ENTRIES_MAX
 from rollstream.schemas.ingest.wire import read_record, write_record
 from rollstream.store import list_manifests, read_rows, visible_files
 from rollstream.streams.broker import Record, TopicPartition
-from rollstream.streams.errors import CorruptLog, OffsetLost, TopicMismatch
+from rollstream.streams.errors import CorruptLog, LogLost, OffsetLost, TopicMismatch
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.partitioning import partition_of
@@ -335,6 +335,30 @@ def test_a_log_that_was_cut_back_stops_the_sealer(end: int) -> None:
         world.run(sealer)
     sealer.close()
     assert world.groups() == [("a", "b"), ("c", "d")], "what was read before is committed"
+
+
+@pytest.mark.parametrize("log", ["rollouts", "groups"])
+def test_a_log_that_is_cut_back_while_nothing_comes_stops_the_sealer(log: str) -> None:
+    world = SealWorld(partitions=1)
+    for uid in "abcd":
+        world.publish(uid)
+    sealer = world.sealer()
+    world.run(sealer)
+    where = TopicPartition(next(name for name in world.logs.topics() if f".{log}." in name), 0)
+    end = world.logs.bounds(where)[1]
+    world.logs.cut_back(where, end - 1)
+    # Kafka's client says nothing of it: the sealer has to ask.
+    reader = sealer._environments[0]._reader
+
+    def poll(records_max: int, timeout_s: float) -> list[Record]:
+        world.logs.clock.wait(threading.Event(), timeout_s)
+        return []
+
+    reader.poll = poll  # type: ignore[method-assign]
+    with pytest.raises(LogLost, match=rf"was read up to {end}, and now the log ends at {end - 1}"):
+        world.run(sealer, seconds=30)
+    sealer.close()
+    assert world.logs.bounds(where)[1] == end - 1, "nothing was written to it"
 
 
 def test_expired_rows_are_kept_apart() -> None:

@@ -11,7 +11,13 @@ from rollstream.schemas.errors import RollstreamError, UnreadableEvent
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.broker import GroupReader, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, CorruptLog, NewerEvent
+from rollstream.streams.errors import (
+    BrokerUnavailable,
+    CorruptLog,
+    LogLost,
+    NewerEvent,
+    lost_message,
+)
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.reading import upgrade_remedy
 from rollstream.streams.partitioning import partition_of
@@ -79,6 +85,17 @@ class Intake:
             read_to = self._reader.read_to(self._source)
             if read_to > self.assembler.position:
                 self._settle_unread(read_to, SettleReason.NO_RECORD)
+
+    def check_end(self) -> None:
+        """Returns where the log reaches up to the position.
+
+        Raises:
+            LogLost: it ends before. BrokerUnavailable: the end is not known.
+        """
+        _, end = self._reader.bounds(self._source, self._context.timeout_s)
+        if end < self.assembler.position:
+            found = f"the log ends at {end}"
+            raise LogLost(lost_message(str(self._source), self.assembler.position, found))
 
     def tick_if_due(self) -> None:
         """Moves log time to the wall clock, once the position has reached the end that the log had

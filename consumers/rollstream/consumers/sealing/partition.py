@@ -35,6 +35,7 @@ from rollstream.streams.owned.log import OwnedLog
 
 COMMIT_EVERY_S = 1.0  # The committed offset is a hint: the seal log carries the watermark.
 COMMIT_TIMEOUT_S = 5.0
+CHECK_EVERY_S = 10.0  # How often both logs are asked whether they were cut back.
 _log = logging.getLogger("rollstream.sealer")
 
 
@@ -102,6 +103,7 @@ class Partition:
         self._committed: int | None = None  # None: the group was not asked yet.
         self._to_commit = 0
         self._commit_at_s = 0.0
+        self._check_at_s = 0.0
         self._cadence = FlushCadence(context.config)
         self._rollups = RollUps(context.blobs, self.address)
         self._begun = BegunGroups(context, self._log)
@@ -150,7 +152,11 @@ class Partition:
                     self.intake.tick_if_due()
                     assembler = self.intake.assembler
                     if not draining:
-                        self._job = self._retention.advance() or self._begun.advance(assembler)
+                        self._job = (
+                            self._check_logs_if_due()
+                            or self._retention.advance()
+                            or self._begun.advance(assembler)
+                        )
                     if self._job is None:
                         self._begin_flush_if_due(assembler, draining)
                     self._commit_if_due()
@@ -281,7 +287,21 @@ class Partition:
         self._rollups = RollUps(self._context.blobs, self.address)
         self.intake = Intake(self._context, self._reader, self.source, fold)
         self._retention.begin()
+        self._check_at_s = self._context.clock.monotonic_s() + CHECK_EVERY_S
         _log.info("%s: reading from %d, epoch %d", self.source, fold.watermark, self._log.epoch)
+
+    def _check_logs_if_due(self) -> Future[Any] | None:
+        """Of an idle partition nothing else tells: a client that reads on beyond the end of a log
+        that was restored from an older copy may wait there for ever, and say nothing."""
+        now_s = self._context.clock.monotonic_s()
+        assert self.intake is not None, "reading"
+        if now_s < self._check_at_s or self.intake.assembler.decided.entries:
+            return None  # A flush finds out by itself.
+        self._check_at_s = now_s + CHECK_EVERY_S
+        self.intake.check_end()
+        return self._context.workers.submit(
+            lambda: self._log.check_still_owner(self._context.deadline())
+        )
 
     # --- flushes ---
 
