@@ -21,7 +21,8 @@ _Convert = Callable[[Any], Any]
 
 class EventConverter:
     """Converts one dataclass with slots, or one named tuple, which has exactly the record's
-    fields, in their order. Logs hold millions of what is a tuple, which is made sooner."""
+    fields; the tuple has them in their order. Logs hold millions of what is a tuple, which is made
+    sooner."""
 
     def __init__(self, kind: type, record: Mapping[str, Any]) -> None:
         self._names = tuple(field["name"] for field in record["fields"])
@@ -60,7 +61,7 @@ def _made_by_fields(kind: type[Any], names: tuple[str, ...]) -> Callable[[Iterab
     if issubclass(kind, tuple):
         assert getattr(kind, "_fields") == names, kind  # noqa: B009
         return partial(tuple.__new__, kind)
-    assert tuple(field.name for field in dataclass_fields(kind)) == names, kind
+    assert {field.name for field in dataclass_fields(kind)} == set(names), kind
     assert not hasattr(kind, "__post_init__"), kind
     # A frozen dataclass's own initialiser takes twice as long.
     setters = [getattr(kind, name).__set__ for name in names]

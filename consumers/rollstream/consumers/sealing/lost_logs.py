@@ -11,7 +11,7 @@ from rollstream.store.errors import CorruptFile, NewerFile
 from rollstream.store.layout import manifest_path, manifests_prefix, offset_in
 from rollstream.store.manifests import Manifest, encode_manifest, load_manifest
 from rollstream.streams.broker import EARLIEST
-from rollstream.streams.errors import LogLost
+from rollstream.streams.errors import LogLost, NewerEvent
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import bounds_in_time, read_between
 
@@ -22,8 +22,7 @@ def require_log_of_manifests(context: SealerContext, address: PartitionAddress) 
     log is says nothing: anybody who appends to one that was cut back makes it longer.
 
     Raises:
-        LogLost: it does not. NewerEvent, CorruptLog: that record is none that this version reads.
-        StoreError, BrokerUnavailable.
+        LogLost: it does not. CorruptLog: that record is none. StoreError, BrokerUnavailable.
     """
     where = context.layout.groups_log(address)
     offsets = (offset_in(blob.path) for blob in context.blobs.list(manifests_prefix(address)))
@@ -34,7 +33,11 @@ def require_log_of_manifests(context: SealerContext, address: PartitionAddress) 
     with closing(context.broker.reader({where: EARLIEST})) as reader:
         first, end = bounds_in_time(reader, where, deadline)  # After the manifests.
         stretch = (newest, newest + 1) if first <= newest < end else (end, end)
-        events = [event_in(record) for record in read_between(reader, where, *stretch, deadline)]
+        records = list(read_between(reader, where, *stretch, deadline))
+    try:
+        events = [event_in(record) for record in records]
+    except NewerEvent:
+        return  # The claim comes upon it, too, before it writes, and says who wrote it.
     match events:
         case [Flushed() as event] if _may_be_of(context, Manifest(address, newest, event)):
             return

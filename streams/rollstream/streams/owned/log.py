@@ -201,6 +201,7 @@ class OwnedLog(Generic[F]):
             return self.fold
         if self._fold_anew:
             self._start_fold(watch, None, deadline)
+            _, end = watch.bounds(self.where, deadline.left_s())  # It may begin at a newer claim.
         for record in self._unfolded(watch, end, deadline):
             event = self._folded.apply_record(record)
             if self.epoch >= 0 and isinstance(event, Claimed) and event.nonce not in self._nonces:
@@ -324,6 +325,7 @@ class OwnedLog(Generic[F]):
             pass  # Nothing is to be written to a log that is not the one that was folded.
         if self._fold_anew:
             self._start_fold(reader, hint, deadline)
+            _, end = reader.bounds(self.where, deadline.left_s())  # It may begin at a newer claim.
         if not given:
             # What a newer version of Rollstream wrote is found before its owner is fenced.
             for record in self._unfolded(reader, end, deadline):
