@@ -105,6 +105,10 @@ def perform(sampler: Decider, action: str) -> None:
         sampler.do(Ack(step=newest, batch_id=state.batches[newest].batch_id))
     elif action == "save":
         sampler.do(MarkCheckpointed(step=newest))
+    elif action == "replay" and any(
+        state.is_retired(ref_of(chosen)) for chosen in state.batches[newest].groups
+    ):
+        return  # It would be refused.
     elif action in ("replay", "release"):
         sampler.do(Resume(checkpointed_step=max(0, newest - 1), later=action))  # type: ignore[arg-type]
     elif action == "replace" and not (state.batches[newest].final or state.batches[newest].status):
