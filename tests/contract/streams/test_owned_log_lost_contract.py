@@ -107,13 +107,19 @@ def test_who_only_looked_claims_no_log_that_was_cut_back(
     owner_of(world.broker(), where, "new").claim(in_time())  # A new process knows nothing of it.
 
 
-def test_a_follower_reads_no_further_in_a_log_that_was_cut_back(
-    world: World, where: TopicPartition
-) -> None:
+def follower_of_a_cut_log(world: World, where: TopicPartition) -> Follower:
+    """It has read what is there no more."""
     owner_with_flushes(world, where)
     follower = Follower(world.broker(), {where: 0})
     assert len(list(follower.read_to_end(in_time()))) == FOLDED
     world.cut_back(where, 4)
+    return follower
+
+
+def test_a_follower_reads_no_further_in_a_log_that_was_cut_back(
+    world: World, where: TopicPartition
+) -> None:
+    follower = follower_of_a_cut_log(world, where)
     for _ in range(2):
         with pytest.raises(LogLost, match="was read up to 5, and now the log ends at 4"):
             list(follower.read_to_end(in_time()))
@@ -125,10 +131,7 @@ def test_a_follower_reads_no_further_in_a_log_that_was_cut_back(
 def test_a_follower_that_polls_learns_that_its_log_was_cut_back(
     world: World, where: TopicPartition
 ) -> None:
-    owner_with_flushes(world, where)
-    follower = Follower(world.broker(), {where: 0})
-    assert len(list(follower.read_to_end(in_time()))) == FOLDED
-    world.cut_back(where, 4)
+    follower = follower_of_a_cut_log(world, where)
     with pytest.raises(LogLost, match="now the log ends at 4"):
         until(lambda: False, lambda: follower.poll(1, 0.5))
     follower.close()

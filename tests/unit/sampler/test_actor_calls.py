@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,7 @@ from ray.exceptions import (
 
 from rollstream.runtime.clock import ManualClock
 from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.command import Reply
+from rollstream.sampler.deciding.command import Command, Reply
 from rollstream.sampler.deciding.queries import AskStats
 from rollstream.sampler.errors import SamplerUnavailable, UnknownStep
 from rollstream.sampler.serving import actor_calls
@@ -273,15 +273,23 @@ def test_what_is_awaited_together_and_decided_at_once_crosses_together(
     assert world.cancelled == []
 
 
+async def sent_together(
+    world: World, ranks: Sequence[Command[Any]]
+) -> list[asyncio.Task[Reply[Any]]]:
+    """The calls, which have crossed to the actor."""
+    calls = [asyncio.ensure_future(world.calls.execute_async(rank, WAIT_S)) for rank in ranks]
+    async with asyncio.timeout(WAIT_S):
+        while not world.sent:
+            await asyncio.sleep(0)
+    return calls
+
+
 def test_a_call_that_leaves_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, NEVER, ANSWER)
     ranks = shares(3)
 
-    async def ask() -> list[Any]:
-        calls = [asyncio.ensure_future(world.calls.execute_async(r, WAIT_S)) for r in ranks]
-        async with asyncio.timeout(WAIT_S):
-            while not world.sent:
-                await asyncio.sleep(0)
+    async def ask() -> list[Reply[Any] | BaseException]:
+        calls = await sent_together(world, ranks)
         calls[1].cancel()
         return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -299,10 +307,7 @@ def test_calls_that_all_leave_are_cancelled_and_may_be_made_again(
     ranks = shares(2)
 
     async def ask() -> Reply[Any]:
-        calls = [asyncio.ensure_future(world.calls.execute_async(r, WAIT_S)) for r in ranks]
-        async with asyncio.timeout(WAIT_S):
-            while not world.sent:
-                await asyncio.sleep(0)
+        calls = await sent_together(world, ranks)
         for call in calls:
             call.cancel()
         await asyncio.wait(calls)

@@ -22,9 +22,9 @@ from rollstream.sampler.deciding.command import (
 from rollstream.sampler.deciding.dropping import Drops, drop_events, refs_of, useless_groups
 from rollstream.sampler.deciding.held_batches import (
     batch_of,
-    gone,
     group_of,
     is_recorded,
+    not_in_record,
     unchanged_batch,
 )
 from rollstream.sampler.deciding.requests import (
@@ -125,7 +125,7 @@ class BatchCommand(Command[AssembledBatch | Share]):
             try:
                 return self._read(share, groups, context.payloads, context.ahead)
             except GroupsUnreadable as error:
-                raise gone(self.step, str(error)) from error
+                raise not_in_record(self.step, str(error)) from error
 
         return Unread((self.decision_key(), epoch, self.result_key()), read)
 

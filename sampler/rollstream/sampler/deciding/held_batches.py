@@ -27,7 +27,7 @@ def is_recorded(step: int, state: SamplerState) -> bool:
     return step not in state.batches and 0 <= step <= min(state.final_step, state.next_step - 1)
 
 
-def gone(step: int, why: str) -> UnknownStep:
+def not_in_record(step: int, why: str) -> UnknownStep:
     """What is raised where the record does not have the batch of a final step any more."""
     return UnknownStep(
         f"the batch of step {step} is final and cannot be read again: {why}; resume from a newer "

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler.deciding.held_batches import gone
+from rollstream.sampler.deciding.held_batches import not_in_record
 from rollstream.schemas.events import (
     BatchServed,
     Checkpointed,
@@ -72,10 +72,10 @@ class RecordedBatches:
                     self._epoch = trainer_epoch
                 served = self._served(self._offsets.get(step, []), deadline)
                 if served is None:
-                    raise gone(step, f"{self._where} has no decision for it")
+                    raise not_in_record(step, f"{self._where} has no decision for it")
                 return served, self._groups(served.groups, deadline)
             except (OffsetLost, UnknownTopic) as error:
-                raise gone(step, str(error)) from error
+                raise not_in_record(step, str(error)) from error
 
     def _all_offsets(self, deadline: Deadline) -> dict[int, list[int]]:
         """By final step, its newest batch and the replacements in it."""
