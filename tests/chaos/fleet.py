@@ -27,7 +27,7 @@ class Member:
     """One process and its successors.
 
     Attributes:
-        ended: how those ended that nobody killed, beside the file with their output.
+        ended: how those ended that nobody killed, and what they said last.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Fleet:
             if code is None:
                 member.ended.append(f"{member.name} did not leave: {self._last_words(member)}")
             elif code not in (0, -signal.SIGKILL):  # The last hit may have been its end.
-                member.ended.append(f"{member.name} left with {code}: {self._log(member)}")
+                member.ended.append(f"{member.name} left with {code}: {self._said(member)}")
             self._left += member.ended
 
     def close(self) -> None:
@@ -115,8 +115,12 @@ class Fleet:
             member.child.signal(number)
         member.child.wait(LAST_WORDS_S)
         member.child.signal(signal.SIGKILL)
+        return f"it was {state}; {self._said(member)}"
+
+    def _said(self, member: Member) -> str:
+        """The end of what it printed: the file itself may be gone with the machine."""
         said = self._log(member).read_text(errors="replace").splitlines()[-LAST_LINES:]
-        return "\n".join((f"it was {state}, see {self._log(member)}", *said))
+        return "\n".join((f"see {self._log(member)}", *said))
 
     def _keep_alive(self) -> None:
         clock = SystemClock()
@@ -127,7 +131,7 @@ class Fleet:
                 if code is None or member.name not in self._members:
                     continue
                 if code != -signal.SIGKILL:
-                    member.ended.append(f"{member.name} ended with {code}: {self._log(member)}")
+                    member.ended.append(f"{member.name} ended with {code}: {self._said(member)}")
                 self._begin(member)
 
 

@@ -19,6 +19,7 @@ from rollstream.runtime.config.load import load_config
 from rollstream.runtime.shutdown import stop_on_signals
 from rollstream.sampler import Batch, Fenced, NotEnoughGroups, SamplerClient
 from rollstream.sampler.deciding.batches import PayloadsBy
+from rollstream.streams.errors import BrokerUnavailable, ClaimFailed
 
 AGAIN = 0.1  # Of the steps are asked a second time at once.
 READS_ITSELF = 0.3  # Of the batches are read by the trainer, from the store.
@@ -116,8 +117,8 @@ class Trainer:
         with self._phases.of("batch asked"):
             try:
                 batch = self._next(step, timeout_s=WAIT_S)
-            except NotEnoughGroups:
-                return step
+            except (NotEnoughGroups, BrokerUnavailable, ClaimFailed):
+                return step  # To be asked again: a broker that is killed takes longer to come back.
         self._journal.compare(batch)
         if self._dice.random() < AGAIN:
             again = max(0, step - self._dice.randrange(3))

@@ -312,8 +312,10 @@ def test_who_is_in_doubt_may_leave_the_log_to_whoever_took_over(
     broker = FaultyBroker(world.broker())
     owner_of(world.broker(), where, "before").claim(in_time())
     log = owner_of(broker, where)
+    with pytest.raises(ClaimFailed, match=r": no time was left for an attempt$"):
+        log.claim(Deadline(0.0))
     broker.decide = only(Claimed, Fate.DROP, times=9)
-    with pytest.raises(ClaimFailed):
+    with pytest.raises(ClaimFailed, match=r" s: .*(not reported|read up to)"):
         log.claim(Deadline(SOON_S), retake=False)
     broker.decide = lambda append: Fate.PASS
     log.claim(in_time(), retake=False)  # Who never owned it takes over.

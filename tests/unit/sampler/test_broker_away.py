@@ -14,7 +14,7 @@ from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, config_of, new_name
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.entropy import SystemEntropy
-from rollstream.sampler import Sampler, SamplerApi, SamplerView
+from rollstream.sampler import NotEnoughGroups, Sampler, SamplerApi, SamplerView
 from rollstream.sampler.deciding.trainer import Resume
 from rollstream.sampler.serving.owner import Owner
 from rollstream.store.memory import MemoryBlobs
@@ -34,12 +34,16 @@ class AwayBroker(FaultyBroker):
         super().__init__(inner, self._fate, clock=clock)
         self.by_hand = clock
         self.back_at_s = 0.0
+        self.leaves_in_next_wait = False
 
     def leave(self, seconds: float = 1e9) -> None:
         self.back_at_s = self.by_hand.monotonic_s() + seconds
 
     def wait(self, timeout_s: float) -> bool:
         """Waits in vain; returns whether it is away."""
+        if timeout_s and self.leaves_in_next_wait:
+            self.leaves_in_next_wait = False
+            self.leave()
         away = self.by_hand.monotonic_s() < self.back_at_s
         if away:
             left_s = self.back_at_s - self.by_hand.monotonic_s()
@@ -48,6 +52,9 @@ class AwayBroker(FaultyBroker):
 
     def reader(self, starts: Mapping[TopicPartition, int]) -> LogReader:
         return AwayReader(self, self.inner.reader(starts))
+
+    def outage(self) -> str:
+        return "nobody answers" if self.by_hand.monotonic_s() < self.back_at_s else ""
 
     def _fate(self, append: Append) -> Fate:
         return Fate.DROP if self.by_hand.monotonic_s() < self.back_at_s else Fate.PASS
@@ -129,6 +136,17 @@ def test_a_call_that_waits_for_groups_ends_by_its_own_deadline(
     for _ in range(2):
         took_s = world.seconds(lambda: world.sampler.next_batch(0, 2, timeout_s=timeout_s))
         assert timeout_s <= took_s <= timeout_s + ATTEMPT_S
+
+
+def test_a_broker_that_leaves_while_groups_are_waited_for_is_named(world: World) -> None:
+    world.sampler.resume(None)
+    with pytest.raises(NotEnoughGroups):
+        world.sampler.next_batch(0, 5, timeout_s=5.0)
+    world.broker.leaves_in_next_wait = True
+    with pytest.raises(BrokerUnavailable, match=r"nobody answers; before that: .*\b4\b"):
+        world.sampler.next_batch(0, 5, timeout_s=5.0)
+    world.broker.back_at_s = 0.0
+    assert len(world.sampler.next_batch(0, 4)) == 8
 
 
 def test_a_call_outlives_an_outage_that_is_shorter_than_its_deadline(world: World) -> None:

@@ -33,7 +33,7 @@ from rollstream.store.blobs import Blobs
 from rollstream.store.followed import Followed
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker
-from rollstream.streams.errors import BrokerError, Fenced
+from rollstream.streams.errors import BrokerError, BrokerUnavailable, Fenced
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout
@@ -130,8 +130,8 @@ class Owner:
         Raises:
             NotEnoughGroups: not there within ``wait_s``. Fenced: this sampler has a successor, or
                 the command's trainer has. ClaimFailed, BrokerUnavailable: the broker did not answer
-                in time. StoreAway: the store was not there in time. Others as the command's
-                ``decide`` and ``result``.
+                in time, or cannot be reached when it is up. StoreAway: the store was not there in
+                time. Others as the command's ``decide`` and ``result``.
         """
         wait = Deadline(wait_s, self._clock)
         deadline = self.deadline(wait_s)
@@ -274,11 +274,13 @@ class Owner:
         return True
 
     def give_up(self, call: Call[R]) -> None:
-        """Ends a call whose time is up with ``NotEnoughGroups``, unless it has ended."""
+        """Ends a call whose time is up with ``NotEnoughGroups``, unless it has ended; where no
+        broker can be reached with ``BrokerUnavailable``, since what was sealed is not known."""
         with self._lock:
             if not call.ended:
                 assert call.shortage is not None, "decide first"
-                call.fail(call.shortage.error(self._logs.state))
+                short, outage = call.shortage.error(self._logs.state), self._broker.outage()
+                call.fail(BrokerUnavailable(f"{outage}; before that: {short}") if outage else short)
 
     def fail_waiting(self, error: BaseException) -> None:
         """Ends all calls that wait with this error."""

@@ -175,8 +175,9 @@ class OwnedLog(Generic[F]):
                     deadline.wait(READ_SLICE_S)
                 else:
                     return self.fold
+        why = self._broker.outage() or failure or "no time was left for an attempt"
         raise ClaimFailed(
-            f"{self.where}: claim not proven within {deadline.timeout_s} s; last: {failure}"
+            f"{self.where}: claim not proven within {deadline.timeout_s} s: {why}"
         ) from failure
 
     def look(self, deadline: Deadline, *, end_within_s: float = math.inf) -> F:
