@@ -24,13 +24,14 @@ from rollstream.sampler.history import check_from_files, replay_step
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.choosing import choosing_of
-from rollstream.streams.folds.sampler.state import SamplerState
+from rollstream.streams.folds.sampler.state import FINAL_BATCHES_KEPT, SamplerState
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.topics.layout import Layout
 
 READ_S = 600.0
 REPLAYED_MAX = 3  # Steps that are decided once more: each reads the logs twice.
+OLD_MAX = 64  # Steps that a sampler does not hold and reads from the logs, some 0.2 s each.
 
 
 @dataclass
@@ -110,11 +111,15 @@ def _decisions(
 
 
 def _steps(config: RollstreamConfig, journal: Journal, found: Verdict) -> None:
-    """Every step once more: from a sampler that begins from the logs, as far as it is held, and
-    from the files; a few are also decided once more."""
+    """Every step once more from the files, and from a sampler that begins from the logs the newest
+    and some older ones; a few are also decided once more."""
+    rising = sorted(journal.given)
+    old, new = rising[:-FINAL_BATCHES_KEPT], rising[-FINAL_BATCHES_KEPT:]
+    dice = random.Random(0)
     with Sampler(SAMPLER, config=config) as sampler:
         held = []
-        for step, given in sorted(journal.given.items()):
+        for step in (*dice.sample(old, min(OLD_MAX, len(old))), *new):
+            given = journal.given[step]
             try:
                 again = Given.of(sampler.next_batch(step, BATCH_GROUPS, timeout_s=READ_S))
             except UnknownStep:
@@ -128,7 +133,7 @@ def _steps(config: RollstreamConfig, journal: Journal, found: Verdict) -> None:
         journal.differing += [
             step for step, is_same in zip(steps, same, strict=True) if not is_same
         ]
-    for step in random.Random(0).sample(held, min(REPLAYED_MAX, len(held))):
+    for step in dice.sample(held, min(REPLAYED_MAX, len(held))):
         if not all(one.same for one in replay_step(SAMPLER, step, config=config)):
             found.problems.append(f"step {step} is decided otherwise now")
     found.steps, found.given_again = len(journal.given), journal.given_again + len(held)
