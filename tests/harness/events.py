@@ -15,11 +15,17 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 from hypothesis import strategies as st
 
-from harness.rollouts import encode_record, make_dispatched, make_entry, make_failed
+from harness.rollouts import (
+    encode_record,
+    make_alive,
+    make_dispatched,
+    make_entry,
+    make_failed,
+)
 from rollstream.schemas import wire_schemas
 from rollstream.schemas.codec import encode
 from rollstream.schemas.events import Event
-from rollstream.schemas.ingest.entry import Entry
+from rollstream.schemas.ingest.entry import Entry, Producer
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 KINDS: tuple[type[Event], ...] = get_args(Event)
@@ -69,12 +75,14 @@ def golden_entries() -> list[Entry]:
         make_entry(rollout_uid="uid-é", reward=None, is_last_segment=False),
         make_failed(group_uid="group-2", rollout_uid="uid-2", count=3, reason="crashed"),
         make_entry(rollout_uid="uid-3", output_tokens=[], logprobs=None, rewards={"length": -2.0}),
+        make_alive("producer-1"),
     ]
 
 
 def golden_record() -> bytes:
     """The record of these entries."""
-    return encode_record(golden_entries(), partitions=4)
+    producer = Producer("producer-1", begun=7, waiting=2)
+    return encode_record(golden_entries(), partitions=4, producer=producer)
 
 
 def events(kind: type[Any]) -> st.SearchStrategy[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.fields import array_fields
 from rollstream.schemas.ingest.encode import encode_entries
-from rollstream.schemas.ingest.entry import Entry, EntryKind, Failure, NamedArray
+from rollstream.schemas.ingest.entry import Entry, EntryKind, Failure, NamedArray, Producer
 from rollstream.schemas.ingest.gather import gather
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 
@@ -88,6 +88,14 @@ def make_failed(*, count: int = 1, reason: str = "crashed", **overrides: Any) ->
     return Entry.of(_control_fields(overrides), EntryKind.FAILED, Failure(count, reason))
 
 
+def make_alive(producer_id: str) -> Entry:
+    """The entry that a producer lives."""
+    return Entry.of(
+        _control_fields({"rollout_uid": "", "example_id": producer_id, "group_uid": ""}),
+        EntryKind.ALIVE,
+    )
+
+
 def _control_fields(overrides: Mapping[str, Any]) -> dict[str, Any]:
     nothing = {"prompt_tokens": b"", "output_tokens": b"", "logprobs": None, "reward": None}
     group = {"group_uid": "group-1", "group_size": 2, "policy_version": "", "weight_step": -1}
@@ -100,10 +108,15 @@ def encode_record(
     environment: str = ENVIRONMENT,
     worker_id: str = WORKER,
     partitions: int = 1,
+    producer: Producer | None = None,
 ) -> bytes:
     """The bytes that a producer would append."""
     return encode_entries(
-        entries, environment=environment, worker_id=worker_id, partitions=partitions
+        entries,
+        environment=environment,
+        worker_id=worker_id,
+        partitions=partitions,
+        producer=producer,
     )
 
 

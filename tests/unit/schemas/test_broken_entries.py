@@ -65,7 +65,7 @@ BROKEN: list[tuple[Entry, str]] = [
     (make_failed(rollout_uid=""), "rollout_uid is empty"),
     (make_failed()._replace(failure=None), "kinds is 2, and failures has none of this entry"),
     (make_entry()._replace(failure=Failure(1, "r")), "kinds is 0, and failures has one"),
-    (make_entry()._replace(kind=3), "kinds is 3"),
+    (make_entry()._replace(kind=4), "kinds is 4"),
 ]
 
 

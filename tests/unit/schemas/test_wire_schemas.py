@@ -151,7 +151,7 @@ def test_a_record_has_the_names_types_and_defaults_of_the_schema() -> None:
 
 def test_what_is_empty_on_the_wire_stands_for_the_default() -> None:
     """A number or text that says nothing has no bytes, an array that no entry has is 0."""
-    *plain, extras, payload = wire_schemas.shipped().newest("ingest_record").fields
+    *plain, extras, _, payload = wire_schemas.shipped().newest("ingest_record").fields
     assert (extras["name"], payload["name"]) == ("extras", "payload")
     for field in (*plain, *extras["type"][1]["fields"]):
         if field.get("column") in ("text", "number"):

@@ -22,8 +22,10 @@ def test_every_log_of_the_deployment_has_its_topic() -> None:
     assert list(specs(math=4, code=2)) == [
         "rollstream.rollouts.code.1",
         "rollstream.groups.code.1",
+        "rollstream.admission.code.1",
         "rollstream.rollouts.math.1",
         "rollstream.groups.math.1",
+        "rollstream.admission.math.1",
         "rollstream.sampler.trainer-a.1",
         "rollstream.deadletters.all.1",
     ]
@@ -81,9 +83,14 @@ def test_topics_as_they_must_be_have_no_differences() -> None:
 def test_each_difference_says_what_to_do() -> None:
     admin = MemoryBroker().admin()
     wanted = specs_for(Layout(), {"math": 4}, ["a"])
-    rollouts, groups, _, dead_letters = wanted
+    rollouts, groups, admission, _, dead_letters = wanted
     wrong_time = {**groups.config, "message.timestamp.type": "CreateTime"}
-    present = [rollouts._replace(partitions=3), groups._replace(config=wrong_time), dead_letters]
+    present = [
+        rollouts._replace(partitions=3),
+        groups._replace(config=wrong_time),
+        admission,
+        dead_letters,
+    ]
     admin.create(present, 1.0)
     found = check_topics(admin, wanted, 1.0)
     assert [(d.topic, d.what, d.wanted, d.found) for d in found] == [

@@ -61,7 +61,7 @@ from rollstream.streams.folds.entries import Stretch
 # later group waits for that group.
 LAG_ENTRIES_MAX = 1_000_000
 _LOST_AT_ONCE = 1_024  # Lost entries in one decision, so that a flush stays within its bounds.
-_FAILED = EntryKind.FAILED.value
+_ALIVE, _FAILED = EntryKind.ALIVE.value, EntryKind.FAILED.value
 _shared_values = itemgetter("group_size", "policy_version", "split", "lineage", "replica_id")
 
 
@@ -285,7 +285,11 @@ class Assembler:
         self, entry: PendingEntry, chain: Chain | None, key: PendingKey, group_size: int
     ) -> None:
         """A dispatch, a failure, or a segment whose policy version is not accepted: settled with
-        the group of its trajectory, or the one that the producer named, which may begin now."""
+        the group of its trajectory, or the one that the producer named, which may begin now. That a
+        producer lives is of no group."""
+        if entry.kind == _ALIVE:
+            self._pass_over(entry, SettleReason.ALIVE)
+            return
         failure = entry.held.record.failures.get(entry.entry)
         reason, failed = SettleReason.VERSION_REJECTED, 1
         if failure is not None:

@@ -46,6 +46,11 @@ class PendingEntry(NamedTuple):
         """Why it ends without a readable group."""
         return Settlement(reason, self.held.offset, self.entry, self.uid, self.segment_idx)
 
+    @property
+    def kind(self) -> int:
+        """Of ``EntryKind``."""
+        return self.held.record.kinds[self.held.index(self.entry)]
+
     def value(self, name: str) -> Any:
         """A text or a number of it."""
         return self.held.record.values(name)[self.held.index(self.entry)]

@@ -1,14 +1,18 @@
 """One frozen dataclass an event, by the log that it stands in.
 
 ``owned`` (claims, in every owned log), ``groups`` (seal log), ``sampler`` (decision log),
-``dead_letters``. The fields are those of the ``.avsc`` of an event's name, which describes them.
+``dead_letters``, ``admission`` (for env workers). The fields are those of the ``.avsc`` of an
+event's name, which describes them.
 The ingest log holds no events: its records are ``rollstream.schemas.ingest``.
 """
 
+from rollstream.schemas.events.admission import PolicyAnnounced, SharesGranted
 from rollstream.schemas.events.dead_letters import DeadLetter, Retried
 from rollstream.schemas.events.groups import (
     Flushed,
     GroupsBegun,
+    InFlight,
+    ProducerInFlight,
     Requested,
     Retired,
     RetiredFile,
@@ -38,7 +42,9 @@ from rollstream.schemas.events.sampler import (
     Resumed,
 )
 
-GroupsEvent = Claimed | Adopted | Flushed | GroupsBegun | RootRecorded | Requested | Retired
+GroupsEvent = (
+    Claimed | Adopted | Flushed | GroupsBegun | InFlight | RootRecorded | Requested | Retired
+)
 SamplerEvent = (
     Claimed
     | Adopted
@@ -53,10 +59,12 @@ SamplerEvent = (
     | Finished
     | CursorRecorded
 )
-Event = GroupsEvent | SamplerEvent | DeadLetter | Retried
+AdmissionEvent = PolicyAnnounced | SharesGranted
+Event = GroupsEvent | SamplerEvent | AdmissionEvent | DeadLetter | Retried
 
 __all__ = [
     "Acked",
+    "AdmissionEvent",
     "Adopted",
     "BatchServed",
     "Checkpointed",
@@ -72,9 +80,12 @@ __all__ = [
     "Flushed",
     "GroupsBegun",
     "GroupsEvent",
+    "InFlight",
     "LogPosition",
     "OwnedEvent",
+    "PolicyAnnounced",
     "PolicyPublished",
+    "ProducerInFlight",
     "Replaced",
     "Requested",
     "Resumed",
@@ -87,6 +98,7 @@ __all__ = [
     "SealedGroup",
     "SealedSegments",
     "Settlements",
+    "SharesGranted",
     "TouchedOffsets",
     "UnreadRanges",
     "UnsealedGroups",

@@ -98,6 +98,17 @@ class UnsealedGroups:
     example_ids: tuple[str, ...]
 
 
+class ProducerInFlight(NamedTuple):
+    """One producer, as the source partition has it: the most groups that it said it had begun, how
+    many that it dispatched here are not decided, and how many more it waits to begin."""
+
+    producer_id: str
+    begun: int
+    open: int
+    waiting: int
+    last_ts: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed(OwnedEvent):
     """What one flush settled, in one record. The flush is committed once this is confirmed."""
@@ -113,6 +124,7 @@ class Flushed(OwnedEvent):
     root_id: str = ""
     unread: tuple[UnreadRanges, ...] = ()
     unsealed: tuple[UnsealedGroups, ...] = ()
+    in_flight: tuple[ProducerInFlight, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +136,15 @@ class GroupsBegun(OwnedEvent):
     example_ids: tuple[str, ...]
     entries: NDArray[np.int64]
     ages_s: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight(OwnedEvent):
+    """What producers have begun and is not decided, between two flushes. A producer keeps its
+    figures until an event, this or a ``Flushed``, names it again."""
+
+    now_ts: int
+    producers: tuple[ProducerInFlight, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

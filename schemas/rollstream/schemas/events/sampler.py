@@ -104,13 +104,15 @@ class Resumed(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyPublished(Decision):
-    """Weights n are those after n optimizer steps."""
+    """Weights n are those after n optimizer steps; ``metadata`` is JSON."""
 
     trainer_epoch: int
     step: int
     policy_version: str
     lineage: str
     policy_epoch: int
+    weights: str = ""
+    metadata: str = "{}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

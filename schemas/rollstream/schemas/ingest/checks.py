@@ -32,6 +32,7 @@ _SHARED_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "split": rules.check_split,
     "policy_version": rules.check_version,
 }
+_WITHOUT_UID = (EntryKind.DISPATCHED, EntryKind.ALIVE)
 _TOKENS = ("prompt_tokens", "output_tokens")
 _LOGPROBS = ("logprobs", "actor_logprobs", "ref_logprobs")
 _LEAST = -float(np.finfo(np.float32).max)
@@ -63,8 +64,8 @@ def _kinds(record: Frame) -> _Found:
         return
     for index, kind in enumerate(record.kinds):
         failure = record.failures.get(index)
-        if kind > EntryKind.FAILED:
-            yield index, BrokenRule("kinds", f"is {kind}", "give 0, 1 or 2")
+        if kind > EntryKind.ALIVE:
+            yield index, BrokenRule("kinds", f"is {kind}", "give 0, 1, 2 or 3")
         elif (kind == EntryKind.FAILED) != (failure is not None):
             finding = f"is {kind}, and failures has {'one' if failure else 'none'} of this entry"
             yield index, BrokenRule("kinds", finding, "give one for each entry of kind 2")
@@ -83,7 +84,7 @@ def _texts(record: Frame) -> _Found:
     uids = record.values("rollout_uid")
     if not all(uids):
         for index, uid in enumerate(uids):
-            if not uid and record.kinds[index] != EntryKind.DISPATCHED:
+            if not uid and record.kinds[index] not in _WITHOUT_UID:
                 remedy = "give one: nothing else tells it apart"
                 yield index, BrokenRule("rollout_uid", "is empty", remedy)
 

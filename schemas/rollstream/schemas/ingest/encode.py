@@ -8,7 +8,14 @@ from math import nan
 from typing import Any
 
 from rollstream.schemas.fields import RowField, columns
-from rollstream.schemas.ingest.entry import ENTRIES_MAX, SHARED, Entry, Failure, NamedArray
+from rollstream.schemas.ingest.entry import (
+    ENTRIES_MAX,
+    SHARED,
+    Entry,
+    Failure,
+    NamedArray,
+    Producer,
+)
 from rollstream.schemas.ingest.wire import ALL, COUNTS, NONE, SOME, packed, write_record
 
 # A union's branch is named: fastavro would take none that a broken entry's numbers do not fit.
@@ -19,7 +26,12 @@ _Rows = Sequence[Mapping[str, Any]]
 
 
 def encode_entries(
-    entries: Sequence[Entry], *, environment: str, worker_id: str, partitions: int
+    entries: Sequence[Entry],
+    *,
+    environment: str,
+    worker_id: str,
+    partitions: int,
+    producer: Producer | None = None,
 ) -> bytes:
     """The bytes of one record with these entries, in their order. Equal arguments give equal bytes.
 
@@ -28,6 +40,7 @@ def encode_entries(
             and trailing shape by name.
         environment, worker_id: of all entries.
         partitions: of the topic, as the producer knows it.
+        producer: how it stands; None: it does not tell.
 
     Raises:
         UnicodeEncodeError: a text that UTF-8 cannot encode.
@@ -48,6 +61,7 @@ def encode_entries(
         header[field.name] = _column(field, values, payload)
     some = any(extras) or any(failures)
     header["extras"] = (_EXTRAS, _extras(extras, failures, payload)) if some else None
+    header["producer"] = producer and producer._asdict()
     return write_record(header, payload)
 
 

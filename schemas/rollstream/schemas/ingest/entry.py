@@ -26,6 +26,8 @@ class EntryKind(IntEnum):
     """An env replica began to work on a group."""
     FAILED = 2
     """Members of a group will never come; they count towards its size."""
+    ALIVE = 3
+    """Its producer has begun groups that are not ended, or waits to begin some."""
 
 
 class NamedArray(NamedTuple):
@@ -40,6 +42,20 @@ class NamedArray(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     data: bytes
+
+
+class Producer(NamedTuple):
+    """How a producer stands with one environment when it makes a record.
+
+    Attributes:
+        producer_id: of one process and its life.
+        begun: how many groups it has begun so far, without those for evaluation.
+        waiting: how many more it waits to begin.
+    """
+
+    producer_id: str
+    begun: int
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)

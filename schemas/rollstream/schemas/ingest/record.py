@@ -12,7 +12,7 @@ from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.fields import RowField, columns, named
 from rollstream.schemas.ingest.checks import broken_entries
 from rollstream.schemas.ingest.encode import encode_entries
-from rollstream.schemas.ingest.entry import Entry, NamedArray
+from rollstream.schemas.ingest.entry import Entry, NamedArray, Producer
 from rollstream.schemas.ingest.frame import ArrayRun, Frame
 from rollstream.schemas.ingest.wire import COUNTS, PayloadFields, read_record, unpacked
 from rollstream.schemas.rules import BrokenRule
@@ -25,11 +25,13 @@ class IngestRecord(Frame):
         size: bytes of the record.
         environment, worker_id: of all entries.
         partitions: of the topic, as the producer knew it.
+        producer: how the producer stood, where it told.
         broken: which entries break which rule; the others are sound.
     """
 
     __slots__ = (
-        *("_attachments", "_sizes", "broken", "environment", "partitions", "size", "worker_id"),
+        *("_attachments", "_sizes", "broken", "environment", "partitions", "producer", "size"),
+        "worker_id",
     )
 
     def __init__(
@@ -40,6 +42,8 @@ class IngestRecord(Frame):
         self.environment: str = header["environment"]
         self.worker_id: str = header["worker_id"]
         self.partitions: int = header["partitions"]
+        told = header["producer"]
+        self.producer = None if told is None else Producer(*told.values())
         self.broken: Mapping[int, BrokenRule] = broken_entries(self)
         self._attachments: dict[int, dict[str, bytes]] | None = None
         self._sizes: list[int] | None = None
@@ -83,6 +87,7 @@ class IngestRecord(Frame):
             environment=self.environment,
             worker_id=self.worker_id,
             partitions=partitions or self.partitions,
+            producer=self.producer,
         )
 
     def components(self) -> Sequence[Mapping[str, float]]:

@@ -79,6 +79,10 @@ class Layout(NamedTuple):
         """The decision log of one sampler, which has a single partition."""
         return TopicPartition(self.sampler(name), 0)
 
+    def admission(self, environment: str) -> str:
+        """What env workers are told: the newest policies, and how much each may begin."""
+        return self._name("admission", environment)
+
     def dead_letters(self) -> str:
         """The records that no sealer could read, of all environments."""
         return self._name("deadletters", "all")

@@ -37,10 +37,16 @@ def specs_for(
         specs += [
             TopicSpec(layout.rollouts(environment), partitions, _kept(rollouts_ms)),
             TopicSpec(layout.groups(environment), partitions, _kept(FOR_EVER_MS)),
+            TopicSpec(layout.admission(environment), 1, _compacted()),
         ]
     specs += [TopicSpec(layout.sampler(name), 1, _kept(FOR_EVER_MS)) for name in sorted(samplers)]
     dead_letters = _kept(round(DEAD_LETTERS_RETENTION_HOURS * HOUR_MS))
     return [*specs, TopicSpec(layout.dead_letters(), DEAD_LETTERS_PARTITIONS, dead_letters)]
+
+
+def _compacted() -> dict[str, str]:
+    """The newest record of each key is kept for ever."""
+    return {**_kept(FOR_EVER_MS), "cleanup.policy": "compact"}
 
 
 def _kept(retention_ms: int) -> dict[str, str]:

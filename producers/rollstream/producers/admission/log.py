@@ -1,0 +1,46 @@
+"""Follows ``admission.<env>``, from its beginning: it is compacted, so that is little."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from rollstream.schemas.events import PolicyAnnounced, SharesGranted
+
+
+class Granted(NamedTuple):
+    """The newest shares of one sampler.
+
+    Attributes:
+        read_s: when this process read them, by its monotonic clock: from then on they are valid
+            for ``shares.valid_s``, whatever any other clock says.
+    """
+
+    shares: SharesGranted
+    read_s: float
+
+
+class AdmissionLog(Protocol):
+    """One environment's. May be shared between threads; nothing is read before the first call.
+
+    Of a sampler the policy with the highest ``offset`` holds, and the shares with the highest
+    ``(epoch, number)``, in whatever order they are read.
+    """
+
+    def policies(self) -> Mapping[str, PolicyAnnounced]:
+        """The newest of each sampler, as far as was read."""
+
+    def shares(self) -> Mapping[str, Granted]:
+        """The newest of each sampler, as far as was read; those that left among them."""
+
+    def wait(self, seen: int, timeout_s: float) -> int:
+        """Returns as soon as what was read is not what it was when this returned ``seen`` (0 at
+        first), the whole log as it stood at the first call being read; or after ``timeout_s``.
+
+        Raises:
+            UnknownTopic: the environment has no such topic. NotAuthorised. BrokerUnavailable: none
+                can be reached, as far as is known when the time is up.
+        """
+
+    def close(self) -> None:
+        """Ends its thread. Idempotent."""

@@ -1,0 +1,44 @@
+"""What env workers are told, in ``admission.<env>``: the newest record of a key holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyAnnounced:
+    """The newest policy of a sampler's trainer. Of several of one sampler the one with the highest
+    ``offset`` holds, so a zombie that repeats an older one changes nothing."""
+
+    sampler: str
+    offset: int
+    lineage: str
+    policy_epoch: int
+    step: int
+    policy_version: str
+    weights: str
+    metadata: str
+    max_policy_lag: int
+    branch_epochs: NDArray[np.int32]
+    branch_steps: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharesGranted:
+    """How many groups each producer may have begun, for one sampler. Of several of one sampler the
+    one with the highest ``epoch``, then ``number``, holds, for ``valid_s`` by its reader's clock.
+    """
+
+    sampler: str
+    lineage: str
+    epoch: int
+    number: int
+    valid_s: float
+    idle_s: float
+    idle_groups: int
+    capacity: int
+    producer_ids: tuple[str, ...]
+    totals: NDArray[np.int64]
