@@ -141,10 +141,12 @@ class GroupsBegun(OwnedEvent):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight(OwnedEvent):
     """What producers have begun and is not decided, between two flushes. A producer keeps its
-    figures until an event, this or a ``Flushed``, names it again."""
+    figures until an event, this or a ``Flushed``, names it again; where this is ``complete``, as a
+    new owner's first one is, those that it does not name have no open groups here."""
 
     now_ts: int
     producers: tuple[ProducerInFlight, ...]
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

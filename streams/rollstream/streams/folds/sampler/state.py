@@ -39,6 +39,7 @@ from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef, position_of, ref_of
 from rollstream.streams.folds.sampler.dispatched import DispatchedGroups
 from rollstream.streams.folds.sampler.eligible import Waits, waits_for
+from rollstream.streams.folds.sampler.in_flight import InFlightGroups
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.folds.sampler.known_groups import KnownGroups
 from rollstream.streams.folds.sampler.packed_refs import PackedRefs
@@ -77,6 +78,7 @@ class SamplerState:
         over_step_delay, over_timestamp_delay: rollouts of final batches and dropped groups that
             were too old, by their weights, and by their time alone.
         dispatched: groups that are not back yet, or never came.
+        in_flight: how many of them each producer has open, and waits to begin.
         events: how many were applied, of all logs.
     """
 
@@ -84,26 +86,22 @@ class SamplerState:
         self.name = name
         self.choosing = choosing
         self.owner = ""
-        self.claimed_at = NOTHING
-        self.over = False
-        self.trainer_epoch = 0
-        self.policy_epoch = 0
+        self.claimed_at = self.final_step = NOTHING
+        self.over = self.epoch_used = False
+        self.trainer_epoch = self.policy_epoch = 0
         self.branches: dict[int, Branch] = {}
         self.current_step: int | None = None
         self.next_step = 0
         self._served_end = 0  # After the last step that was served and not released.
-        self.final_step = NOTHING
         self.batches: dict[int, ServedBatch] = {}
         self.published = PublishedPolicies()
         self.waiting: dict[GroupRef, Waits] = {}
         self.eval_groups = 0
         self.outcomes = ExampleCounts()
         self.dispatched = DispatchedGroups()
-        self.over_step_delay = 0
-        self.over_timestamp_delay = 0
-        self.epoch_used = False
-        self._turn = 0
-        self.events = 0
+        self.in_flight = InFlightGroups()
+        self.over_step_delay = self.over_timestamp_delay = 0
+        self._turn = self.events = 0
         self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
         self._seal_claims: dict[PartitionAddress, tuple[int, str]] = {}
         self._known = KnownGroups(PackedRefs(logs))
@@ -233,6 +231,7 @@ class SamplerState:
         ]
         groups = known_groups(log, offset, event, wanted) if isinstance(event, Flushed) else []
         self.dispatched.apply(log, event)
+        self.in_flight.apply(log, event)
         self._taken.apply(log, self._applied[log], offset, len(flushed))
         self._applied[log] = offset + 1
         self.events += 1
@@ -309,7 +308,7 @@ class SamplerState:
             sorted(self._known),
             (self._uses.sorted_items(), self._retired.sorted_items()),
             (self._to_come.sorted_items(), self.outcomes.sorted_items()),
-            self.dispatched.sorted_items(),
+            (self.dispatched.sorted_items(), self.in_flight.sorted_items()),
         ):
             state.update(repr(part).encode())
         return state.digest()

@@ -1,0 +1,93 @@
+"""What producers have begun and is not decided, as the sealers report it. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from rollstream.schemas.events import Event, Flushed, InFlight, ProducerInFlight
+from rollstream.schemas.ids import PartitionAddress
+
+SILENT_AFTER_S = 20.0  # Four times as long as a producer that counts ever is silent.
+_FORGOTTEN_AFTER_US = 600_000_000  # Long enough that nobody counts it any more.
+_FORGET_EVERY_US = 60_000_000
+
+
+class ProducerStanding(NamedTuple):
+    """One producer in one environment.
+
+    Attributes:
+        begun: the most groups that it said it had begun.
+        open: groups that it dispatched and that are not decided.
+        waiting: how many more it waits to begin, as it said last.
+    """
+
+    producer_id: str
+    begun: int
+    open: int
+    waiting: int
+
+
+class InFlightGroups:
+    """By the events of the seal logs, each log by itself: the logs may be folded in any
+    interleaving. Holds a producer of a log until it was silent there for ten minutes of the log's
+    time and has no open groups."""
+
+    def __init__(self) -> None:
+        self._producers: dict[PartitionAddress, dict[str, ProducerInFlight]] = {}
+        self._forgotten_ts: dict[PartitionAddress, int] = {}  # When a log's silent ones were.
+
+    def apply(self, log: PartitionAddress, event: Event) -> None:
+        """The next event of a seal log that counts."""
+        if isinstance(event, InFlight):
+            reported = event.producers
+        elif isinstance(event, Flushed):
+            reported = event.in_flight
+        else:
+            return
+        producers = self._producers.setdefault(log, {})
+        if isinstance(event, InFlight) and event.complete:
+            # An earlier owner's figures: what it reported as open ended, or is named here.
+            producers.update({name: one._replace(open=0) for name, one in producers.items()})
+        for one in reported:
+            known = producers.get(one.producer_id, one)
+            # A new owner, that reads again what is pending, does not know what was said since.
+            newer = one if one.last_ts >= known.last_ts else known._replace(open=one.open)
+            producers[one.producer_id] = newer
+        if event.now_ts >= self._forgotten_ts.get(log, 0) + _FORGET_EVERY_US:
+            self._forgotten_ts[log] = event.now_ts
+            self._producers[log] = {
+                name: one
+                for name, one in producers.items()
+                if one.open or event.now_ts - one.last_ts < _FORGOTTEN_AFTER_US
+            }
+
+    def standings(self, environment: str, now_ts: int) -> list[ProducerStanding]:
+        """Of the environment's producers, by id, those that said something, on any partition,
+        within ``SILENT_AFTER_S`` before ``now_ts``, log time in microseconds."""
+        found: defaultdict[str, list[ProducerInFlight]] = defaultdict(list)
+        for log, producers in self._producers.items():
+            if log.environment == environment:
+                for one in producers.values():
+                    found[one.producer_id].append(one)
+        silent_ts = now_ts - round(SILENT_AFTER_S * 1e6)
+        return [
+            ProducerStanding(
+                producer_id,
+                max(one.begun for one in parts),
+                sum(one.open for one in parts),
+                max(parts, key=_said_last).waiting,
+            )
+            for producer_id, parts in sorted(found.items())
+            if max(one.last_ts for one in parts) > silent_ts
+        ]
+
+    def sorted_items(self) -> list[Any]:
+        """For a digest."""
+        held = [(log, sorted(held.values())) for log, held in self._producers.items()]
+        return [sorted(held), sorted(self._forgotten_ts.items())]
+
+
+def _said_last(one: ProducerInFlight) -> tuple[int, int, int]:
+    """What was said at one time, on two partitions, is told apart by what came of it."""
+    return one.last_ts, one.begun, one.waiting

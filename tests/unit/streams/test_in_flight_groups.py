@@ -1,0 +1,224 @@
+"""What the seal logs say of producers and of what they have begun."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.seal_events import flushed
+from rollstream.schemas.events import Event, InFlight, ProducerInFlight
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.folds.sampler.in_flight import (
+    SILENT_AFTER_S,
+    InFlightGroups,
+    ProducerStanding,
+)
+
+LOGS = [
+    PartitionAddress("math", 1, 0),
+    PartitionAddress("math", 1, 1),
+    PartitionAddress("code", 1, 0),
+]
+LOG = LOGS[0]
+NOW = 1_000_000_000
+SECOND = 1_000_000
+SILENT = round(SILENT_AFTER_S) * SECOND
+
+
+def said(
+    name: str, open_groups: int, *, begun: int = 1, waiting: int = 0, last_ts: int = NOW
+) -> ProducerInFlight:
+    return ProducerInFlight(name, begun, open_groups, waiting, last_ts)
+
+
+def reported(*producers: ProducerInFlight, now_ts: int = NOW, complete: bool = False) -> InFlight:
+    return InFlight(epoch=0, nonce="n", now_ts=now_ts, producers=producers, complete=complete)
+
+
+def with_flush(*producers: ProducerInFlight, now_ts: int = NOW) -> Event:
+    return replace(flushed(0, "n", [], 0), now_ts=now_ts, in_flight=producers)
+
+
+def folded(*events: tuple[PartitionAddress, Event]) -> InFlightGroups:
+    groups = InFlightGroups()
+    for log, event in events:
+        groups.apply(log, event)
+    return groups
+
+
+def opened(groups: InFlightGroups, now_ts: int = NOW) -> dict[str, int]:
+    """Of producers of math."""
+    return {one.producer_id: one.open for one in groups.standings("math", now_ts)}
+
+
+def test_a_producer_keeps_its_figures_until_an_event_names_it_again() -> None:
+    groups = folded(
+        (LOG, reported(said("b", 2, begun=5, waiting=3), said("a", 1))),
+        (LOG, with_flush(said("a", 0, begun=2))),
+        (LOG, with_flush()),
+    )
+    assert groups.standings("math", NOW) == [
+        ProducerStanding("a", begun=2, open=0, waiting=0),
+        ProducerStanding("b", begun=5, open=2, waiting=3),
+    ]
+
+
+def test_over_partitions_open_groups_add_up_and_the_newest_wait_and_most_begun_hold() -> None:
+    groups = folded(
+        (LOGS[0], reported(said("a", 2, begun=7, waiting=0, last_ts=NOW + 1))),
+        (LOGS[1], reported(said("a", 1, begun=6, waiting=4, last_ts=NOW))),
+        (LOGS[2], reported(said("a", 9, begun=9, waiting=9, last_ts=NOW + 2))),
+    )
+    assert groups.standings("math", NOW) == [ProducerStanding("a", begun=7, open=3, waiting=0)]
+
+
+def test_a_producer_counts_until_it_was_silent_on_every_partition() -> None:
+    groups = folded(
+        (LOGS[0], reported(said("a", 2), said("b", 1))),
+        (LOGS[1], reported(said("a", 0, last_ts=NOW + SILENT))),
+    )
+    assert opened(groups, NOW + SILENT - 1) == {"a": 2, "b": 1}
+    assert opened(groups, NOW + SILENT) == {"a": 2}
+    assert opened(groups, NOW + 2 * SILENT) == {}
+
+
+def test_what_an_earlier_owner_reported_and_a_new_owner_does_not_name_is_open_no_more() -> None:
+    groups = folded(
+        (LOGS[0], reported(said("a", 2, begun=8), said("b", 1))),
+        (LOGS[1], reported(said("a", 1))),
+        (LOGS[0], reported(said("b", 3), complete=True)),
+    )
+    assert opened(groups) == {"a": 1, "b": 3}
+    assert groups.standings("math", NOW)[0].begun == 8
+
+
+def test_what_a_producer_said_last_holds_where_a_new_owner_knows_only_earlier_things() -> None:
+    groups = folded(
+        (LOG, reported(said("a", 2, begun=8, waiting=1, last_ts=NOW + SILENT))),
+        (LOG, reported(said("a", 1, begun=5, waiting=4, last_ts=NOW), complete=True)),
+    )
+    found = groups.standings("math", NOW + SILENT)
+    assert found == [ProducerStanding("a", begun=8, open=1, waiting=1)]
+
+
+def test_a_report_of_what_changed_ends_nothing_else() -> None:
+    groups = folded((LOG, reported(said("a", 2))), (LOG, reported(said("b", 1))))
+    assert opened(groups) == {"a": 2, "b": 1}
+
+
+def test_histories_that_differ_have_other_items() -> None:
+    histories: list[list[Event]] = [
+        [],
+        [reported(said("a", 1))],
+        [reported(said("b", 1))],
+        [reported(said("a", 1)), reported(complete=True)],
+        [reported(said("a", 1, last_ts=NOW + 1))],
+    ]
+    found = {repr(folded(*((LOG, one) for one in each)).sorted_items()) for each in histories}
+    assert len(found) == len(histories)
+
+
+def test_who_was_silent_for_ten_minutes_and_has_nothing_open_takes_no_memory() -> None:
+    groups = InFlightGroups()
+    sizes = []
+    for minute in range(240):
+        at = NOW + minute * 60 * SECOND
+        names = [f"{minute}-{number}" for number in range(10)]
+        groups.apply(LOG, reported(*(said(name, 0, last_ts=at) for name in names), now_ts=at))
+        sizes.append(len(repr(groups.sorted_items())))
+    assert max(sizes) < 2 * sizes[12]
+    late = NOW + 300 * 60 * SECOND
+    groups.apply(LOG, reported(said("last", 0, last_ts=late), now_ts=late))
+    assert "239-" not in repr(groups.sorted_items())
+
+
+def test_who_has_open_groups_is_not_forgotten() -> None:
+    """They come back to nothing only once the sealer says so."""
+    late = NOW + 3_600 * SECOND
+    groups = folded(
+        (LOG, reported(said("a", 2))),
+        (LOG, reported(now_ts=late)),
+        (LOG, reported(said("a", 1, last_ts=late), now_ts=late)),
+    )
+    assert opened(groups, late) == {"a": 1}
+
+
+class _Slow:
+    """All events of each log, looked through from the first for each question."""
+
+    def __init__(self, events: Iterable[tuple[PartitionAddress, Event]]) -> None:
+        self._events = list(events)
+
+    def standings(self, environment: str, now_ts: int) -> list[ProducerStanding]:
+        named = {one.producer_id for _, event in self._events for one in _producers(event)}
+        found = []
+        for producer_id in sorted(named):
+            logs = [log for log in LOGS if log.environment == environment]
+            parts = [part for log in logs if (part := self._newest(log, producer_id))]
+            if parts and max(part.last_ts for part in parts) > now_ts - SILENT:
+                newest = max(parts, key=lambda part: (part.last_ts, part.begun, part.waiting))
+                begun, total = max(part.begun for part in parts), sum(part.open for part in parts)
+                found.append(ProducerStanding(producer_id, begun, total, newest.waiting))
+        return found
+
+    def _newest(self, log: PartitionAddress, producer_id: str) -> ProducerInFlight | None:
+        newest = None
+        for where, event in self._events:
+            if where != log:
+                continue
+            if newest is not None and isinstance(event, InFlight) and event.complete:
+                newest = newest._replace(open=0)
+            for one in _producers(event):
+                if one.producer_id == producer_id:
+                    is_newer = newest is None or one.last_ts >= newest.last_ts
+                    newest = (one if is_newer or newest is None else newest)._replace(open=one.open)
+        return newest
+
+
+def _producers(event: Event) -> Sequence[ProducerInFlight]:
+    return event.producers if isinstance(event, InFlight) else getattr(event, "in_flight", ())
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[tuple[PartitionAddress, Event]], int]:
+    """Events as sealers write them, in the order of their time: what a producer begun never falls,
+    and nothing is said later than its event. And the time of the last one."""
+    events: list[tuple[PartitionAddress, Event]] = []
+    begun = dict.fromkeys("abc", 0)
+    now_ts = NOW
+    for _ in range(draw(st.integers(0, 12))):
+        now_ts += draw(st.sampled_from([0, 1, 15, 70, 500, 700])) * SECOND
+        producers = []
+        for name in draw(st.sets(st.sampled_from("abc"), max_size=3)):
+            begun[name] += draw(st.integers(0, 2))
+            open_groups, waiting = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+            last_ts = now_ts - draw(st.sampled_from([0, 1, 1, 30])) * SECOND
+            producers.append(
+                said(name, open_groups, begun=begun[name], waiting=waiting, last_ts=last_ts)
+            )
+        kind = draw(st.sampled_from(["flushed", "changed", "complete"]))
+        event = (
+            with_flush(*producers, now_ts=now_ts)
+            if kind == "flushed"
+            else reported(*producers, now_ts=now_ts, complete=kind == "complete")
+        )
+        events.append((draw(st.sampled_from(LOGS)), event))
+    return events, now_ts
+
+
+@given(histories(), st.sampled_from([0, 5, 19, 20, 21, 60]))
+def test_standings_are_those_of_a_slow_model_whatever_the_interleaving_of_the_logs(
+    history: tuple[list[tuple[PartitionAddress, Event]], int], later_s: int
+) -> None:
+    events, last_ts = history
+    groups, model = folded(*events), _Slow(events)
+    log_by_log = folded(*sorted(events, key=lambda one: one[0]))
+    assert log_by_log.sorted_items() == groups.sorted_items()
+    now_ts = last_ts + later_s * SECOND
+    for environment in ("math", "code", "other"):
+        found = groups.standings(environment, now_ts)
+        assert found == model.standings(environment, now_ts)
+        assert found == log_by_log.standings(environment, now_ts)
