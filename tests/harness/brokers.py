@@ -11,11 +11,19 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import Broker, LogReader, Record, TopicPartition, TopicSpec
+from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition, TopicSpec
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.reading import read_between
 
 TIMEOUT_S = 30.0  # Nothing in a healthy test takes so long; a loaded machine is slow.
+COMPACT_TIMEOUT_S = 120.0  # Kafka's cleaner looks every 15 s.
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "1",
+    "min.cleanable.dirty.ratio": "0.01",
+    "message.timestamp.type": "LogAppendTime",
+}
 LOG_CONFIG = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": str(16 * 1024 * 1024)}
 
 
@@ -33,6 +41,10 @@ class World(Protocol):
 
     def cut_back(self, where: TopicPartition, end: int) -> None:
         """Deletes the records from ``end`` on, as where Kafka is restored from an older copy."""
+
+    def compact(self, where: TopicPartition) -> None:
+        """Returns once records were deleted that later ones of their keys replace; the topic has
+        ``COMPACTED``."""
 
     def close(self) -> None: ...
 
@@ -56,6 +68,9 @@ class MemoryWorld:
 
     def cut_back(self, where: TopicPartition, end: int) -> None:
         self._logs.cut_back(where, end)
+
+    def compact(self, where: TopicPartition) -> None:
+        self._logs.compact(where)
 
     def close(self) -> None:
         for broker in self._brokers:
@@ -85,6 +100,18 @@ class KafkaWorld:
     def cut_back(self, where: TopicPartition, end: int) -> None:
         cut_back(self._bootstrap, self.broker(), where, end)
 
+    def compact(self, where: TopicPartition) -> None:
+        broker, deadline = self.broker(), Deadline(COMPACT_TIMEOUT_S)
+        while True:
+            # The cleaner leaves the newest segment alone; a record begins one.
+            write(broker, where, [b"filler"], key=b"filler")
+            with closing(broker.reader({where: EARLIEST})) as reader:
+                end = reader.bounds(where, TIMEOUT_S)[1]
+                if len(list(read_between(reader, where, 0, end, deadline))) < end:
+                    return
+            deadline.wait(1.0)
+            assert not deadline.passed(), f"{where} was not compacted"
+
     def close(self) -> None:
         for broker in self._brokers:
             broker.close()
@@ -112,11 +139,13 @@ def new_topic(broker: Broker, partitions: int, config: Mapping[str, str]) -> str
     return name
 
 
-def write(broker: Broker, where: TopicPartition, values: list[bytes]) -> None:
+def write(
+    broker: Broker, where: TopicPartition, values: list[bytes], key: bytes | None = None
+) -> None:
     """Appends the values and returns once all are in the log."""
     writer = broker.writer()
     for value in values:
-        writer.append(where.topic, value, partition=where.partition)
+        writer.append(where.topic, value, key=key, partition=where.partition)
     assert writer.flush(TIMEOUT_S) == 0
 
 

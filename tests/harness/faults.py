@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 from rollstream.runtime.clock import Clock
 from rollstream.streams.broker import (
+    IDLE_S,
     Admin,
     Broker,
     Delivery,
@@ -105,8 +106,8 @@ class FaultyBroker:
         )
         return FaultyWriter(self, inner)
 
-    def reader(self, starts: Mapping[TopicPartition, int]) -> LogReader:
-        return CountingReader(self, self.inner.reader(starts))
+    def reader(self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S) -> LogReader:
+        return CountingReader(self, self.inner.reader(starts, idle_s=idle_s))
 
     def group_reader(
         self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]

@@ -13,6 +13,7 @@ from rollstream.streams.errors import BrokerError
 
 EARLIEST = -2  # A start position: the oldest offset that is kept.
 END = -1  # A start position: after the newest record.
+IDLE_S = 0.05  # How long the broker holds an idle reader's request; a seek waits for it.
 
 
 class TopicPartition(NamedTuple):
@@ -236,8 +237,10 @@ class Broker(Protocol):
         at once; for an owner, who settles doubt by a claim and keeps one record in flight.
         """
 
-    def reader(self, starts: Mapping[TopicPartition, int]) -> LogReader:
-        """Reads ``starts`` from these offsets (or EARLIEST, END)."""
+    def reader(self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S) -> LogReader:
+        """Reads ``starts`` from these offsets (or EARLIEST, END). At the end of a log it asks the
+        broker once in ``idle_s``, and gets at once what comes: more spares a broker that thousands
+        follow."""
 
     def group_reader(
         self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]

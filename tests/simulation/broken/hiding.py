@@ -9,7 +9,7 @@ from harness.faults import Append, CountingReader, FaultyBroker
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Adopted, Claimed, Event
-from rollstream.streams.broker import LogReader, OnDelivery, Record, TopicPartition
+from rollstream.streams.broker import IDLE_S, LogReader, OnDelivery, Record, TopicPartition
 
 NOBODYS = codec.encode(Adopted(epoch=-1, nonce="nobody", fold_from=0, watermark=0, counts={}))
 
@@ -42,8 +42,8 @@ class HidingBroker(FaultyBroker):
     def hides(self, claim: OwnClaim, offset: int, event: Event) -> bool:
         raise NotImplementedError
 
-    def reader(self, starts: Any) -> LogReader:
-        return _Reader(self, self.inner.reader(starts))
+    def reader(self, starts: Any, *, idle_s: float = IDLE_S) -> LogReader:
+        return _Reader(self, self.inner.reader(starts, idle_s=idle_s))
 
     def before_append(self, append: Append, on_delivery: OnDelivery | None) -> OnDelivery | None:
         if append.partition is not None:

@@ -10,7 +10,7 @@ import pytest
 
 from rollstream.sampler.serving import snapshots
 from rollstream.store.layout import SNAPSHOTS
-from rollstream.streams.broker import Broker, LogReader, Record, TopicPartition
+from rollstream.streams.broker import IDLE_S, Broker, LogReader, Record, TopicPartition
 from simulation.sampler.snapshots import DAMAGE, Snapshots, written_at_once
 from simulation.sampler.trainers import NAME, Trainers
 
@@ -53,8 +53,8 @@ class CountingBroker:
         self._broker = broker
         self.records = 0
 
-    def reader(self, starts: Mapping[TopicPartition, int]) -> LogReader:
-        reader = self._broker.reader(starts)
+    def reader(self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S) -> LogReader:
+        reader = self._broker.reader(starts, idle_s=idle_s)
         poll = reader.poll
 
         def counted(records_max: int, timeout_s: float) -> list[Record]:

@@ -18,7 +18,7 @@ from rollstream.sampler import NotEnoughGroups, Sampler, SamplerApi, SamplerView
 from rollstream.sampler.deciding.trainer import Resume
 from rollstream.sampler.serving.owner import Owner
 from rollstream.store.memory import MemoryBlobs
-from rollstream.streams.broker import Broker, LogReader, Record, TopicPartition
+from rollstream.streams.broker import IDLE_S, Broker, LogReader, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, ClaimFailed
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
@@ -50,8 +50,8 @@ class AwayBroker(FaultyBroker):
             self.by_hand.wait(threading.Event(), min(timeout_s, left_s))
         return away
 
-    def reader(self, starts: Mapping[TopicPartition, int]) -> LogReader:
-        return AwayReader(self, self.inner.reader(starts))
+    def reader(self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S) -> LogReader:
+        return AwayReader(self, self.inner.reader(starts, idle_s=idle_s))
 
     def outage(self) -> str:
         return "nobody answers" if self.by_hand.monotonic_s() < self.back_at_s else ""

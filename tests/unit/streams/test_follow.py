@@ -11,7 +11,7 @@ from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.codec import encode
 from rollstream.schemas.events import Claimed
-from rollstream.streams.broker import EARLIEST, TopicPartition
+from rollstream.streams.broker import EARLIEST, IDLE_S, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.reader import MemoryReader
@@ -27,8 +27,10 @@ class FreshBroker(MemoryBroker):
         super().__init__(clock=clock)
         self.refusals = refusals
 
-    def reader(self, starts: Mapping[TopicPartition, int]) -> MemoryReader:
-        reader = super().reader(starts)
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
+    ) -> MemoryReader:
+        reader = super().reader(starts, idle_s=idle_s)
         bounds = reader.bounds
 
         def refuse(where: TopicPartition, timeout_s: float) -> tuple[int, int]:

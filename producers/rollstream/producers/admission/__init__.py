@@ -1,4 +1,6 @@
 """What samplers tell env workers: policies, and how many groups each may begin.
 
-- ``log``  follows ``admission.<env>`` for all producers of a process's environment
+- ``log``        follows ``admission.<env>`` for all producers of a process's environment
+- ``newest``     what its records come to, in whatever order they are read
+- ``following``  the thread that reads them
 """

@@ -28,18 +28,20 @@ class AdmissionLog(Protocol):
     """
 
     def policies(self) -> Mapping[str, PolicyAnnounced]:
-        """The newest of each sampler, as far as was read."""
+        """The newest of each sampler that lives, as far as was read: one that last announced it
+        600 s before the newest record of the log, by the broker's clock, is left out."""
 
     def shares(self) -> Mapping[str, Granted]:
         """The newest of each sampler, as far as was read; those that left among them."""
 
     def wait(self, seen: int, timeout_s: float) -> int:
         """Returns as soon as what was read is not what it was when this returned ``seen`` (0 at
-        first), the whole log as it stood at the first call being read; or after ``timeout_s``.
+        first), the whole log as it stood at the first call being read; or after ``timeout_s``, or
+        when it is closed. An empty log that was read is another than none.
 
         Raises:
             UnknownTopic: the environment has no such topic. NotAuthorised. BrokerUnavailable: none
-                can be reached, as far as is known when the time is up.
+                can be reached, or the log was not read so far, when the time is up.
         """
 
     def close(self) -> None:

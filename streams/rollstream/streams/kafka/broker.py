@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from rollstream.runtime.addresses import check_bootstrap
 from rollstream.runtime.client_properties import contradictions
 from rollstream.runtime.entropy import SystemEntropy
-from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.broker import IDLE_S, Broker, TopicPartition
 from rollstream.streams.errors import BadClientSettings
 from rollstream.streams.kafka import properties
 from rollstream.streams.kafka.admin import KafkaAdmin
@@ -58,10 +58,13 @@ class KafkaBroker(Broker):
         self._writers.add(writer)
         return writer
 
-    def reader(self, starts: Mapping[TopicPartition, int]) -> KafkaReader:
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
+    ) -> KafkaReader:
         # librdkafka wants a group's name even where no group is joined and nothing committed.
         name = f"rollstream-reader-{SystemEntropy().token()}"
-        wanted = {**properties.READER, "group.id": name}
+        idle = {"fetch.wait.max.ms": round(idle_s * 1000)}
+        wanted = {**properties.READER, **idle, "group.id": name}
         reader = KafkaReader(lambda: Consumer(self._properties(wanted)), starts)
         self._readers.add(reader)
         return reader

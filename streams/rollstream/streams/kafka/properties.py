@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rollstream.streams.broker import IDLE_S
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 QUEUED_KIB_MAX = 32 * 1024  # Bytes that wait for the broker in one writer; BufferFull beyond.
@@ -66,7 +67,7 @@ READER: Final[Mapping[str, Any]] = {
     # At its default of 1 s a reader that drains in bursts idles in between.
     "fetch.queue.backoff.ms": 5,
     # A seek waits for the fetch that is under way.
-    "fetch.wait.max.ms": 50,
+    "fetch.wait.max.ms": round(IDLE_S * 1000),
     "fetch.message.max.bytes": 4 * 1024 * 1024,
     "queued.max.messages.kbytes": FETCHED_KIB_MAX,
     # TCP and the broker's disk format check already.

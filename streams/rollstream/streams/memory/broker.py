@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from rollstream.runtime.clock import Clock
-from rollstream.streams.broker import Broker, GroupMembers, TopicPartition, TopicSpec
+from rollstream.streams.broker import IDLE_S, Broker, GroupMembers, TopicPartition, TopicSpec
 from rollstream.streams.memory.logs import MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.memory.reader import MemoryReader
@@ -35,7 +35,9 @@ class MemoryBroker(Broker):
         self._writers.add(writer)
         return writer
 
-    def reader(self, starts: Mapping[TopicPartition, int]) -> MemoryReader:
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
+    ) -> MemoryReader:
         reader = MemoryReader(self.logs, starts)
         self._readers.add(reader)
         return reader

@@ -26,7 +26,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 @dataclass(slots=True)
 class _Partition:
     first: int = 0
-    records: list[Record | None] = field(default_factory=list)  # None: a transaction's marker.
+    records: list[Record | None] = field(default_factory=list)  # None: a marker, or deleted.
 
     @property
     def end(self) -> int:
@@ -37,7 +37,7 @@ class MemoryLogs:
     """The topics and records of a cluster. Several brokers in threads of one process may share it.
 
     Records are stamped with ``clock``; retention and compaction do not run by themselves:
-    ``drop_before`` deletes.
+    ``drop_before`` and ``compact`` delete.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -138,6 +138,16 @@ class MemoryLogs:
             assert partition.first <= offset, (where, offset)
             del partition.records[: offset - partition.first]
             partition.first = offset
+
+    def compact(self, where: TopicPartition) -> None:
+        """Deletes each record that a later one of its key replaces."""
+        with self.lock:
+            records = self._partition(where).records
+            newest = {record.key: index for index, record in enumerate(records) if record}
+            records[:] = [
+                record if record and newest[record.key] == index else None
+                for index, record in enumerate(records)
+            ]
 
     def cut_back(self, where: TopicPartition, end: int) -> None:
         """Deletes the records from ``end`` on, as where a disk is restored from an older copy."""

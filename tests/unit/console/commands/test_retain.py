@@ -15,7 +15,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Sampler
 from rollstream.store import LocalBlobs, create_root_id, visible_files
-from rollstream.streams.broker import TopicPartition
+from rollstream.streams.broker import IDLE_S, TopicPartition
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.reader import MemoryReader
 from rollstream.streams.partitioning import partition_of
@@ -80,11 +80,13 @@ class Answering(MemoryBroker):
         super().__init__(line.logs)
         self._line = line
 
-    def reader(self, starts: Mapping[TopicPartition, int]) -> MemoryReader:
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
+    ) -> MemoryReader:
         if any(".groups." in where.topic for where in starts):
             self._line.answering = False
             self._line.seal()
-        return super().reader(starts)
+        return super().reader(starts, idle_s=idle_s)
 
 
 @pytest.fixture

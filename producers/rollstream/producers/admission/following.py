@@ -1,0 +1,208 @@
+"""The thread that reads ``admission.<env>``."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+
+from rollstream.producers.admission.log import AdmissionLog, Granted
+from rollstream.producers.admission.newest import NewestRecords
+from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import PolicyAnnounced
+from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable, OffsetLost
+
+LOOK_S = 0.1  # How late a record may be read.
+_LOADING_S = 0.01  # The same while the log is read for the first time.
+_AGAIN_S = 0.5  # After an error; and how long the broker is asked where the log ends.
+_READ_RECORDS_MAX = 256
+_IDLE_S = 1.0  # Thousands of env workers follow one log, and nobody waits for a seek.
+_log = logging.getLogger("rollstream.admission")
+
+Look = Callable[[], float | None]
+"""Reads what has come; returns how many seconds to sleep then, None for ever."""
+
+
+class FollowedAdmission(AdmissionLog):
+    """An ``AdmissionLog`` that a thread of its own reads, which the first ``wait`` starts.
+
+    The thread keeps nothing alive: it ends too where this is dropped without ``close``. It sleeps
+    by the system's clock, whatever clock was given. In a forked child there is no thread; what was
+    known stays readable.
+
+    Args:
+        topic: ``Layout.admission`` of the environment.
+        clock: measures ``Granted.read_s`` and time-outs of ``wait``.
+
+    Attributes:
+        unreadable: records that were passed over: garbage, or a newer release's.
+    """
+
+    def __init__(self, broker: Broker, topic: str, clock: Clock) -> None:
+        self.unreadable = 0
+        self._broker = broker
+        self._where = TopicPartition(topic, 0)
+        self._clock = clock
+        self._newest = NewestRecords()
+        self._reader: LogReader | None = None
+        self._read_to = 0
+        self._end = -1  # Of the log as it stood at the first look; -1: not known yet.
+        self._failure: Exception | None = None  # How the last look ended.
+        self._version = 0
+        self._looks = 0  # Begun.
+        self._looked = 0  # The last one that ended.
+        self._asked = False  # Whether somebody waits for the next one to end.
+        self._lock = threading.Lock()
+        self._waiting: set[threading.Event] = set()
+        self._woken = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def policies(self) -> Mapping[str, PolicyAnnounced]:
+        return self._newest.policies()
+
+    def shares(self) -> Mapping[str, Granted]:
+        return self._newest.shares
+
+    def wait(self, seen: int, timeout_s: float) -> int:
+        changed = threading.Event()
+        with self._lock:
+            look = self._looks + 1  # What is in the log now, that one reads.
+            self._asked = True
+            self._waiting.add(changed)
+            self._begin()
+        # Whatever the caller's clock, the broker needs time of this world.
+        reading = Deadline(timeout_s, SystemClock())
+        try:
+            self._wait(changed, reading, lambda: self._looked >= look and self._is_loaded)
+            waiting = Deadline(timeout_s, self._clock)
+            self._wait(changed, waiting, lambda: self._version != seen)
+        finally:
+            with self._lock:
+                self._waiting.discard(changed)
+        return self._version
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._notify()
+            self._woken.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def look(self) -> float | None:
+        """Reads what has come; returns how many seconds the thread may sleep then, None where this
+        was closed."""
+        with self._lock:
+            self._looks += 1
+            asked, self._asked = self._asked, False
+        if self._closed:
+            if self._reader is not None:
+                self._reader.close()
+            return None
+        failure, is_new, count = None, False, 0
+        try:
+            is_new, count = self._read()
+        except Exception as error:  # noqa: BLE001, whatever it is, those that wait get it
+            failure = error
+        with self._lock:
+            self._failure = failure
+            self._looked = self._looks
+            loaded = self._is_loaded
+            if is_new or (loaded and not self._version):
+                self._version += 1
+            if is_new or asked or failure is not None or not loaded:
+                self._notify()
+        if failure is not None:
+            return _AGAIN_S
+        return 0.0 if count else LOOK_S if loaded else _LOADING_S
+
+    @property
+    def _is_loaded(self) -> bool:
+        """Whether all was read that the log held at the first look."""
+        return 0 <= self._end <= self._read_to
+
+    def _begin(self) -> None:
+        if self._thread is None and not self._closed:
+            arguments = weakref.WeakMethod(self.look), self._woken
+            name = "rollstream-admission"
+            self._thread = threading.Thread(target=_run, args=arguments, name=name, daemon=True)
+            self._thread.start()
+        self._woken.set()
+
+    def _notify(self) -> None:
+        for changed in self._waiting:
+            changed.set()
+
+    def _wait(
+        self, changed: threading.Event, deadline: Deadline, is_done: Callable[[], bool]
+    ) -> None:
+        """Returns once it is done, or this is closed, or the time is up where all was read."""
+        while True:
+            changed.clear()
+            if is_done() or self._closed:
+                return
+            failure = self._failure
+            late = deadline.passed()
+            if failure is not None and (late or not isinstance(failure, BrokerUnavailable)):
+                raise failure
+            if late:
+                return self._expect_loaded(deadline)
+            deadline.log_waiting(lambda: f"{self._where} to be read")
+            deadline.clock.wait(changed, deadline.slice_s(LOG_WAITING_EVERY_S))
+
+    def _expect_loaded(self, deadline: Deadline) -> None:
+        outage = self._broker.outage()
+        if outage or not self._is_loaded:
+            found = outage or "the broker has not handed over all that it holds"
+            raise BrokerUnavailable(
+                f"{self._where} was not read within {deadline.timeout_s:g} s: {found}"
+            )
+
+    def _read(self) -> tuple[bool, int]:
+        """Reads what has come: whether anything is another than before, and how many records."""
+        if self._reader is None:
+            self._reader = self._broker.reader({self._where: EARLIEST}, idle_s=_IDLE_S)
+        if self._end < 0:
+            self._end = self._reader.bounds(self._where, _AGAIN_S)[1]
+        try:
+            records = self._reader.poll(_READ_RECORDS_MAX, 0.0)
+        except OffsetLost as lost:
+            _log.warning("%s; it is read from its beginning", lost)
+            self._reader.seek(self._where, EARLIEST)
+            return False, 0
+        is_new = False
+        for record in records:
+            try:
+                is_new |= self._newest.add(record, self._clock.monotonic_s())
+            except UnreadableEvent as error:
+                self._pass_over(record, error)
+        # A log that was compacted, or cut, has offsets that hold no record.
+        behind = records[-1].offset + 1 if records else self._reader.read_to(self._where)
+        self._read_to = max(self._read_to, behind)
+        return is_new, len(records)
+
+    def _pass_over(self, record: Record, error: UnreadableEvent) -> None:
+        if not self.unreadable:
+            _log.warning(
+                "%s, offset %d: %s; it is passed over, and so are others like it. Where a newer "
+                "release of Rollstream wrote it, upgrade this process to that one",
+                self._where,
+                record.offset,
+                error,
+            )
+        self.unreadable += 1
+
+
+def _run(of: weakref.WeakMethod[Look], woken: threading.Event) -> None:
+    sleep_s: float | None = 0.0
+    while sleep_s is not None:
+        woken.wait(sleep_s)
+        woken.clear()
+        look = of()
+        sleep_s = None if look is None else look()
+        del look

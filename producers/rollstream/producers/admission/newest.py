@@ -1,0 +1,70 @@
+"""What the records of ``admission.<env>`` come to, in whatever order they are read. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rollstream.producers.admission.log import Granted
+from rollstream.schemas import codec
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import PolicyAnnounced, SharesGranted
+from rollstream.streams.broker import Record
+
+# Owners repeat their policy every 20 s; a trainer that restarts takes minutes.
+LIVES_S = 600.0
+
+
+class NewestRecords:
+    """The newest policy and the newest shares of each sampler. One thread adds; any may look.
+
+    Attributes:
+        shares: as ``AdmissionLog.shares``.
+    """
+
+    def __init__(self) -> None:
+        self.shares: Mapping[str, Granted] = {}
+        self._announced: Mapping[str, tuple[PolicyAnnounced, int]] = {}  # And when last, by Kafka.
+        self._newest_us = 0
+
+    def add(self, record: Record, read_s: float) -> bool:
+        """Adds a record that was read now; returns whether anything is another than before.
+
+        Raises:
+            UnreadableEvent: it is garbage, or of a newer release; nothing was added.
+        """
+        event = codec.decode(record.value)
+        self._newest_us = max(self._newest_us, record.timestamp_us)
+        if isinstance(event, PolicyAnnounced):
+            return self._announce(event, record.timestamp_us)
+        if isinstance(event, SharesGranted):
+            return self._grant(event, read_s)
+        raise UnreadableEvent("not_an_event", f"{type(event).__name__}, which env workers need not")
+
+    def policies(self) -> Mapping[str, PolicyAnnounced]:
+        """As ``AdmissionLog.policies``."""
+        lives_us = self._newest_us - LIVES_S * 1e6
+        return {
+            sampler: policy
+            for sampler, (policy, announced_us) in self._announced.items()
+            if announced_us >= lives_us
+        }
+
+    # Each change makes a new mapping: whoever looks at the one before needs no lock.
+
+    def _announce(self, event: PolicyAnnounced, announced_us: int) -> bool:
+        known = self._announced.get(event.sampler)
+        is_newer = known is None or event.offset > known[0].offset
+        if known is not None:
+            event = event if is_newer else known[0]
+            announced_us = max(announced_us, known[1])
+        self._announced = {**self._announced, event.sampler: (event, announced_us)}
+        return is_newer
+
+    def _grant(self, event: SharesGranted, read_s: float) -> bool:
+        known = self.shares.get(event.sampler)
+        if known is not None:
+            newest = known.shares
+            if (event.epoch, event.number) <= (newest.epoch, newest.number):
+                return False
+        self.shares = {**self.shares, event.sampler: Granted(event, read_s)}
+        return True

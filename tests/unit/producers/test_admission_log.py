@@ -1,0 +1,71 @@
+"""What of the admission log only a made clock, or a broker that is away, can show."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from contextlib import closing
+
+import pytest
+
+from harness.admission import announce, announced
+from harness.brokers import LOG_CONFIG, TIMEOUT_S, new_topic, until
+from rollstream.producers.admission.following import FollowedAdmission
+from rollstream.producers.admission.newest import LIVES_S
+from rollstream.runtime.clock import ManualClock, SystemClock
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.memory import MemoryBroker
+
+
+class SilentBroker(MemoryBroker):
+    """Nobody answers while it is away."""
+
+    away = False
+
+    def outage(self) -> str:
+        return "nobody answers" if self.away else ""
+
+
+def test_a_sampler_that_announced_nothing_for_long_is_left_out() -> None:
+    clock = ManualClock()
+    broker = MemoryBroker(clock=clock)
+    topic = new_topic(broker, 1, LOG_CONFIG)
+    announce(broker, topic, announced(5, sampler="old"))
+    with closing(FollowedAdmission(broker, topic, clock)) as log:
+        log.wait(0, TIMEOUT_S)
+        assert set(log.policies()) == {"old"}
+        clock.advance(LIVES_S)
+        announce(broker, topic, announced(1, sampler="new"))
+        log.wait(1, 1.0)
+        assert set(log.policies()) == {"old", "new"}
+        clock.advance(1.0)
+        announce(broker, topic, announced(1, sampler="new"))
+        log.wait(2, 1.0)
+        assert set(log.policies()) == {"new"}
+        announce(broker, topic, announced(5, sampler="old"))
+        log.wait(2, 1.0)
+        assert set(log.policies()) == {"old", "new"}
+
+
+def test_a_broker_that_is_away_is_named_when_the_time_is_up() -> None:
+    broker = SilentBroker()
+    topic = new_topic(broker, 1, LOG_CONFIG)
+    with closing(FollowedAdmission(broker, topic, ManualClock())) as log:
+        seen = log.wait(0, TIMEOUT_S)
+        broker.away = True
+        with pytest.raises(BrokerUnavailable, match="was not read within 5 s: nobody answers"):
+            log.wait(seen, 5.0)
+
+
+def test_one_that_is_dropped_without_close_ends_its_thread() -> None:
+    broker = MemoryBroker()
+    topic = new_topic(broker, 1, LOG_CONFIG)
+    log = FollowedAdmission(broker, topic, SystemClock())
+    log.wait(0, TIMEOUT_S)
+    (thread,) = [one for one in threading.enumerate() if one.name == "rollstream-admission"]
+    dropped = weakref.ref(log)
+    del log
+    until(lambda: dropped() is None, gc.collect)
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
