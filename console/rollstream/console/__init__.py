@@ -6,6 +6,9 @@ Map:
 - ``app``        lists the commands and prints errors as one line
 - ``options``    options that several commands take
 - ``showing``    prints tables and sentences, unwrapped where stdout is no terminal
+- ``paging``     the same through $PAGER on a terminal
+- ``rollout_text``  a rollout as text, and as JSON
+- ``tokens``     the configured tokenizers
 - ``services``   the broker, store, clock and stop signal that commands use
 - ``commands/``  one command a file, with the table that it prints
 - ``fetching``   the progress bar of the embedded Kafka's start

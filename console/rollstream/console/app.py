@@ -17,6 +17,7 @@ from rollstream.console.commands.replay import replay
 from rollstream.console.commands.retain import retain
 from rollstream.console.commands.schemas import check as check_schemas
 from rollstream.console.commands.seal import seal
+from rollstream.console.commands.show import show_rollouts
 from rollstream.console.commands.status import status
 from rollstream.console.commands.topics import check, create
 from rollstream.console.commands.up import up
@@ -74,6 +75,9 @@ def build() -> typer.Typer:
     app.command(epilog="Example: rollstream replay --sampler trainer-a --step 7")(replay)
     app.command(epilog="Example: rollstream retain --older-than 7d --dry-run")(retain)
     app.command(epilog="Example: rollstream seal --config rollstream.toml")(seal)
+    app.command("show", epilog="Example: rollstream show --lowest-reward 5 --environment math")(
+        show_rollouts
+    )
     app.command(epilog="Example: rollstream status --config rollstream.toml")(status)
     app.command(epilog="Example: rollstream up --data ./kafka --port 9092")(up)
     app.command(

@@ -139,6 +139,20 @@ class GroupFile:
             finally:
                 self._image = None  # What is read later is compared by itself.
 
+    def scalars(self, names: Sequence[str]) -> Mapping[str, Sequence[str] | NDArray[Any]]:
+        """These fields, which have one value a row, of all rows; no other bytes are read.
+
+        Raises:
+            BlobMissing.
+            CorruptFile: damaged.
+        """
+        if self._layout is None:
+            return read_rows(self._blobs, self.path, fields=names).scalars
+        with as_corrupt(self.path):
+            plan = self._planned(names, ())
+            found = {field.name: self._scalar(field, 0, self._rows) for field in plan.scalars}
+            return found | {field.name: defaults_of(field, self._rows) for field in plan.added}
+
     def all_fields(self, group: StoredGroup) -> Columns:
         """Every field of a group's rows, checked against the group's digest; also those that the
         newest version does not have.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from rollstream.schemas.ids import PartitionAddress
 
@@ -15,6 +15,8 @@ RETIRED = "retired"
 BATCHES = "batches"
 SNAPSHOTS = "snapshots"
 ROOT_ID = "root_id.json"
+_PARTITION = re.compile(r"environment=([^/]+)/generation=([0-9]+)/partition=([0-9]+)/")
+_POLICY_VERSION = re.compile(r"/policy_version=([^/]+)/")
 _OFFSET_NAME = re.compile(r"(?:.*/)?([0-9]{20})\.json")
 _SNAPSHOT_NAME = re.compile(r"(?:.*/)?([0-9]{20})\.snapshot")
 _BATCH_NAME = re.compile(r"(?:.*/)?trainer_epoch=([0-9]+)/([0-9]{12,})\.json")
@@ -40,6 +42,13 @@ def rows_prefix(kind: str, environment: str) -> str:
     return f"{kind}/environment={_value(environment)}/"
 
 
+def policy_version_in(path: str) -> str:
+    """The groups' policy version, of a path that ``rows_path`` made."""
+    found = _POLICY_VERSION.search(path)
+    assert found is not None, path
+    return unquote(found[1])
+
+
 def manifest_path(address: PartitionAddress, offset: int) -> str:
     """The manifest of the flush at this offset of the partition's seal log."""
     return f"{manifests_prefix(address)}{offset:020d}.json"
@@ -53,6 +62,14 @@ def manifests_prefix(address: PartitionAddress) -> str:
 def manifests_of(environment: str, generation: int) -> str:
     """What the paths of all manifests of an environment's partitions begin with."""
     return f"{MANIFESTS}/{_environment(environment, generation)}/"
+
+
+def address_in(path: str) -> PartitionAddress | None:
+    """The partition of a manifest; None: the file is none, whoever put it there."""
+    found = _PARTITION.search(path)
+    return (
+        None if found is None else PartitionAddress(unquote(found[1]), *map(int, found.group(2, 3)))
+    )
 
 
 def rollup_path(address: PartitionAddress, level: int, first: int, last: int) -> str:

@@ -9,6 +9,7 @@ version is read as the newest, by field name and with defaults.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -86,19 +87,43 @@ def read_manifest(data: bytes) -> Manifest:
     Raises:
         CorruptFile: the bytes are no manifest. NewerFile: one of a newer version of Rollstream.
     """
-    try:
-        content = orjson.loads(data)
-        known = [_label(schema.version) for schema in shipped().versions(_SCHEMA)]
-        if content["schema"] not in known:
-            raise NewerFile(
-                f"a manifest of schema {content['schema']!r}; rollstream {rollstream.__version__} "
-                f"reads {', '.join(known)}: upgrade this process to the version of the sealers"
-            )
+    with _as_corrupt(data):
+        content = _content(data)
         event = _record(Flushed, content["event"], shipped().newest(_SCHEMA).source)
         address = PartitionAddress(
             content["environment"], content["generation"], content["partition"]
         )
         return Manifest(address, content["offset"], event)
+
+
+def paths_named(blobs: Blobs, path: str) -> tuple[str, ...]:
+    """The files under ``groups/`` that a manifest names; nothing else of it is decoded.
+
+    Raises:
+        BlobMissing, CorruptFile, NewerFile: as ``load_manifest``.
+    """
+    with _naming(path):
+        data = blobs.read(path)
+        with _as_corrupt(data):
+            return tuple(file["path"] for file in _content(data)["event"]["files"])
+
+
+def _content(data: bytes) -> Mapping[str, Any]:
+    content: Mapping[str, Any] = orjson.loads(data)
+    known = [_label(schema.version) for schema in shipped().versions(_SCHEMA)]
+    if content["schema"] not in known:
+        raise NewerFile(
+            f"a manifest of schema {content['schema']!r}; rollstream {rollstream.__version__} "
+            f"reads {', '.join(known)}: upgrade this process to the version of the sealers"
+        )
+    return content
+
+
+@contextmanager
+def _as_corrupt(data: bytes) -> Iterator[None]:
+    """What is raised in the block by bytes that are no manifest is a CorruptFile."""
+    try:
+        yield
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptFile(f"no manifest: {error!r} in {data[:80]!r}") from error
 
@@ -120,8 +145,15 @@ def load_manifest(blobs: Blobs, path: str) -> Manifest:
     Raises:
         BlobMissing: there is none. CorruptFile, NewerFile: it cannot be read; the error names it.
     """
-    try:
+    with _naming(path):
         return read_manifest(blobs.read(path))
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """An error of the block about what a manifest holds names it."""
+    try:
+        yield
     except (CorruptFile, NewerFile) as error:
         raise type(error)(f"{path}: {error}") from error
 

@@ -27,13 +27,14 @@ from rollstream.store.layout import (
     GROUPS,
     MANIFESTS,
     ROLLUPS,
+    address_in,
     manifest_path,
     manifests_prefix,
     offset_in,
     rollup_path,
     rollups_prefix,
 )
-from rollstream.store.manifests import load_manifest, read_manifest
+from rollstream.store.manifests import paths_named, read_manifest
 from rollstream.store.retired import RetiredFiles, all_retired
 
 ROLLED_TOGETHER = 64
@@ -47,6 +48,14 @@ class NamedFiles(NamedTuple):
     offset: int
     size: int
     files: tuple[str, ...]
+
+
+class VisibleFile(NamedTuple):
+    """A file that is part of the data, and the flush that named it."""
+
+    address: PartitionAddress
+    offset: int
+    path: str
 
 
 class RollUp(NamedTuple):
@@ -150,9 +159,14 @@ def rolled_up(blobs: Blobs, retired: Mapping[str, RetiredFiles]) -> Mapping[str,
 
 
 def visible_files(blobs: Blobs) -> list[str]:
-    """Paths of the files under ``groups/`` that manifests name, but for retired ones: those that
-    are part of the data. Opens the roll-ups, and the manifests that none of them holds, from the
-    oldest flush on of which a file may not be retired.
+    """Paths of the files under ``groups/`` that are part of the data: as ``named_files``."""
+    return [file.path for file in named_files(blobs)]
+
+
+def named_files(blobs: Blobs) -> list[VisibleFile]:
+    """The files under ``groups/`` that manifests name, but for retired ones: those that are part
+    of the data. Opens the roll-ups, and the manifests that none of them holds, from the oldest
+    flush on of which a file may not be retired.
 
     Raises:
         CorruptFile, NewerFile: a manifest that cannot be read, or which files are retired.
@@ -161,18 +175,21 @@ def visible_files(blobs: Blobs) -> list[str]:
     manifests = [*blobs.list(f"{MANIFESTS}/")]
     retired = all_retired(blobs)
     known = rolled_up(blobs, retired)
-    kept = [file.path for one in retired.values() for file in one.kept]
-    files = [path for path in kept if path.startswith(f"{GROUPS}/")]
+    files = [
+        VisibleFile(one.address, *file)
+        for one in retired.values()
+        for file in one.kept
+        if file.path.startswith(f"{GROUPS}/")
+    ]
     for path, size in manifests:
-        offset = offset_in(path)
+        offset, address = offset_in(path), address_in(path)
         before = retired.get(f"{path.rpartition('/')[0]}/")
-        if offset is None or (before is not None and offset < before.below):
+        if offset is None or address is None or (before is not None and offset < before.below):
             continue
         named = known.get(path)
-        if named is not None and named.size == size:
-            files += named.files
-        else:
-            files += (file.path for file in load_manifest(blobs, path).event.files)
+        if named is None or named.size != size:
+            named = NamedFiles(offset, size, paths_named(blobs, path))
+        files += (VisibleFile(address, offset, file) for file in named.files)
     return files
 
 

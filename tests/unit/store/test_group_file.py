@@ -210,3 +210,28 @@ def test_a_group_costs_its_own_bytes_and_not_its_files(compression: str) -> None
         blobs.count = 0
         file.read([group], ["rollout_uid", "output_tokens"], [])
         assert blobs.count <= 8 * 500 * 4 + 200, "its tokens and a page's header"
+
+
+@pytest.mark.proves("F18")
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_columns_of_all_rows_cost_their_own_bytes_and_damage_in_them_is_refused(
+    compression: str,
+) -> None:
+    tokens = np.arange(500)
+    rows = make_columns(
+        [make_entry(rollout_uid=f"u-{i}", reward=i / 4, output_tokens=tokens) for i in range(64)]
+    )
+    blobs = CountingBlobs(MemoryBlobs())
+    written(blobs, rows, range(0, 64, 8), compression)
+    file = opened(blobs)
+    blobs.count = 0
+    found = file.scalars(["reward", "environment", "rollout_uid"])
+    assert blobs.count <= 64 * (8 + 4 + len("u-10")) + 200, "these columns and their pages' headers"
+    assert list(found["reward"]) == [i / 4 for i in range(64)]
+    assert list(found["environment"]) == ["math"] * 64
+    assert list(found["rollout_uid"]) == [f"u-{i}" for i in range(64)]
+    if compression == "none":
+        raw = blobs.read(PATH)
+        blobs.replace(PATH, raw.replace(np.float64(7 / 4).tobytes(), np.float64(9).tobytes()))
+        with pytest.raises(CorruptFile, match="not what was sealed"):
+            opened(blobs).scalars(["reward"])

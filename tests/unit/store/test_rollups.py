@@ -24,7 +24,14 @@ from rollstream.store import (
     visible_files,
 )
 from rollstream.store.layout import manifest_path
-from rollstream.store.rollups import ROLLED_TOGETHER, RollUp, encode_rollup, read_rollup
+from rollstream.store.rollups import (
+    ROLLED_TOGETHER,
+    RollUp,
+    VisibleFile,
+    encode_rollup,
+    named_files,
+    read_rollup,
+)
 
 ADDRESS = PartitionAddress("math", 1, 3)
 EVENT = flushed("groups/x.parquet", make_columns(members(1)), 10, "ab")
@@ -97,6 +104,20 @@ def test_partitions_are_rolled_up_each_by_itself() -> None:
     counting = CountingBlobs(blobs)
     assert visible_files(counting) == 3 * files(ROLLED_TOGETHER)
     assert counting.opened == 3
+
+
+@pytest.mark.parametrize("flushes", [3, ROLLED_TOGETHER])
+def test_a_visible_file_is_named_with_its_flush(flushes: int) -> None:
+    blobs = MemoryBlobs()
+    addresses = [PartitionAddress("a b/c", 1, 0), PartitionAddress("math", 2, 1)]
+    for address in addresses:
+        Partition(address, blobs).flush(flushes)
+    expected = [
+        VisibleFile(address, 2 * number, path)
+        for address in addresses
+        for number, path in enumerate(files(flushes))
+    ]
+    assert sorted(named_files(blobs)) == sorted(expected)
 
 
 def test_a_successor_goes_on_where_its_predecessors_stopped() -> None:

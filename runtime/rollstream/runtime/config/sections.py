@@ -129,6 +129,8 @@ class EnvironmentConfig(Section):
     the sealers as stuck."""
     compression: Literal["none", "lz4", "zstd"] = "none"
     """The codec of Parquet files."""
+    tokenizer: str | None = None
+    """The tokenizer of its models, for `rollstream show`; none: the top-level one."""
     retain_after_hours: float | None = Field(default=None, allow_inf_nan=False)
     """Hours of log time, above 0, after which files are retired and deleted whose groups every
     sampler is done with; none: only when `rollstream retain` asks."""
@@ -242,6 +244,9 @@ class RollstreamConfig(Section):
     store: StoreConfig
     environments: dict[str, EnvironmentConfig] = Field(min_length=1)
     samplers: dict[str, SamplerConfig] = Field(default_factory=dict)
+    tokenizer: str | None = None
+    """A tokenizer.json of Hugging Face `tokenizers`, or a folder with one, by which
+    `rollstream show` makes tokens readable; none: it shows their ids."""
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:

@@ -2,6 +2,9 @@
 
 - ``replay``     recomputes a served batch from its cursor and seed, or checks it from files alone
 - ``lineage``    from a step to files, rows, offsets and env replicas, and back from a rollout
+- ``rollouts``   single rollouts: by uid, by step, the worst; their rows and what became of them
+- ``ranking``    which rollouts of many rows come first (pure)
+- ``recorded``   what samplers decided, by their logs, or by files where there are none
 - ``uses``       which batches had a group, and what became of it there (pure)
 - ``decisions``  a decision log, read by who does not own it
 - ``without_logs``, ``batch_files``  what is known of a sampler whose logs are gone, by its files
@@ -16,14 +19,27 @@ from rollstream.sampler.history.lineage import (
     lineage_of_rollout,
     lineage_of_step,
 )
+from rollstream.sampler.history.recorded import Recorded, RecordedInFiles, RecordedInLogs
 from rollstream.sampler.history.replay import FileCheck, Replayed, check_from_files, replay_step
+from rollstream.sampler.history.rollouts import (
+    AskedRollouts,
+    Became,
+    FoundRollout,
+    find_rollouts,
+)
 from rollstream.sampler.history.uses import Drop, Use
 from rollstream.sampler.history.without_logs import KnownWithoutLogs, known_without_logs
 
 __all__ = [
+    "AskedRollouts",
+    "Became",
     "Drop",
     "FileCheck",
+    "FoundRollout",
     "KnownWithoutLogs",
+    "Recorded",
+    "RecordedInFiles",
+    "RecordedInLogs",
     "Replayed",
     "RolloutLineage",
     "SamplerLineage",
@@ -32,6 +48,7 @@ __all__ = [
     "Use",
     "UsedGroup",
     "check_from_files",
+    "find_rollouts",
     "known_without_logs",
     "lineage_of_rollout",
     "lineage_of_step",

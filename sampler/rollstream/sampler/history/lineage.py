@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import SupportsIndex
@@ -13,10 +12,10 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.arguments import text
 from rollstream.sampler.errors import InvalidRequest, UnknownRollout, UnknownSampler
-from rollstream.sampler.history.decisions import asked_step, connected, no_batch, read_decisions
-from rollstream.sampler.history.uses import Drop, Use, UseHistory
+from rollstream.sampler.history.decisions import asked_step, connected
+from rollstream.sampler.history.recorded import RecordedInLogs
+from rollstream.sampler.history.uses import Drop, Use
 from rollstream.streams.broker import Broker
-from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.tracing import GroupOrigin, TracedEntry, origins_of, trace
 
@@ -115,14 +114,9 @@ def lineage_of_step(
     at, epoch = asked_step(step, trainer_epoch)
     kafka = configured(config).kafka
     deadline = Deadline(timeout_s, clock)
-    fold = UseHistory(lambda _, used_in: used_in == at)
     with connected(kafka, broker) as used:
-        for decision in read_decisions(used, Layout.of(kafka), name, deadline):
-            fold.apply(decision.offset, decision.event)
-        batches = {use.decided_at for use in fold.uses if epoch in (None, use.trainer_epoch)}
-        uses = [use for use in fold.uses if use.decided_at == max(batches, default=-1)]
-        if not uses:
-            raise no_batch(name, at, epoch)
+        recorded = RecordedInLogs(used, Layout.of(kafka), deadline)
+        uses = recorded.of_step(name, at, epoch)
         origins = origins_of(used, Layout.of(kafka), {use.group for use in uses}, deadline)
     found = [UsedGroup(use=use, origin=origins[use.group]) for use in uses]
     held = [one for one in found if not one.use.replaced]
@@ -175,25 +169,16 @@ def lineage_of_rollout(
             )
         groups = [entry.group for entry in entries if entry.group is not None]
         rows_of = {group.ref: [row.index for row in group.segments] for group in groups}
+        ids = {group.ref: group.group_id for group in groups}
+        recorded = RecordedInLogs(used, layout, deadline)
         rows = []
         for name in [sampler] if sampler is not None else sorted(loaded.samplers):
             try:
-                rows.append(_in_sampler(used, layout, name, rows_of, deadline))
+                uses, drops = recorded.of_groups(name, ids)
             except UnknownSampler:  # Of those configured, one may never have been created.
                 if sampler is not None:
                     raise
+                continue
+            of_rows = tuple(use.of_rows(rows_of[use.group]) for use in uses)
+            rows.append(SamplerLineage(sampler=name, uses=of_rows, drops=tuple(drops.values())))
     return RolloutLineage(rollout_uid=uid, entries=tuple(entries), samplers=tuple(rows))
-
-
-def _in_sampler(
-    broker: Broker,
-    layout: Layout,
-    name: str,
-    rows_of: Mapping[GroupRef, Sequence[int]],
-    deadline: Deadline,
-) -> SamplerLineage:
-    fold = UseHistory(lambda ref, _: ref in rows_of)
-    for decision in read_decisions(broker, layout, name, deadline):
-        fold.apply(decision.offset, decision.event)
-    uses = tuple(use.of_rows(rows_of[use.group]) for use in fold.uses)
-    return SamplerLineage(sampler=name, uses=uses, drops=tuple(fold.drops.values()))

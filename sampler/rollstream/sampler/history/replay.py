@@ -225,7 +225,7 @@ def check_from_files(
             raise InvalidRequest("config is None; give a configuration, or store=")
         store = open_store(configured(config).store.root)
     if trainer_epoch is None:
-        trainer_epoch = _newest_epoch(store, name, at)
+        trainer_epoch = newest_epoch(store, name, at)
     path = batch_path(name, whole_number("trainer_epoch", trainer_epoch), at)
     decision: dict[str, Any] = json.loads(store.read(path))
     digests: list[bytes] = []
@@ -236,7 +236,11 @@ def check_from_files(
         try:
             rows = read_rows(store, group["path"], ranges=[(group["row_start"], group["rows"])])
         except BlobMissing as error:
-            raise _explained(error, store, group) from error
+            address = PartitionAddress(
+                group["environment"], group["generation"], group["partition"]
+            )
+            file = NamedFile(group["offset"], group["path"])
+            raise if_retired(error, store, address, file) from error
         (digest,) = row_digests(rows, [0])
         digests.append(digest)
         if "row_mask" in group:
@@ -246,14 +250,15 @@ def check_from_files(
     return FileCheck(bytes.fromhex(decision["digest"]), combined(digests), tuple(differing))
 
 
-def _explained(error: BlobMissing, store: Blobs, group: Mapping[str, Any]) -> BlobMissing:
+def if_retired(
+    error: BlobMissing, store: Blobs, address: PartitionAddress, file: NamedFile
+) -> BlobMissing:
     """The error, where the file was retired as one that says so."""
-    address = PartitionAddress(group["environment"], group["generation"], group["partition"])
-    if not retired_of(store, address).has(NamedFile(group["offset"], group["path"])):
+    if not retired_of(store, address).has(file):
         return error
     return BlobMissing(
-        f"{group['path']}, which holds group {group['group_id']}, was retired and deleted: every "
-        "sampler was done with it and it was old enough; replay_step recomputes the choice"
+        f"{file.path} was retired and deleted: every sampler was done with it and it was old "
+        "enough; replay_step recomputes what was chosen"
     )
 
 
@@ -300,8 +305,12 @@ def _chosen_by(
     return choosing, logs
 
 
-def _newest_epoch(store: Blobs, name: str, step: int) -> int:
-    """The newest trainer epoch in which a decision for the step was projected."""
+def newest_epoch(store: Blobs, name: str, step: int) -> int:
+    """The newest trainer epoch in which a decision for the step was projected.
+
+    Raises:
+        UnknownSampler: the root has no decision of that sampler. BlobMissing: none for the step.
+    """
     path = PurePosixPath(batch_path(name, 0, step))
     folder = path.parents[1]
     decisions = [PurePosixPath(blob.path) for blob in store.list(f"{folder}/")]

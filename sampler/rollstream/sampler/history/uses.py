@@ -19,6 +19,7 @@ from rollstream.streams.folds.refs import GroupRef, ref_of
 
 SERVED, TRAINED, FAILED, SKIPPED, RELEASED = "served", "trained", "failed", "skipped", "released"
 LEFT_OUT = "left_out"  # Of a rollout: its group was served without it.
+IN_BATCH = "in_batch"  # By a file, which does not say what became of the batch.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +31,8 @@ class Use:
         trainer_epoch: in which the batch was decided.
         batch_id: of the newest batch of the step that had the group.
         state: ``served`` (not final yet), ``trained``, ``failed``, ``skipped`` (final, but not
-            trained on), ``released`` (a resume gave it back), or why others took its place:
-            ``filtered``, ``unreadable``.
+            trained on), ``released`` (a resume gave it back), ``in_batch`` (more than that no file
+            says), or why others took its place: ``filtered``, ``unreadable``.
         acked: as what; None: not, in the trainer epoch in effect.
         detail: the reason that was given for a replacement.
         row_mask: which rows of the group the batch has; None: all.
@@ -51,7 +52,7 @@ class Use:
     @property
     def replaced(self) -> bool:
         """Whether another group took its place."""
-        return self.state not in (SERVED, TRAINED, FAILED, SKIPPED, RELEASED, LEFT_OUT)
+        return self.state not in (SERVED, TRAINED, FAILED, SKIPPED, RELEASED, LEFT_OUT, IN_BATCH)
 
     def of_rows(self, indexes: Iterable[int]) -> Use:
         """What became of these rows of the group alone."""

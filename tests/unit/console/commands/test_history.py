@@ -9,75 +9,12 @@ from typing import Any
 
 import pytest
 
-from harness.command_line import CONFIG, CommandLine
+from harness.published_run import Run
 from harness.rollouts import encode_record, make_entry
-from rollstream.consumers import InlineExecutor, Sealer
-from rollstream.producers import RolloutProducer
-from rollstream.runtime.deadline import Deadline
-from rollstream.sampler import NotEnoughGroups, Sampler
+from rollstream.sampler import NotEnoughGroups
 from rollstream.sampler.history import lineage_of_rollout, lineage_of_step, replay_step
 from rollstream.store import read_root_id
 from rollstream.streams.memory import MemoryLogs
-
-TURNS_MAX = 1000
-SAMPLERS = '[samplers.trainer-b]\nenvironments = ["math"]\nmax_policy_lag = 0\n'
-
-
-class Run:
-    """A deployment in memory in which rollouts are published, sealed and served."""
-
-    def __init__(self, folder: Path) -> None:
-        self.line = CommandLine(folder, CONFIG.replace("partitions = 2", "partitions = 1"))
-        self.line.config_file.write_text(self.line.config_file.read_text() + SAMPLERS)
-        self.line = CommandLine(folder, self.line.config_file.read_text())
-        self.line.create_topics()
-        self.parts: dict[str, Any] = {"broker": self.line.broker(), "store": self.line.blobs}
-
-    def publish(self, *examples: str, weight_step: int = 0, split: str = "train") -> None:
-        """A group of two for each example, from two replicas: ``EXAMPLE-0`` and ``EXAMPLE-1``."""
-        clock, broker = self.line.clock, self.line.broker()
-        with RolloutProducer(environment="math", broker=broker, clock=clock) as producer:
-            for example in examples:
-                for index in range(2):
-                    producer.publish(
-                        example_id=example,
-                        rollout_uid=f"{example}-{index}",
-                        group_uid=f"group of {example}",
-                        group_size=2,
-                        replica_id=f"worker-{index}",
-                        policy_version=f"step-{weight_step}",
-                        weight_step=weight_step,
-                        prompt_tokens=[1, 2],
-                        output_tokens=[3, index],
-                        logprobs=[-0.5, -0.5],
-                        reward=float(index),
-                        split=split,
-                    )
-
-    def seal(self, groups: int) -> None:
-        line = self.line
-        with Sealer(
-            line.config, clock=line.clock, workers=InlineExecutor(), **self.parts
-        ) as sealer:
-            for _ in range(TURNS_MAX):
-                if sealer.stats().groups >= groups:
-                    break
-                sealer.step(Deadline(1.0, line.clock))
-                line.clock.advance(0.1)
-            assert sealer.stats().groups == groups
-
-    def sampler(self, name: str = "trainer-a") -> Sampler:
-        return Sampler(name, config=self.line.config, clock=self.line.clock, **self.parts)
-
-    def read(self, *arguments: str, exit_code: int = 0) -> Any:
-        done = self.line.run(*arguments, "--json")
-        assert done.exit_code == exit_code, done.output
-        return json.loads(done.stdout)
-
-    def uses(self, uid: str, sampler: str) -> list[dict[str, Any]]:
-        found = self.read("lineage", "--uid", uid, "--sampler", sampler)
-        (row,) = found["samplers"]
-        return list(row["uses"])
 
 
 @pytest.fixture

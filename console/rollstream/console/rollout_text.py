@@ -1,0 +1,253 @@
+"""A rollout as text, and as an object for programs. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rollstream.console.showing import path_of
+from rollstream.console.tokens import Decode
+from rollstream.sampler.history import Became, FoundRollout
+from rollstream.schemas.records import RolloutRecord
+
+SHOWN_CHARS_MAX = 2_000  # Of one text, half of them from its end.
+# What would move a terminal's cursor, colour it or turn its lines round, and what is no character.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_MEANING = {
+    "served": "in a batch that is not final",
+    "left_out": "its group was served without it, since it was too old",
+    "in_batch": "in a batch; its file does not say what became of that",
+    "in_no_batch": "in no batch that has a file",
+    "waiting": "waits to be served",
+    "eval": "never served for training (split eval)",
+}
+
+
+def rollout_view(found: FoundRollout, decode: Decode | None, *, full: bool) -> RenderableType:
+    """The rollout for people: where it is from, what became of it, and its texts.
+
+    Args:
+        decode: makes its tokens text; None: their ids are shown.
+        full: whether texts are shown whole, however long they are.
+    """
+    parts: list[RenderableType] = list(_head(found))
+    several = len(found.segments) > 1
+    for segment in found.segments:
+        if several:
+            parts.append(_line(f"segment {segment.segment_idx}", style="bold"))
+            parts += _of_segment(segment)
+        parts += _texts(segment, decode, full=full)
+    return Group(*parts)
+
+
+def rollout_object(found: FoundRollout, decode: Decode | None) -> dict[str, Any]:
+    """The rollout as JSON, whole; ``prompt_text`` and ``output_text`` where tokens can be read."""
+    origin, first = found.origin, found.segments[0]
+    return {
+        "rollout_uid": found.rollout_uid,
+        "environment": origin.environment,
+        "example_id": first.example_id,
+        "split": first.split,
+        "reward": found.reward,
+        "token_count": found.token_count,
+        "stop_reason": found.segments[-1].stop_reason,
+        "group_id": origin.group_id,
+        "group_uid": first.group_uid,
+        "sealed_ts": origin.sealed_ts,
+        "path": origin.path,
+        "log_generation": origin.generation,
+        "log_partition": origin.partition,
+        "flush_offset": origin.flush_offset,
+        "became": [asdict(one) for one in found.became],
+        "segments": [
+            {
+                **_fields(segment),
+                "row": row.row,
+                "log_offset": row.offset,
+                "log_entry": row.entry,
+                **({} if decode is None else _decoded(segment, decode)),
+            }
+            for segment, row in zip(found.segments, origin.segments, strict=True)
+        ],
+    }
+
+
+def masked_ranges(loss_mask: NDArray[np.bool_] | None) -> list[tuple[int, int]]:
+    """The output tokens that are not trained on, as first one and the one after the last."""
+    if loss_mask is None or loss_mask.all():
+        return []
+    return [(start, stop) for start, stop, kept in _runs(loss_mask) if not kept]
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would obey, or cannot show, spelled out."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+# Where it is from, and what became of it.
+
+
+def _head(found: FoundRollout) -> Iterator[RenderableType]:
+    origin, first, last = found.origin, found.segments[0], found.segments[-1]
+    head = f"{found.rollout_uid} of {origin.environment}, example {first.example_id}"
+    yield _line(head, style="bold green")
+    earned = "awaited" if found.reward is None else f"{found.reward:g}"
+    named = ", ".join(f"{name} {value:g}" for name, value in _components(found).items())
+    one = len(found.segments) == 1
+    prompt = f"{first.prompt_count:,} prompt tokens" if one else f"{len(found.segments)} turns"
+    yield _line(
+        f"reward {earned}{named and f' ({named})'}, stop reason {last.stop_reason}, {prompt}, "
+        f"{found.token_count:,} output tokens, split {first.split}"
+    )
+    if one:
+        yield from _of_segment(first)
+    yield _line(f"group {origin.group_id}, sealed {_time(origin.sealed_ts)}, in the file")
+    yield path_of(origin.path)
+    for row in origin.segments:
+        yield _line(
+            f"row {row.row}, from {origin.environment}[{origin.partition}] offset {row.offset}, "
+            f"entry {row.entry}"
+        )
+    for became in found.became:
+        yield _line(_became(became), style="yellow")
+
+
+def _of_segment(segment: RolloutRecord) -> Iterator[Text]:
+    lineage = f", lineage {segment.lineage}" if segment.lineage else ""
+    yield _line(
+        f"policy {segment.policy_version} (weight step {segment.weight_step}, epoch "
+        f"{segment.policy_epoch}{lineage}), replica {segment.replica_id}, worker "
+        f"{segment.worker_id}, at {_time(segment.created_ts)}"
+    )
+    if segment.metadata:
+        yield _line(f"metadata {json.dumps(segment.metadata, ensure_ascii=False)}")
+
+
+def _components(found: FoundRollout) -> Mapping[str, float]:
+    """Of all segments together."""
+    sums: dict[str, float] = {}
+    for segment in found.segments:
+        for name, value in segment.rewards.items():
+            sums[name] = sums.get(name, 0.0) + value
+    return sums
+
+
+def _became(one: Became) -> str:
+    state = _MEANING.get(one.state, one.state)
+    acked = f", acked as {one.acked}" if one.acked not in (None, one.state) else ""
+    detail = f": {one.detail}" if one.detail else ""
+    if one.step is None:
+        return f"{one.sampler}: {state}{detail}"
+    where = f"step {one.step}, slot {one.slot} of {one.batch_id}"
+    return f"{one.sampler}: {where}: {state}{acked}{detail}"
+
+
+# Its texts.
+
+
+def _texts(segment: RolloutRecord, decode: Decode | None, *, full: bool) -> Iterator[Text]:
+    masked = sum(stop - start for start, stop in masked_ranges(segment.loss_mask))
+    left_out = f", {masked:,} of them masked" if masked else ""
+    if segment.messages:
+        for message in segment.messages:
+            yield from _section(*_message(message), full=full)
+        if masked:
+            yield _line(f"{segment.token_count:,} output tokens{left_out}")
+        return
+    prompt = Text(_spelled(segment.prompt_tokens, decode))
+    yield from _section(f"prompt, {segment.prompt_count:,} tokens", prompt, full=full)
+    output = f"output, {segment.token_count:,} tokens{left_out}"
+    yield from _section(output, _output(segment, decode), full=full)
+
+
+def _section(title: str, body: Text, *, full: bool) -> Iterator[Text]:
+    yield _line(f"-- {title}", style="cyan")
+    cut = len(body) - SHOWN_CHARS_MAX
+    if not full and cut > 0:
+        half = SHOWN_CHARS_MAX // 2
+        left_out = f"\n[... {cut:,} characters more; --full shows them ...]\n"
+        body = Text.assemble(body[:half], (left_out, "magenta"), body[-half:])
+    yield body
+
+
+def _message(message: Any) -> tuple[str, Text]:
+    """Role and content; whatever else it has follows as JSON."""
+    if not isinstance(message, Mapping):
+        return "message", Text(printable(json.dumps(message, ensure_ascii=False)))
+    left = dict(message)
+    role, content = left.pop("role", "message"), left.pop("content", "")
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    more = json.dumps(left, ensure_ascii=False) if left else ""
+    return str(role), Text(printable("\n".join(filter(None, (text, more)))))
+
+
+def _output(segment: RolloutRecord, decode: Decode | None) -> Text:
+    """The output; what is not trained on stands in brackets."""
+    tokens, mask = segment.output_tokens, segment.loss_mask
+    if mask is None or mask.all():
+        return Text(_spelled(tokens, decode))
+    text = Text()
+    for start, stop, kept in _runs(mask):
+        part = _spelled(tokens[start:stop], decode)
+        text.append(f"{' ' if text and decode is None else ''}")
+        if kept:
+            text.append(part)
+        else:
+            text.append(f"[masked {stop - start}: {part}]", style="dim")
+    return text
+
+
+def _spelled(tokens: NDArray[np.int32], decode: Decode | None) -> str:
+    ids: list[int] = tokens.tolist()
+    return " ".join(map(str, ids)) if decode is None else printable(decode(ids))
+
+
+def _runs(mask: NDArray[np.bool_]) -> Iterator[tuple[int, int, bool]]:
+    """Stretches of equal values: first token, the one after the last, the value."""
+    edges = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), len(mask)]
+    for start, stop in pairwise(edges):
+        yield start, stop, bool(mask[start])
+
+
+# As an object.
+
+
+def _fields(segment: RolloutRecord) -> dict[str, Any]:
+    names = (
+        *("segment_idx", "policy_version", "weight_step", "policy_epoch", "lineage", "replica_id"),
+        *("worker_id", "created_ts", "prompt_count", "token_count", "reward", "stop_reason"),
+    )
+    return {
+        **{name: getattr(segment, name) for name in names},
+        "rewards": dict(segment.rewards),
+        "metadata": segment.metadata,
+        "messages": list(segment.messages),
+        "prompt_tokens": segment.prompt_tokens.tolist(),
+        "output_tokens": segment.output_tokens.tolist(),
+        "masked": masked_ranges(segment.loss_mask),
+    }
+
+
+def _decoded(segment: RolloutRecord, decode: Decode) -> dict[str, str]:
+    return {
+        "prompt_text": decode(segment.prompt_tokens.tolist()),
+        "output_text": decode(segment.output_tokens.tolist()),
+    }
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(printable(text).replace("\n", "\\n"), style=style)
+
+
+def _time(microseconds: int) -> str:
+    return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
