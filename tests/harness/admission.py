@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from contextlib import closing
+from typing import Any, cast
 
 import numpy as np
 
 from harness.brokers import TIMEOUT_S
-from rollstream.schemas.codec import encode
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.codec import decode, encode
 from rollstream.schemas.events import PolicyAnnounced, SharesGranted
-from rollstream.streams.broker import Broker
+from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.reading import read_between
 
 
 def announced(step: int = 1, **overrides: Any) -> PolicyAnnounced:
@@ -61,3 +64,14 @@ def announce(broker: Broker, topic: str, *events: PolicyAnnounced | SharesGrante
         writer.append(topic, encode(event), key=key, partition=0)
     assert writer.flush(TIMEOUT_S) == 0
     writer.abandon()
+
+
+def told(broker: Broker, topic: str) -> list[PolicyAnnounced | SharesGranted]:
+    """All that stands in the log, in order."""
+    where = TopicPartition(topic, 0)
+    with closing(broker.reader({where: EARLIEST})) as reader:
+        end = reader.bounds(where, TIMEOUT_S)[1]
+        records = read_between(reader, where, 0, end, Deadline(TIMEOUT_S))
+        events = [decode(record.value) for record in records]
+    assert all(isinstance(event, PolicyAnnounced | SharesGranted) for event in events)
+    return cast(list[PolicyAnnounced | SharesGranted], events)

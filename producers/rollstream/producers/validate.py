@@ -5,7 +5,6 @@ A correct array costs one pass; only a wrong one is searched for the value to na
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import is_not, itemgetter
@@ -20,9 +19,8 @@ from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import REQUIRED_ARRAYS, named
 from rollstream.schemas.ingest.entry import EXTRAS, PLAIN, SHARED, Entry, NamedArray
-from rollstream.schemas.metadata import check_metadata, may_be_too_deep
+from rollstream.schemas.metadata import json_text, object_text
 
-_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _COMBINATIONS_KEPT = 1_024
 _ENTRY_BYTES = 128  # Of an entry's numbers and of what others have as well, about.
 _NUMBER_BYTES = 32  # Of a named number, about.
@@ -254,28 +252,7 @@ def _split(name: str, value: Any) -> str:
 
 
 def _json_object(name: str, value: Any) -> str:
-    if not isinstance(value, Mapping):
-        raise InvalidRollout(f"{name} is {value!r}; give a mapping")
-    for key in value:
-        if key.__class__ is not str:
-            raise InvalidRollout(f"{name} has the key {key!r}; JSON has strings as keys only")
-    if not value:
-        return "{}"
-    text = _json(name, dict(value))
-    if may_be_too_deep(text):
-        check_metadata(name, text)
-    return text
-
-
-def _json(name: str, value: Any) -> str:
-    try:
-        text = _to_json(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRollout(
-            f"{name} cannot be written as JSON: {error}; "
-            "give plain numbers, strings, lists and dicts (float(x), x.tolist())"
-        ) from error
-    return _text(name, text)
+    return _text(name, object_text(name, value))
 
 
 def _messages(name: str, value: Any) -> str:
@@ -284,7 +261,7 @@ def _messages(name: str, value: Any) -> str:
     for index, message in enumerate(value):
         if not isinstance(message, Mapping):
             raise InvalidRollout(f"{name}[{index}] is {message!r:.200}; give a mapping")
-    return _json(name, list(value)) if value else ""
+    return _text(name, json_text(name, list(value))) if value else ""
 
 
 def _attachments(name: str, value: Any) -> dict[str, bytes]:

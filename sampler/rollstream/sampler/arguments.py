@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
+from types import MappingProxyType
 from typing import Any
 
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas import rules
+from rollstream.schemas.metadata import object_text
 
+# Of a policy: each announcement to env workers has it again, and some hundred are remembered.
+METADATA_BYTES_MAX = 64 * 1024
+NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 _GROUP_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -65,6 +70,30 @@ def text(name: str, value: Any) -> str:
     return str.__str__(value)  # A member of a str enumeration has another name for itself.
 
 
+def short_text(name: str, value: Any) -> str:
+    """The value, which is text of a length that may be repeated in many records."""
+    return _by_rule(rules.check_name, name, text(name, value))
+
+
+def version(name: str, value: Any) -> str:
+    """The value, which is text that names a policy, and so a folder."""
+    return _by_rule(rules.check_version, name, text(name, value))
+
+
+def json_object(name: str, value: Any) -> str:
+    """A mapping, which is to be metadata, as JSON: equal for equal ones."""
+    try:
+        found = text(name, object_text(name, value, sort_keys=True))
+    except rules.BrokenRule as broken:
+        raise InvalidRequest(str(broken)) from None
+    if len(found.encode()) > METADATA_BYTES_MAX:
+        raise InvalidRequest(
+            f"{name} has {len(found.encode())} bytes as JSON; give at most {METADATA_BYTES_MAX}, "
+            "and put what is longer where workers can read it"
+        )
+    return found
+
+
 def texts(name: str, values: Any) -> tuple[str, ...]:
     """Each as ``text``."""
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
@@ -99,6 +128,14 @@ def shares(name: str, value: Any) -> dict[str, float]:
             f"{name} {found!r:.200} gives no shares; use numbers of 0 or more, not all 0, or None"
         )
     return {key: float(share) for key, share in found.items()}
+
+
+def _by_rule(check: Callable[[str, str], None], name: str, value: str) -> str:
+    try:
+        check(name, value)
+    except rules.BrokenRule as broken:
+        raise InvalidRequest(str(broken)) from None
+    return value
 
 
 def _is_number(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -12,6 +12,33 @@ from rollstream.schemas.rules import BrokenRule
 # Readers give up at some depth, Python's at one that depends on who called it.
 DEPTH_MAX = 100
 _SHALLOW_CHARS = 2 * DEPTH_MAX  # So short a text has no brackets for more, opened and closed.
+
+
+def object_text(name: str, value: Any, *, sort_keys: bool = False) -> str:
+    """A mapping that is to be metadata, as JSON; ``BrokenRule`` where it cannot be."""
+    if not isinstance(value, Mapping):
+        raise BrokenRule(name, f"is {value!r:.200}", "give a mapping")
+    for key in value:
+        if key.__class__ is not str:
+            raise BrokenRule(name, f"has the key {key!r}", "JSON has strings as keys only")
+    if not value:
+        return "{}"
+    text = json_text(name, dict(value), sort_keys=sort_keys)
+    if may_be_too_deep(text):
+        check_metadata(name, text)
+    return text
+
+
+def json_text(name: str, value: Any, *, sort_keys: bool = False) -> str:
+    """The value as JSON; ``BrokenRule`` where JSON has no such values."""
+    try:
+        return (_to_sorted_json if sort_keys else _to_json)(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BrokenRule(
+            name,
+            f"cannot be written as JSON: {error}",
+            "give plain numbers, strings, lists and dicts (float(x), x.tolist())",
+        ) from error
 
 
 def check_metadata(name: str, text: str) -> None:
@@ -74,4 +101,11 @@ def _refuse(text: str) -> NoReturn:
     raise ValueError(f"{text:.40} is no finite number")
 
 
+_written: dict[str, Any] = {
+    "ensure_ascii": False,
+    "allow_nan": False,
+    "separators": (",", ":"),
+}
+_to_json = json.JSONEncoder(**_written).encode
+_to_sorted_json = json.JSONEncoder(**_written, sort_keys=True).encode
 _decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)

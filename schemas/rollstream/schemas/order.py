@@ -7,8 +7,8 @@ beyond n + 1 is off the branch: the same step now names other weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 UNKNOWN_STEP = -1
 
@@ -31,12 +31,16 @@ class Policy(NamedTuple):
         version: the name of the weights, ``publish(policy_version=…)``; never used for other
             weights, and differs from what was asked for where that name was already taken in an
             earlier epoch.
+        weights: where they are, as the trainer said.
+        metadata: as the trainer gave it.
     """
 
     lineage: str
     epoch: int
     step: int
     version: str
+    weights: str = ""
+    metadata: Mapping[str, Any] = {}
 
 
 class Branch(NamedTuple):

@@ -37,6 +37,35 @@ WRONG: dict[str, tuple[Call, str]] = {
     "checkpointed -1": (lambda s, b: s.checkpointed(-1), r"step -1 is negative; steps count from"),
     "policy step": (lambda s, b: s.publish_policy(1.5, policy_version="a"), r"step is 1\.5; give"),
     "version": (lambda s, b: s.publish_policy(1, policy_version=3), r"policy_version is 3; give"),
+    "version empty": (lambda s, b: s.publish_policy(1, policy_version=""), r"version is '' of 0"),
+    "version long": (
+        lambda s, b: s.publish_policy(1, policy_version="v" * 201),
+        r"policy_version is 'v+' of 201 characters and must name a folder",
+    ),
+    "weights": (
+        lambda s, b: s.publish_policy(1, policy_version="a", weights=3),
+        r"weights is 3; give a string",
+    ),
+    "weights long": (
+        lambda s, b: s.publish_policy(1, policy_version="a", weights="w" * 4097),
+        r"weights has 4097 characters; give at most 4096",
+    ),
+    "metadata": (
+        lambda s, b: s.publish_policy(1, policy_version="a", metadata=[1]),
+        r"metadata is \[1\]; give a mapping",
+    ),
+    "metadata key": (
+        lambda s, b: s.publish_policy(1, policy_version="a", metadata={1: 1}),
+        r"metadata has the key 1; JSON has strings",
+    ),
+    "metadata nan": (
+        lambda s, b: s.publish_policy(1, policy_version="a", metadata={"x": float("nan")}),
+        r"metadata cannot be written as JSON",
+    ),
+    "metadata long": (
+        lambda s, b: s.publish_policy(1, policy_version="a", metadata={"x": "y" * 65_536}),
+        r"metadata has 65544 bytes as JSON; give at most 65536",
+    ),
     "replace none": (lambda s, b: s.replace(None, [0], "why"), r"batch is None; give a whole"),
     "replace index": (lambda s, b: s.replace(b, 0, "why"), r"groups is 0; give a sequence"),
     "replace text": (lambda s, b: s.replace(b, ["0"], "why"), r"in groups is '0'; give a whole"),
@@ -76,7 +105,7 @@ def test_numpys_integers_are_integers_at_every_call(world: SamplerWorld) -> None
     changed = sampler.replace(whole, np.array([1]), "tried", timeout_s=WAIT_S)
     sampler.ack(changed)
     policy = sampler.publish_policy(np.int64(2), policy_version="step-2")
-    assert json.loads(json.dumps(policy)) == ["", 1, 2, "step-2"]
+    assert json.loads(json.dumps(policy)) == ["", 1, 2, "step-2", "", {}]
     sampler.checkpointed(one)
     with SamplerView(
         world.name, config=world.config, broker=world.broker(), store=world.store

@@ -16,6 +16,7 @@ from rollstream.sampler import (
     Fenced,
     InvalidRequest,
     NotEnoughGroups,
+    Policy,
     RequestDiffers,
     SamplerApi,
     TooManyOpenBatches,
@@ -312,7 +313,7 @@ def test_published_policies_set_the_lag(world: SamplerWorld) -> None:
     sampler.resume(1)
     sampler.publish_policy(0, policy_version="step-0")
     policy = sampler.publish_policy(2, policy_version="step-2")
-    assert policy == ("", 1, 2, "step-2")
+    assert policy == Policy("", 1, 2, "step-2")
     assert sampler.publish_policy(2, policy_version="step-2") == policy
     writer.flush(*specs(2, weight_step=1))
     batch = sampler.next_batch(2, 2, timeout_s=WAIT_S)

@@ -26,6 +26,7 @@ from rollstream.sampler import (
     UnknownSampler,
     UnknownStep,
 )
+from rollstream.schemas.order import Policy
 from rollstream.streams.errors import BrokerUnavailable, TopicMismatch
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
@@ -87,7 +88,7 @@ def test_a_view_of_a_running_sampler_shows_what_its_trainer_sees(world: SamplerW
     with looking_at(world) as view:
         assert shared(view.stats()) == shared(sampler.stats())
         assert view.progress() == sampler.progress()
-        assert view.policy() == ("", 0, 2, "step-2")
+        assert view.policy() == Policy("", 0, 2, "step-2")
         first, second, third = view.batches()
         assert [(b.step, b.status, b.final) for b in (first, second, third)] == [
             (0, "trained", True),
@@ -110,7 +111,7 @@ def test_a_view_follows_what_is_decided_and_sealed_later(world: SamplerWorld) ->
         sampler.publish_policy(0, policy_version="step-0")
         batch = sampler.next_batch(step, 2, timeout_s=WAIT_S)
         assert view.stats().owner == sampler.stats().owner != ""
-        assert (view.stats().ready, view.policy()) == ({}, ("", 0, 0, "step-0"))
+        assert (view.stats().ready, view.policy()) == ({}, Policy("", 0, 0, "step-0"))
         assert [b.batch_id for b in view.batches()] == [batch.batch_id]
         world.writer().flush(GroupSpec(example_id="spare"))
         replaced = sampler.replace(batch, [0], "tried", timeout_s=WAIT_S)

@@ -30,7 +30,7 @@ from rollstream.sampler.serving.recorded import RecordedBatches
 from rollstream.schemas.events import BatchServed, Dropped, Resumed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.memory import MemoryBlobs
-from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.broker import Broker, TopicPartition, Writer
 from rollstream.streams.errors import BrokerError
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler import state
@@ -197,6 +197,16 @@ class Trainer:
         return self.step
 
 
+class DecidingBroker(TurningBroker):
+    """What env workers are told is written by a thread, which has no part in the dice."""
+
+    def writer(
+        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
+    ) -> Writer:
+        writer = self.inner.writer if retries else super().writer
+        return writer(linger_ms=linger_ms, report_offsets=report_offsets, retries=retries)
+
+
 class Trainers:
     """The world of one seed.
 
@@ -235,7 +245,7 @@ class Trainers:
             clock=self._clock,
             entropy=SeededEntropy(10**9 + seed),
         )
-        self._broker = TurningBroker(self._plain, self._maybe_turn, self._fate, clock=self._clock)
+        self._broker = DecidingBroker(self._plain, self._maybe_turn, self._fate, clock=self._clock)
         self._writers = [self._writer(e, p) for e, n in ENVIRONMENTS.items() for p in range(n)]
         self._given: dict[tuple[int, int], Given] = {}  # By trainer epoch and step.
         self._bytes: dict[bytes, Given] = {}  # By digest.

@@ -27,6 +27,7 @@ from rollstream.sampler.errors import (
     UnknownStep,
 )
 from rollstream.schemas.events import Checkpointed
+from rollstream.schemas.order import Policy
 from rollstream.streams.errors import Fenced
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.served import ServedBatch
@@ -427,7 +428,7 @@ def test_policies_have_one_version_each_and_no_version_names_two() -> None:
     sampler = Decider()
     sampler.do(Resume(checkpointed_step=1))
     first = sampler.do(PublishPolicy(step=1, policy_version="step-1"))
-    assert first == ("", 1, 1, "step-1")
+    assert first == Policy("", 1, 1, "step-1")
     assert sampler.do(PublishPolicy(step=1, policy_version="step-1")) == first
     with pytest.raises(RequestDiffers, match="one version"):
         sampler.do(PublishPolicy(step=1, policy_version="other"))
@@ -435,7 +436,7 @@ def test_policies_have_one_version_each_and_no_version_names_two() -> None:
         sampler.do(PublishPolicy(step=2, policy_version="step-1"))
     sampler.do(Resume(checkpointed_step=0))
     again = sampler.do(PublishPolicy(step=1, policy_version="step-1"))
-    assert again == ("", 2, 1, "step-1.e2")
+    assert again == Policy("", 2, 1, "step-1.e2")
     assert sampler.do(PublishPolicy(step=1, policy_version="step-1")) == again
 
 

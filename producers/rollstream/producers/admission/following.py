@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Mapping
 
 from rollstream.producers.admission.log import AdmissionLog, Granted
 from rollstream.producers.admission.newest import NewestRecords
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
+from rollstream.runtime.stepping import StepThread
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import PolicyAnnounced
 from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition
@@ -22,9 +22,6 @@ _AGAIN_S = 0.5  # After an error; and how long the broker is asked where the log
 _READ_RECORDS_MAX = 256
 _IDLE_S = 1.0  # Thousands of env workers follow one log, and nobody waits for a seek.
 _log = logging.getLogger("rollstream.admission")
-
-Look = Callable[[], float | None]
-"""Reads what has come; returns how many seconds to sleep then, None for ever."""
 
 
 class FollowedAdmission(AdmissionLog):
@@ -58,8 +55,7 @@ class FollowedAdmission(AdmissionLog):
         self._asked = False  # Whether somebody waits for the next one to end.
         self._lock = threading.Lock()
         self._waiting: set[threading.Event] = set()
-        self._woken = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = StepThread(self.look, "rollstream-admission")
         self._closed = False
 
     def policies(self) -> Mapping[str, PolicyAnnounced]:
@@ -74,7 +70,8 @@ class FollowedAdmission(AdmissionLog):
             look = self._looks + 1  # What is in the log now, that one reads.
             self._asked = True
             self._waiting.add(changed)
-            self._begin()
+            if not self._closed:
+                self._thread.wake()
         # Whatever the caller's clock, the broker needs time of this world.
         reading = Deadline(timeout_s, SystemClock())
         try:
@@ -90,9 +87,7 @@ class FollowedAdmission(AdmissionLog):
         with self._lock:
             self._closed = True
             self._notify()
-            self._woken.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def look(self) -> float | None:
         """Reads what has come; returns how many seconds the thread may sleep then, None where this
@@ -125,14 +120,6 @@ class FollowedAdmission(AdmissionLog):
     def _is_loaded(self) -> bool:
         """Whether all was read that the log held at the first look."""
         return 0 <= self._end <= self._read_to
-
-    def _begin(self) -> None:
-        if self._thread is None and not self._closed:
-            arguments = weakref.WeakMethod(self.look), self._woken
-            name = "rollstream-admission"
-            self._thread = threading.Thread(target=_run, args=arguments, name=name, daemon=True)
-            self._thread.start()
-        self._woken.set()
 
     def _notify(self) -> None:
         for changed in self._waiting:
@@ -196,13 +183,3 @@ class FollowedAdmission(AdmissionLog):
                 error,
             )
         self.unreadable += 1
-
-
-def _run(of: weakref.WeakMethod[Look], woken: threading.Event) -> None:
-    sleep_s: float | None = 0.0
-    while sleep_s is not None:
-        woken.wait(sleep_s)
-        woken.clear()
-        look = of()
-        sleep_s = None if look is None else look()
-        del look

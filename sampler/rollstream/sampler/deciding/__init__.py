@@ -3,6 +3,7 @@
 - ``command``       ``Command``: what all have in common; ``Reply``
 - ``batches``       ``NextBatch``, ``Replace``
 - ``trainer``       ``Ack``, ``MarkCheckpointed``, ``Resume``, ``PublishPolicy``
+- ``announced``     what env workers are told of a state
 - ``progress``      ``AskProgress``: what became of examples
 - ``queries``       ``AskStats``, ``AskBatches``, …: they decide and claim nothing
 - ``sampling``      ``SampleGroups``, ``ReadGroups``: groups that somebody looks at

@@ -21,6 +21,7 @@ from rollstream.schemas.events import (
 from rollstream.schemas.order import Policy
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import ref_of
+from rollstream.streams.folds.sampler.published import Described
 from rollstream.streams.folds.sampler.state import SamplerState
 
 AckStatus = Literal["trained", "failed"]
@@ -193,10 +194,12 @@ class Resume(Command[int]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishPolicy(Command[Policy]):
-    """Weights ``step`` can be sampled with, under this version."""
+    """Weights ``step`` can be sampled with, under this version; ``metadata`` is JSON."""
 
     step: int
     policy_version: str
+    weights: str = ""
+    metadata: str = "{}"
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         if self.step < 0 or not self.policy_version:
@@ -213,6 +216,7 @@ class PublishPolicy(Command[Policy]):
                     f"weights {self.step} were published as {published!r} and now as "
                     f"{self.policy_version!r}; a policy has one version"
                 )
+            self._check_described_alike(state)
             return []
         holder = state.published.policies.get(version)
         if holder is not None:
@@ -227,12 +231,26 @@ class PublishPolicy(Command[Policy]):
             policy_version=version,
             lineage=state.choosing.lineage,
             policy_epoch=state.policy_epoch,
+            weights=self.weights,
+            metadata=self.metadata,
         )
         return [event]
 
     def result(self, state: SamplerState, context: ResultContext) -> Policy:
-        version = state.published.versions[state.policy_epoch, self.step]
-        return Policy(state.choosing.lineage, state.policy_epoch, self.step, version)
+        return state.published.policy(state.choosing.lineage, state.policy_epoch, self.step)
+
+    def _check_described_alike(self, state: SamplerState) -> None:
+        """Env workers may have read what was said first."""
+        kept = state.published.kept.get((state.policy_epoch, self.step), self._described())
+        for name, found, given in zip(kept._fields, kept, self._described(), strict=True):
+            if found != given:
+                raise RequestDiffers(
+                    f"weights {self.step} were published with {name} {found!r:.200} and now with "
+                    f"{given!r:.200}; env workers may have read the first, so give the same"
+                )
+
+    def _described(self) -> Described:
+        return Described(self.weights, self.metadata)
 
     def _unused_version(self, state: SamplerState) -> str:
         """A version that no older epoch used: a rewound trainer tends to count up to the same."""

@@ -18,6 +18,7 @@
 - ``overdue``        says of batches that nobody acks
 - ``rank_reader``    a rank that reads its shares itself
 - ``projecting``     writes decisions as JSON files, in a thread of its own
+- ``announcing``     tells env workers of policies, in a thread of its own
 - ``actor``          the Ray actor around an owner (imports ray)
 - ``awaited_calls``  calls that coroutines of the actor await and its threads end
 - ``pickled``        what peers get, pickled once

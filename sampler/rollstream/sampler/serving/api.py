@@ -6,15 +6,18 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Self, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 from rollstream.runtime.clock import Clock
 from rollstream.sampler.arguments import (
+    NO_METADATA,
     group_ids,
+    json_object,
     reason_given,
     seconds,
     shares,
-    text,
+    short_text,
+    version,
     whole_number,
     whole_numbers,
 )
@@ -336,8 +339,24 @@ class SamplerApi(LooksAtGroups):
         nothing more of it. Any later decision begins it again."""
         return self._ask(Finish())
 
-    def publish_policy(self, step: SupportsIndex, *, policy_version: str) -> Policy:
-        """Records that weights ``step`` have this version; lag is measured against the newest.
+    def publish_policy(
+        self,
+        step: SupportsIndex,
+        *,
+        policy_version: str,
+        weights: str = "",
+        metadata: Mapping[str, Any] = NO_METADATA,
+    ) -> Policy:
+        """Records that weights ``step`` have this version; lag is measured against the newest. Env
+        workers get it as ``producer.policy()``, a moment later; while Kafka is away, once it is
+        back.
+
+        Args:
+            step: optimizer steps behind the weights.
+            policy_version: names them; at most 200 bytes, for it names a folder too.
+            weights: where workers find them: a path, an address, or whatever they understand; at
+                most 4,096 characters.
+            metadata: what else they are to know, as JSON can hold it; at most 64 KiB.
 
         Returns:
             The policy as workers must name it (lineage, epoch, step, version). The epoch sets
@@ -345,12 +364,19 @@ class SamplerApi(LooksAtGroups):
             weights in an older epoch, the returned one differs: no version is ever used again.
 
         Raises:
-            RequestDiffers: the weights have another version, or the version names other weights.
+            RequestDiffers: the weights have another version, or were published with other
+                ``weights`` or ``metadata``; or the version names other weights.
             UnknownStep: ``step`` is beyond the next one to be served, so that such weights cannot
                 be.
+            InvalidRequest: an argument is none that could be satisfied.
         """
-        version = text("policy_version", policy_version)
-        return self._ask(PublishPolicy(step=whole_number("step", step), policy_version=version))
+        command = PublishPolicy(
+            step=whole_number("step", step),
+            policy_version=version("policy_version", policy_version),
+            weights=short_text("weights", weights),
+            metadata=json_object("metadata", metadata),
+        )
+        return self._ask(command)
 
     def progress(self) -> Progress:
         """What became of examples: what a data loader needs to resume. Claims nothing."""

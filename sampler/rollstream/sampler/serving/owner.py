@@ -13,11 +13,13 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.runtime.entropy import Entropy
+from rollstream.sampler.deciding.announced import announced_policy
 from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.command import Command, R, Reply, ResultContext, Unread, read
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import GroupsUnreadable, SamplerError, SamplerUnavailable
 from rollstream.sampler.serving.ahead import MakesAhead
+from rollstream.sampler.serving.announcing import Announcer
 from rollstream.sampler.serving.calls import AGAIN_S, PASSING, UNANSWERED, Call, WaitingCalls
 from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.sampler.serving.logs import FOLLOW_RECORDS_MAX, SamplerLogs
@@ -28,7 +30,14 @@ from rollstream.sampler.serving.recorded import RecordedBatches
 from rollstream.sampler.serving.repairing import lost_groups, repaired
 from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.share import Share
-from rollstream.schemas.events import BatchServed, Flushed, Replaced, SamplerEvent
+from rollstream.schemas.events import (
+    BatchServed,
+    Flushed,
+    PolicyPublished,
+    Replaced,
+    Resumed,
+    SamplerEvent,
+)
 from rollstream.store.blobs import Blobs
 from rollstream.store.followed import Followed
 from rollstream.store.open import open_store
@@ -89,6 +98,7 @@ class Owner:
         layout, timeout_s = Layout.of(config.kafka), config.kafka.timeout_s
         self._recorded = RecordedBatches(broker, layout, name, clock, timeout_s)
         self._overdue = OverdueBatches(config, clock)
+        self._announcer = Announcer(broker, layout, name, lambda: self._logs.claimed)
         # Guards all that is decided with; notified of a claim, and when nobody reads any more.
         self._lock = threading.Condition(threading.Lock())
         self._waiting = WaitingCalls()
@@ -287,7 +297,8 @@ class Owner:
         self._waiting.fail_all(error)
 
     def close(self) -> None:
-        """Releases everything; nothing is written to the logs. Idempotent."""
+        """Releases everything; nothing is decided any more. Idempotent."""
+        self._announcer.close()
         with self._lock:
             self._closed = True
             self._ahead.close()
@@ -405,6 +416,7 @@ class Owner:
         self._logs.claim(deadline)
         # Among them what turned out to be written.
         self._projector.project_missing(self._logs.state)
+        self._announce()
         self._lock.notify_all()
 
     def _fold_arrived(self, deadline: Deadline) -> None:
@@ -424,3 +436,12 @@ class Owner:
             if isinstance(event, BatchServed | Replaced):
                 self._payloads.undelivered[event.step] = event.digest
                 self._projector.project(self._logs.state.batches[event.step], self._logs.state)
+        if any(isinstance(event, PolicyPublished | Resumed) for event in events):
+            self._announce()
+
+    def _announce(self) -> None:
+        """Env workers are to know the newest policy, and which it replaces."""
+        policy = announced_policy(self._logs.state)
+        if policy is not None:
+            for environment in self._config.samplers[self.name].environments:
+                self._announcer.put(environment, "policy", lambda: policy)

@@ -34,7 +34,7 @@ from rollstream.schemas.events import (
     Retired,
 )
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.order import UNKNOWN_STEP, Branch, Policy, PolicyRef
+from rollstream.schemas.order import Branch, Policy, PolicyRef
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef, position_of, ref_of
 from rollstream.streams.folds.sampler.dispatched import DispatchedGroups
@@ -206,8 +206,7 @@ class SamplerState:
 
     def reference(self, step: int) -> PolicyRef:
         """What lag is measured against when weights ``step`` are updated."""
-        newest = self.newest_policy()
-        published = UNKNOWN_STEP if newest is None else newest.step
+        published = self.published.newest_step(self.policy_epoch)
         return PolicyRef(self.choosing.lineage, self.policy_epoch, max(step, published))
 
     # The fold.
@@ -254,6 +253,7 @@ class SamplerState:
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
         """Applies the next event of the decision log that counts, by rising offset."""
         self.events += 1
+        self.published.apply(offset, event)
         if not isinstance(event, Claimed | Adopted | Dropped | CursorRecorded | Requested):
             self.over = isinstance(event, Finished)
         match event:
@@ -269,7 +269,6 @@ class SamplerState:
                 self._resume(event)
             case PolicyPublished():
                 self.epoch_used = True
-                self.published.add(event)
             case Dropped():
                 for group in event.groups:
                     self.over_step_delay += group.over_step_delay
@@ -301,6 +300,7 @@ class SamplerState:
                 for step, b in sorted(self.batches.items())
             ],
             sorted(self.published.versions.items()),
+            (self.published.offset, sorted(self.published.kept.items())),
             sorted(self._applied.items()),
             self._taken.sorted_items(),
             (self.ready.refs(), self.ready.turns()),

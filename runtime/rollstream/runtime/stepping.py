@@ -1,0 +1,52 @@
+"""A thread that does something again and again, for an object that it does not keep alive."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+
+Step = Callable[[], float | None]
+"""Does what is due; returns how many seconds the thread may sleep then, None: for ever."""
+
+
+class StepThread:
+    """Calls a method of an object whenever it was woken, and after the sleep that the call before
+    returned.
+
+    The first ``wake`` starts it. It is a daemon, is not there in a forked child, ends where the
+    object is collected, and sleeps by the system's clock. The method handles its own errors.
+    """
+
+    def __init__(self, step: Step, name: str) -> None:
+        self._step = weakref.WeakMethod(step)
+        self._name = name
+        self._woken = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """The next step begins at once; callers hold a lock of theirs."""
+        if self._thread is None:
+            arguments = self._step, self._woken
+            self._thread = threading.Thread(
+                target=_run, args=arguments, name=self._name, daemon=True
+            )
+            self._thread.start()
+        self._woken.set()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Returns once it has ended, which the next step must see to; where it never began, and
+        after ``timeout_s``, at once."""
+        if self._thread is not None:
+            self._woken.set()
+            self._thread.join(timeout_s)
+
+
+def _run(of: weakref.WeakMethod[Step], woken: threading.Event) -> None:
+    sleep_s: float | None = 0.0
+    while sleep_s is not None:
+        woken.wait(sleep_s)
+        woken.clear()
+        step = of()
+        sleep_s = None if step is None else step()
+        del step

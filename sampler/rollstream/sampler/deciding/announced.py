@@ -1,0 +1,36 @@
+"""What env workers are told of a state. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollstream.schemas.events import PolicyAnnounced
+from rollstream.streams.folds.sampler.published import Described
+from rollstream.streams.folds.sampler.state import SamplerState
+
+
+def announced_policy(state: SamplerState) -> PolicyAnnounced | None:
+    """The newest policy on the branch that the trainer is on, or, where it has published none of
+    that, the newest that it has left; None: it never published one."""
+    branches = sorted(state.branches.values())
+    newest = state.published.newest_on(branches)
+    if newest is None:
+        return None
+    choosing = state.choosing
+    limits = [choosing.max_policy_lag, choosing.max_rollout_step_delay]
+    lags = [limit for limit in limits if limit is not None and limit >= 0]
+    left = branches if choosing.off_branch == "drop" else []
+    described = state.published.kept.get(newest, Described())
+    return PolicyAnnounced(
+        sampler=state.name,
+        offset=state.published.offset,
+        lineage=choosing.lineage,
+        policy_epoch=newest[0],
+        step=newest[1],
+        policy_version=state.published.versions[newest],
+        weights=described.weights,
+        metadata=described.metadata,
+        max_policy_lag=min(lags, default=-1),
+        branch_epochs=np.array([one.epoch for one in left], np.int32),
+        branch_steps=np.array([one.from_step for one in left], np.int64),
+    )

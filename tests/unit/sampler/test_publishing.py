@@ -1,0 +1,82 @@
+"""What a trainer says of the weights that it publishes, and what is remembered of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.decider import Decider
+from harness.groups import GroupSpec
+from rollstream.sampler.deciding.announced import announced_policy
+from rollstream.sampler.deciding.trainer import PublishPolicy, Resume
+from rollstream.sampler.errors import RequestDiffers
+from rollstream.streams.folds.sampler import published
+
+
+def test_what_was_said_of_weights_is_returned_and_never_said_otherwise() -> None:
+    sampler = Decider()
+    sampler.do(Resume(checkpointed_step=1))
+    said: Any = {"policy_version": "step-2", "weights": "s3://w/2", "metadata": '{"dtype":"bf16"}'}
+    policy = sampler.do(PublishPolicy(step=2, **said))
+    assert (policy.weights, policy.metadata) == ("s3://w/2", {"dtype": "bf16"})
+    assert sampler.do(PublishPolicy(step=2, **said)) == policy
+    written = len(sampler.events)
+    with pytest.raises(RequestDiffers, match=r"weights 's3://w/2' and now with 'elsewhere'"):
+        sampler.do(PublishPolicy(step=2, **{**said, "weights": "elsewhere"}))
+    with pytest.raises(
+        RequestDiffers, match=r"metadata '\{\"dtype\":\"bf16\"\}' and now with '\{\}'"
+    ):
+        sampler.do(PublishPolicy(step=2, **{**said, "metadata": "{}"}))
+    assert len(sampler.events) == written
+    assert sampler.state.newest_policy() == policy
+
+
+def test_weights_are_remembered_of_so_many_policies_and_versions_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(published, "KEPT_MAX", 3)
+    sampler = Decider()
+    sampler.seal(*[GroupSpec(example_id=f"ex-{n}") for n in range(8)])
+    sampler.do(Resume(checkpointed_step=None))
+    for step in range(5):
+        sampler.do(PublishPolicy(step=step, policy_version=f"v{step}", weights=f"/w/{step}"))
+        sampler.serve(step, 1)
+    assert sampler.do(PublishPolicy(step=0, policy_version="v0", weights="/w/0")).weights == ""
+    assert sampler.do(PublishPolicy(step=3, policy_version="v3", weights="/w/3")).weights == "/w/3"
+    sampler.do(Resume(checkpointed_step=1, later="release"))
+    left = announced_policy(sampler.state)
+    assert left is not None
+    assert (left.step, left.branch_steps.tolist()) == (2, [2])
+    sampler.do(Resume(checkpointed_step=0, later="release"))
+    left = announced_policy(sampler.state)
+    assert left is not None  # Those on the branch are forgotten: this one is known to be off it.
+    assert (left.step, left.branch_steps.tolist()) == (4, [1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "lag"),
+    [
+        ({"max_policy_lag": None}, -1),
+        ({"max_policy_lag": 0}, 0),
+        ({"max_policy_lag": 8, "max_rollout_step_delay": 3}, 3),
+        ({"max_policy_lag": None, "max_rollout_step_delay": 3}, 3),
+    ],
+)
+def test_workers_are_told_the_bound_on_staleness_that_is_reached_first(
+    settings: dict[str, Any], lag: int
+) -> None:
+    sampler = Decider(**settings)
+    sampler.do(PublishPolicy(step=0, policy_version="v0"))
+    told = announced_policy(sampler.state)
+    assert told is not None
+    assert told.max_policy_lag == lag
+
+
+def test_a_trainer_that_keeps_what_is_off_the_branch_tells_of_no_branch() -> None:
+    sampler = Decider(off_branch="keep")
+    sampler.do(PublishPolicy(step=0, policy_version="v0"))
+    sampler.do(Resume(checkpointed_step=None))
+    told = announced_policy(sampler.state)
+    assert told is not None
+    assert told.branch_epochs.tolist() == []
