@@ -55,12 +55,16 @@ partitions = 1
 partitions = 1
 [samplers.bench]
 environments = ["bench"]
+max_policy_lag = -1
 [samplers.compared]
 environments = ["compared"]
+max_policy_lag = -1
 [samplers.zipped]
 environments = ["zipped"]
+max_policy_lag = -1
 [samplers.wide]
 environments = ["wide"]
+max_policy_lag = -1
 """
 Times = dict[str, list[float]]
 

@@ -30,7 +30,10 @@ CONFIG = RollstreamConfig.model_validate(
             # On policy: what the other model sampled is not for it.
             "trainer-a": {"environments": ["math"], "lineage": "policy-a", "max_policy_lag": 1},
             # Any rollout will do: no bound on the lag, so no lineage is kept out.
-            "trainer-b": {"environments": ["math"], "lineage": "policy-b", "recency": "linear"},
+            "trainer-b": {
+                **{"environments": ["math"], "lineage": "policy-b", "recency": "linear"},
+                "max_policy_lag": -1,
+            },
         },
     }
 )

@@ -34,7 +34,9 @@ def services(folder: Path, *, environment: str = "", sampler: str = "") -> Itera
             f'[kafka]\nbootstrap = "{kafka.bootstrap}"\n'
             f'[store]\nroot = "{(folder / "store").as_uri()}"\n'
             f"[environments.{ENVIRONMENT}]\npartitions = {PARTITIONS}\n{environment}"
-            f'[samplers.{SAMPLER}]\nenvironments = ["{ENVIRONMENT}"]\n{sampler}'
+            # No bound on lag: whatever was published is to be trained on.
+            f'[samplers.{SAMPLER}]\nenvironments = ["{ENVIRONMENT}"]\n'
+            f"max_policy_lag = -1\n{sampler}"
         )
         settings = load_config(config)
         create_deployment(settings, timeout_s=START_TIMEOUT_S)

@@ -65,7 +65,7 @@ def _eligible(
     ready: list[KnownGroup], reference: PolicyRef, choosing: Choosing, asked: Asked
 ) -> list[KnownGroup]:
     found = ready
-    if choosing.max_policy_lag is not None:
+    if choosing.max_policy_lag >= 0:
         oldest = reference.step - choosing.max_policy_lag
         found = [group for group in found if all(p.step >= oldest for p in group.policies)]
     if asked.accept is not None:

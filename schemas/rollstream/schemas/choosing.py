@@ -51,7 +51,7 @@ class Choosing:
     on_policy_fraction: float = 0.0
     prefer_policy_versions: tuple[str, ...] = ()
     recent_n_versions: int | None = None
-    max_policy_lag: int | None = None
+    max_policy_lag: int = -1
     max_rollout_step_delay: int = -1
     max_rollout_timestamp_delay: float = -1.0
     max_samples: int = 1
@@ -66,7 +66,8 @@ class Choosing:
 
     @classmethod
     def of_record(cls, recorded: str) -> Self:
-        """What was recorded; a setting that its version did not have yet is as by default.
+        """What was recorded; a setting that its version did not have yet is as by default, which
+        is not always what is configured by default.
 
         Raises:
             UnknownSettings: of a newer version, which chooses by what this one does not know.
@@ -80,7 +81,14 @@ class Choosing:
             raise UnknownSettings(tuple(sorted(unknown)))
         lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
         served = tuple(ServedEnvironment(**one) for one in environments)
+        if found.get("max_policy_lag", -1) is None:  # No limit, before that was a negative number.
+            found["max_policy_lag"] = -1
         return cls(environments=served, **{**found, **lists})
+
+    @property
+    def bounds_lag(self) -> bool:
+        """Whether weights that are too old keep anything from being served."""
+        return self.max_policy_lag >= 0 or self.max_rollout_step_delay >= 0
 
     def names(self) -> tuple[str, ...]:
         """The environments' names."""

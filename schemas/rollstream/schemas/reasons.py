@@ -55,6 +55,7 @@ class DropReason(StrEnum):
     """Why a sampler will never serve a group."""
 
     STALE = "stale"
+    NO_WEIGHT_STEP = "no_weight_step"
     TOO_OLD = "too_old"
     OFF_BRANCH = "off_branch"
     CAPACITY = "capacity"

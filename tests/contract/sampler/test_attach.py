@@ -127,7 +127,7 @@ def test_another_configuration_than_the_actors_is_refused_with_the_key_and_both_
     world.open()
     sampler = world.config.samplers[world.name].model_copy(update={"max_policy_lag": 4})
     other = world.config.model_copy(update={"samplers": {world.name: sampler}})
-    with pytest.raises(ConfigurationDiffers, match="max_policy_lag = None, and here it is 4") as at:
+    with pytest.raises(ConfigurationDiffers, match="max_policy_lag = 8, and here it is 4") as at:
         SamplerClient.attach(world.name, config=other)
     key = f"samplers.{world.name}.max_policy_lag"
     assert (at.value.key, at.value.running, at.value.given) == (key, None, 4)

@@ -94,7 +94,7 @@ def test_the_columns_that_a_batch_was_read_with_are_no_part_of_the_decision(
 def test_a_step_is_recomputed_after_the_configuration_was_edited(world: LocalWorld) -> None:
     """By what is on record: the sampler's section has other settings now, or is gone."""
     train(world, 2)
-    edited = {"environments": ("math",), "seed": 3, "recency": "uniform", "max_policy_lag": None}
+    edited = {"environments": ("math",), "seed": 3, "recency": "uniform", "max_policy_lag": -1}
     section = world.config.samplers[world.name].model_copy(update=edited)
     for samplers in ({world.name: section}, {}):
         config = world.config.model_copy(update={"samplers": samplers})

@@ -27,6 +27,7 @@ def world(
     made = memory_world()
     if request.param == "kafka":
         made = kafka_world(request.getfixturevalue("kafka_bootstrap"), tmp_path)
+    made.configure(max_policy_lag=-1)
     yield made
     made.close()
 

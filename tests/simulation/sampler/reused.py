@@ -37,9 +37,12 @@ class Reused(Trainers):
         return replace(group, weight_steps=steps, rewards=(*group.rewards, 0.5))
 
     def _settings(self) -> dict[str, Any]:
-        return {
+        settings = {
             **super()._settings(),
             "max_samples": self._choosing.choice((2, 3, -1)),
             "max_rollout_step_delay": self._choosing.choice((-1, 1, 3)),
             "capacity": self._choosing.choice((None, 12)),
         }
+        if settings["max_policy_lag"] == 2:  # Where it is below the other, that is refused.
+            settings["max_policy_lag"] = max(2, settings["max_rollout_step_delay"] + 1)
+        return settings

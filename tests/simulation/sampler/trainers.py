@@ -393,7 +393,7 @@ class Trainers:
 
     def _settings(self) -> dict[str, Any]:
         return {
-            "max_policy_lag": self.dice.choice((None, 2, 6)),
+            "max_policy_lag": self.dice.choice((-1, 2, 6)),
             "capacity_groups": self.dice.choice((12, 65_536)),
             "max_open_batches": self.dice.choice((3, 8)),
             "recency": self.dice.choice(("uniform", "linear", "exp")),

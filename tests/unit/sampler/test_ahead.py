@@ -50,7 +50,7 @@ class World:
     def __init__(self, folder: Path, groups: int, *, dp_size: int = 1) -> None:
         self.store = CountingBlobs(LocalBlobs(folder))
         self.dp_size = dp_size
-        self.decider = Decider()
+        self.decider = Decider(max_policy_lag=-1)
         self.seal("old", groups)
         self.payloads = Payloads(self.store, CACHE_BYTES)
         self.looked, self.kept = threading.Event(), threading.Event()

@@ -128,6 +128,8 @@ def test_what_is_looked_at_is_what_is_served_next_and_looking_changes_nothing(
 ) -> None:
     if "recent_n_versions" in config or config.get("on_policy_fraction") == 1.0:
         config.pop("prefer_policy_versions", None)
+    if limits:
+        config["max_policy_lag"] = max(7, config.get("max_policy_lag", 0))
     sampler = Decider(**config, **limits)
     for log, groups in flushes:
         sampler.seal(*groups, log=log)
@@ -226,7 +228,6 @@ def test_a_greater_alpha_prefers_newer_policies_more(recency: str) -> None:
         ({"alpha": 2.0}, "alpha 2 has no effect with recency 'uniform'"),
         ({"prefer_policy_versions": ("v9",)}, r"\['v9'\], which publish_policy never named"),
         ({"recent_n_versions": 0}, "recent_n_versions 0"),
-        ({"max_policy_lag": -1}, "max_policy_lag -1"),
     ],
 )
 def test_an_unknown_choice_is_an_error_and_never_another_one(
@@ -249,6 +250,7 @@ def test_an_unknown_choice_is_an_error_and_never_another_one(
         ({"prefer_policy_versions": ("a",), "on_policy_fraction": 1.0}, "lower it"),
         ({"on_policy_fraction": -0.1}, "on_policy_fraction"),
         ({"recency": "newest"}, "recency"),
+        ({"max_rollout_step_delay": 8}, "max_policy_lag 8 drops the whole group before"),
     ],
 )
 def test_settings_that_could_choose_nothing_are_refused_with_the_reason(
@@ -323,7 +325,7 @@ def test_a_group_is_served_so_often_and_in_no_two_batches_that_are_not_acked() -
 
 
 def test_without_a_limit_a_group_is_served_for_ever() -> None:
-    sampler = Decider(max_samples=-1, max_open_batches=4)
+    sampler = Decider(max_samples=-1, max_policy_lag=-1, max_open_batches=4)
     sampler.seal(*specs(1))
     for step in range(20):
         sampler.serve(step, 1)

@@ -75,7 +75,8 @@ def test_too_few_groups_say_what_is_there() -> None:
     error = sampler.choose(command)
     assert isinstance(error, NotEnoughGroups)
     assert error.ready == {"math": 1}
-    assert error.waiting == {"reward": 1, "eval": 1, "weight_step": 1}
+    assert error.waiting == {"reward": 1, "eval": 1}
+    assert error.dropped == {"no_weight_step": 1}
     assert "no reward, and none can be given later; name one when publishing" in str(error)
     assert "publish(weight_step=N)" in str(error)
     assert str(error).count("eval") == 1
@@ -235,7 +236,7 @@ def test_a_name_that_begins_at_a_checkpoint_has_the_weights_beyond_it_off_its_br
 
 
 def test_a_resume_drops_no_group_of_another_lineage() -> None:
-    sampler = Decider(lineage="b")
+    sampler = Decider(lineage="b", max_policy_lag=-1)
     sampler.seal(*specs(2, lineage="b"))
     sampler.serve(0)
     sampler.do(Resume(checkpointed_step=None))

@@ -66,7 +66,7 @@ steps = st.lists(
 
 USES = st.fixed_dictionaries(
     {"max_samples": st.sampled_from([1, 2, -1])},
-    optional={"max_rollout_step_delay": st.integers(0, 3), "capacity": st.integers(4, 8)},
+    optional={"max_rollout_step_delay": st.integers(0, 1), "capacity": st.integers(4, 8)},
 )
 """Settings by which groups are served again, or without some of their rollouts."""
 

@@ -47,7 +47,9 @@ class StuckWorld(LocalWorld):
 
     def __init__(self) -> None:
         self.blobs = StuckBlobs()
-        config = config_of("file:///unused", new_name(), max_open_batches=2 * LAST)
+        config = config_of(
+            "file:///unused", new_name(), max_policy_lag=-1, max_open_batches=2 * LAST
+        )
         super().__init__(MemoryBroker(MemoryLogs()), self.blobs, config)
 
     def fill(self) -> tuple[SamplerApi, Batch]:

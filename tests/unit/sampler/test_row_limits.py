@@ -9,6 +9,7 @@ import pytest
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec, flush_of
 from rollstream.sampler.deciding.batches import NextBatch, Replace
+from rollstream.sampler.deciding.progress import AskProgress
 from rollstream.sampler.deciding.queries import AskStats, SamplerStats
 from rollstream.sampler.deciding.row_limits import RowLimits
 from rollstream.sampler.deciding.trainer import (
@@ -88,7 +89,9 @@ def test_rollouts_that_were_made_too_long_ago_are_left_out_and_counted_apart() -
 def test_a_group_that_falls_below_its_minimum_goes_whole(
     steps: tuple[int, ...], made: tuple[int, ...], reason: str
 ) -> None:
-    sampler = begun_at(9, max_rollout_step_delay=5, max_rollout_timestamp_delay=5.0)
+    sampler = begun_at(
+        9, max_policy_lag=-1, max_rollout_step_delay=5, max_rollout_timestamp_delay=5.0
+    )
     sampler.seal(group(*steps, made=made))
     sampler.do(SetCurrentStep(step=9))
     error = sampler.choose(NextBatch(step=9, num_groups=1))
@@ -125,7 +128,7 @@ def test_the_batchs_step_is_the_clock_until_the_trainer_sets_one() -> None:
 
 @pytest.mark.parametrize("step", [4, 10**9, 2**63])
 def test_a_step_that_cannot_be_there_yet_is_refused_and_drops_nothing(step: int) -> None:
-    sampler = begun_at(3, max_rollout_step_delay=1, max_policy_lag=1)
+    sampler = begun_at(3, max_rollout_step_delay=1, max_policy_lag=2)
     sampler.seal(group(3, 3))
     with pytest.raises(UnknownStep, match=r"set_current_step\(n\) with n of at most 3"):
         sampler.do(SetCurrentStep(step=step))
@@ -193,16 +196,35 @@ def test_a_policy_that_is_published_moves_the_clock_too() -> None:
     assert "max_rollout_step_delay = 0" in str(error)
 
 
-@pytest.mark.proves("E2")
+@pytest.mark.proves("E2", "F22")
 @pytest.mark.parametrize("limit", ["max_policy_lag", "max_rollout_step_delay"])
-def test_with_a_limit_in_steps_groups_of_an_unknown_age_wait(limit: str) -> None:
-    sampler = Decider(**{limit: 2})
-    sampler.seal(group(0, -1), GroupSpec(lineage="other"), group(0, 0, example="fresh"))
+def test_with_a_limit_in_steps_groups_of_an_unknown_age_are_dropped(limit: str) -> None:
+    sampler = Decider(**{"max_policy_lag": -1, limit: 2})
+    sampler.seal(
+        group(0, -1, example="unknown"),
+        GroupSpec(lineage="other", weight_step=-1, example_id="unknown"),
+        GroupSpec(lineage="other"),
+        group(0, 0, example="fresh"),
+    )
     error = sampler.choose(NextBatch(step=0, num_groups=2))
     assert isinstance(error, NotEnoughGroups)
-    assert (error.ready, error.waiting) == ({"math": 1}, {"weight_step": 1, "lineage": 1})
-    assert str(error).count(f"{limit} is 2 and") == 2
-    assert f"leave samplers.trainer-a.{limit} out" in str(error)
+    assert (error.ready, error.waiting) == ({"math": 1}, {"lineage": 1})
+    assert error.dropped == {"no_weight_step": 2}
+    assert f"{limit} is 2; workers must publish(weight_step=N)" in str(error)
+    assert f"samplers.trainer-a.{limit} = -1 serves weights of any age" in str(error)
+    assert sampler.do(AskProgress()).dropped == {"math": {"unknown": {"no_weight_step": 2}}}
+    assert sampler.serve(0, 1).groups[0].group_id, "the rest is served"
+
+
+@pytest.mark.proves("F22")
+def test_groups_of_an_unknown_age_are_bounded_by_default_and_else_served_as_any() -> None:
+    bounded, unbounded = Decider(), Decider(max_policy_lag=-1)
+    for sampler in (bounded, unbounded):
+        sampler.seal(group(-1, -1), group(-1, 0, example="b"))
+    error = bounded.choose(NextBatch(step=0, num_groups=1))
+    assert isinstance(error, NotEnoughGroups)
+    assert error.dropped == {"no_weight_step": 2}
+    assert len(unbounded.serve(0, 2).groups) == 2
 
 
 NOW_US = 3_600_000_000

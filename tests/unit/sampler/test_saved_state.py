@@ -107,16 +107,16 @@ def test_the_state_of_another_sampler_log_or_root_is_refused(name: str) -> None:
 
 def test_the_state_of_other_settings_or_logs_is_refused() -> None:
     settings_differ = Decider(max_open_batches=4, seed=1).fresh()
-    lag_differs = Decider(max_open_batches=4, max_policy_lag=3).fresh()
+    unbounded = Decider(max_open_batches=4, max_policy_lag=-1).fresh()
     same = decided().fresh()
     logs_differ = SamplerState(same.name, same.choosing, LOGS[:2])
-    for like in (settings_differ, lag_differs, logs_differ):
+    for like in (settings_differ, unbounded, logs_differ):
         with pytest.raises(UnusableState, match="other settings or seal logs"):
             from_bytes(DATA, IDENTITY, like)
 
 
 def test_settings_that_no_fold_looks_at_may_be_others_and_are_those_of_now() -> None:
-    like = Decider(max_open_batches=5, alpha=3.0, recency="exp").fresh()
+    like = Decider(max_open_batches=5, alpha=3.0, recency="exp", max_policy_lag=3).fresh()
     found = from_bytes(DATA, IDENTITY, like).fold
     assert (found.choosing, found.digest()) == (like.choosing, decided().state.digest())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harness.decider import LOGS, Decider
@@ -124,9 +126,14 @@ def test_a_lower_limit_ends_what_was_used_as_often() -> None:
     assert ready(after) == []
 
 
-def test_groups_that_wait_push_out_none_that_can_be_served() -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [{"rewards": (None, 1.0)}, {"lineage": "other"}, {"weight_step": UNKNOWN_STEP}],
+    ids=["reward", "lineage", "weight_step"],
+)
+def test_groups_that_cannot_be_served_push_out_none_that_can(fields: dict[str, Any]) -> None:
     sampler = Decider(capacity_groups=2, max_policy_lag=4)
     sealed(sampler, "a", "b")
-    sampler.seal(*(GroupSpec(example_id=f"w{i}", weight_step=UNKNOWN_STEP) for i in range(2)))
+    sampler.seal(*(GroupSpec(example_id=f"w{i}", **fields) for i in range(2)))
     sampler.evict()
     assert ready(sampler) == ["a", "b"]

@@ -363,6 +363,23 @@ def test_metrics_are_flat_numbers() -> None:
     assert all(type(value) is float for value in metrics.values())
 
 
+def test_metrics_have_the_histogram_of_lag_against_the_step_that_trains() -> None:
+    lags = (0, 1, 2, 3, 4, 4, 5, 8, 9, 40)
+    steps = tuple(50 - lag for lag in lags)
+    batch = batch_of([GroupSpec(rewards=(0.0,) * 11, weight_steps=(*steps, -1))])
+    metrics = replace(batch, current_step=50, policy_step=45).metrics()
+    counts = {"0": 1, "1": 1, "2": 1, "3-4": 3, "5-8": 2, "over-8": 2}
+    found = {name: value for name, value in metrics.items() if name.startswith("lag/")}
+    assert found == {
+        **{f"lag/{name}": count for name, count in counts.items()},
+        "lag/mean": sum(lags) / len(lags),
+        "lag/p50": 4.0,
+        "lag/max": 40.0,
+    }
+    ahead = replace(batch, current_step=51, policy_step=45).metrics()
+    assert (ahead["lag/0"], ahead["lag/max"]) == (0.0, 41.0)
+
+
 @pytest.mark.proves("F20")
 def test_a_trajectory_counts_once_whatever_number_of_turns_it_has() -> None:
     turns = {

@@ -23,7 +23,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.choosing import Choosing
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.folds.sampler.choosing import choosing_of
-from rollstream.streams.folds.sampler.remedies import describe_waiting
+from rollstream.streams.folds.sampler.remedies import describe_waiting, given_up_without_bound
 from rollstream.streams.status import (
     Figures,
     PartitionFigures,
@@ -257,6 +257,8 @@ def _notes(row: SamplerFigures, choosing: Choosing) -> list[str]:
     lines = [
         f"{row.name}: {sentence}" for sentence in describe_waiting(row.waiting, row.name, choosing)
     ]
+    if given_up := given_up_without_bound(row.name, choosing):
+        lines.append(f"{row.name}: {given_up}")
     if row.older:
         lines.append(
             f"{row.name}: {row.older:,} groups from before the dedupe horizon were neither served "

@@ -11,6 +11,8 @@ from rollstream.console.services import root_of, services_of, specs_of
 from rollstream.consumers import create_deployment
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
+from rollstream.streams.folds.sampler.choosing import choosing_of
+from rollstream.streams.folds.sampler.remedies import given_up_without_bound
 from rollstream.streams.topics.check import check_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import root_differences
@@ -69,5 +71,9 @@ def check(
         for difference in found:
             typer.echo(str(difference))
         typer.echo(f"{len(specs)} topics, {len(found)} differences")
+        for name, section in sorted(settings.samplers.items()):
+            choosing = choosing_of(section, settings.environments)
+            if given_up := given_up_without_bound(name, choosing):
+                typer.echo(f"note: {given_up}")
     if found:
         raise typer.Exit(1)

@@ -175,8 +175,9 @@ class SamplerConfig(Section):
     """Published versions whose groups come first; others follow where these are too few."""
     recent_n_versions: int | None = Field(default=None, ge=1)
     """Only groups of so many of the newest policies that are ready are chosen; none: of all."""
-    max_policy_lag: int | None = Field(default=None, ge=0)
-    """Groups sampled by weights older than this many steps are dropped as stale; none: no limit."""
+    max_policy_lag: int = 8
+    """Groups sampled by weights older than this many steps are dropped as stale, and those that
+    name no weight_step as no_weight_step; negative: no limit."""
     max_rollout_step_delay: int = -1
     """Rollouts sampled by weights older than this many steps are left out of their group, which is
     dropped below its environment's min_group_size; negative: no limit."""
@@ -218,6 +219,12 @@ class SamplerConfig(Section):
             raise ValueError(
                 "max_rollout_timestamp_delay 0 would leave every rollout out, since each is older; "
                 "use seconds above 0, or a negative number for no limit"
+            )
+        if 0 <= self.max_policy_lag <= self.max_rollout_step_delay:
+            raise ValueError(
+                f"max_rollout_step_delay {self.max_rollout_step_delay} leaves no rollout out: "
+                f"max_policy_lag {self.max_policy_lag} drops the whole group before; raise "
+                "max_policy_lag, or set it to -1 for no limit on groups"
             )
         if self.alpha != 1 and self.recency == "uniform":
             raise ValueError(

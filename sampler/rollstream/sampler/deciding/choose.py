@@ -195,12 +195,12 @@ def _usable(
     """Those of the policies whose groups are not to be dropped, within the lag."""
     reference = state.reference(state.clock(asked.step))
     branches = branches_left(state, choosing)
-    limit = choosing.max_policy_lag
+    bounded = choosing.max_policy_lag >= 0
     return {
         policies
         for policies in among
-        if dropped_for(policies, reference, branches, limit) is None
-        and (limit is None or None not in [policy_lag(reference, one) for one in policies])
+        if dropped_for(policies, reference, branches, choosing) is None
+        and not (bounded and None in [policy_lag(reference, one) for one in policies])
     }
 
 

@@ -46,12 +46,13 @@ def useless_groups(
 
 
 def _beyond_use(state: SamplerState, choosing: Choosing, step: int, now_us: int) -> Drops:
-    """Ready groups of policies that are stale or off the branch; no others are looked at."""
+    """Ready groups of policies that are stale, unknown or off the branch; no others are looked
+    at."""
     ready, reference = state.ready, state.reference(step)
     branches, delay = branches_left(state, choosing), choosing.max_rollout_step_delay
 
     def dropped(policies: Policies) -> DropReason | None:
-        reason = dropped_for(policies, reference, branches, choosing.max_policy_lag)
+        reason = dropped_for(policies, reference, branches, choosing)
         if reason is None and delay >= 0:
             lags = [policy_lag(reference, policy) for policy in policies]
             if all(lag is not None and lag > delay for lag in lags):
@@ -75,14 +76,29 @@ def _beyond_use(state: SamplerState, choosing: Choosing, step: int, now_us: int)
     return drops
 
 
+def _of_unknown_step(state: SamplerState) -> list[GroupRef]:
+    """Ready groups that will be dropped whatever is trained next."""
+    ready = state.ready
+    if not state.choosing.bounds_lag:
+        return []
+    unknown = {
+        policies
+        for policy in ready.policies()
+        if policy.step == UNKNOWN_STEP
+        for policies in ready.having(policy)
+    }
+    return [ref for policies in unknown for ref in ready.by_policies(policies)]
+
+
 def _at_ends(
     policies: Sequence[PolicyRef], dropped: Callable[[PolicyRef], bool]
 ) -> Iterator[PolicyRef]:
-    """Those of the sorted policies that are dropped: within an epoch the first are stale, and the
-    last are off the branch. Policies of an unknown step are neither."""
+    """Those of the sorted policies that are dropped: within an epoch the first are of an unknown
+    step, those after them stale, and the last off the branch."""
     start = 0
     while start < len(policies):
         lineage, epoch, _ = policies[start]
+        yield from filter(dropped, policies[start : start + 1])
         start = bisect_left(policies, (lineage, epoch, UNKNOWN_STEP + 1), start)
         stop = bisect_left(policies, (lineage, epoch + 1, UNKNOWN_STEP), start)
         yield from takewhile(dropped, map(policies.__getitem__, range(start, stop)))
@@ -100,17 +116,17 @@ def refs_of(drops: Drops) -> set[GroupRef]:
     return {ref for refs in drops.values() for ref in refs}
 
 
-def evict_over_capacity(state: SamplerState, now: Now) -> list[SamplerEvent]:
-    """The events that drop the oldest groups beyond ``capacity_groups`` and ``capacity``; none
-    where all fit."""
-    return drop_events({DropReason.CAPACITY: _over_capacity(state, ())}, now)
-
-
 def after_sealed(state: SamplerState, now: Now) -> list[SamplerEvent]:
-    """The events that what was sealed calls for, though nobody asks for anything: those of
-    ``evict_over_capacity``, and the cursor, where files were retired since it was recorded. Sealers
-    wait for that before they delete these."""
-    events = evict_over_capacity(state, now)
+    """The events that what was sealed calls for, though nobody asks for anything: those that drop
+    groups whose age will never be known, where there is a limit, and the oldest of the others
+    beyond ``capacity_groups`` and ``capacity``; and the cursor, where files were retired since it
+    was recorded. Sealers wait for that before they delete these."""
+    unknown = _of_unknown_step(state)
+    drops = {
+        DropReason.NO_WEIGHT_STEP: unknown,
+        DropReason.CAPACITY: _over_capacity(state, unknown),
+    }
+    events = drop_events(drops, now)
     if state.cursor_is_due:
         events.append(CursorRecorded(**now, cursor=state.cursor()))
     return events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Sequence
@@ -26,11 +27,13 @@ from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import DeliveryUnknown, Fenced
 from rollstream.streams.folds.sampler.choosing import choosing_of
+from rollstream.streams.folds.sampler.remedies import given_up_without_bound
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.layout import Layout
 
+_log = logging.getLogger("rollstream.sampler")
 FOLLOW_RECORDS_MAX = 256  # Flushes that are folded at a time.
 READ_TIMEOUT_FACTOR = 4.0  # Whole logs are read, from a broker that answers.
 ANSWER_S = 10.0  # A broker that does not answer by then lets others have their turn.
@@ -89,6 +92,7 @@ class SamplerLogs:
         self._numbers = count()
         self._owned_at = -1  # Nobody had taken over when this number was drawn.
         self._deployment_checked = False
+        self._said_unbounded = False
 
     @property
     def root_id(self) -> str:
@@ -171,6 +175,10 @@ class SamplerLogs:
         if behind or self._log.fold is not self.state:
             self._fold_to_ends(self._reading_deadline())
         self.claimed = self.changed = True
+        given_up = given_up_without_bound(self._name, self.state.choosing)
+        if given_up and not self._said_unbounded:
+            _log.warning("sampler %r: %s", self._name, given_up)
+        self._said_unbounded = True
 
     def read(self, deadline: Deadline, *, claiming: bool = False) -> None:
         """Folds all logs up to their ends, and claims nothing. Only that the broker answers is

@@ -54,7 +54,7 @@ class LooksAtGroups(ABC):
             on_policy_fraction: least share of the newest policy: of the newest that was published,
                 or where none was, of the newest that is ready.
             prefer_policy_versions: published versions whose groups come first.
-            max_policy_lag: groups of older or unknown weights are left out.
+            max_policy_lag: groups of older or unknown weights are left out; negative: none is.
             recent_n_versions: only groups of so many of the newest policies that are ready.
             grouping: ``strict`` leaves out groups that several policies sampled.
             accept: as in ``next_batch``, and so ``mix``.

@@ -19,6 +19,10 @@ from rollstream.schemas.records import RolloutGroup, RolloutRecord, SampledBatch
 
 GroupReader = Callable[[int, bytes, int], RolloutGroup]  # Called with step, digest and slot.
 TRUNCATED = "length"  # The stop reason of a rollout that ran into its limit.
+_LAG_BINS = {  # Each up to this many steps, beyond those of the one before.
+    **{"lag/0": 0.0, "lag/1": 1.0, "lag/2": 2.0, "lag/3-4": 4.0, "lag/5-8": 8.0},
+    "lag/over-8": np.inf,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
@@ -214,9 +218,11 @@ class Batch:
         ``reward/mean`` and ``reward/<environment>``: of trajectories' returns; ``groups``,
         ``rollouts`` (trajectories), ``segments``, ``tokens``, ``output_tokens``;
         ``all_equal_share`` of groups whose returns leave no advantage; ``truncated_share`` of
-        rollouts, by their last segment; ``lag/mean`` and ``lag/max`` in optimizer steps, by their
-        oldest segment; ``off_branch_share`` of rollouts, by any segment; ``groups_ready``;
-        ``wait_s``.
+        rollouts, by their last segment; ``off_branch_share`` of rollouts, by any segment;
+        ``groups_ready``; ``wait_s``. Lag in optimizer steps, from a rollout's oldest segment to
+        the weights that this batch updates: ``lag/mean``, ``lag/p50`` and ``lag/max``, and how many
+        rollouts have which, ``lag/0`` (or less: another trainer's steps), ``lag/1``, ``lag/2``,
+        ``lag/3-4``, ``lag/5-8``, ``lag/over-8``; those of an unknown weight step are in none.
         """
         metrics: dict[str, float] = {
             "groups": float(len(self.slots)),
@@ -251,7 +257,11 @@ class Batch:
         lags = lags[np.isfinite(lags)]
         if len(lags):
             metrics["lag/mean"] = float(lags.mean())
+            metrics["lag/p50"] = float(np.median(lags))
             metrics["lag/max"] = float(lags.max())
+            bins = np.searchsorted(list(_LAG_BINS.values()), lags)
+            counts = np.bincount(bins, minlength=len(_LAG_BINS)).astype(float)
+            metrics.update(zip(_LAG_BINS, counts.tolist(), strict=True))
         return metrics
 
 

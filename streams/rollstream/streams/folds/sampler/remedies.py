@@ -19,12 +19,6 @@ def why_waiting(reason: Waits, name: str, choosing: Choosing) -> str:
                 "a member has no reward, and none can be given later; name one when publishing: "
                 "publish(reward=R)"
             )
-        case "weight_step":
-            return (
-                f"{_all_of(limits)} and a member names no weight_step; "
-                "workers must publish(weight_step=N) with the N that publish_policy returned as "
-                f"step, or leave samplers.{name}.{' and '.join(limits)} out"
-            )
         case "lineage":
             return (
                 f"{_all_of(limits)} and the group is of another lineage "
@@ -57,6 +51,8 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
     Args:
         policy_epoch: of the policies that are published now.
     """
+    # Where they were dropped by a limit that is no longer set, that is max_policy_lag.
+    limits = _step_limits(choosing) or {"max_policy_lag": choosing.max_policy_lag}
     match reason:
         case DropReason.OFF_BRANCH:
             return (
@@ -66,11 +62,17 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
                 f"{choosing.lineage!r}: begin anew with a sampler that has its own"
             )
         case DropReason.STALE:
-            limits = _step_limits(choosing) or {"max_policy_lag": None}
             return (
                 f"their weights were more than {_either(limits)} steps behind; workers must load "
                 "newer weights and publish their weight_step, or raise "
                 f"samplers.{name}.{' or '.join(limits)}"
+            )
+        case DropReason.NO_WEIGHT_STEP:
+            return (
+                "a member names no weight_step, so that its age is not known, and "
+                f"{_all_of(limits)}; workers must publish(weight_step=N) with the N that "
+                f"publish_policy returned as step; samplers.{name}.{' and '.join(limits)} = -1 "
+                "serves weights of any age"
             )
         case DropReason.TOO_OLD:
             return (
@@ -103,21 +105,33 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
             assert_never(reason)
 
 
-def _step_limits(choosing: Choosing) -> dict[str, int | None]:
+def given_up_without_bound(name: str, choosing: Choosing) -> str:
+    """What the sampler ``name`` gives up, in words, by its settings that bound no weights' age;
+    empty where one does."""
+    if choosing.bounds_lag:
+        return ""
+    return (
+        f"samplers.{name}.max_policy_lag is {choosing.max_policy_lag}, no limit: groups of any "
+        "age, of unknown weights and of any lineage are trained on, and where workers are faster "
+        "than the trainer, lag grows for as long as the run lasts"
+    )
+
+
+def _step_limits(choosing: Choosing) -> dict[str, int]:
     """The limits in steps that are set."""
-    limits: dict[str, int | None] = {}
-    if choosing.max_policy_lag is not None:
+    limits: dict[str, int] = {}
+    if choosing.max_policy_lag >= 0:
         limits["max_policy_lag"] = choosing.max_policy_lag
     if choosing.max_rollout_step_delay >= 0:
         limits["max_rollout_step_delay"] = choosing.max_rollout_step_delay
     return limits
 
 
-def _all_of(limits: Mapping[str, int | None]) -> str:
+def _all_of(limits: Mapping[str, int]) -> str:
     return " and ".join(f"{key} is {value}" for key, value in limits.items())
 
 
-def _capacities(choosing: Choosing) -> dict[str, int | None]:
+def _capacities(choosing: Choosing) -> dict[str, int]:
     """Those of the two bounds that can be exceeded: all environments together have ``capacity``
     times their number."""
     every, number = choosing.capacity_groups, len(choosing.environments)
@@ -128,5 +142,5 @@ def _capacities(choosing: Choosing) -> dict[str, int | None]:
     return {"capacity_groups": every, "capacity": choosing.capacity}
 
 
-def _either(limits: Mapping[str, int | None]) -> str:
+def _either(limits: Mapping[str, int]) -> str:
     return " or ".join(f"{key} = {value}" for key, value in limits.items())

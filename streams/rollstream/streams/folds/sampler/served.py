@@ -20,6 +20,7 @@ Outcome = Literal[
     "failed",
     "skipped",
     "stale",
+    "no_weight_step",
     "too_old",
     "off_branch",
     "capacity",
@@ -30,6 +31,7 @@ Outcome = Literal[
 ]
 DROPPED: tuple[Outcome, ...] = (
     "stale",
+    "no_weight_step",
     "too_old",
     "off_branch",
     "capacity",

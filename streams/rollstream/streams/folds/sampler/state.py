@@ -54,7 +54,7 @@ from rollstream.streams.owned.fold import FoldCheckpoint
 
 FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
 NOTHING = -1
-_CHOSEN = ("seed", "lineage", "max_policy_lag", "max_samples")
+_CHOSEN = ("seed", "lineage", "bounds_lag", "max_samples")
 _FOLDED_BY = attrgetter("name", *(f"choosing.{name}" for name in _CHOSEN))
 
 
