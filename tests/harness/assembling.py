@@ -123,7 +123,7 @@ def places_of(rows: Iterable[Row]) -> list[Where]:
 def described(decisions: Sequence[Decision]) -> list[Any]:
     """Decisions by value, but for where entries stand and how many bytes they have."""
     found = []
-    for group, settled, incomplete, entries, _, unread, unsealed in decisions:
+    for group, settled, incomplete, entries, _, unread, unsealed, producer_id in decisions:
         sealed = None
         if group is not None:
             uids, idxs = (values_of(group.rows, name) for name in ("rollout_uid", "segment_idx"))
@@ -131,5 +131,5 @@ def described(decisions: Sequence[Decision]) -> list[Any]:
             sealed = (rest, list(zip(uids, idxs, strict=True)))
         reasons = [(s.reason, s.rollout_uid, s.segment_idx) for s in settled]
         kept = values_of(incomplete, "rollout_uid")
-        found.append((sealed, reasons, kept, entries, unread, unsealed))
+        found.append((sealed, reasons, kept, entries, unread, unsealed, producer_id))
     return found

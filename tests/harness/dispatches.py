@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
 from harness.history import EntryRef
@@ -13,7 +13,7 @@ from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.entry import EntryKind
-from rollstream.schemas.ingest.record import decode_record
+from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.streams.folds.sampler.dispatched import DispatchedGroups
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.reading import read_between
@@ -35,7 +35,7 @@ def dispatch_problems(world: SealWorld, *, calm: bool) -> list[str]:
     for item in confirmed:
         address = PartitionAddress("math", world.layout.generation, item.where.partition)
         fold.apply(address, item.event)
-    settled = _settled(confirmed)
+    settled = settled_by(confirmed)
     unsettled = [(ref.partition, key) for ref, key in published.items() if ref not in settled]
     # A key has one pending group, however often it was dispatched; others of it may be decided.
     at_most, at_least = (Counter(key[1] for _, key in found) for found in (unsettled, {*unsettled}))
@@ -81,7 +81,17 @@ def _wrongly_ended(
 
 def _published(world: SealWorld) -> dict[EntryRef, _GroupKey]:
     """The dispatches in the ingest log."""
-    found = {}
+    return {ref: group_of(ref, record) for ref, _, record in read_dispatches(world)}
+
+
+def group_of(ref: EntryRef, record: IngestRecord) -> _GroupKey:
+    """Of an entry of this record."""
+    return record.values("group_uid")[ref.entry], record.values("example_id")[ref.entry]
+
+
+def read_dispatches(world: SealWorld) -> Iterator[tuple[EntryRef, int, IngestRecord]]:
+    """The dispatches in the ingest log, by partition and offset, when they were appended,
+    microseconds, and their records."""
     deadline = Deadline(TIMEOUT_S, world.clock)
     for partition in range(world.environment.partitions):
         where = world.source(partition)
@@ -92,16 +102,13 @@ def _published(world: SealWorld) -> dict[EntryRef, _GroupKey]:
                     read = decode_record(record.value)
                 except UnreadableEvent:
                     continue
-                columns = zip(
-                    read.kinds, read.values("group_uid"), read.values("example_id"), strict=True
-                )
-                for entry, (kind, group_uid, example_id) in enumerate(columns):
+                for entry, kind in enumerate(read.kinds):
                     if kind == EntryKind.DISPATCHED:
-                        found[EntryRef(partition, record.offset, entry)] = (group_uid, example_id)
-    return found
+                        ref = EntryRef(partition, record.offset, entry)
+                        yield ref, record.timestamp_us, read
 
 
-def _settled(confirmed: Sequence[ConfirmedEvent]) -> dict[EntryRef, int]:
+def settled_by(confirmed: Sequence[ConfirmedEvent]) -> dict[EntryRef, int]:
     """By the event that settled them, the entries that ended without a group."""
     return {
         EntryRef(item.where.partition, offset, entry): number

@@ -24,7 +24,7 @@ from rollstream.runtime.config.sections import (
 )
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Flushed
-from rollstream.schemas.ingest.entry import Entry
+from rollstream.schemas.ingest.entry import Entry, Producer
 from rollstream.store import Blobs, MemoryBlobs, open_store
 from rollstream.streams.broker import Broker, TopicPartition, Writer
 from rollstream.streams.kafka import KafkaBroker
@@ -177,13 +177,14 @@ class SealWorld:
     def partition_of(self, key: str) -> int:
         return partition_of(key.encode(), self.environment.partitions)
 
-    def publish_entries(self, *entries: Entry) -> None:
+    def publish_entries(self, *entries: Entry, producer: Producer | None = None) -> None:
         """One record a partition, with the entries that belong there, in their order."""
         by_partition: dict[int, list[Entry]] = {}
         for entry in entries:
             by_partition.setdefault(self.partition_of(entry.key), []).append(entry)
         for partition, together in by_partition.items():
-            value = encode_record(together, partitions=self.environment.partitions)
+            partitions = self.environment.partitions
+            value = encode_record(together, partitions=partitions, producer=producer)
             self.put(value, partition=partition, entries=len(together))
 
     def put(self, value: bytes, *, partition: int = 0, entries: int = 1) -> None:

@@ -14,7 +14,8 @@ REACHED = {
     "owners": {"crashes", "adoptions", "fenced", "in doubt"},
     "sealers": {
         *("crashes", "adoptions", "evictions", "left", "landed late"),
-        "begun groups named",
+        *("begun groups named", "producers reported", "reports of a new owner"),
+        "producers that died",
     },
     "sampler": {
         *("crashes", "fenced", "in doubt", "landed late", "turns within a call"),

@@ -25,6 +25,7 @@ from simulation.broken.no_barrier import UpToTheEndBefore
 from simulation.broken.no_doubt import AppendingTwice
 from simulation.broken.no_fence import Forging, OpenFence
 from simulation.broken.steps import BROKEN_STEPS
+from simulation.broken.telling_at_once import TellingAtOnce
 from simulation.consumers.sealers import Sealers
 from simulation.sampler.reused import Reused
 from simulation.sampler.snapshots import Snapshots
@@ -66,6 +67,7 @@ BROKEN: Mapping[str, MakeWorld] = {
     **{f"owners/{name}": partial(Owners, make_log=log_over(w)) for name, w in _OWNERS.items()},
     "sealers/no_fence": partial(Sealers, wrap=Forging),
     "sealers/durable_for_confirmed": partial(Sealers, wrap=OnlyItsOwn),
+    "sealers/telling_at_once": TellingAtOnce,
     **{f"sealers/{name}": partial(Sealers, steps=steps) for name, steps in BROKEN_STEPS.items()},
     **{f"sampler/{name}": partial(Trainers, wrap=wrap) for name, wrap in _OF_SAMPLERS.items()},
 }

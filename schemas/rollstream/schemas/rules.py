@@ -33,6 +33,8 @@ BOUNDS: Mapping[str, range] = {
     "weight_step": STEPS,
     "created_ts": range(CREATED_TS_MAX + 1),
     "count": range(1, INT_MAX + 1),
+    "begun": range(LONG_MAX + 1),
+    "waiting": COUNTS,
 }
 # Of a name: seal events repeat some for thousands of rollouts, and each must leave room for others.
 NAME_CHARS_MAX = 4_096

@@ -17,23 +17,26 @@ from harness.dispatches import dispatch_problems
 from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, Fate, always_pass, write_now
 from harness.history import claims, problems_of
-from harness.rollouts import make_dispatched, make_entry, make_failed
+from harness.in_flight import in_flight_problems
+from harness.rollouts import make_alive, make_dispatched, make_entry, make_failed
 from harness.sealing import Crash, EvictableBroker, SealWorld
 from rollstream.consumers import Sealer
 from rollstream.consumers.sealing import STEPS, Flush, Step
-from rollstream.consumers.sealing.begun import NAME_EVERY_S
+from rollstream.consumers.sealing.reports import REPORT_EVERY_S
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import GroupsBegun
-from rollstream.schemas.ingest.entry import Entry
+from rollstream.schemas.events import GroupsBegun, InFlight
+from rollstream.schemas.ingest.entry import Entry, EntryKind, Producer
 from rollstream.store import Bytes, Pieces, StoreFull
-from rollstream.streams.broker import Broker
+from rollstream.streams.broker import Broker, Record
+from rollstream.streams.memory import MemoryLogs
+from rollstream.streams.memory.member import MemoryGroupReader
 from simulation.world import TurningBroker, Violation
 
 TURNS = 14
 LIVES_MAX = 3
 DEPTH_MAX = 3  # How many sealers' turns may stand inside one another.
 SLICE_S = 0.05
-CALM_S = 8 * NAME_EVERY_S  # What was left behind takes a flush a turn.
+CALM_S = 8 * REPORT_EVERY_S  # What was left behind takes a flush a turn.
 SETTLE_S = 100.0  # Longer than anything may stay pending in these worlds.
 BAD_FATES = [fate for fate in Fate if fate is not Fate.PASS]
 
@@ -46,7 +49,7 @@ class Life:
     def __init__(self, world: Sealers) -> None:
         self._world = world
         self.busy = False
-        self.own = EvictableBroker(world.world.logs)
+        self.own = _SlowBroker(world.world.logs, world.dice.choice((2, 20, 500)))
         self.turning = TurningBroker(
             self.own, world.maybe_turn, self._fate, clock=world.world.clock
         )
@@ -95,6 +98,24 @@ class Life:
         return run
 
 
+class _SlowBroker(EvictableBroker):
+    """Whose members read so many records at once."""
+
+    def __init__(self, logs: MemoryLogs, records_max: int) -> None:
+        super().__init__(logs)
+        self._records_max = records_max
+
+    def group_reader(self, *args: Any, **settings: Any) -> MemoryGroupReader:
+        member = super().group_reader(*args, **settings)
+        poll = member.poll
+
+        def poll_few(records_max: int, timeout_s: float) -> list[Record]:
+            return poll(min(records_max, self._records_max), timeout_s)
+
+        member.poll = poll_few  # type: ignore[method-assign]
+        return member
+
+
 class Sealers:
     """The world of one seed.
 
@@ -122,6 +143,7 @@ class Sealers:
             max_flush_rollouts=self.dice.choice((4, 8, 64)),
         )
         self._published: dict[str, Entry] = {}
+        self._producers = Producers(self.dice)
         self._lives: list[Life] = []
         self._fault_rate = self.dice.choice((0.0, 0.05, 0.15))
         self._turn_rate = self.dice.choice((0.0, 0.02, 0.1))
@@ -134,19 +156,26 @@ class Sealers:
             Violation: with what did not hold.
         """
         for number in range(TURNS):
-            publish_anything(self.world, self.dice, 20 * number, self._published)
+            publish_anything(self.world, self.dice, 20 * number, self._published, self._producers)
             self._act()
         self._settle_down()
         problems = dispatch_problems(self.world, calm=False)
+        for producer in self._producers.alive:
+            self.world.publish_entries(make_alive(producer.producer_id), producer=producer)
         sealer = self.world.sealer()
         self.world.run(sealer, seconds=CALM_S)
         problems += dispatch_problems(self.world, calm=True)
+        problems += in_flight_problems(self.world, alive=self._producers.alive)
         sealer.close()
-        self.reached["begun groups named"] += sum(
-            isinstance(item.event, GroupsBegun) for item in self.world.confirmed_events()
-        )
+        events = [item.event for item in self.world.confirmed_events()]
+        reports = [event for event in events if isinstance(event, InFlight)]
+        self.reached["begun groups named"] += sum(isinstance(one, GroupsBegun) for one in events)
+        self.reached["producers reported"] += len(reports)
+        self.reached["reports of a new owner"] += sum(event.complete for event in reports)
+        self.reached["producers that died"] += self._producers.died
         finish(self.world)
         problems += dispatch_problems(self.world, calm=True)
+        problems += in_flight_problems(self.world)
         problems += problems_of(self.world, self._published)
         self.reached["adoptions"] += claims(self.world.confirmed_events())
         if problems:
@@ -243,8 +272,45 @@ def finish(world: SealWorld) -> Sealer:
     return sealer
 
 
+class Producers:
+    """Those that dispatch: they live, wait, and die with groups open.
+
+    Attributes:
+        alive: how each stands.
+        died: how many did.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self.alive = [Producer(f"producer-{number}", 0, 0) for number in range(3)]
+        self.died = 0
+        self._rng = rng
+
+    def published(self, entries: list[Entry]) -> Producer:
+        """One of them published these; how it stands then. Now and then one dies, and another takes
+        its place."""
+        index = self._rng.randrange(len(self.alive))
+        if self._rng.random() < 0.03:
+            self.died += 1
+            name = f"producer-{len(self.alive) + self.died}"
+            self.alive[index] = Producer(name, 0, 0)
+        begun = sum(
+            one.kind == EntryKind.DISPATCHED and one.fields["split"] == "train" for one in entries
+        )
+        one = self.alive[index]
+        one = one._replace(begun=one.begun + begun, waiting=self._rng.randint(0, 2))
+        if self._rng.random() < 0.2:
+            entries.append(make_alive(one.producer_id))
+        if any(each.kind in (EntryKind.DISPATCHED, EntryKind.ALIVE) for each in entries):
+            self.alive[index] = one
+        return one
+
+
 def publish_anything(
-    world: SealWorld, rng: random.Random, first: int, published: dict[str, Entry]
+    world: SealWorld,
+    rng: random.Random,
+    first: int,
+    published: dict[str, Entry],
+    producers: Producers,
 ) -> None:
     """Twenty entries in records of up to eight; bytes that are no record among them."""
     waiting: list[Entry] = []
@@ -256,7 +322,8 @@ def publish_anything(
         else:
             waiting.append(_anything(rng, number, published))
         if len(waiting) == rng.randint(1, 8):
-            world.publish_entries(*waiting)
+            producer = producers.published(waiting)
+            world.publish_entries(*waiting, producer=producer)
             waiting.clear()
     world.publish_entries(*waiting)
 
@@ -270,7 +337,7 @@ def _anything(rng: random.Random, number: int, published: dict[str, Entry]) -> E
     }
     roll = rng.random()
     if roll < 0.08 and group:
-        return make_dispatched(**fields)
+        return make_dispatched(**fields, split=rng.choice(("train", "train", "eval")))
     if roll < 0.14 and group:
         return make_failed(rollout_uid=f"failed-{number}", **fields)
     if published and rng.random() < 0.1:

@@ -8,7 +8,7 @@ import pytest
 
 from harness.rollouts import make_dispatched, make_entry, make_failed
 from harness.sealing import EvictableBroker, SealWorld
-from rollstream.consumers.sealing.begun import NAME_EVERY_S
+from rollstream.consumers.sealing.reports import REPORT_EVERY_S
 from rollstream.sampler import Progress, SamplerView
 from rollstream.schemas.events import GroupsBegun
 
@@ -45,7 +45,7 @@ def test_what_was_dispatched_and_is_not_back_is_known_after_a_sealer_died() -> N
     sealer = world.sealer(broker=broker)
     began = world.clock.now_us()
     dispatch(world, "back", "failing", "dying")
-    world.run(sealer, seconds=2 * NAME_EVERY_S)
+    world.run(sealer, seconds=2 * REPORT_EVERY_S)
     assert {*progress(world).dispatched["math"]} == {"back", "failing", "dying"}
     for uid in ("a", "b"):
         world.publish(uid, example_id="back", group_uid="back-1", group_size=2)
@@ -61,7 +61,7 @@ def test_what_was_dispatched_and_is_not_back_is_known_after_a_sealer_died() -> N
     assert began <= since_ts <= began + 1_000_000
     broker.close()  # As a process does that is killed.
     successor = world.sealer()
-    world.run(successor, seconds=2 * NAME_EVERY_S)
+    world.run(successor, seconds=2 * REPORT_EVERY_S)
     assert progress(world) == before
     world.clock.wait(threading.Event(), EXPIRE_AFTER_S)
     world.run(successor)
@@ -79,7 +79,7 @@ def test_a_group_that_ends_at_once_is_never_named() -> None:
             for uid in ("a", "b")
         ),
     )
-    world.run(world.sealer(), seconds=3 * NAME_EVERY_S)
+    world.run(world.sealer(), seconds=3 * REPORT_EVERY_S)
     assert world.groups() == [("a", "b")]
     assert not any(isinstance(one.event, GroupsBegun) for one in world.confirmed_events())
 
@@ -89,8 +89,8 @@ def test_groups_are_named_once_by_an_owner_and_at_most_once_a_second() -> None:
     sealer = world.sealer()
     for number in range(40):
         dispatch(world, f"ex-{number}")
-        world.run(sealer, seconds=NAME_EVERY_S / 10)
-    world.run(sealer, seconds=2 * NAME_EVERY_S)
+        world.run(sealer, seconds=REPORT_EVERY_S / 10)
+    world.run(sealer, seconds=2 * REPORT_EVERY_S)
     named = [one.event for one in world.confirmed_events() if isinstance(one.event, GroupsBegun)]
     examples = [example for event in named for example in event.example_ids]
     assert sorted(examples) == sorted(f"ex-{number}" for number in range(40))

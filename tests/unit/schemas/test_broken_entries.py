@@ -9,9 +9,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from harness.rollouts import encode_record, make_dispatched, make_entry, make_failed, members
+from harness.rollouts import (
+    encode_record,
+    make_alive,
+    make_dispatched,
+    make_entry,
+    make_failed,
+    members,
+)
 from harness.strategies import entries
-from rollstream.schemas.ingest.entry import Entry, EntryKind, Failure
+from rollstream.schemas.ingest.entry import Entry, EntryKind, Failure, Producer
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.schemas.rules import BOUNDS, NAME_CHARS_MAX, BrokenRule, check_number
 
@@ -111,6 +118,28 @@ def test_a_dispatch_needs_neither_uid_nor_policy() -> None:
     entry = make_dispatched(rollout_uid="", policy_version="")
     assert entry.kind == EntryKind.DISPATCHED
     assert not is_broken(entry)
+
+
+@pytest.mark.parametrize(
+    ("producer", "told"),
+    [
+        (Producer("", 1, 0), "producer_id is empty; give one that no other process has"),
+        (Producer(LONG, 1, 0), "producer_id has 4097 characters"),
+        (Producer("a", -1, 0), "begun is -1"),
+        (Producer("a", 0, -1), "waiting is -1"),
+        (Producer("a", 0, 2**31), "waiting is 2147483648"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_producer_says_of_itself_breaks_the_entries_that_say_it(
+    producer: Producer, told: str
+) -> None:
+    entries = [make_entry(), make_dispatched(), make_failed(), make_alive("a")]
+    record = decode_record(encode_record(entries, producer=producer))
+    assert {index: str(rule)[: len(told)] for index, rule in record.broken.items()} == {
+        1: told,
+        3: told,
+    }
 
 
 def test_nobody_reads_the_metadata_of_a_dispatch() -> None:

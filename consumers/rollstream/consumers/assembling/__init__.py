@@ -6,6 +6,7 @@
 - ``fitting``     splits what is too large for the event of one flush
 - ``pending``     a group that is not decided yet and which entries are its; its open trajectories
 - ``held``        the records that these entries stand in, and how many bytes that keeps in memory
+- ``in_flight``   ``ProducersInFlight``: how many groups each producer has open, and what it said
 - ``groups``      all pending groups and trajectories, found by key and by age
 """
 

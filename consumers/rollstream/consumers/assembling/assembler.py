@@ -40,6 +40,7 @@ from rollstream.consumers.assembling.decisions import (
 from rollstream.consumers.assembling.fitting import fitting, settlements_of
 from rollstream.consumers.assembling.groups import PendingGroups
 from rollstream.consumers.assembling.held import HeldRecord, HeldRecords, PendingRow
+from rollstream.consumers.assembling.in_flight import ProducersInFlight
 from rollstream.consumers.assembling.pending import (
     Chain,
     ChainState,
@@ -62,6 +63,7 @@ from rollstream.streams.folds.entries import Stretch
 LAG_ENTRIES_MAX = 1_000_000
 _LOST_AT_ONCE = 1_024  # Lost entries in one decision, so that a flush stays within its bounds.
 _ALIVE, _FAILED = EntryKind.ALIVE.value, EntryKind.FAILED.value
+_DISPATCHED = EntryKind.DISPATCHED.value
 _shared_values = itemgetter("group_size", "policy_version", "split", "lineage", "replica_id")
 
 
@@ -81,6 +83,7 @@ class Assembler:
         pending: what is not decided.
         held: the records that hold it.
         decided: what is decided and not committed, and the watermark.
+        in_flight: how the producers stand that said something.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Assembler:
         self.now_us = 0
         self.pending = PendingGroups(config)
         self.decided = DecisionQueue(watermark)
+        self.in_flight = ProducersInFlight()
         self.held = HeldRecords(config.max_pending_bytes, self.decided.hold)
         self._environment = environment
         self._strict = config.grouping == "strict"
@@ -176,6 +180,7 @@ class Assembler:
         self.decided.commit(plan)
         for decision in plan.decisions:
             self._uncommitted.difference_update(segments_of(decision))
+        self.in_flight.commit(plan)
 
     # --- entries ---
 
@@ -287,7 +292,10 @@ class Assembler:
         """A dispatch, a failure, or a segment whose policy version is not accepted: settled with
         the group of its trajectory, or the one that the producer named, which may begin now. That a
         producer lives is of no group."""
-        if entry.kind == _ALIVE:
+        producer, kind = entry.held.record.producer, entry.kind
+        if producer is not None and kind in (_DISPATCHED, _ALIVE):
+            self.in_flight.tell(producer, self.now_us)
+        if kind == _ALIVE:
             self._pass_over(entry, SettleReason.ALIVE)
             return
         failure = entry.held.record.failures.get(entry.entry)
@@ -309,7 +317,16 @@ class Assembler:
             self._fail_member(entry, group, chain, reason, failed)
         else:
             self.pending.dispatch(group, entry.settlement(reason))
+            if producer is not None and entry.value("split") != "eval":
+                self._count_open(group, producer.producer_id)
             self._settle_with(group, entry, reason)
+
+    def _count_open(self, group: PendingGroup, producer_id: str) -> None:
+        """The group is open for who dispatched it last: an earlier one may have died."""
+        if group.producer_id:
+            self.in_flight.end(group.producer_id)
+        group.producer_id = producer_id
+        self.in_flight.begin(producer_id)
 
     def _fail_member(
         self,
@@ -448,6 +465,8 @@ class Assembler:
         elif rows:
             settled = [*settled, *settlements_of(rows, SettleReason.EXPIRED)]
         fit = fitting(Decision(due, settled, rows, entries, size))
+        if group is not None and group.producer_id:
+            fit[0] = fit[0]._replace(producer_id=group.producer_id)
         *parts, last = fit
         if group is not None and group.dispatched and fit[0].group is None:
             last = last._replace(unsealed=_unsealed(group, reason))

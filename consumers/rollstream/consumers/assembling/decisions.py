@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from rollstream.schemas.columns import ArraySignature
+from rollstream.schemas.events import ProducerInFlight
 from rollstream.schemas.ids import GroupKey, SegmentId, segment_id
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
@@ -19,6 +20,7 @@ NO_SEGMENT = -1  # The segment of an entry that names a trajectory and is no seg
 # At most, beside names. A file's path has an environment's name and a policy version, escaped.
 _FILE_EVENT_BYTES = 640
 _GROUP_EVENT_BYTES = 384 + _FILE_EVENT_BYTES  # A group, and a file that has no other.
+PRODUCER_EVENT_BYTES = 64  # How one stands.
 _ENTRY_EVENT_BYTES = 96  # One of a record that has no other, so that its offset is touched too.
 
 
@@ -88,6 +90,7 @@ class Decision(NamedTuple):
         size: bytes that it writes, as its entries have them in their records.
         unread: the only one of a decision about offsets that nobody read.
         unsealed: the dispatched group that ends with it and is not sealed, if any.
+        producer_id: the producer of which a group that counts as open ends with it; empty: none.
     """
 
     group: DueGroup | None
@@ -97,6 +100,7 @@ class Decision(NamedTuple):
     size: int
     unread: UnreadRange | None = None
     unsealed: Unsealed | None = None
+    producer_id: str = ""
 
 
 class Plan(NamedTuple):
@@ -109,6 +113,7 @@ class Plan(NamedTuple):
             read.
         now_us: log time that decided.
         entries: how many it settles.
+        in_flight: the producers that stand otherwise, once it is committed, than was reported.
     """
 
     decisions: tuple[Decision, ...]
@@ -117,6 +122,7 @@ class Plan(NamedTuple):
     settled: Mapping[int, int]
     now_us: int
     entries: int
+    in_flight: tuple[ProducerInFlight, ...] = ()
 
 
 def values_of(rows: Iterable[Row], name: str) -> list[Any]:
@@ -163,6 +169,9 @@ def event_bytes(decision: Decision) -> int:
         names += chain(*group.names)
     if decision.unsealed is not None:
         names += decision.unsealed
+    if decision.producer_id:
+        total += PRODUCER_EVENT_BYTES
+        names.append(decision.producer_id)
     joined = "".join(names)
     return total + (len(joined) if joined.isascii() else len(joined.encode()))
 

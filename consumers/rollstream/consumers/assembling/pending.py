@@ -146,6 +146,7 @@ class PendingGroup:
         split: ``train`` while every member is; else that of one that is not.
         overdue: the seal time-out has passed, but the group had too few members.
         dispatched: one of the settlements is a dispatch.
+        producer_id: of the producer that dispatched it and has it open; empty: nobody told.
     """
 
     key: PendingKey
@@ -165,6 +166,7 @@ class PendingGroup:
     split: str = "train"
     overdue: bool = False
     dispatched: bool = False
+    producer_id: str = ""
 
     def agrees(self, row: PendingEntry) -> bool:
         """Whether the segment's named arrays have the dtypes and trailing shapes that the group's

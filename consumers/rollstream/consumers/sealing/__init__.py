@@ -6,7 +6,7 @@
 - ``partition``     one partition: its states from the claim to its revocation, flushes, doubt
 - ``intake``        what it reads: records, those that cannot be sealed, log time, losses, the pause
 - ``cadence``       when flushes begin
-- ``begun``         names dispatched groups in the seal log while they are not decided
+- ``reports``       what of dispatched groups and their producers the seal log says between flushes
 - ``flush``         the steps of a flush, in order; manifests that a killed owner left out
 - ``lost_logs``     whether the seal log is the one that the manifests follow from
 - ``rows``          from a plan to files and the event that names them

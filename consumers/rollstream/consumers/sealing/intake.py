@@ -42,6 +42,7 @@ class Intake:
         self.assembler = Assembler(
             context.environment, context.config, fold.seen, watermark=fold.watermark
         )
+        self.assembler.in_flight.complete = not fold.tells_of_producers
         self._context = context
         self._reader = reader
         self._source = source
@@ -49,6 +50,7 @@ class Intake:
         self._replay_until = fold.replay_until
         self._tick_at_s = 0.0
         self._tick: tuple[int, int] | None = None
+        self._first_end: int | None = None
         self._paused = False
         reader.begin(source, fold.watermark)
 
@@ -85,6 +87,16 @@ class Intake:
             read_to = self._reader.read_to(self._source)
             if read_to > self.assembler.position:
                 self._settle_unread(read_to, SettleReason.NO_RECORD)
+
+    def is_caught_up(self) -> bool:
+        """Whether everything was read that the log had when this was asked first.
+
+        Raises:
+            BrokerUnavailable: the end of the log is not known.
+        """
+        if self._first_end is None:
+            self._first_end = self._reader.bounds(self._source, self._context.timeout_s)[1]
+        return self.assembler.position >= self._first_end
 
     def check_end(self) -> None:
         """Returns where the log reaches up to the position.

@@ -11,12 +11,12 @@ from rollstream.consumers.assembling import Assembler, Plan
 from rollstream.consumers.assembling.decisions import entries_of
 from rollstream.consumers.retention.owner import Retention
 from rollstream.consumers.sealing.backoff import Backoff
-from rollstream.consumers.sealing.begun import BegunGroups
 from rollstream.consumers.sealing.cadence import FlushCadence
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import Flush, project_missing
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
+from rollstream.consumers.sealing.reports import DispatchReports
 from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.schemas.ids import PartitionAddress
@@ -69,9 +69,9 @@ FINAL_STATES = frozenset((State.RELINQUISHED, State.REVOKED))
 class Partition:
     """Seals one partition while it is assigned.
 
-    At most one job (a claim, missing manifests, the steps of one flush, naming groups that were
-    begun, or a step of retention that needs the log) runs beside the loop at a time, and only that
-    job touches the owned log meanwhile. ``advance`` never waits for it.
+    At most one job (a claim, missing manifests, the steps of one flush, a report of what was
+    dispatched, or a step of retention that needs the log) runs beside the loop at a time, and only
+    that job touches the owned log meanwhile. ``advance`` never waits for it.
 
     Attributes:
         source: the partition of the ingest log.
@@ -106,7 +106,7 @@ class Partition:
         self._check_at_s = 0.0
         self._cadence = FlushCadence(context.config)
         self._rollups = RollUps(context.blobs, self.address)
-        self._begun = BegunGroups(context, self._log)
+        self._reports = DispatchReports(context, self._log)
         self._retention = Retention(context.retention, self.address, self._log, context.workers)
 
     def busy(self) -> bool:
@@ -155,7 +155,7 @@ class Partition:
                         self._job = (
                             self._check_logs_if_due()
                             or self._retention.advance()
-                            or self._begun.advance(assembler)
+                            or self._reports.advance(self.intake)
                         )
                     if self._job is None:
                         self._begin_flush_if_due(assembler, draining)
@@ -286,6 +286,7 @@ class Partition:
         self._cadence = FlushCadence(self._context.config)
         self._rollups = RollUps(self._context.blobs, self.address)
         self.intake = Intake(self._context, self._reader, self.source, fold)
+        self._reports.begin()
         self._retention.begin()
         self._check_at_s = self._context.clock.monotonic_s() + CHECK_EVERY_S
         _log.info("%s: reading from %d, epoch %d", self.source, fold.watermark, self._log.epoch)
@@ -326,7 +327,7 @@ class Partition:
         settled = (settlement for decision in plan.decisions for settlement in decision.settled)
         if any(settlement.reason is SettleReason.UNREADABLE for settlement in settled):
             context.letters.deliver(context.deadline())
-        self._flush = self._make_flush(plan)
+        self._flush = self._make_flush(assembler.in_flight.reported_with(plan))
         self._enter(State.FLUSHING)
 
     def _make_flush(self, plan: Plan) -> Flush:

@@ -32,6 +32,10 @@ _SHARED_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     "split": rules.check_split,
     "policy_version": rules.check_version,
 }
+_TOLD: Mapping[str, Callable[[str, Any], None]] = {
+    "producer_id": rules.check_name,
+    **dict.fromkeys(("begun", "waiting"), rules.check_number),
+}
 _WITHOUT_UID = (EntryKind.DISPATCHED, EntryKind.ALIVE)
 _TOKENS = ("prompt_tokens", "output_tokens")
 _LOGPROBS = ("logprobs", "actor_logprobs", "ref_logprobs")
@@ -45,7 +49,8 @@ def broken_entries(record: Frame) -> Mapping[int, BrokenRule]:
     Each column is looked at as a whole, and by entries only where something is wrong with it.
     """
     found: dict[int, BrokenRule] = {}
-    for check in (_kinds, _texts, _metadata, _shared, _numbers, _rewards, _arrays):
+    checks = (_kinds, _producer, _texts, _metadata, _shared, _numbers, _rewards, _arrays)
+    for check in checks:
         for index, broken in check(record):
             found.setdefault(index, broken)
     return found
@@ -72,6 +77,21 @@ def _kinds(record: Frame) -> _Found:
         elif failure is not None:
             for _, broken in _each([failure.count], rules.check_number, "count"):
                 yield index, broken
+
+
+def _producer(record: Frame) -> _Found:
+    """What a record tells of its producer is that of its entries that begin groups or say that the
+    producer lives."""
+    told = record.header["producer"]
+    if told is None:
+        return
+    found = [broken for name in told for _, broken in _each([told[name]], _TOLD[name], name)]
+    if not told["producer_id"]:
+        remedy = "give one that no other process has, nor this one in another life"
+        found.append(BrokenRule("producer_id", "is empty", remedy))
+    for index, kind in enumerate(record.kinds if found else ()):
+        if kind in _WITHOUT_UID:
+            yield index, found[0]
 
 
 def _texts(record: Frame) -> _Found:

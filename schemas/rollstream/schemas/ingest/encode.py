@@ -20,6 +20,7 @@ from rollstream.schemas.ingest.wire import ALL, COUNTS, NONE, SOME, packed, writ
 
 # A union's branch is named: fastavro would take none that a broken entry's numbers do not fit.
 _EXTRAS = "rollstream.rollouts.v1.Extras"
+_PRODUCER = "rollstream.rollouts.v1.Producer"
 _NOT_ASCII = "…"
 
 _Rows = Sequence[Mapping[str, Any]]
@@ -61,7 +62,7 @@ def encode_entries(
         header[field.name] = _column(field, values, payload)
     some = any(extras) or any(failures)
     header["extras"] = (_EXTRAS, _extras(extras, failures, payload)) if some else None
-    header["producer"] = producer and producer._asdict()
+    header["producer"] = producer and (_PRODUCER, producer._asdict())
     return write_record(header, payload)
 
 

@@ -1,0 +1,111 @@
+"""How producers stand with one partition, and what of it its seal log does not say yet. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from rollstream.consumers.assembling.decisions import PRODUCER_EVENT_BYTES, Plan
+from rollstream.schemas.events import ProducerInFlight
+from rollstream.schemas.ingest.entry import Producer
+
+REPORTED_BYTES_MAX = 1024 * 1024  # Of one event, but for groups that end with it.
+REPEAT_AFTER_US = 5_000_000  # Of a producer of which nothing changed but that it still lives.
+_FORGET_AFTER_US = 600_000_000
+_FORGET_EVERY_US = 60_000_000
+
+
+class ProducersInFlight:
+    """By the entries that were read: what producers said, and which of their groups are open until
+    a flush that ends them is committed. Who said nothing for ten minutes and has none is forgotten.
+
+    Attributes:
+        complete: whether the seal log has a report of this owner that named all, or none of an
+            earlier one. Before that flushes tell nothing: an earlier owner reported groups that are
+            still to be read again.
+        unreported: those that may stand otherwise than the seal log says.
+    """
+
+    def __init__(self) -> None:
+        self.complete = False
+        self._producers: dict[str, ProducerInFlight] = {}
+        self._reported: dict[str, ProducerInFlight] = {}  # As the seal log has them.
+        self.unreported: dict[str, None] = {}
+        self._forgotten_us = 0
+
+    def tell(self, producer: Producer, now_us: int) -> None:
+        """A producer said how it stands."""
+        producer_id, begun, waiting = producer
+        known = self._producers.get(producer_id)
+        number = 0 if known is None else known.open
+        self._set(ProducerInFlight(producer_id, begun, number, waiting, now_us))
+        if now_us >= self._forgotten_us + _FORGET_EVERY_US:
+            self._forgotten_us = now_us
+            self._forget(now_us - _FORGET_AFTER_US)
+
+    def begin(self, producer_id: str) -> None:
+        """A producer that said something dispatched a group."""
+        known = self._producers[producer_id]
+        self._set(known._replace(open=known.open + 1))
+
+    def end(self, producer_id: str) -> None:
+        """A group that it dispatched is open no more, or not for it."""
+        known = self._producers[producer_id]
+        assert known.open > 0, f"{producer_id} has no open group"
+        self._set(known._replace(open=known.open - 1))
+
+    def reported_with(self, plan: Plan) -> Plan:
+        """The plan, with what its flush says of producers."""
+        if not self.complete:
+            return plan
+        ended = (decision.producer_id for decision in plan.decisions)
+        return plan._replace(in_flight=self.changes(filter(None, ended)))
+
+    def commit(self, plan: Plan) -> None:
+        """The plan is in the seal log and confirmed."""
+        for decision in plan.decisions:
+            if decision.producer_id:
+                self.end(decision.producer_id)
+        self.confirm(plan.in_flight)
+
+    def changes(self, ended: Iterable[str] = ()) -> tuple[ProducerInFlight, ...]:
+        """Those whose figures are not those that were reported last, once a group of each producer
+        of ``ended`` is over; where there are too many, the others come after the next ``confirm``.
+        """
+        ends = Counter(ended)
+        found: list[ProducerInFlight] = []
+        size = 0
+        for producer_id in (*ends, *(one for one in self.unreported if one not in ends)):
+            known = self._producers[producer_id]
+            one = known._replace(open=known.open - ends[producer_id])
+            if not self._is_news(one):
+                continue
+            size += len(producer_id.encode()) + PRODUCER_EVENT_BYTES
+            if found and size > REPORTED_BYTES_MAX and producer_id not in ends:
+                break
+            found.append(one)
+        return tuple(found)
+
+    def confirm(self, reported: Iterable[ProducerInFlight]) -> None:
+        """The seal log says this now."""
+        for one in reported:
+            self._reported[one.producer_id] = one
+            if self._producers.get(one.producer_id) == one:
+                self.unreported.pop(one.producer_id, None)
+
+    def _set(self, one: ProducerInFlight) -> None:
+        self._producers[one.producer_id] = one
+        self.unreported[one.producer_id] = None
+
+    def _is_news(self, one: ProducerInFlight) -> bool:
+        reported = self._reported.get(one.producer_id)
+        if reported is None or reported[:-1] != one[:-1]:
+            return True
+        return one.last_ts - reported.last_ts >= REPEAT_AFTER_US
+
+    def _forget(self, before_us: int) -> None:
+        for producer_id, one in list(self._producers.items()):
+            if not one.open and one.last_ts < before_us:
+                del self._producers[producer_id]
+                self._reported.pop(producer_id, None)
+                self.unreported.pop(producer_id, None)

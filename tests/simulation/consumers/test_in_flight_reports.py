@@ -1,0 +1,203 @@
+"""What the seal logs say of producers: what each has open, said it had begun, and waits for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NoReturn
+
+import pytest
+
+from harness.in_flight import in_flight_problems
+from harness.kill_points import KillPoint, arm
+from harness.rollouts import make_alive, make_dispatched, make_failed
+from harness.sealing import Crash, SealWorld
+from rollstream.consumers import Sealer
+from rollstream.consumers.assembling.in_flight import REPEAT_AFTER_US
+from rollstream.consumers.sealing.reports import REPORT_EVERY_S
+from rollstream.schemas.events import Flushed, InFlight, ProducerInFlight
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.ingest.entry import Entry, Producer
+from rollstream.streams.folds.sampler.in_flight import InFlightGroups, ProducerStanding
+
+SOON_S = 2 * REPORT_EVERY_S
+
+
+def make_world(*, partitions: int = 1, max_flush_rollouts: int = 64) -> SealWorld:
+    return SealWorld(
+        partitions=partitions,
+        seal_timeout_s=10,
+        expire_after_s=60,
+        max_flush_rollouts=max_flush_rollouts,
+    )
+
+
+def dispatched(group: str, **fields: str) -> Entry:
+    return make_dispatched(group_uid=group, example_id=group, group_size=2, **fields)
+
+
+def failed(group: str) -> Entry:
+    return make_failed(
+        count=2, rollout_uid=f"{group}-failed", group_uid=group, example_id=group, group_size=2
+    )
+
+
+def standings(world: SealWorld) -> list[ProducerStanding]:
+    """Of every producer that ever said something."""
+    fold = InFlightGroups()
+    for item in world.confirmed_events():
+        fold.apply(PartitionAddress("math", 1, item.where.partition), item.event)
+    return fold.standings("math", 0)
+
+
+def named(world: SealWorld) -> Iterator[ProducerInFlight]:
+    """As each event names them."""
+    for item in world.confirmed_events():
+        if isinstance(item.event, InFlight):
+            yield from item.event.producers
+        elif isinstance(item.event, Flushed):
+            yield from item.event.in_flight
+
+
+def events(world: SealWorld) -> int:
+    return len(world.confirmed_events())
+
+
+def test_a_group_is_open_from_its_dispatch_until_the_event_that_settles_it() -> None:
+    world = make_world()
+    sealer = world.sealer()
+    world.publish_entries(dispatched("g"), dispatched("h"), producer=Producer("a", 2, 3))
+    world.run(sealer, seconds=SOON_S)
+    assert standings(world) == [ProducerStanding("a", begun=2, open=2, waiting=3)]
+    world.publish_entries(failed("g"))
+    world.run(sealer)
+    assert standings(world) == [ProducerStanding("a", begun=2, open=1, waiting=3)]
+    assert in_flight_problems(world) == []
+
+
+def test_groups_for_evaluation_are_not_counted() -> None:
+    world = make_world()
+    sealer = world.sealer()
+    world.publish_entries(dispatched("g", split="eval"), producer=Producer("a", 0, 0))
+    world.run(sealer, seconds=SOON_S)
+    assert standings(world) == [ProducerStanding("a", begun=0, open=0, waiting=0)]
+
+
+def test_a_group_counts_for_who_dispatched_it_last() -> None:
+    world = make_world()
+    sealer = world.sealer()
+    world.publish_entries(dispatched("g"), producer=Producer("dead", 1, 0))
+    world.run(sealer, seconds=SOON_S)
+    world.publish_entries(dispatched("g"), producer=Producer("heir", 1, 0))
+    world.run(sealer, seconds=SOON_S)
+    assert {one.producer_id: one.open for one in standings(world)} == {"dead": 0, "heir": 1}
+    world.publish_entries(failed("g"))
+    world.run(sealer)
+    assert {one.producer_id: one.open for one in standings(world)} == {"dead": 0, "heir": 0}
+
+
+def test_a_producer_that_waits_is_told_of_though_it_has_begun_nothing() -> None:
+    world = make_world()
+    sealer = world.sealer()
+    world.publish_entries(make_alive("a"), producer=Producer("a", 0, 5))
+    world.run(sealer)
+    assert standings(world) == [ProducerStanding("a", begun=0, open=0, waiting=5)]
+    assert world.settled() == {"alive": 1}
+
+
+def test_a_producer_of_which_nothing_changes_is_named_no_more_often_than_it_must() -> None:
+    """It says each second that it lives; readers need to know that it does, every so often."""
+    world = make_world()
+    sealer = world.sealer()
+    world.publish_entries(dispatched("g"), producer=Producer("a", 1, 0))
+    for _ in range(20):
+        world.publish_entries(make_alive("a"), producer=Producer("a", 1, 0))
+        world.run(sealer, seconds=1)
+    times = [one.last_ts for one in named(world)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert min(gaps) >= REPEAT_AFTER_US
+    assert max(gaps) <= REPEAT_AFTER_US + 2_000_000
+
+
+def test_between_flushes_producers_are_reported_at_most_once_a_second() -> None:
+    world = make_world()
+    sealer = world.sealer()
+    for number in range(40):
+        world.publish_entries(dispatched(f"g-{number}"), producer=Producer("a", number + 1, 0))
+        world.run(sealer, seconds=REPORT_EVERY_S / 10)
+    world.run(sealer, seconds=SOON_S)
+    reports = [one for one in world.confirmed_events() if isinstance(one.event, InFlight)]
+    assert len(reports) <= 6
+    assert standings(world) == [ProducerStanding("a", begun=40, open=40, waiting=0)]
+
+
+def test_idle_producers_cost_nothing() -> None:
+    world = make_world()
+    sealer = world.sealer()
+    for number in range(50):
+        world.publish_entries(dispatched(f"g-{number}"), producer=Producer(f"p-{number}", 1, 0))
+        world.publish_entries(failed(f"g-{number}"))
+    world.run(sealer, seconds=SOON_S)
+    before = events(world)
+    world.run(sealer, seconds=30)
+    assert events(world) == before
+
+
+def test_deployments_whose_producers_tell_nothing_have_no_reports() -> None:
+    world = make_world()
+    world.publish_entries(dispatched("g"))
+    for _ in range(3):
+        world.run(world.sealer(), seconds=SOON_S)
+    assert not any(isinstance(one.event, InFlight) for one in world.confirmed_events())
+
+
+def die() -> NoReturn:
+    raise Crash
+
+
+def live(world: SealWorld, point: KillPoint, passage: int) -> bool:
+    """One life of a sealer; whether it ended there."""
+    own = world.new_broker()
+    armed = arm(point, own, world.blobs, die, passage=passage)
+    try:
+        sealer = world.sealer(broker=armed.broker, store=armed.blobs, steps=armed.steps)
+        world.run(sealer, seconds=3)
+    except Crash:
+        return True
+    finally:
+        own.close()
+    return False
+
+
+def begin_and_end(world: SealWorld, first: int) -> None:
+    """Six groups of two producers; every other one ends."""
+    for number in range(first, first + 6):
+        producer = Producer(f"p-{number % 2}", number // 2 + 1, 0)
+        world.publish_entries(dispatched(f"g-{number}"), producer=producer)
+    world.publish_entries(*(failed(f"g-{number}") for number in range(first, first + 6, 2)))
+    world.publish_entries(make_alive("p-0"), producer=Producer("p-0", first // 2 + 3, 1))
+
+
+@pytest.mark.parametrize("point", [one for one in KillPoint if one != KillPoint.BETWEEN_FILES])
+@pytest.mark.parametrize("passage", [1, 2])
+def test_who_takes_over_from_a_killed_sealer_reports_what_is_open_and_nothing_else(
+    point: KillPoint, passage: int
+) -> None:
+    world = make_world(partitions=2, max_flush_rollouts=2)
+    reporting = world.new_broker()
+    sealer: Sealer = world.sealer(broker=reporting)
+    begin_and_end(world, 0)
+    world.run(sealer, seconds=SOON_S)
+    reporting.close()
+    begin_and_end(world, 6)
+    killed = [live(world, point, passage), live(world, point, passage)]
+    assert any(killed) or passage > 1, f"{point} was never reached"
+    last = world.sealer()
+    world.run(last, seconds=SOON_S)
+    assert in_flight_problems(world) == []
+    assert sum(one.open for one in standings(world)) == 6
+    world.clock.wait(threading.Event(), 60.0)  # The rest expires.
+    world.run(last, seconds=SOON_S)
+    assert in_flight_problems(world) == []
+    assert {one.open for one in standings(world)} == {0}
