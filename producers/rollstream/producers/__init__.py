@@ -17,6 +17,9 @@ Map, a line a file:
 - ``membership``   what a group publishes, and what it still lacks (no I/O)
 - ``trajectory``   a rollout of several segments, as a ``with`` block
 - ``steps``        how groups and trajectories publish entry by entry, awaited or not
+- ``process``      what becomes of producers when a process is forked, and when it ends
+- ``scores``       ``ScoreProducer``
+- ``score_records``  what a verifier says as a record, or ``InvalidRollout`` (pure)
 - ``errors``       the errors that a producer raises
 """
 
@@ -31,8 +34,11 @@ from rollstream.producers.errors import (
     ProducerDied,
     ProducerError,
     RolloutTooLarge,
+    ScoresNotDelivered,
 )
 from rollstream.producers.group import AsyncGroup, Group
+from rollstream.producers.score_records import Score
+from rollstream.producers.scores import ScoreProducer
 from rollstream.producers.trajectory import AsyncTrajectory, Trajectory
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.streams.errors import BrokerUnavailable, BufferFull, TopicMismatch, UnknownTopic
@@ -54,6 +60,9 @@ __all__ = [
     "ProducerError",
     "RolloutProducer",
     "RolloutTooLarge",
+    "Score",
+    "ScoreProducer",
+    "ScoresNotDelivered",
     "TopicMismatch",
     "Trajectory",
     "UnknownTopic",

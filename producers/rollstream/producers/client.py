@@ -14,8 +14,9 @@ from rollstream.producers.group import Group
 from rollstream.producers.linger import BEHIND_S, LINGER_S, LingerThread
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outgoing
+from rollstream.producers.process import EXIT_S
 from rollstream.producers.settings import check_timeout
-from rollstream.producers.shell import EXIT_S, LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
+from rollstream.producers.shell import LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import Trajectory, Turns
 from rollstream.producers.validate import GroupAddress
 from rollstream.runtime.clock import SystemClock
@@ -92,9 +93,9 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
                 not known, and batches have NaN there.
             loss_mask (bool [n] or None, default None): False for tokens of tools and of the
                 environment, which are not trained on; None: all True.
-            reward (float or None, default None): None: not known, and since none can be given
-                later, the group is not served; in a trajectory, what a later segment earned counts
-                for this one too.
+            reward (float or None, default None): None: not known, so that the group waits for a
+                score (``ScoreProducer``); in a trajectory, what a later segment earned counts for
+                this one too.
             rewards (mapping of str to float, default {}): named components of the reward.
             stop_reason (str, default 'stop'): ``stop``, ``length``, ``abort``, or a value of the
                 environment's own.

@@ -89,6 +89,35 @@ class DeliveryFailed(ProducerError):
         self.nothing_queued = nothing_queued
 
 
+class ScoresNotDelivered(DeliveryFailed):
+    """Scores that are not, or perhaps not, in the log. Publishing them again is safe: what is there
+    already counts once.
+
+    Attributes:
+        uids: of the rollouts that were scored by their uid alone, in the order of failures.
+        group_ids: of the groups whose scores were not delivered.
+    """
+
+    def __init__(
+        self,
+        uids: Sequence[str],
+        group_ids: Sequence[str],
+        broker: str,
+        cause: str,
+        outstanding: int = 0,
+    ) -> None:
+        super().__init__(uids, (), broker, cause, outstanding=outstanding)
+        about = [*uids, *(f"group {one}" for one in group_ids)]
+        shown = ", ".join(about[:_UIDS_SHOWN]) + (", …" if len(about) > _UIDS_SHOWN else "")
+        more = f"; {outstanding} more still to be answered; flush again" if outstanding else ""
+        self.group_ids = tuple(group_ids)
+        self.args = (
+            f"scores of {_counted(len(uids), 'rollout')} and {_counted(len(group_ids), 'group')} "
+            f"were not delivered to {broker} ({shown}): {cause}; publish them again, what is in "
+            f"the log already counts once{more}",
+        )
+
+
 class FlushTimedOut(BrokerUnavailable):
     """``outstanding`` rollouts and events were still on their way when the time was up; they stay
     queued."""

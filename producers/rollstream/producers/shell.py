@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import socket
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from rollstream.producers.errors import ForkedProducer, ProducerClosed, ProducerDied
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outbox, Outgoing
+from rollstream.producers.process import watch
 from rollstream.producers.sending import Sender
 from rollstream.producers.settings import check_broker, check_names, check_timeout
 from rollstream.producers.trajectory import Turns
 from rollstream.producers.validate import group_address
 from rollstream.runtime.clock import Clock, SystemClock
-from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Broker
@@ -34,7 +31,6 @@ TrajectoryT = TypeVar("TrajectoryT")
 LOOK_AGAIN_S = 60.0  # How often a producer asks whether its topics have the partitions they had.
 LOOK_TIMEOUT_S = 0.5
 _KEPT_BYTES = 8 * 1024 * 1024  # Several records; at most twice as many stay with the process.
-EXIT_S = 5.0  # How long the end of a process waits for what its producers published.
 TIMEOUT_S = 30.0  # How long a publish may wait: for room, for the topic's existence, for an answer.
 
 
@@ -91,8 +87,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         writer = used.writer(linger_ms=0.0, report_offsets=False)
         self._sender = Sender(writer, self._outbox, self._settle)
         self._begin()
-        _watch_process()
-        _ALIVE.add(self)
+        watch(self)
 
     def dispatch(
         self,
@@ -209,26 +204,3 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
             f"events on their way to {self._outbox.broker}{cause}; check that the broker runs and "
             "can be reached, or publish more slowly; nothing was queued"
         )
-
-
-_ALIVE: weakref.WeakSet[ProducerShell[Any, Any]] = weakref.WeakSet()
-
-
-@cache
-def _watch_process() -> None:
-    """From now on a forked child refuses its parent's producers: it has their memory, and none of
-    the threads behind them, so a call would hang. Told at the fork, no call has to look. And the
-    end of a process ends its producers."""
-    os.register_at_fork(after_in_child=_after_fork)
-    atexit.register(_at_exit)
-
-
-def _after_fork() -> None:
-    for producer in list(_ALIVE):
-        producer.after_fork()
-
-
-def _at_exit() -> None:
-    deadline = Deadline(EXIT_S)
-    for producer in list(_ALIVE):
-        producer.at_exit(deadline.left_s())

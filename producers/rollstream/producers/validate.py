@@ -48,8 +48,24 @@ def group_address(
 
 def checked(name: str, value: Any) -> Any:
     """The value, once it was checked as this field's; ``InvalidRollout`` as for a rollout's own."""
+    return _checked(_CHECKS[name], name, value)
+
+
+def checked_name(name: str, value: Any) -> str:
+    """The text, once it was checked as any name is; ``InvalidRollout``."""
+    text: str = _checked(_name, name, value)
+    return text
+
+
+def checked_reward(name: str, value: Any) -> float:
+    """The finite number, once it was checked; ``InvalidRollout``."""
+    number: float = _checked(_finite, name, value)
+    return number
+
+
+def _checked(check: Callable[[str, Any], Any], name: str, value: Any) -> Any:
     try:
-        return _CHECKS[name](name, value)
+        return check(name, value)
     except rules.BrokenRule as broken:
         raise _invalid(broken) from None
 

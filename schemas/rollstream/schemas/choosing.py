@@ -59,6 +59,9 @@ class Choosing:
     capacity: int | None = None
     max_open_batches: int = 64
     off_branch: Literal["drop", "keep"] = "drop"
+    scorer: str = ""
+    score_version: int | None = None
+    score_timeout_s: float = 1800.0
 
     def recorded(self) -> str:
         """As decisions record it: canonical JSON."""

@@ -62,3 +62,4 @@ class DropReason(StrEnum):
     FILTERED = "filtered"
     UNREADABLE = "unreadable"
     BY_TRAINER = "by_trainer"
+    UNSCORED = "unscored"

@@ -108,7 +108,7 @@ def test_owner_too_long_for_80_columns_is_folded_not_cut() -> None:
 
 def test_groups_that_are_not_ready_are_named_below_the_table() -> None:
     text = " ".join(status().split())
-    assert "trainer-a: 10 wait: a member has no reward, and none can be given later" in text
+    assert "trainer-a: 10 wait: a member has no reward and no score" in text
     assert "trainer-a: 6 eval groups, never served for training" in text
     assert "6 wait" not in text
     assert "trainer-a: 7 groups from before the dedupe horizon" in text

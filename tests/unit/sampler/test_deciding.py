@@ -77,7 +77,7 @@ def test_too_few_groups_say_what_is_there() -> None:
     assert error.ready == {"math": 1}
     assert error.waiting == {"reward": 1, "eval": 1}
     assert error.dropped == {"no_weight_step": 1}
-    assert "no reward, and none can be given later; name one when publishing" in str(error)
+    assert "no reward and no score; see that its scorer runs" in str(error)
     assert "publish(weight_step=N)" in str(error)
     assert str(error).count("eval") == 1
     assert "1 eval group, never served for training" in str(error)
@@ -127,7 +127,7 @@ def test_groups_off_the_branch_name_the_epoch_that_workers_must_publish() -> Non
         (
             {},
             GroupSpec(rewards=(None, 1.0)),
-            r"3 wait: .*none can be given later; .*publish\(reward=R\)",
+            r"3 wait: .*no reward and no score; .*publish\(reward=R\)",
         ),
     ],
     ids=["stale", "capacity", "capacity of each", "filtered", "lineage", "reward"],

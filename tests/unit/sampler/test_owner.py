@@ -100,14 +100,19 @@ def test_what_was_read_with_an_event_that_fails_is_not_passed_over(
     failing = [2]
 
     def known(
-        log: PartitionAddress, offset: int, event: Flushed, wanted: Sequence[int]
+        log: PartitionAddress,
+        offset: int,
+        event: Flushed,
+        wanted: Sequence[int],
+        *,
+        all_targets: bool,
     ) -> list[KnownGroup]:
         failing[0] -= 1
         if not failing[0]:
             raise CorruptLog("a defect")
-        return known_groups(log, offset, event, wanted)
+        return known_groups(log, offset, event, wanted, all_targets=all_targets)
 
-    monkeypatch.setattr("rollstream.streams.folds.sampler.state.known_groups", known)
+    monkeypatch.setattr("rollstream.streams.folds.sampler.alive_groups.known_groups", known)
     writer = world.writer()
     for spec in specs(3):
         writer.flush(spec)

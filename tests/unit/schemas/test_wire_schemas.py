@@ -25,6 +25,7 @@ from rollstream.schemas.wire_schemas import WireSchema, packed_dtype
 SAME_SHAPE = {
     "IncompleteFile": "SealedFile",
     "ReplacingGroup": "ChosenGroup",
+    "ReplacingScore": "ServedScore",
     "ReplacedPosition": "LogPosition",
 }
 EVENTS = [schema for schema in wire_schemas.shipped().schemas if schema.name != "ingest_record"]

@@ -23,9 +23,11 @@ def test_every_log_of_the_deployment_has_its_topic() -> None:
         "rollstream.rollouts.code.1",
         "rollstream.groups.code.1",
         "rollstream.admission.code.1",
+        "rollstream.scores.code.1",
         "rollstream.rollouts.math.1",
         "rollstream.groups.math.1",
         "rollstream.admission.math.1",
+        "rollstream.scores.math.1",
         "rollstream.sampler.trainer-a.1",
         "rollstream.deadletters.all.1",
     ]
@@ -33,7 +35,7 @@ def test_every_log_of_the_deployment_has_its_topic() -> None:
 
 def test_logs_that_belong_together_have_the_same_partitions() -> None:
     made = specs(math=6)
-    for log in ("rollouts", "groups"):
+    for log in ("rollouts", "groups", "scores"):
         assert made[f"rollstream.{log}.math.1"].partitions == 6
     assert made["rollstream.sampler.trainer-a.1"].partitions == 1
 
@@ -46,7 +48,7 @@ def test_all_topics_take_the_brokers_time_and_the_largest_record() -> None:
 
 def test_truth_is_kept_for_ever_and_the_ingest_log_for_days() -> None:
     made = specs()
-    for name in ("groups.math", "sampler.trainer-a"):
+    for name in ("groups.math", "scores.math", "sampler.trainer-a"):
         assert made[f"rollstream.{name}.1"].config["retention.ms"] == "-1"
         assert made[f"rollstream.{name}.1"].config["cleanup.policy"] == "delete"
     assert made["rollstream.rollouts.math.1"].config["retention.ms"] == str(168 * 3_600_000)
@@ -83,12 +85,13 @@ def test_topics_as_they_must_be_have_no_differences() -> None:
 def test_each_difference_says_what_to_do() -> None:
     admin = MemoryBroker().admin()
     wanted = specs_for(Layout(), {"math": 4}, ["a"])
-    rollouts, groups, admission, _, dead_letters = wanted
+    rollouts, groups, admission, scores, _, dead_letters = wanted
     wrong_time = {**groups.config, "message.timestamp.type": "CreateTime"}
     present = [
         rollouts._replace(partitions=3),
         groups._replace(config=wrong_time),
         admission,
+        scores,
         dead_letters,
     ]
     admin.create(present, 1.0)

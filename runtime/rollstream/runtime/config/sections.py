@@ -197,6 +197,14 @@ class SamplerConfig(Section):
     off_branch: Literal["drop", "keep"] = "drop"
     """What becomes of groups that were sampled by weights which a resume went back behind: keep
     serves them, marked in the batch, to trainers that correct for it by their log-probs."""
+    scorer: str = ""
+    """Whose late scores are rewards, also of rollouts that were published with one; empty: of those
+    that were published without, whoever gives the newest."""
+    score_version: int | None = Field(default=None, ge=1)
+    """Only this version of the scorer's scores counts, from 1; none: its newest at each batch."""
+    score_timeout_s: float = Field(default=1800.0, gt=0)
+    """A group with a rollout that has no reward and no score is dropped as unscored so many seconds
+    after its seal."""
     ack_timeout_s: float = Field(default=1800.0, gt=0)
     """A batch that is neither acked nor released after so many seconds is reported; it is given to
     nobody else."""
@@ -235,6 +243,11 @@ class SamplerConfig(Section):
             raise ValueError(
                 "prefer_policy_versions names versions that recent_n_versions leaves out as soon "
                 "as newer ones are ready; set one of them"
+            )
+        if self.score_version is not None and not self.scorer:
+            raise ValueError(
+                f"score_version {self.score_version} counts within one scorer; name it as scorer, "
+                "or leave score_version out"
             )
         if self.prefer_policy_versions and self.on_policy_fraction == 1:
             raise ValueError(

@@ -44,11 +44,13 @@ from rollstream.sampler.errors import (
 )
 from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.share import Share
+from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import BatchServed, ChosenGroup, Replaced, SamplerEvent
 from rollstream.schemas.order import Branch
 from rollstream.streams.folds.refs import ref_of
 from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.scored import served_scores
 from rollstream.streams.folds.sampler.served import ServedBatch, batch_digest
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 
@@ -233,7 +235,7 @@ class NextBatch(BatchCommand):
         events = drop_events(drops, now)
         if choice is None:
             return events
-        groups = tuple(map(_chosen, choice))
+        groups = tuple(_chosen(one, state.choosing) for one in choice)
         newest = state.newest_policy()
         decided = BatchServed(
             **now,
@@ -339,7 +341,7 @@ class Replace(BatchCommand):
         events = drop_events(drops, now)
         if chosen is None:
             return events
-        others = tuple(map(_chosen, chosen))
+        others = tuple(_chosen(one, state.choosing) for one in chosen)
         groups = list(batch.groups)
         for slot, group in zip(self.slots, others, strict=True):
             groups[slot] = group
@@ -448,7 +450,7 @@ class Replace(BatchCommand):
             )
 
 
-def _chosen(chosen: Chosen) -> ChosenGroup:
+def _chosen(chosen: Chosen, choosing: Choosing) -> ChosenGroup:
     group, kept = chosen
-    header = group.group
-    return ChosenGroup(*group.ref, header.group_id, header.digest, *kept[:3])
+    header, scores = group.group, served_scores(group, choosing)
+    return ChosenGroup(*group.ref, header.group_id, header.digest, *kept[:3], scores)

@@ -29,13 +29,14 @@ def useless_groups(
     state: SamplerState, choosing: Choosing, step: int, now_us: int, *, all_equal: bool
 ) -> Drops:
     """Ready groups that the batch which updates weights ``step`` and all later ones leave out, by
-    the first reason that applies. Groups of which some rollouts are too old, and others not, are
-    looked at when their turn comes.
+    the first reason that applies, and those that waited for a score for too long. Groups of
+    which some rollouts are too old, and others not, are looked at when their turn comes.
 
     Args:
         all_equal: whether groups whose rewards are all the same are among them.
     """
     drops = _beyond_use(state, choosing, step, now_us)
+    drops[DropReason.UNSCORED] = dict.fromkeys(_unscored(state, choosing, now_us), _ALL)
     dropped = {ref for refs in drops.values() for ref in refs}
     if all_equal:
         equal = [ref for ref in state.ready.all_equal() if ref not in dropped]
@@ -43,6 +44,11 @@ def useless_groups(
         dropped.update(equal)
     drops[DropReason.CAPACITY] = dict.fromkeys(_over_capacity(state, dropped), _ALL)
     return drops
+
+
+def _unscored(state: SamplerState, choosing: Choosing, now_us: int) -> list[GroupRef]:
+    """Groups that waited for a score for too long."""
+    return state.late.sealed_before(now_us - round(choosing.score_timeout_s * 1e6))
 
 
 def _beyond_use(state: SamplerState, choosing: Choosing, step: int, now_us: int) -> Drops:
@@ -118,13 +124,16 @@ def refs_of(drops: Drops) -> set[GroupRef]:
 
 def after_sealed(state: SamplerState, now: Now) -> list[SamplerEvent]:
     """The events that what was sealed calls for, though nobody asks for anything: those that drop
-    groups whose age will never be known, where there is a limit, and the oldest of the others
-    beyond ``capacity_groups`` and ``capacity``; and the cursor, where files were retired since it
-    was recorded. Sealers wait for that before they delete these."""
+    groups whose age will never be known, where there is a limit, groups that waited for a score
+    for too long, and the oldest of the others beyond ``capacity_groups`` and ``capacity``; and the
+    cursor, where files were retired since it was recorded. Sealers wait for that before they delete
+    these."""
     unknown = _of_unknown_step(state)
+    unscored = _unscored(state, state.choosing, now["now_ts"])
     drops = {
         DropReason.NO_WEIGHT_STEP: unknown,
-        DropReason.CAPACITY: _over_capacity(state, unknown),
+        DropReason.UNSCORED: unscored,
+        DropReason.CAPACITY: _over_capacity(state, {*unknown, *unscored}),
     }
     events = drop_events(drops, now)
     if state.cursor_is_due:

@@ -51,7 +51,8 @@ def check_unchanged(batch: ServedBatch, digest: bytes) -> ServedBatch:
 
 
 def group_of(served: ServedBatch, slot: int, state: SamplerState) -> KnownGroup:
-    """The sealed group in a slot of a batch; ``InvalidRequest`` where the sampler does not read its
+    """The sealed group in a slot of a batch, with the scores that it was served with, whatever
+    it was given since; ``InvalidRequest`` where the sampler does not read its
     environment any more."""
     chosen = served.groups[slot]
     group = state.group(chosen)
@@ -62,4 +63,4 @@ def group_of(served: ServedBatch, slot: int, state: SamplerState) -> KnownGroup:
             f"{chosen.environment!r}, which samplers.{state.name}.environments does not name "
             "any more; add it again, or resume(…, later='release')"
         )
-    return group
+    return group._replace(scores=chosen.scores)

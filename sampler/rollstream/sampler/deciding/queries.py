@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import ClassVar
 
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -58,6 +59,8 @@ class SamplerStats:
         calls_waiting: calls that wait for groups in the process that answered.
         groups_read: by the process that answered; further reads were answered by its cache.
         cached_bytes: held by that cache.
+        verifier_latency_ms: median of the log time from the seal to the last score that a group
+            waited for, of the newest 512 such groups that it folded; None: there was none.
     """
 
     pid: int
@@ -77,6 +80,7 @@ class SamplerStats:
     calls_waiting: int
     groups_read: int
     cached_bytes: int
+    verifier_latency_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,9 @@ class AskStats(Command[SamplerStats]):
             calls_waiting=context.calls_waiting,
             groups_read=context.payloads.groups_read,
             cached_bytes=context.payloads.cached_bytes,
+            verifier_latency_ms=median(state.late.latencies_ms)
+            if state.late.latencies_ms
+            else None,
         )
 
 

@@ -20,6 +20,7 @@ from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.order import PolicyRef
 from rollstream.schemas.records import RolloutGroup, records_from
 from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.scored import served_scores
 from rollstream.streams.folds.sampler.state import SamplerState
 
 GROUPS_MAX = 1_024  # That one call reads: their rows are in memory together.
@@ -88,7 +89,8 @@ class ReadGroups(Command[tuple[RolloutGroup, ...]]):
                 "its environments, was not sealed yet, or has ended; files have those that ended, "
                 "by column group_id, and `rollstream lineage` leads there from a step or a rollout"
             )
-        groups = [known[one] for one in self.group_ids]
+        found = [known[one] for one in self.group_ids]
+        groups = [one._replace(scores=served_scores(one, state.choosing)) for one in found]
         key = type(self), self.group_ids
         return Unread(key, partial(_all_with_rows, groups, context.payloads))
 
@@ -96,8 +98,12 @@ class ReadGroups(Command[tuple[RolloutGroup, ...]]):
 def group_with_rows(
     known: KnownGroup, payloads: PayloadReader, row_mask: NDArray[np.bool_] | None = None
 ) -> RolloutGroup:
-    """The group with all fields of its rollouts, or of those of the mask."""
+    """The group with all fields of its rollouts, or of those of the mask, and with its scores."""
     records = records_from(payloads.all_fields(known))
+    for score in known.scores:
+        was = records[score.row]
+        rewards = {**was.rewards, **score.rewards}
+        records[score.row] = replace(was, reward=score.reward, rewards=rewards)
     if row_mask is not None:
         records = [record for record, kept in zip(records, row_mask, strict=True) if kept]
     return RolloutGroup.of(known.group.group_id, records, known.sealed_ts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from typing import SupportsIndex
 
@@ -37,11 +37,15 @@ def no_batch(name: str, step: int, trainer_epoch: int | None) -> UnknownStep:
 
 
 def read_logs(
-    broker: Broker, logs: Iterable[TopicPartition], deadline: Deadline
+    broker: Broker,
+    logs: Iterable[TopicPartition],
+    deadline: Deadline,
+    *,
+    scores: Collection[TopicPartition] = (),
 ) -> Generator[ConfirmedEvent, None, None]:
     """Yields the events that count, up to the logs' ends; ``BrokerUnavailable``: not read in
     time."""
-    with closing(Follower(broker, dict.fromkeys(logs, 0))) as follower:
+    with closing(Follower(broker, dict.fromkeys(logs, 0), scores)) as follower:
         yield from follower.read_to_end(deadline)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -37,8 +37,16 @@ from rollstream.sampler.history.decisions import (
 from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.schemas.choosing import Choosing, UnknownSettings
 from rollstream.schemas.digest import combined, row_digests
-from rollstream.schemas.events import BatchServed, Claimed, Replaced
+from rollstream.schemas.events import (
+    BatchServed,
+    Claimed,
+    LogPosition,
+    Replaced,
+    Scored,
+    ServedScore,
+)
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.scoring import digest_part
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import read_rows
 from rollstream.store.errors import BlobMissing
@@ -48,6 +56,7 @@ from rollstream.store.retired import NamedFile, retired_of
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.folds.refs import position_of
 from rollstream.streams.folds.sampler.choosing import choosing_of
+from rollstream.streams.folds.sampler.scored import Given
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.topics.layout import Layout
@@ -162,9 +171,19 @@ def replay_step(
             }
             state = SamplerState(name, choosing, list(logs))
             sealed = read_logs(used, addresses, Deadline(timeout_s, clock))
+            made = list(run)
+            scores = {
+                layout._replace(generation=at.generation).scores_log(log): log
+                for log, at in _positions(made[-1]).items()
+                if at.scores_next_offset
+            }
+            scored: Iterable[ConfirmedEvent] = ()
+            if scores:
+                scored = read_logs(used, scores, Deadline(timeout_s, clock), scores=scores)
+            every = {**addresses, **scores}
             # Read a second time: a whole history of decisions is too much to keep.
             with closing(decisions(Deadline(timeout_s, clock))) as again:
-                replayed += _decided_again(list(run), state, addresses, sealed, again)
+                replayed += _decided_again(made, state, every, sealed, scored, again)
     return replayed
 
 
@@ -173,27 +192,47 @@ def _decided_again(
     state: SamplerState,
     addresses: Mapping[TopicPartition, PartitionAddress],
     sealed: Iterable[ConfirmedEvent],
+    scored: Iterable[ConfirmedEvent],
     decisions: Iterator[ConfirmedEvent],
 ) -> Iterator[Replayed]:
-    """Each choice, from the state of what had been sealed and decided before it."""
-    cursors = [position_of(choice.event.cursor) for choice in choices]
+    """Each choice, from the state of what had been sealed, scored and decided before it."""
+    cursors = list(map(_positions, choices))
     between: list[tuple[PartitionAddress, ConfirmedEvent]] = []  # First choice and last.
-    for one in sealed:
+    for one in chain(sealed, scored):
         address = addresses[one.where]
-        if one.offset < cursors[0][address]:
-            state.apply_groups(address, one.offset, one.event)
-        elif one.offset < cursors[-1][address]:
+        if _is_before(one, cursors[0][address]):
+            _apply(state, address, one)
+        elif _is_before(one, cursors[-1][address]):
             between.append((address, one))
     waiting: ConfirmedEvent | None = None
     for choice, cursor in zip(choices, cursors, strict=True):
+        left = [(address, one) for address, one in between if not _is_before(one, cursor[address])]
         for address, one in between:
-            if state.applied(address) <= one.offset < cursor[address]:
-                state.apply_groups(address, one.offset, one.event)
+            if _is_before(one, cursor[address]):
+                _apply(state, address, one)
+        between = left
         while (decision := waiting or next(decisions)).offset < choice.offset:
             state.apply(decision.offset, decision.timestamp_us, decision.event)
             waiting = None
         waiting = decision
         yield _decide_again(choice.offset, choice.event, state)
+
+
+def _positions(choice: _Chosen) -> dict[PartitionAddress, LogPosition]:
+    """How far the logs had been applied."""
+    return {PartitionAddress(*astuple(at)[:3]): at for at in choice.event.cursor}
+
+
+def _is_before(one: ConfirmedEvent, at: LogPosition) -> bool:
+    scored = isinstance(one.event, Scored)
+    return one.offset < (at.scores_next_offset if scored else at.groups_next_offset)
+
+
+def _apply(state: SamplerState, address: PartitionAddress, one: ConfirmedEvent) -> None:
+    if isinstance(one.event, Scored):
+        state.apply_scores(address, one.offset, Given(one.event, one.timestamp_us))
+    else:
+        state.apply_groups(address, one.offset, one.event)
 
 
 def check_from_files(
@@ -245,6 +284,8 @@ def check_from_files(
         digests.append(digest)
         if "row_mask" in group:
             digests.append(np.array(group["row_mask"], np.bool_).tobytes())
+        if "scores" in group:
+            digests.append(digest_part([ServedScore(**one) for one in group["scores"]]))
         if digest.hex() != group["digest"]:
             differing.append(group["group_id"])
     return FileCheck(bytes.fromhex(decision["digest"]), combined(digests), tuple(differing))

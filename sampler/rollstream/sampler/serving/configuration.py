@@ -44,6 +44,22 @@ def seal_logs_of(name: str, config: RollstreamConfig) -> dict[TopicPartition, Pa
     return {layout.groups_log(address): address for address in addresses}
 
 
+def score_logs_of(
+    name: str, config: RollstreamConfig, broker: Broker, deadline: Deadline
+) -> dict[TopicPartition, PartitionAddress]:
+    """The logs of late scores of these environments, with their addresses, of those that have the
+    topic: without it there are none.
+
+    Raises:
+        BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
+    """
+    layout = Layout.of(config.kafka)
+    addresses = layout.addresses(partitions_of(name, config))
+    logs = {layout.scores_log(address): address for address in addresses}
+    present = broker.admin().describe({where.topic for where in logs}, deadline.left_s())
+    return {where: address for where, address in logs.items() if where.topic in present}
+
+
 def root_of_deployment(
     name: str, config: RollstreamConfig, broker: Broker, store: Blobs, deadline: Deadline
 ) -> str:

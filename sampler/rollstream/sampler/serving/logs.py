@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import count
 
 from rollstream.runtime.clock import Clock
@@ -18,16 +19,19 @@ from rollstream.sampler.deciding.dropping import after_sealed
 from rollstream.sampler.serving.configuration import (
     root_of_deployment,
     sampler_config,
+    score_logs_of,
     seal_logs_of,
 )
 from rollstream.sampler.serving.lost_logs import newest_written, require_log_of
 from rollstream.sampler.serving.snapshots import Snapshots
-from rollstream.schemas.events import SamplerEvent
+from rollstream.schemas.events import SamplerEvent, Scored
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
-from rollstream.streams.broker import Broker
+from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import DeliveryUnknown, Fenced
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.remedies import given_up_without_bound
+from rollstream.streams.folds.sampler.scored import Given
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.owned.log import OwnedLog
@@ -71,6 +75,7 @@ class SamplerLogs:
         self._store = store
         self._clock = clock
         self._addresses = seal_logs_of(name, config)
+        self._score_logs: dict[TopicPartition, PartitionAddress] = {}  # Once they were looked for.
         self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
         self._reading: Follower | None = None  # That a thread polls now.
         logs = list(self._addresses.values())
@@ -130,6 +135,7 @@ class SamplerLogs:
             self._name, self._config, self._broker, store, deadline
         )
         self._snapshots.root_id = self._log.root_id
+        self._score_logs = score_logs_of(self._name, self._config, self._broker, deadline)
         self._deployment_checked = True
 
     def is_owner(self, number: int, deadline: Deadline) -> bool:
@@ -201,8 +207,8 @@ class SamplerLogs:
         files were retired; returns as ``confirm``. Where that fails, the next claim reads
         anew what is not folded."""
         try:
-            for where, offset, _, event in sealed:
-                self.state.apply_groups(self._addresses[where], offset, event)
+            for one in sealed:
+                self._apply(one)
         except BaseException:
             self.stop()  # The follower stands behind all of them.
             raise
@@ -275,19 +281,41 @@ class SamplerLogs:
             self._stop_following()  # Another thread is at it: this one reads anew.
         follower, self._follower = self._follower, None
         if follower is None:
-            claims = {where: self.state.claim_of(log) for where, log in self._addresses.items()}
-            starts = {where: 0 if claim is None else claim[0] for where, claim in claims.items()}
-            follower = Follower(self._broker, starts)
+            follower = self._follow_all(deadline)
         try:
-            events = follower.read_to_end(deadline, ends_within_s=self.attempt().timeout_s)
-            for where, offset, _, event in events:
-                address = self._addresses[where]
-                if offset >= self.state.applied(address):  # Else an earlier attempt applied it.
-                    self.state.apply_groups(address, offset, event)
+            self._fold_all(follower, deadline)
         except BaseException:
             follower.close()
             raise
         self._follower = follower
+
+    def _fold_all(self, follower: Follower, deadline: Deadline) -> None:
+        for one in follower.read_to_end(deadline, ends_within_s=self.attempt().timeout_s):
+            self._apply(one)
+
+    def _apply(self, one: ConfirmedEvent) -> None:
+        """Folds an event of a seal log, or of a log of scores, unless an earlier attempt did."""
+        if isinstance(one.event, Scored):
+            scores = self._score_logs[one.where]
+            if one.offset >= self.state.late.applied(scores):
+                self.state.apply_scores(scores, one.offset, Given(one.event, one.timestamp_us))
+            return
+        address = self._addresses[one.where]
+        if one.offset >= self.state.applied(address):
+            self.state.apply_groups(address, one.offset, one.event)
+
+    def _follow_all(self, deadline: Deadline) -> Follower:
+        """Reads on where the state ends. Where scores are to be read besides, all groups are folded
+        before: what is scored is then known, and no score has to wait for it."""
+        if self._score_logs:
+            with closing(Follower(self._broker, self._starts())) as groups:
+                self._fold_all(groups, deadline)
+        late = {where: self.state.late.applied(log) for where, log in self._score_logs.items()}
+        return Follower(self._broker, {**self._starts(), **late}, scores=late)
+
+    def _starts(self) -> dict[TopicPartition, int]:
+        claims = {where: self.state.claim_of(log) for where, log in self._addresses.items()}
+        return {where: 0 if claim is None else claim[0] for where, claim in claims.items()}
 
     def _stop_following(self) -> None:
         """Drops the follower; one that a thread polls now is closed by that thread."""

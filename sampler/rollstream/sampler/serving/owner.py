@@ -37,6 +37,7 @@ from rollstream.schemas.events import (
     Replaced,
     Resumed,
     SamplerEvent,
+    Scored,
 )
 from rollstream.store.blobs import Blobs
 from rollstream.store.followed import Followed
@@ -278,7 +279,7 @@ class Owner:
                     self._claim(deadline)
                 self._serve_waiting(deadline)
                 self._logs.save()
-                if any(isinstance(one.event, Flushed) for one in sealed):
+                if any(isinstance(one.event, Flushed | Scored) for one in sealed):
                     self._ahead.changed()
             self._overdue.look(self._logs.state)
         return True

@@ -195,6 +195,7 @@ def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | N
                 **{name: getattr(chosen, name) for name in _CHOSEN},
                 **_rows_of(chosen, known),
                 **_mask_of(chosen),
+                **_scores_of(chosen),
             }
             for chosen, known in zip(batch.groups, groups, strict=True)
         ],
@@ -204,6 +205,10 @@ def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | N
 
 def _mask_of(chosen: ChosenGroup) -> dict[str, Any]:
     return {} if chosen.row_mask is None else {"row_mask": chosen.row_mask.tolist()}
+
+
+def _scores_of(chosen: ChosenGroup) -> dict[str, Any]:
+    return {"scores": [one._asdict() for one in chosen.scores]} if chosen.scores else {}
 
 
 def _rows_of(chosen: ChosenGroup, known: KnownGroup | None) -> dict[str, Any]:

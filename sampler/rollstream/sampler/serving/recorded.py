@@ -118,7 +118,7 @@ class RecordedBatches:
                 assert isinstance(event, Flushed), f"a group was chosen of {where} at {offset}"
                 groups = known_groups(log, offset, event, sorted(flushes[offset]))
                 found.update({group.ref: group for group in groups})
-        return [found[ref] for ref in map(ref_of, chosen)]
+        return [found[ref_of(one)]._replace(scores=one.scores) for one in chosen]
 
     def _events(
         self, where: TopicPartition, offsets: Sequence[int], deadline: Deadline

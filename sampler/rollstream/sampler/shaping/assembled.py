@@ -102,7 +102,7 @@ def assemble(
     packing = Packing.of(parts)
     trajectories = _trajectories(uids)
     group_index = np.repeat(np.arange(len(parts), dtype=np.int32), rows)
-    own_rewards = _numbers(parts, "reward", np.float64)
+    own_rewards = _own_rewards(parts)
     per_row: dict[str, NDArray[Any]] = {
         "offsets": packing.offsets,
         "prompt_lengths": packing.prompts.astype(np.int32),
@@ -254,6 +254,17 @@ def _texts(parts: Sequence[GroupRows], name: str) -> tuple[str, ...]:
     return tuple(chain.from_iterable(of_groups))
 
 
+def _own_rewards(parts: Sequence[GroupRows]) -> NDArray[np.float64]:
+    """What each row was published with, or was scored with later."""
+    rewards: NDArray[np.float64] = _numbers(parts, "reward", np.float64)
+    start = 0
+    for part in parts:
+        for score in part.group.scores:
+            rewards[start + score.row] = score.reward
+        start += part.group.group.rows
+    return rewards
+
+
 def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:
     """The same number for the same uid, from 0 in the order of first sight."""
     numbers = {uid: number for number, uid in enumerate(dict.fromkeys(uids))}
@@ -284,7 +295,8 @@ def _returns(own: NDArray[np.float64], trajectories: NDArray[np.int32]) -> NDArr
 
 
 def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.float32]]:
-    """float32 [n] of each reward component that a row has; NaN where a row has none."""
+    """float32 [n] of each reward component that a row has, late ones before published ones; NaN
+    where a row has none."""
     found: defaultdict[str, list[float]] = defaultdict(lambda: [np.nan] * rows)
     row = 0
     for part in parts:
@@ -297,6 +309,9 @@ def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.f
             for at, count in enumerate(map(int.__sub__, ends[1:], ends), start=row):
                 for name, value in islice(values, count):
                     found[name][at] = value
+        for score in part.group.scores:
+            for name, value in score.rewards.items():
+                found[name][row + score.row] = value
         row += stop - start
     return {_COMPONENT + name: np.array(found[name], np.float32) for name in sorted(found)}
 

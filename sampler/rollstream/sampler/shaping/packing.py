@@ -39,8 +39,12 @@ class GroupRows(NamedTuple):
         if row_mask is None:
             return self
         columns = self.columns.only(self.start + np.flatnonzero(row_mask))
-        sealed = self.group.group._replace(rows=columns.rows)
-        return GroupRows(self.slot, self.group._replace(group=sealed), columns, 0)
+        rows = np.cumsum(row_mask) - 1
+        scores = [s._replace(row=int(rows[s.row])) for s in self.group.scores if row_mask[s.row]]
+        group = self.group._replace(
+            group=self.group.group._replace(rows=columns.rows), scores=tuple(scores)
+        )
+        return GroupRows(self.slot, group, columns, 0)
 
 
 class Packing(NamedTuple):

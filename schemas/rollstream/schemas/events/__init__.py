@@ -1,8 +1,8 @@
 """One frozen dataclass an event, by the log that it stands in.
 
 ``owned`` (claims, in every owned log), ``groups`` (seal log), ``sampler`` (decision log),
-``dead_letters``, ``admission`` (for env workers). The fields are those of the ``.avsc`` of an
-event's name, which describes them.
+``dead_letters``, ``admission`` (for env workers), ``scores`` (of verifiers). The fields are those
+of the ``.avsc`` of an event's name, which describes them.
 The ingest log holds no events: its records are ``rollstream.schemas.ingest``.
 """
 
@@ -40,7 +40,9 @@ from rollstream.schemas.events.sampler import (
     PolicyPublished,
     Replaced,
     Resumed,
+    ServedScore,
 )
+from rollstream.schemas.events.scores import RolloutScore, Scored
 
 GroupsEvent = (
     Claimed | Adopted | Flushed | GroupsBegun | InFlight | RootRecorded | Requested | Retired
@@ -60,7 +62,7 @@ SamplerEvent = (
     | CursorRecorded
 )
 AdmissionEvent = PolicyAnnounced | SharesGranted
-Event = GroupsEvent | SamplerEvent | AdmissionEvent | DeadLetter | Retried
+Event = GroupsEvent | SamplerEvent | AdmissionEvent | Scored | DeadLetter | Retried
 
 __all__ = [
     "Acked",
@@ -92,11 +94,14 @@ __all__ = [
     "Retired",
     "RetiredFile",
     "Retried",
+    "RolloutScore",
     "RootRecorded",
     "SamplerEvent",
+    "Scored",
     "SealedFile",
     "SealedGroup",
     "SealedSegments",
+    "ServedScore",
     "Settlements",
     "SharesGranted",
     "TouchedOffsets",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,12 +21,29 @@ class Decision(OwnedEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPosition:
-    """How far one partition of a seal log had been applied when a decision was made."""
+    """How far one partition of a seal log, and of the log of scores, had been applied when a
+    decision was made."""
 
     environment: str
     generation: int
     partition: int
     groups_next_offset: int
+    scores_next_offset: int = 0
+
+
+class ServedScore(NamedTuple):
+    """A late score of a rollout: ``reward`` is what its last row, of that index in the group,
+    earned, whatever it was published with. ``version`` counts from 1 within its scorer."""
+
+    row: int
+    reward: float
+    rewards: Mapping[str, float]
+    scorer: str
+    version: int
+    attempt: str
+    logged_ts: int
+    by_group: bool
+    flags: tuple[str, ...]
 
 
 class ChosenGroup(NamedTuple):
@@ -34,7 +52,8 @@ class ChosenGroup(NamedTuple):
     ``offset`` is of the ``Flushed`` event in the seal log of (environment, generation, partition);
     ``digest`` is of the group's rows, as sealed. ``row_mask``, one a row, names those that are
     served; None: all of them. Left out were ``over_step_delay`` rollouts since their weights were
-    too old, and ``over_timestamp_delay`` others since they were made too long ago.
+    too old, and ``over_timestamp_delay`` others since they were made too long ago. ``scores`` are
+    the late ones that its rewards are made of; the digest of a batch covers them.
     """
 
     environment: str
@@ -47,6 +66,7 @@ class ChosenGroup(NamedTuple):
     row_mask: NDArray[np.bool_] | None = None
     over_step_delay: int = 0
     over_timestamp_delay: int = 0
+    scores: tuple[ServedScore, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

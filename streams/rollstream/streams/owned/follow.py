@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Claimed, Event
+from rollstream.schemas import codec
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import Claimed, Event, Scored
+from rollstream.schemas.scoring import why_unusable
 from rollstream.streams.broker import Broker, Record, TopicPartition
 from rollstream.streams.errors import (
     BrokerUnavailable,
@@ -25,6 +29,7 @@ from rollstream.streams.reading import bounds_in_time
 
 READ_RECORDS_MAX = 256  # A flush event may have megabytes.
 READ_SLICE_S = 0.2
+_log = logging.getLogger(__name__)
 
 
 class ConfirmedEvent(NamedTuple):
@@ -42,12 +47,24 @@ class Follower:
     Within a partition in the order of offsets; between partitions in the order of arrival. Starts
     must be 0 (or EARLIEST) or the offset of a claim. Where a log ends before what was read of it,
     every call raises ``LogLost`` from then on.
+
+    Args:
+        scores: those among the logs that nobody owns, which hold scores: each counts, and a record
+            that is none is passed over, with a log message. They start anywhere.
     """
 
-    def __init__(self, broker: Broker, starts: Mapping[TopicPartition, int]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        starts: Mapping[TopicPartition, int],
+        scores: Collection[TopicPartition] = (),
+    ) -> None:
+        self._scores = frozenset(scores)
         self._reader = broker.reader(starts)
         self._positions = dict(starts)
-        self._at_claim = {where for where, start in starts.items() if start > 0}
+        self._at_claim = {
+            where for where, start in starts.items() if start > 0 and where not in self._scores
+        }
         self._fences = {where: Fence() for where in starts}
         self._records: deque[Record] = deque()
         self._lost = ""  # Why nothing is read any more.
@@ -78,7 +95,8 @@ class Follower:
                 if confirmed:
                     return confirmed  # First the events before the defect; the next call raises.
                 raise
-            if self._fences[where].admits(record.offset, event):
+            fence = self._fences[where]
+            if event and (where in self._scores or fence.admits(record.offset, event)):
                 confirmed.append(ConfirmedEvent(where, record.offset, record.timestamp_us, event))
             self._positions[where] = record.offset + 1
             self._at_claim.discard(where)
@@ -143,10 +161,25 @@ class Follower:
         self._lost = lost_message(where, read, f"the log ends at {end}")
         return LogLost(self._lost)
 
-    def _decode(self, where: TopicPartition, record: Record) -> Event:
+    def _decode(self, where: TopicPartition, record: Record) -> Event | None:
+        if where in self._scores:
+            return _score_in(where, record)
         event = event_in(record, self._fences[where].owner)
         if where in self._at_claim and not isinstance(event, Claimed):
             raise CorruptLog(
                 f"{where}: {type(event).__name__} at {record.offset}; start at a claim or at 0"
             )
         return event
+
+
+def _score_in(where: TopicPartition, record: Record) -> Scored | None:
+    """What the record holds; None: nothing that can be used, by whomever it was written."""
+    try:
+        event = codec.decode_as(Scored, record.value)
+        broken = why_unusable(event)
+    except UnreadableEvent as error:
+        broken = str(error)
+    if not broken:
+        return event
+    _log.warning("%s, offset %d is no score and is passed over: %s", where, record.offset, broken)
+    return None

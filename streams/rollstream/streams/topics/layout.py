@@ -83,6 +83,14 @@ class Layout(NamedTuple):
         """What env workers are told: the newest policies, and how much each may begin."""
         return self._name("admission", environment)
 
+    def scores(self, environment: str) -> str:
+        """Late scores, as many partitions as the environment has: the key decides on one."""
+        return self._name("scores", environment)
+
+    def scores_log(self, address: PartitionAddress) -> TopicPartition:
+        """The late scores of one partition of an environment."""
+        return self._log(self.scores(address.environment), address)
+
     def dead_letters(self) -> str:
         """The records that no sealer could read, of all environments."""
         return self._name("deadletters", "all")

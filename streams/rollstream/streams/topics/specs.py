@@ -39,6 +39,7 @@ def specs_for(
             TopicSpec(layout.rollouts(environment), partitions, _kept(rollouts_ms)),
             TopicSpec(layout.groups(environment), partitions, _kept(FOR_EVER_MS)),
             TopicSpec(layout.admission(environment), 1, _compacted()),
+            TopicSpec(layout.scores(environment), partitions, _kept(FOR_EVER_MS)),
         ]
     specs += [TopicSpec(layout.sampler(name), 1, _kept(FOR_EVER_MS)) for name in sorted(samplers)]
     dead_letters = _kept(round(DEAD_LETTERS_RETENTION_HOURS * HOUR_MS))

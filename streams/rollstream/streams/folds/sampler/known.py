@@ -11,11 +11,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, SealedSegments
+from rollstream.schemas.events import (
+    Flushed,
+    SealedFile,
+    SealedGroup,
+    SealedSegments,
+    ServedScore,
+)
 from rollstream.schemas.ids import MIXED_POLICY, PartitionAddress
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.packed_rows import PackedRows, pack_rows
+from rollstream.streams.folds.sampler.score_targets import pack_targets
 
 TRAIN = "train"
 
@@ -54,6 +61,8 @@ class KnownGroup(NamedTuple):
         all_equal: every trajectory has the same return, the sum of what its segments earned, so
             that no advantage is left.
         rows: what limits look at.
+        targets: ``score_targets`` of its rollouts; empty: no late score changes it.
+        scores: late ones, of each row, scorer and way to give it the newest version.
     """
 
     ref: GroupRef
@@ -66,15 +75,23 @@ class KnownGroup(NamedTuple):
     has_rewards: bool
     all_equal: bool
     rows: PackedRows
+    targets: bytes = b""
+    scores: tuple[ServedScore, ...] = ()
 
 
 def known_groups(
-    log: PartitionAddress, offset: int, event: Flushed, wanted: Sequence[int] | None = None
+    log: PartitionAddress,
+    offset: int,
+    event: Flushed,
+    wanted: Sequence[int] | None = None,
+    *,
+    all_targets: bool = False,
 ) -> list[KnownGroup]:
     """Returns the groups that the flush at ``offset`` sealed, in its order.
 
     Args:
         wanted: the indexes of those that are returned, rising; None: all.
+        all_targets: whether late scores change also groups that have their rewards.
     """
     if not event.groups:
         return []
@@ -99,6 +116,15 @@ def known_groups(
     columns = (segments.weight_steps, segments.created_ts, earned, begins)
     rows = dict(zip(wanted, pack_rows(starts, *columns, wanted), strict=True))
     edges = bounds.tolist()
+
+    def targets(index: int) -> bytes:
+        if has_rewards[index] and not all_targets:
+            return b""
+        first, end = edges[index : index + 2]
+        own = np.flatnonzero(begins[first:end]) + first
+        uids = [segments.uids[row] for row in own.tolist()]
+        return pack_targets(log.environment, uids, awaited[first:end][lasts[first:end]])
+
     return [
         KnownGroup(
             GroupRef(*log, offset, index),
@@ -111,6 +137,7 @@ def known_groups(
             has_rewards[index],
             all_equal[index],
             rows[index],
+            targets(index),
         )
         for index, group in ((index, event.groups[index]) for index in wanted)
     ]

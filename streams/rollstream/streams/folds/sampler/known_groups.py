@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, MutableMapping
 from typing import Any
 
-from rollstream.schemas.events import SealedFile
+from rollstream.schemas.events import SealedFile, ServedScore
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
@@ -16,9 +17,9 @@ from rollstream.streams.folds.sampler.packed_refs import INDEX_BITS, PackedRefs
 from rollstream.streams.folds.sampler.packed_rows import PackedRows
 
 # Digest, id where it is hexadecimal, weight step, first row, rows, flags, file, policies and
-# version among those of the flush, bytes of the lineage, of an id that is not hexadecimal, and of
-# the example.
-_HEAD = struct.Struct("<16s16sqIIBHHHIII")
+# version among those of the flush, bytes of the targets of late scores, of these scores as JSON, of
+# the lineage, of an id that is not hexadecimal, and of the example.
+_HEAD = struct.Struct("<16s16sqIIBHHHIIIII")
 _HAS_REWARDS, _ALL_EQUAL = 1, 2
 _ID_AT, _ID_BYTES = 16, 16
 NEWEST_MAX = 4_096  # Groups that came last, or were looked at last: about 1.5 KB each.
@@ -224,6 +225,7 @@ def _pack(group: KnownGroup, flush: _Flush) -> bytes:
     if not any(raw):
         texts[1] = header.group_id.encode()
     assert len(header.digest) == 16, header
+    scores = json.dumps(group.scores).encode() if group.scores else b""
     head = _HEAD.pack(
         header.digest,
         raw,
@@ -234,9 +236,11 @@ def _pack(group: KnownGroup, flush: _Flush) -> bytes:
         flush.files.index(group.file),
         flush.policies.index(group.policies),
         flush.versions.index(version),
+        len(group.targets),
+        len(scores),
         *map(len, texts),
     )
-    return b"".join((head, *texts, group.rows.data))
+    return b"".join((head, *texts, group.targets, scores, group.rows.data))
 
 
 def _example_id(record: bytes) -> str:
@@ -247,13 +251,14 @@ def _example_id(record: bytes) -> str:
 
 def _unpack(ref: GroupRef, record: bytes, flush: _Flush) -> KnownGroup:
     head = _HEAD.unpack_from(record)
-    digest, raw, step, start, rows, flags, file, policies, version, *sizes = head
+    digest, raw, step, start, rows, flags, file, policies, version, targets, scores, *sizes = head
     policy_version, policy_epoch = flush.versions[version]
     texts, at = [], _HEAD.size
     for size in sizes:
         texts.append(record[at : at + size].decode())
         at += size
     lineage, group_id, example_id = texts
+    given = record[at + targets : at + targets + scores]
     return KnownGroup(
         ref,
         Key(ref.environment, example_id),
@@ -273,5 +278,11 @@ def _unpack(ref: GroupRef, record: bytes, flush: _Flush) -> KnownGroup:
         True,
         bool(flags & _HAS_REWARDS),
         bool(flags & _ALL_EQUAL),
-        PackedRows(rows, record[at:]),
+        PackedRows(rows, record[at + targets + scores :]),
+        record[at : at + targets],
+        tuple(_score(*one) for one in json.loads(given)) if given else (),
     )
+
+
+def _score(*fields: Any) -> ServedScore:
+    return ServedScore._make((*fields[:-1], tuple(fields[-1])))

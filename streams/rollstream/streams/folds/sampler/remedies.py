@@ -13,11 +13,12 @@ from rollstream.streams.folds.sampler.eligible import Waits
 def why_waiting(reason: Waits, name: str, choosing: Choosing) -> str:
     """Why the sampler ``name`` cannot serve sealed groups as they are, and what serves them."""
     limits = _step_limits(choosing)
+    by = f" by {choosing.scorer!r}" if choosing.scorer else ""
     match reason:
         case "reward":
             return (
-                "a member has no reward, and none can be given later; name one when publishing: "
-                "publish(reward=R)"
+                f"a member has no reward and no score{by}; see that its scorer runs "
+                "(ScoreProducer), or name the reward when publishing: publish(reward=R)"
             )
         case "lineage":
             return (
@@ -98,6 +99,12 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
             return (
                 "their files are missing or damaged; look at the sampler's log for the paths, and "
                 "whether store.root is what sealers write to and whole"
+            )
+        case DropReason.UNSCORED:
+            return (
+                f"a member had no reward, and no score came within score_timeout_s = "
+                f"{choosing.score_timeout_s:g} s of the seal; see that the scorer runs and keeps "
+                f"up, or raise samplers.{name}.score_timeout_s"
             )
         case DropReason.BY_TRAINER:
             return "the trainer itself dropped them, with drop(groups, reason) or purge()"

@@ -12,6 +12,7 @@ from typing import Literal, Self, get_args
 from rollstream.schemas.digest import combined
 from rollstream.schemas.events import BatchServed, ChosenGroup, LogPosition, Replaced
 from rollstream.schemas.records import SampledBatch
+from rollstream.schemas.scoring import digest_part
 from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.folds.sampler.known import Key
 
@@ -28,6 +29,7 @@ Outcome = Literal[
     "unreadable",
     "by_trainer",
     "retired",
+    "unscored",
 ]
 DROPPED: tuple[Outcome, ...] = (
     "stale",
@@ -38,6 +40,7 @@ DROPPED: tuple[Outcome, ...] = (
     "unreadable",
     "by_trainer",
     "retired",
+    "unscored",
 )
 
 # The first outcome, which is that of most, has the lowest bits: Python shares integers to 256.
@@ -154,12 +157,14 @@ class ServedBatch:
 
 
 def batch_digest(groups: Sequence[ChosenGroup]) -> bytes:
-    """xxh3-128 over the groups' digests and masks, in order."""
+    """xxh3-128 over the groups' digests, masks and late scores, in order."""
     parts: list[bytes] = []
     for group in groups:
         parts.append(group.digest)
         if group.row_mask is not None:
             parts.append(group.row_mask.tobytes())
+        if group.scores:
+            parts.append(digest_part(group.scores))
     return combined(parts)
 
 

@@ -37,15 +37,13 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import Branch, Policy, PolicyRef
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef, position_of, ref_of
+from rollstream.streams.folds.sampler.alive_groups import AliveGroups
 from rollstream.streams.folds.sampler.dispatched import DispatchedGroups
-from rollstream.streams.folds.sampler.eligible import Waits, waits_for
 from rollstream.streams.folds.sampler.in_flight import InFlightGroups
-from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
-from rollstream.streams.folds.sampler.known_groups import KnownGroups
-from rollstream.streams.folds.sampler.packed_refs import PackedRefs
+from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.published import PublishedPolicies
-from rollstream.streams.folds.sampler.ready import ReadyIndex
 from rollstream.streams.folds.sampler.retired import RetiredGroups
+from rollstream.streams.folds.sampler.scored import Given
 from rollstream.streams.folds.sampler.served import ExampleCounts, Outcome, ServedBatch
 from rollstream.streams.folds.sampler.taken import TakenGroups
 from rollstream.streams.folds.sampler.to_come import GroupsToCome
@@ -54,7 +52,7 @@ from rollstream.streams.owned.fold import FoldCheckpoint
 
 FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
 NOTHING = -1
-_CHOSEN = ("seed", "lineage", "bounds_lag", "max_samples")
+_CHOSEN = ("seed", "lineage", "bounds_lag", "max_samples", "scorer", "score_version")
 _FOLDED_BY = attrgetter("name", *(f"choosing.{name}" for name in _CHOSEN))
 
 
@@ -79,6 +77,7 @@ class SamplerState:
             were too old, by their weights, and by their time alone.
         dispatched: groups that are not back yet, or never came.
         in_flight: how many of them each producer has open, and waits to begin.
+        late: which groups take late scores, and which wait for them.
         events: how many were applied, of all logs.
     """
 
@@ -95,8 +94,6 @@ class SamplerState:
         self._served_end = 0  # After the last step that was served and not released.
         self.batches: dict[int, ServedBatch] = {}
         self.published = PublishedPolicies()
-        self.waiting: dict[GroupRef, Waits] = {}
-        self.eval_groups = 0
         self.outcomes = ExampleCounts()
         self.dispatched = DispatchedGroups()
         self.in_flight = InFlightGroups()
@@ -104,14 +101,20 @@ class SamplerState:
         self._turn = self.events = 0
         self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
         self._seal_claims: dict[PartitionAddress, tuple[int, str]] = {}
-        self._known = KnownGroups(PackedRefs(logs))
-        self.ready = ReadyIndex(choosing.seed, self._known)
+        self._alive = AliveGroups(choosing.seed, logs)
+        self._known, self.ready = self._alive.known, self._alive.ready
+        self.waiting, self.late = self._alive.waiting, self._alive.late
         self._uses = GroupUses(choosing.max_samples)
         self._taken = TakenGroups()
         self._retired = RetiredGroups()
         self._to_come = GroupsToCome()
 
     # Questions.
+
+    @property
+    def eval_groups(self) -> int:
+        """Sealed groups that are never served for training."""
+        return self._alive.evals
 
     def is_like(self, other: SamplerState) -> bool:
         """Whether both fold the logs of one sampler to the same: of the settings a fold looks at
@@ -120,9 +123,13 @@ class SamplerState:
         return logs_are_same and _FOLDED_BY(self) == _FOLDED_BY(other)
 
     def cursor(self) -> tuple[LogPosition, ...]:
-        """How far each seal log was applied, by environment, generation, partition."""
+        """How far the logs were applied, by environment, generation, partition."""
         return tuple(
-            LogPosition(**log._asdict(), groups_next_offset=offset)
+            LogPosition(
+                **log._asdict(),
+                groups_next_offset=offset,
+                scores_next_offset=self.late.applied(log),
+            )
             for log, offset in self._applied.items()
         )
 
@@ -228,7 +235,7 @@ class SamplerState:
             if left >> index & 1
             and (not taken >> index & 1 or self._uses.held(GroupRef(*log, offset, index)))
         ]
-        groups = known_groups(log, offset, event, wanted) if isinstance(event, Flushed) else []
+        groups = self._alive.of_flush(log, offset, event, wanted, self.choosing)
         self.dispatched.apply(log, event)
         self.in_flight.apply(log, event)
         self._taken.apply(log, self._applied[log], offset, len(flushed))
@@ -244,11 +251,17 @@ class SamplerState:
         self.ready.mark_served(log.environment, served)
         ended = [(examples[index], outcome) for index, outcome in outcomes.items()]
         self.outcomes.add_all(log.environment, ended)
-        for group in groups:
+        for sealed in groups:
+            group = self._alive.scored(sealed, self.choosing)
             if not taken >> group.ref.index_in_flush & 1:
-                self._index(group)
+                self._alive.add(group, self.choosing)
             elif group.is_train:
                 self._known[group.ref] = group
+
+    def apply_scores(self, log: PartitionAddress, offset: int, given: Given) -> None:
+        """Applies the next record of a log of scores, by rising offset."""
+        self.events += 1
+        self._alive.score(log, offset, given, self.choosing)
 
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
         """Applies the next event of the decision log that counts, by rising offset."""
@@ -309,6 +322,7 @@ class SamplerState:
             (self._uses.sorted_items(), self._retired.sorted_items()),
             (self._to_come.sorted_items(), self.outcomes.sorted_items()),
             (self.dispatched.sorted_items(), self.in_flight.sorted_items()),
+            (self.late.sorted_items(), self._alive.scores()),
         ):
             state.update(repr(part).encode())
         return state.digest()
@@ -422,7 +436,7 @@ class SamplerState:
             self._end_retired()
             return
         if (known := self._known.pop(ref, None)) is not None:
-            self._index(known)
+            self._alive.add(known, self.choosing)
 
     def _forget(self, step: int) -> None:
         """The batch is no longer held; groups that were used up stay taken."""
@@ -438,7 +452,7 @@ class SamplerState:
             for known in self._known.of_flush(log, file.offset):
                 if known.file.path == file.path:
                     self._retired.add(known.ref, offset, taken=known.ref in self._taken)
-                    self._withdraw(known.ref)
+                    self._alive.withdraw(known.ref)
         self._retired.newest[log] = offset
         self._end_retired()
 
@@ -462,18 +476,14 @@ class SamplerState:
         if self._uses.held(ref):
             return
         if not self._is_to_come(ref):
-            self._known.discard(ref)
+            self._alive.discard(ref)
             self._retired.discard(ref)
         self._taken.end(ref)
 
     def _take(self, ref: GroupRef) -> None:
         if self._taken.add(ref):  # One that is taken is neither ready, nor waits.
             self._retired.take(ref)
-            self._withdraw(ref)
-
-    def _withdraw(self, ref: GroupRef) -> None:
-        self.ready.discard(ref)
-        self.waiting.pop(ref, None)
+            self._alive.withdraw(ref)
 
     def _count(self, ref: GroupRef, outcome: Outcome) -> None:
         if self._is_to_come(ref):
@@ -486,14 +496,3 @@ class SamplerState:
         # An address equals the plain tuple, which costs less to make.
         applied: int = self._applied.get(ref[:3], 0)  # type: ignore[call-overload]
         return ref.offset >= applied
-
-    def _index(self, group: KnownGroup) -> None:
-        waits = waits_for(group, self.choosing)
-        if waits == "eval":
-            self.eval_groups += 1
-            return
-        self._known[group.ref] = group
-        if waits is None:
-            self.ready.add(group)
-        else:
-            self.waiting[group.ref] = waits

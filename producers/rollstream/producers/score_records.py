@@ -1,0 +1,82 @@
+"""From what a verifier says to a record of ``scores.<env>``, or ``InvalidRollout``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rollstream.producers.validate import checked, checked_name, checked_reward
+from rollstream.schemas import codec
+from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.events import RolloutScore, Scored
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What one rollout is given.
+
+    Attributes:
+        reward: finite; it takes the place of the reward of the rollout's last segment.
+        rewards: named components, finite.
+        flags: texts for people, and for readers of the set of scores.
+    """
+
+    reward: float
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    flags: Sequence[str] = ()
+
+
+class ScoreRecord(NamedTuple):
+    """A record and its key, which decides on the partition."""
+
+    key: bytes
+    value: bytes
+    rollout_uid: str
+    group_id: str
+
+
+def score_record(
+    scores: Mapping[str, Score],
+    *,
+    group_id: Any,
+    scorer: Any,
+    attempt: Any,
+    now_us: int,
+) -> ScoreRecord:
+    """One record of these scores, by rollout uid; an empty uid: of each rollout of the group."""
+    if not scorer:
+        raise InvalidRollout(
+            "scorer is empty; name it here or for the whole ScoreProducer, for example 'tests': "
+            "versions count within one"
+        )
+    if not scores:
+        raise InvalidRollout("scores is empty; give a score for each rollout that was scored")
+    uids = [checked_name("rollout_uid", uid) for uid in scores]
+    group = checked_name("group_id", group_id)
+    event = Scored(
+        scorer=checked_name("scorer", scorer),
+        attempt=checked_name("attempt", attempt),
+        group_id=group,
+        scored_ts=now_us,
+        scores=tuple(map(_rollout_score, uids, scores.values())),
+    )
+    key = (group or uids[0]).encode()
+    return ScoreRecord(key, codec.encode(event), "" if group else uids[0], group)
+
+
+def as_score(value: Any, flags: Sequence[str] = ()) -> Score:
+    """A ``Score``, or a number as one; these flags are added."""
+    score = value if isinstance(value, Score) else Score(value)
+    return Score(score.reward, score.rewards, (*_flags(score.flags), *_flags(flags)))
+
+
+def _rollout_score(uid: str, score: Score) -> RolloutScore:
+    reward, rewards = checked_reward("reward", score.reward), checked("rewards", score.rewards)
+    return RolloutScore(uid, reward, rewards, _flags(score.flags))
+
+
+def _flags(flags: Any) -> tuple[str, ...]:
+    if isinstance(flags, str) or not isinstance(flags, Sequence):
+        raise InvalidRollout(f"flags is {flags!r}; give a list of strings, for example ['cheats']")
+    return tuple(checked_name("a flag", flag) for flag in flags)

@@ -1,0 +1,102 @@
+"""Sealed groups that have not ended: those that may be served, and why the others wait. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rollstream.schemas.choosing import Choosing
+from rollstream.schemas.events import Event, Flushed, ServedScore
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.eligible import Waits, waits_for
+from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
+from rollstream.streams.folds.sampler.known_groups import KnownGroups
+from rollstream.streams.folds.sampler.late_scores import LateScores
+from rollstream.streams.folds.sampler.packed_refs import PackedRefs
+from rollstream.streams.folds.sampler.ready import ReadyIndex
+from rollstream.streams.folds.sampler.scored import Given, with_scores
+
+
+class AliveGroups:
+    """Of split ``train``; of others their number.
+
+    Attributes:
+        known: all of them, those among them that batches hold.
+        ready: that may be served.
+        waiting: that may not be as they are, and why.
+        late: which ones take late scores.
+        evals: how many groups of other splits there were.
+    """
+
+    def __init__(self, seed: int, logs: Sequence[PartitionAddress]) -> None:
+        self.known = KnownGroups(PackedRefs(logs))
+        self.ready = ReadyIndex(seed, self.known)
+        self.waiting: dict[GroupRef, Waits] = {}
+        self.late = LateScores(logs, self.known.packed)
+        self.evals = 0
+
+    def of_flush(
+        self,
+        log: PartitionAddress,
+        offset: int,
+        event: Event,
+        wanted: Sequence[int],
+        choosing: Choosing,
+    ) -> list[KnownGroup]:
+        """Those groups of the flush, as sealed; none of another event."""
+        if not isinstance(event, Flushed):
+            return []
+        return known_groups(log, offset, event, wanted, all_targets=bool(choosing.scorer))
+
+    def scored(self, group: KnownGroup, choosing: Choosing) -> KnownGroup:
+        """A group that was sealed, with the scores that came before it."""
+        if not (group.targets and group.is_train):
+            return group
+        return with_scores(group, self.late.arrive(group), choosing)
+
+    def add(self, group: KnownGroup, choosing: Choosing) -> None:
+        """The group may be served, or waits."""
+        waits = waits_for(group, choosing)
+        if waits == "eval":
+            self.evals += 1
+            return
+        self.known[group.ref] = group
+        if waits is None:
+            self.ready.add(group)
+        else:
+            self.waiting[group.ref] = waits
+            if waits == "reward":
+                self.late.wait(group)
+
+    def score(self, log: PartitionAddress, offset: int, given: Given, choosing: Choosing) -> None:
+        """Applies the next record of a log of scores, by rising offset."""
+        for ref in self.late.apply(log, offset, given):
+            before = self.known[ref]
+            group = with_scores(before, [given], choosing)
+            if group is before:
+                continue
+            if ref in self.ready:
+                self.ready.discard(ref)
+                self.add(group, choosing)
+            elif group.has_rewards and self.waiting.get(ref) == "reward":
+                del self.waiting[ref]
+                self.late.end_wait(group, given.logged_ts)
+                self.add(group, choosing)
+            else:
+                self.known[ref] = group
+
+    def scores(self) -> list[tuple[ServedScore, ...]]:
+        """Of each group that takes any, for a digest."""
+        return [self.known[ref].scores for ref in sorted(self.known)] if self.late else []
+
+    def withdraw(self, ref: GroupRef) -> None:
+        """It was taken, and is neither ready, nor waits."""
+        self.ready.discard(ref)
+        if self.waiting.pop(ref, None) == "reward":
+            self.late.end_wait(self.known[ref])
+
+    def discard(self, ref: GroupRef) -> None:
+        """It has ended, and no batch holds it."""
+        if self.late and (known := self.known.get(ref)) is not None and known.targets:
+            self.late.leave(known)
+        self.known.discard(ref)
