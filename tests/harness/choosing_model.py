@@ -16,15 +16,17 @@ from rollstream.streams.folds.sampler.known import Key, KnownGroup
 from rollstream.streams.folds.sampler.state import SamplerState
 
 Matches = Callable[[KnownGroup], bool]
+Age = tuple[int, int, GroupRef]
 
 
 def expected(
     state: SamplerState, turns: dict[Key, int], choosing: Choosing, asked: Asked
 ) -> list[GroupRef] | None:
     """What is chosen of groups of one lineage and epoch, where nothing is over a capacity or too
-    old; None: there are too few. ``turns``: in which turn each key was served."""
+    old; None: there are too few. ``turns``: the newest policy's step when each key was served."""
     ready = [state.sealed(ref) for ref in state.ready.refs()]
-    eligible = _eligible(ready, state.reference(asked.step), choosing, asked)
+    kept = _kept(ready, state.reference(asked.step), choosing, asked)
+    eligible = _eligible(kept, choosing, asked)
     newest = state.newest_policy()
     latest = max((group.policies[-1].step for group in eligible), default=0)
     if newest is not None:
@@ -49,7 +51,8 @@ def expected(
         chosen: list[KnownGroup] = []
         for matches, until, needed in stages:
             stage = [group for group in among if matches(group) and group not in chosen]
-            order = _order(stage, turns, choosing.seed, asked.start_offset)
+            left = [group for group in kept if group not in chosen]
+            order = _order(stage, left, turns, asked.start_offset)
             while len(chosen) < until:
                 left = [group for group in stage if group not in chosen]
                 if not left:
@@ -61,16 +64,21 @@ def expected(
     return found
 
 
-def _eligible(
+def _kept(
     ready: list[KnownGroup], reference: PolicyRef, choosing: Choosing, asked: Asked
 ) -> list[KnownGroup]:
+    """Without those that are dropped."""
     found = ready
     if choosing.max_policy_lag >= 0:
         oldest = reference.step - choosing.max_policy_lag
         found = [group for group in found if all(p.step >= oldest for p in group.policies)]
     if asked.accept is not None:
         found = [group for group in found if not group.all_equal]
-        ready = found
+    return found
+
+
+def _eligible(kept: list[KnownGroup], choosing: Choosing, asked: Asked) -> list[KnownGroup]:
+    found = kept
     if asked.grouping == "strict":
         found = [group for group in found if len(group.policies) == 1]
     if choosing.recent_n_versions is not None:
@@ -80,15 +88,21 @@ def _eligible(
 
 
 def _order(
-    groups: list[KnownGroup], turns: dict[Key, int], seed: int, start_offset: int
+    groups: list[KnownGroup], left: list[KnownGroup], turns: dict[Key, int], start_offset: int
 ) -> list[Key]:
-    def place(key: Key) -> tuple[int, int]:
-        text = f"{seed}\x1f{key.environment}\x1f{key.example_id}"
-        return turns.get(key, 0), xxhash.xxh3_64_intdigest(text.encode())
+    """The keys of these groups, by all the groups of each that are left."""
+
+    def place(key: Key) -> tuple[int, Age]:
+        oldest = min(_age(group) for group in left if group.key == key)
+        return max(oldest[0], turns.get(key, -1)), oldest
 
     keys = sorted({group.key for group in groups}, key=place)
     first = start_offset % len(keys) if keys else 0
     return keys[first:] + keys[:first]
+
+
+def _age(group: KnownGroup) -> Age:
+    return group.policies[0].step, group.sealed_ts, group.ref
 
 
 def _next(
@@ -101,7 +115,9 @@ def _next(
     """Of the key that gave fewest so far, and of these of the first in order."""
     given = Counter(group.key for group in chosen)
     key = min({group.key for group in left}, key=lambda key: (given[key], order.index(key)))
-    bucket = sorted((group for group in left if group.key == key), key=lambda group: group.ref)
+    bucket = sorted((group for group in left if group.key == key), key=_age)
+    if choosing.recency == "uniform":
+        return bucket[0]
     salt = f"{choosing.seed}\x1f{asked.step}\x1f{asked.attempt}"
     text = f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1f{given[key]}"
     point = xxhash.xxh3_64_intdigest(text.encode()) / 2.0**64
@@ -109,7 +125,7 @@ def _next(
     weights = []
     for group in bucket:
         rank = 1 + steps.index(group.policies[0].step)
-        base = {"uniform": 1.0, "linear": float(rank), "exp": 2.0 ** (rank - len(steps))}
+        base = {"linear": float(rank), "exp": 2.0 ** (rank - len(steps))}
         weights.append(base[choosing.recency] ** choosing.alpha)
     below = 0.0
     for group, weight in zip(bucket, weights, strict=True):

@@ -79,7 +79,7 @@ def run() -> MemoryLogs:
         accept: Accept | None = "nonzero_std" if step in (2, 7) else None
         if step == STEPS - 1:
             sampler.set_current_step(step - 1)
-        num_groups = 4 if step < STEPS - 2 else 8
+        num_groups = 4 if step < STEPS - 2 else 20
         batch = sampler.next_batch(step, num_groups, accept=accept, mix=shares, timeout_s=WAIT_S)
         if step % 3 == 1:
             batch = sampler.replace(batch, [1, 3], "tried", timeout_s=WAIT_S)

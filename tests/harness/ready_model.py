@@ -11,6 +11,9 @@ from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
 
+Policies = tuple[PolicyRef, ...]
+Age = tuple[tuple[int, int], int, GroupRef]
+
 
 class ReadyModel:
     """The ready groups, and in which turn a group of each key was served last."""
@@ -19,6 +22,11 @@ class ReadyModel:
         self._seed = seed
         self.groups: dict[GroupRef, KnownGroup] = {}
         self._turns: dict[Key, int] = {}
+        self._newest = [(0, -1)]  # Epoch and step by turn.
+
+    def begin_turn(self, newest: PolicyRef) -> int:
+        self._newest.append(newest[1:])
+        return len(self._newest) - 1
 
     def mark_served(self, key: Key, turn: int) -> None:
         self._turns[key] = max(turn, self._turns.get(key, 0))
@@ -26,20 +34,30 @@ class ReadyModel:
     def keys_in_turn(
         self,
         environments: Collection[str],
-        policies: Collection[tuple[PolicyRef, ...]] | None = None,
+        policies: Collection[Policies] | None = None,
+        without: Collection[GroupRef] = (),
+    ) -> list[tuple[Key, list[GroupRef]]]:
+        """Keys that waited longest first; groups by age."""
+        left = [group for ref, group in self.groups.items() if ref not in without]
+
+        def place(key: Key) -> tuple[tuple[int, int], Age]:
+            oldest = min(_age(group) for group in left if group.key == key)
+            return max(oldest[0], self._newest[self._turns.get(key, 0)]), oldest
+
+        among = [group for group in left if _matches(group, environments, policies)]
+        return _by_key(sorted(among, key=lambda group: (place(group.key), _age(group))))
+
+    def keys_by_hash(
+        self, environments: Collection[str], policies: Collection[Policies] | None = None
     ) -> list[tuple[Key, list[GroupRef]]]:
         """Keys that were served longest ago first, ties by a seeded hash; groups by ref."""
-        among = [
-            group
-            for group in self.groups.values()
-            if group.key.environment in environments
-            and (policies is None or group.policies in policies)
-        ]
-        among.sort(key=lambda group: (self._place(group.key), group.ref))
-        return [
-            (key, [group.ref for group in groups])
-            for key, groups in groupby(among, key=lambda group: group.key)
-        ]
+
+        def place(key: Key) -> tuple[int, int]:
+            text = f"{self._seed}\x1f{key.environment}\x1f{key.example_id}"
+            return self._turns.get(key, 0), xxhash.xxh3_64_intdigest(text.encode())
+
+        among = [one for one in self.groups.values() if _matches(one, environments, policies)]
+        return _by_key(sorted(among, key=lambda group: (place(group.key), group.ref)))
 
     def oldest(self, count: int, environment: str | None = None) -> list[GroupRef]:
         ages = sorted(
@@ -49,6 +67,18 @@ class ReadyModel:
         )
         return [ref for _, ref in ages[:count]]
 
-    def _place(self, key: Key) -> tuple[int, int]:
-        text = f"{self._seed}\x1f{key.environment}\x1f{key.example_id}"
-        return self._turns.get(key, 0), xxhash.xxh3_64_intdigest(text.encode())
+
+def _matches(
+    group: KnownGroup, environments: Collection[str], policies: Collection[Policies] | None
+) -> bool:
+    known = policies is None or group.policies in policies
+    return known and group.key.environment in environments
+
+
+def _by_key(groups: list[KnownGroup]) -> list[tuple[Key, list[GroupRef]]]:
+    found = groupby(groups, key=lambda group: group.key)
+    return [(key, [group.ref for group in of_key]) for key, of_key in found]
+
+
+def _age(group: KnownGroup) -> Age:
+    return group.policies[0][1:], group.sealed_ts, group.ref

@@ -95,10 +95,11 @@ def test_the_choice_is_that_of_the_model(
     for log, groups in flushes:
         sampler.seal(*groups, log=log)
     turns: dict[Key, int] = {}
-    for turn, count in enumerate(served, start=1):
-        batch = sampler.choose(NextBatch(step=sampler.state.next_step, num_groups=count))
+    for count in served:
+        step = sampler.state.next_step
+        batch = sampler.choose(NextBatch(step=step, num_groups=count))
         if isinstance(batch, ServedBatch):
-            turns |= {Key(g.environment, e): turn for g, e in named(sampler, batch)}
+            turns |= {Key(g.environment, e): step for g, e in named(sampler, batch)}
     for step in range(min(published, sampler.state.next_step + 1)):
         sampler.do(PublishPolicy(step=step, policy_version=f"v{step}"))
     published_ones = sampler.state.published.policies.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 import pytest
@@ -15,57 +16,62 @@ from harness.groups import GroupSpec, flush_of
 from harness.ready_model import ReadyModel
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import PolicyRef
-from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
+from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.known import Key, KnownGroup, known_groups
 from rollstream.streams.folds.sampler.known_groups import KnownGroups
 from rollstream.streams.folds.sampler.packed_refs import PackedRefs
 from rollstream.streams.folds.sampler.ready import ReadyIndex
-from rollstream.streams.folds.sampler.sorted_pairs import BLOCK_MAX, SortedPairs
+from rollstream.streams.folds.sampler.sorted_rows import BLOCK_MAX, SortedRows
 
 GREATEST = 2**64 - 1
 small = st.integers(0, 40)
-pairs = st.tuples(small | st.just(GREATEST), small | st.just(GREATEST))
+rows = st.tuples(*[small | st.just(GREATEST)] * 3)
+Row = tuple[int, int, int]
 
 
-@given(begin=st.sets(pairs), changes=st.lists(pairs, max_size=200))
-def test_sorted_pairs_are_a_sorted_set(
-    begin: set[tuple[int, int]], changes: list[tuple[int, int]]
-) -> None:
-    found, expected = SortedPairs(begin), set(begin)
-    for pair in changes:
-        if pair in expected:
-            expected.remove(pair)
-            found.remove(*pair)
+@given(begin=st.sets(rows), changes=st.lists(rows, max_size=200))
+def test_sorted_rows_are_a_sorted_set(begin: set[Row], changes: list[Row]) -> None:
+    found, expected = SortedRows(3), set(begin)
+    for row in begin:
+        found.add(*row)
+    for row in changes:
+        if row in expected:
+            expected.remove(row)
+            found.remove(*row)
         else:
-            expected.add(pair)
-            found.add(*pair)
+            expected.add(row)
+            found.add(*row)
         assert len(found) == len(expected)
+    check_firsts(found, expected, {row[0] for row in [*begin, *changes]})
     assert list(found) == sorted(expected)
-    for first in {first for first, _ in [*begin, *changes]}:
-        seconds = sorted(second for one, second in expected if one == first)
-        assert found.seconds(first).tolist() == seconds
-        any_second = found.any_second(first)
-        assert any_second in seconds if seconds else any_second is None
+
+
+def check_firsts(found: SortedRows, expected: set[Row], firsts: Collection[int]) -> None:
+    for first in firsts:
+        alike = sorted(row for row in expected if row[0] == first)
+        assert found.least(first) == (alike[0] if alike else None)
+        assert found.count(first) == len(alike)
+        assert found.lasts(first).tolist() == [last for *_, last in alike]
 
 
 @pytest.mark.parametrize("firsts", [1, 3, 10**9])
-def test_sorted_pairs_stay_sorted_over_many_blocks(firsts: int) -> None:
+def test_sorted_rows_stay_sorted_over_many_blocks(firsts: int) -> None:
     order = random.Random(firsts)
-    every = [(number * 7919 % firsts, number) for number in range(5 * BLOCK_MAX)]
+    every = [(number * 7919 % firsts, number % 7, number) for number in range(5 * BLOCK_MAX)]
     order.shuffle(every)
-    found = SortedPairs()
-    for pair in every:
-        found.add(*pair)
+    found = SortedRows(3)
+    for row in every:
+        found.add(*row)
     assert list(found) == sorted(every)
     kept, gone = every[: BLOCK_MAX // 3], every[BLOCK_MAX // 3 :]
-    for pair in gone:
-        found.remove(*pair)
+    for row in gone:
+        found.remove(*row)
     assert list(found) == sorted(kept)
-    assert all(
-        found.seconds(first).tolist() == [s for f, s in sorted(kept) if f == first]
-        for first, _ in kept
-    )
-    for pair in gone:
-        found.add(*pair)
+    for row in gone[: BLOCK_MAX // 3]:  # Beside the blocks.
+        found.add(*row)
+    check_firsts(found, {*kept, *gone[: BLOCK_MAX // 3]}, {row[0] for row in kept[:50]})
+    for row in gone[BLOCK_MAX // 3 :]:
+        found.add(*row)
     assert list(found) == sorted(every)
 
 
@@ -111,7 +117,9 @@ def test_the_index_answers_as_its_model(
         model.groups[group.ref] = group
         match data.draw(st.sampled_from(["add", "add", "serve", "late", "remove"])):
             case "serve":
-                turn += 1
+                newest = PolicyRef("", *data.draw(st.tuples(st.integers(0, 1), st.integers(0, 3))))
+                turn = index.begin_turn(newest)
+                assert model.begin_turn(newest) == turn
                 index.mark_served(group.key.environment, [(group.key.example_id, turn)])
                 model.mark_served(group.key, turn)
             case "late" if turn:  # Turns may become known in any order.
@@ -136,11 +144,21 @@ def test_the_index_answers_as_its_model(
     for policy in index.policies():
         assert set(index.having(policy)) == {g.policies for g in held if policy in g.policies}
     distinct = [None, {g.policies for g in groups}, {(PolicyRef("", 0, 1),)}, set()]
+    without = data.draw(st.sets(st.sampled_from([group.ref for group in groups] or [None])))
+    left_out = {ref for ref in without if ref is not None}
     for environments in (["math"], ["code", "math", "prose"]):
         for among in distinct:
-            turns = index.keys_in_turn(environments, among)
-            listed = [(key, [group.ref for group in bucket]) for key, bucket in turns]
-            assert listed == model.keys_in_turn(environments, among)
+            for out in (set[GroupRef](), left_out):
+                turns = index.keys_in_turn(environments, among, out)
+                assert listed(turns) == model.keys_in_turn(environments, among, out)
+            by_hash = index.keys_by_hash(environments, among)
+            assert listed(by_hash) == model.keys_by_hash(environments, among)
+
+
+def listed(
+    keys: Iterable[tuple[Key, Sequence[KnownGroup]]],
+) -> list[tuple[Key, list[GroupRef]]]:
+    return [(key, [group.ref for group in bucket]) for key, bucket in keys]
 
 
 def test_a_bucket_is_a_sequence_and_its_groups_are_made_as_they_are_looked_at() -> None:
@@ -161,15 +179,14 @@ def test_few_groups_of_a_policy_among_many_are_found_in_turn() -> None:
     for group in known_groups(LOGS[1], 0, flush_of(of_step, name="a")):
         add(index, group)
         model.groups[group.ref] = group
-    for turn, name in enumerate(("ex-300", "ex-7", "ex-0"), start=1):
+    for step, name in enumerate(("ex-300", "ex-7", "ex-0"), start=1):
+        turn = index.begin_turn(PolicyRef("", 0, step))
+        model.begin_turn(PolicyRef("", 0, step))
         key = next(group.key for group in model.groups.values() if group.key.example_id == name)
         index.mark_served(key.environment, [(key.example_id, turn)])
         model.mark_served(key, turn)
     for step, count in ((0, 990), (1, 10)):
         policies = {(PolicyRef("", 0, step),)}
-        found = [
-            (key, [group.ref for group in bucket])
-            for key, bucket in index.keys_in_turn(["math"], policies)
-        ]
+        found = listed(index.keys_in_turn(["math"], policies))
         assert len(found) == count
         assert found == model.keys_in_turn(["math"], policies)

@@ -164,9 +164,10 @@ class SamplerConfig(Section):
     lineage: str = ""
     """The lineage of the policies that its trainer publishes; lag is measured within a lineage."""
     seed: int = 0
-    """Seed of every random choice."""
+    """Seed of every random choice: of draws by recency."""
     recency: Literal["uniform", "linear", "exp"] = "uniform"
-    """How much newer policies are preferred among an example's ready groups."""
+    """How much newer policies are preferred among an example's ready groups; uniform: the oldest is
+    served first."""
     alpha: float = Field(default=1.0, gt=0, le=32)
     """Power of the weights of recency linear or exp: above 1, newer policies are preferred more."""
     on_policy_fraction: float = Field(default=0.0, ge=0, le=1)

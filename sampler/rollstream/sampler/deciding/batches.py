@@ -78,6 +78,7 @@ class BatchCommand(Command[AssembledBatch | Share]):
         columns: what is read of it besides; no part of the request.
         payloads: who reads it; no part of the request. ``rank``: the result names files, rows and
             digests, and making it costs the same however many tokens they have.
+        algorithm: the version that chooses; a replay's is the recorded one.
     """
 
     step: int
@@ -85,6 +86,7 @@ class BatchCommand(Command[AssembledBatch | Share]):
     dp_size: int = 1
     columns: tuple[str, ...] = ()
     payloads: PayloadsBy = "sampler"
+    algorithm: int = ALGORITHM
 
     def result(self, state: SamplerState, context: ResultContext) -> Unread[AssembledBatch | Share]:
         """This rank's share of the recorded batch, with its rows or to be read; raises as
@@ -221,7 +223,13 @@ class NextBatch(BatchCommand):
 
     def asked(self) -> Asked:
         """The same, for the choice."""
-        return Asked(num_groups=self.num_groups, step=self.step, mix=self.mix, accept=self.accept)
+        return Asked(
+            num_groups=self.num_groups,
+            step=self.step,
+            mix=self.mix,
+            accept=self.accept,
+            algorithm=self.algorithm,
+        )
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         served = state.batches.get(self.step)
@@ -249,7 +257,7 @@ class NextBatch(BatchCommand):
             groups=groups,
             digest=batch_digest(groups),
             choosing=state.choosing.recorded(),
-            algorithm=ALGORITHM,
+            algorithm=self.algorithm,
             policy_epoch=state.policy_epoch,
             current_step=state.clock(self.step),
         )
@@ -357,7 +365,7 @@ class Replace(BatchCommand):
             digest=batch_digest(groups),
             outcome=self.outcome,
             choosing=state.choosing.recorded(),
-            algorithm=ALGORITHM,
+            algorithm=self.algorithm,
             policy_epoch=state.policy_epoch,
         )
         return [*events, replaced]
@@ -406,6 +414,7 @@ class Replace(BatchCommand):
                 mix={batch.groups[slot].environment: 1.0},
                 accept=accept,
                 attempt=1 + batch.replacements,
+                algorithm=self.algorithm,
             )
             choosing = state.choosing
             if choosing.on_policy_fraction:

@@ -24,9 +24,15 @@ from rollstream.streams.folds.sampler.ready import Policies
 from rollstream.streams.folds.sampler.state import SamplerState
 
 Grouping = Literal["strict", "mixed"]
-ALGORITHM = 1
+ALGORITHM = 2
 """Version of everything here that equal settings, state and requests could choose otherwise by. A
-shipped one is never changed: decisions name theirs, and replay makes them again by it."""
+shipped one is never changed: decisions name theirs, and replay makes them again by it.
+
+1: examples that were served longest ago come first, of these by a seeded hash; another hash draws
+among the groups of an example, which ``recency`` weights.
+2: turns are those of ``ReadyIndex``, and where ``recency`` is uniform an example gives its oldest
+group: by age, and by no hash.
+"""
 _HASH_RANGE = 2.0**64
 _Buckets = Iterator[tuple[Key, Sequence[KnownGroup]]]
 
@@ -42,6 +48,7 @@ class Asked:
         grouping: ``strict`` leaves out groups whose rollouts were sampled by several policies.
         start_offset: keys that are passed over before the first; they come last.
         attempt: other draws for the same step, as a replacement needs.
+        algorithm: the version that chooses.
     """
 
     num_groups: int
@@ -51,6 +58,7 @@ class Asked:
     grouping: Grouping = "mixed"
     start_offset: int = 0
     attempt: int = 0
+    algorithm: int = ALGORITHM
 
 
 class Chosen(NamedTuple):
@@ -82,10 +90,11 @@ def sample_groups(
     """Chooses groups; the same for the same ready groups, turns and arguments, in whatever order
     they arrived. It looks at about as many groups as it chooses.
 
-    Keys (environment, example) take turns: the one that was served longest ago comes first, and
-    none gives a second group before every other has given one. Groups of the newest policy come
-    first where ``on_policy_fraction`` wants them, then those of preferred versions, then all that
-    are eligible; each in turns. Within a key newer policies are preferred by ``recency``.
+    Keys (environment, example) take turns: the one that waited longest comes first, by the policy
+    that its oldest group was sampled with or that was the newest when it was served last, and none
+    gives a second group before every other has given one. Groups of the newest policy come first
+    where ``on_policy_fraction`` wants them, then those of preferred versions, then all that are
+    eligible; each in turns. A key gives its oldest group, or one that is drawn by ``recency``.
 
     Args:
         choosing: the settings; those of ``state`` or others.
@@ -120,7 +129,7 @@ def _sample(
     salt = f"{choosing.seed}\x1f{asked.step}\x1f{asked.attempt}"
     eligible = _eligible(state, choosing, asked, without)
     for among, wanted in quotas(choosing.names(), asked.num_groups, asked.mix):
-        turns = _Turns(state, among, choosing, asked.start_offset, salt, limits, without, dropped)
+        turns = _Turns(state, among, choosing, asked, salt, limits, without, dropped)
         on_policy = on_policy_groups(wanted, choosing)
         if on_policy:
             among_all = _distinct(state, without) if eligible is None else eligible
@@ -241,7 +250,7 @@ class _Turns:
         state: SamplerState,
         environments: Sequence[str],
         choosing: Choosing,
-        start_offset: int,
+        asked: Asked,
         salt: str,
         limits: RowLimits,
         without: set[GroupRef],
@@ -250,22 +259,27 @@ class _Turns:
         self._ready = state.ready
         self._environments = list(environments)
         self._choosing = choosing
-        self._start_offset = start_offset
+        self._asked = asked
         self._salt = salt
         self._limits = limits
         self._left_out = without
         self._taken = set[GroupRef]()
         self._given: dict[Key, int] = {}
         self._dropped = dropped
+        self._draws = asked.algorithm < 2 or choosing.recency != "uniform"
         self.chosen: list[Chosen] = []
 
     def take(self, policies: Collection[Policies] | None, wanted: int) -> None:
         """Chooses among groups of these policies until ``wanted`` are chosen in all, or none is
         left: one of each key, then a second one of each, and so on."""
-        keys = self._ready.keys_in_turn(self._environments, policies)
+        if self._asked.algorithm >= 2:
+            without = self._left_out | self._taken
+            keys = self._ready.keys_in_turn(self._environments, policies, without)
+        else:
+            keys = self._ready.keys_by_hash(self._environments, policies)
         if self._limits.active or self._left_out or self._taken:
             keys = self._within_limits(keys)
-        keys = _rotated(keys, self._start_offset)
+        keys = _rotated(keys, self._asked.start_offset)
         among = ((key, bucket, range(len(bucket))) for key, bucket in keys)
         visits: Iterator[tuple[Key, Sequence[KnownGroup], Sequence[int]]] = among
         turn = 0
@@ -277,7 +291,7 @@ class _Turns:
                     left.append((key, bucket, indexes))
                     continue
                 drawn = 0
-                if len(indexes) > 1:
+                if len(indexes) > 1 and self._draws:
                     text = f"{self._salt}\x1f{key.environment}\x1f{key.example_id}\x1f{turn}"
                     drawn = _draw(bucket, indexes, text, self._choosing)
                 group = bucket[indexes[drawn]]

@@ -372,8 +372,9 @@ def newest_epoch(store: Blobs, name: str, step: int) -> int:
 
 def _decide_again(offset: int, event: Choice, state: SamplerState) -> Replayed:
     command: NextBatch | Replace
+    algorithm = event.algorithm or 1  # The first version did not record itself at first.
     if isinstance(event, BatchServed):
-        command = NextBatch(step=event.step, **json.loads(event.request))
+        command = NextBatch(step=event.step, algorithm=algorithm, **json.loads(event.request))
     else:
         command = Replace(
             step=event.step,
@@ -381,6 +382,7 @@ def _decide_again(offset: int, event: Choice, state: SamplerState) -> Replayed:
             slots=tuple(event.slots.tolist()),
             reason=event.reason,
             outcome="unreadable" if event.outcome == "unreadable" else "filtered",
+            algorithm=algorithm,
         )
     now = Now(epoch=event.epoch, nonce=event.nonce, now_ts=event.now_ts)
     for again in command.decide(state, now):

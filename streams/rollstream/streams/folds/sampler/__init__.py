@@ -2,9 +2,9 @@
 
 - ``state``     ``SamplerState``: the fold over the seal logs and the decision log
 - ``known``     a sealed group as the seal log describes it
-- ``ready``     the groups that may be served, least recently served examples first
+- ``ready``, ``example_turns``  the groups that may be served, and whose turn it is
 - ``known_groups``, ``packed_rows``  all that are alive, as bytes
-- ``packed_refs``, ``sorted_pairs``  what the ready groups are sorted by, compactly
+- ``packed_refs``, ``sorted_rows``  what the ready groups are sorted by, compactly
 - ``eligible``  the rules which groups cannot be served: not as they are, or never
 - ``retired``   groups of retired files, and the recorded cursor
 - ``taken``, ``to_come``  what was decided about groups: taken ones, and those to come

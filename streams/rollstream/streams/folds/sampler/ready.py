@@ -6,7 +6,7 @@ import heapq
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain, islice, repeat
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import overload
 
@@ -14,14 +14,15 @@ import xxhash
 
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.example_turns import ExampleTurns, Place, age_of
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
 from rollstream.streams.folds.sampler.known_groups import KnownGroups
-from rollstream.streams.folds.sampler.last_turns import LastTurns
 from rollstream.streams.folds.sampler.packed_refs import INDEX_BITS
-from rollstream.streams.folds.sampler.sorted_pairs import SortedPairs
+from rollstream.streams.folds.sampler.sorted_rows import SortedRows
 
 Policies = tuple[PolicyRef, ...]  # The distinct ones of a group, sorted.
 _hash = xxhash.xxh3_64_intdigest
+_Gone = dict[tuple[str, int], set[int]]  # Packed refs by environment and key.
 KEYS_TAKEN = 64  # Of the keys in turn a batch takes about so many.
 
 
@@ -47,68 +48,38 @@ class Bucket(Sequence[KnownGroup]):
         return self._group_at(self._refs[index])
 
 
-class _Environment:
-    """The keys of an environment, as hashes.
-
-    Attributes:
-        groups: (key, ref) of the ready groups.
-        turns: the last turns of the keys that were ever served.
-        order: (last turn, key) of the keys that have ready groups; 0: it was never served.
-        ages: (when it was sealed, ref) of the ready groups.
-    """
-
-    def __init__(self) -> None:
-        self.groups = SortedPairs()
-        self.turns = LastTurns()
-        self.order = SortedPairs()
-        self.ages = SortedPairs()
-
-    def add(self, key: int, ref: int, sealed_ts: int) -> None:
-        if self.groups.any_second(key) is None:
-            self.order.add(self.turns.get(key), key)
-        self.groups.add(key, ref)
-        self.ages.add(sealed_ts, ref)
-
-    def remove(self, key: int, ref: int, sealed_ts: int) -> None:
-        self.groups.remove(key, ref)
-        self.ages.remove(sealed_ts, ref)
-        if self.groups.any_second(key) is None:
-            self.order.remove(self.turns.get(key), key)
-
-    def mark_served(self, served: Sequence[tuple[int, int]]) -> None:
-        if len(self.groups):
-            for key, turn in served:
-                if self.groups.any_second(key) is not None:
-                    before = self.turns.get(key)
-                    if turn > before:
-                        self.order.remove(before, key)
-                        self.order.add(turn, key)
-                        self.turns.serve([(key, turn)])
-        self.turns.serve(served)
-
-
 class ReadyIndex:
-    """Of the known groups those that are ready: buckets by key, each sorted by ref; keys least
-    recently served first, ties by a seeded hash.
+    """Of the known groups those that are ready, in buckets by key. Of a bucket the group of the
+    oldest policy comes first, and of these the one that was sealed first.
 
-    So the order is a function of what is in it, of the seed, and of what was served before. A
-    change costs some microseconds among a million groups, and no question but ``refs`` and
-    ``turns`` walks all of them. Two keys of one environment with the same 64-bit hash count as one.
+    The turn of a key comes with its oldest group's policy, or with the one that was the newest when
+    the key was served last, if that is later; of these by the oldest group as in a bucket. This is
+    start-time fair queueing (Goyal, Vin and Cheng, 1996), whose clock is the trainer's steps: what
+    waits longest comes first, and an example with many groups keeps no other waiting.
+
+    So the order is a function of what is in it and of what was served before. A change costs some
+    microseconds among a million groups, and no question but ``refs``, ``turns`` and
+    ``keys_by_hash`` walks all of them. Two keys of one environment with the same 64-bit hash count
+    as one.
+
+    Args:
+        seed: of the hash that orders ``keys_by_hash``.
     """
 
     def __init__(self, seed: int, known: KnownGroups) -> None:
         self._seed = seed
         self._known = known
         self._packed = known.packed
-        self._environments: dict[str, _Environment] = {}
+        self._environments: dict[str, ExampleTurns] = {}
+        self._turn_ages = array("Q", [0])  # By turn; none was served in turn 0.
         self._masks: dict[int, int] = {}  # By flush, a bit for each group of it that is ready.
         self._size = 0
         self._numbers: dict[Policies, int] = {}  # Drawn anew where policies come back.
         self._next_number = 0
-        self._by_number = SortedPairs()
+        self._by_number = SortedRows(2)
         self._having: dict[PolicyRef, set[Policies]] = {}
         self._distinct: list[PolicyRef] = []
-        self._all_equal = SortedPairs()  # By age.
+        self._all_equal = SortedRows(2)  # By age.
 
     def __len__(self) -> int:
         return self._size
@@ -134,7 +105,9 @@ class ReadyIndex:
         flush = ref >> INDEX_BITS
         self._masks[flush] = self._masks.get(flush, 0) | 1 << group.ref.index_in_flush
         self._size += 1
-        self._environment(group.key.environment).add(self._hash(*group.key), ref, group.sealed_ts)
+        self._environment(group.key.environment).add(
+            self._hash(*group.key), age_of(group.policies[0]), group.sealed_ts, ref
+        )
         number = self._numbers.get(group.policies)
         if number is None:
             number = self._numbers[group.policies] = self._next_number
@@ -162,11 +135,11 @@ class ReadyIndex:
         group = self._known.at(ref)
         self._size -= 1
         self._environment(group.key.environment).remove(
-            self._hash(*group.key), ref, group.sealed_ts
+            self._hash(*group.key), age_of(group.policies[0]), group.sealed_ts, ref
         )
         number = self._numbers[group.policies]
         self._by_number.remove(number, ref)
-        if self._by_number.any_second(number) is None:
+        if not self._by_number.count(number):
             del self._numbers[group.policies]
             for policy in group.policies:
                 self._having[policy].discard(group.policies)
@@ -175,6 +148,11 @@ class ReadyIndex:
                     del self._distinct[bisect_left(self._distinct, policy)]
         if group.all_equal:
             self._all_equal.remove(group.sealed_ts, ref)
+
+    def begin_turn(self, newest: PolicyRef) -> int:
+        """The next turn, while this policy is the newest."""
+        self._turn_ages.append(age_of(newest))
+        return len(self._turn_ages) - 1
 
     def mark_served(self, environment: str, served: Iterable[tuple[str, int]]) -> None:
         """Examples, of each of which a group was served in this turn; turns may become known in any
@@ -189,26 +167,50 @@ class ReadyIndex:
         return [(environment, *pair) for environment, of in found for pair in of.turns]
 
     def keys_in_turn(
-        self, environments: Collection[str], policies: Collection[Policies] | None = None
+        self,
+        environments: Collection[str],
+        policies: Collection[Policies] | None = None,
+        without: Collection[GroupRef] = (),
     ) -> Iterator[tuple[Key, Sequence[KnownGroup]]]:
-        """Keys of these environments, those served longest ago first, with their groups.
+        """Keys of these environments in turn, with their groups.
 
         Args:
-            policies: only groups of these, and only keys that have any; None: all.
+            policies: only groups of these, and only keys that have any; None: all. The turns are
+                those of the keys with all their groups.
+            without: groups that count as if they were not ready.
         """
+        gone = self._gone(environments, without)
         if policies is None:
-            yield from self._in_turn(environments)
+            yield from self._in_turn(environments, gone)
             return
         numbers = [self._numbers[one] for one in set(policies) if one in self._numbers]
-        refs = array("Q", chain.from_iterable(map(self._by_number.seconds, numbers)))
-        if len(refs) ** 2 < KEYS_TAKEN * len(self):
-            yield from self._looked_up(environments, refs)
+        if sum(map(self._by_number.count, numbers)) ** 2 < KEYS_TAKEN * len(self):
+            refs = chain.from_iterable(map(self._by_number.lasts, numbers))
+            yield from self._looked_up(environments, refs, gone)
             return
         alike = set(policies)
-        for key, bucket in self._in_turn(environments):
+        for key, bucket in self._in_turn(environments, gone):
             among = [group for group in bucket if group.policies in alike]
             if among:
                 yield key, among
+
+    def keys_by_hash(
+        self, environments: Collection[str], policies: Collection[Policies] | None = None
+    ) -> Iterator[tuple[Key, Sequence[KnownGroup]]]:
+        """The same in the order of the first version of the algorithm: keys served longest ago
+        first, of these by a seeded hash; groups by rising ref. It looks at all."""
+        alike = None if policies is None else set(policies)
+        keys = [
+            (of.turns.get(key), key, name, sorted(row[-1] for row in rows))
+            for name, of in self._environments.items()
+            if name in environments
+            for key, rows in groupby(of.groups, itemgetter(0))
+        ]
+        for *_, refs in sorted(keys, key=itemgetter(0, 1)):
+            bucket = Bucket(array("Q", refs), self._known.at)
+            among = [group for group in bucket if alike is None or group.policies in alike]
+            if among:
+                yield among[0].key, among
 
     def distinct_policies(self) -> Collection[Policies]:
         """The policies of the ready groups, each once."""
@@ -217,7 +219,7 @@ class ReadyIndex:
     def count_of(self, policies: Policies) -> int:
         """Groups of exactly these policies."""
         number = self._numbers.get(policies)
-        return 0 if number is None else len(self._by_number.seconds(number))
+        return 0 if number is None else self._by_number.count(number)
 
     def policies(self) -> Sequence[PolicyRef]:
         """The distinct policies of the ready groups' members, sorted."""
@@ -230,7 +232,7 @@ class ReadyIndex:
     def by_policies(self, policies: Policies) -> list[GroupRef]:
         """The groups of exactly these policies; sorted."""
         number = self._numbers.get(policies)
-        return [] if number is None else self._unpacked(self._by_number.seconds(number))
+        return [] if number is None else self._unpacked(self._by_number.lasts(number))
 
     def all_equal(self) -> list[GroupRef]:
         """Groups whose rewards are all the same, those sealed longest ago first."""
@@ -242,35 +244,73 @@ class ReadyIndex:
         among = [of.ages for name, of in found if environment in (None, name)]
         return self._unpacked(ref for _, ref in islice(heapq.merge(*among), count))
 
-    def _in_turn(self, environments: Collection[str]) -> Iterator[tuple[Key, Bucket]]:
-        found = [
-            (name, self._environments[name]) for name in {*environments} & {*self._environments}
-        ]
-        orders = [zip(of.order, repeat(name), repeat(of)) for name, of in found]
-        several = len(orders) > 1
-        among = heapq.merge(*orders, key=itemgetter(0, 1)) if several else chain(*orders)
-        for (_, hashed), _, of in among:
-            bucket = Bucket(of.groups.seconds(hashed), self._known.at)
-            yield bucket[0].key, bucket
+    def _in_turn(self, environments: Collection[str], gone: _Gone) -> Iterator[tuple[Key, Bucket]]:
+        found = [self._environments[name] for name in {*environments} & {*self._environments}]
+        orders: list[Iterable[Place]] = [of.order for of in found]
+        changed = self._changed_places(gone)
+        if changed:
+            orders.append(sorted(changed))
+        for place in heapq.merge(*orders) if len(orders) > 1 else chain(*orders):
+            key = self._known.at(place[-1]).key
+            hashed = self._hash(*key)
+            refs = self._environments[key.environment].groups.lasts(hashed)
+            out = gone.get((key.environment, hashed))
+            if out is not None:
+                if place not in changed:
+                    continue
+                changed.remove(place)  # It may be the one before, which comes again then.
+                refs = array("Q", [ref for ref in refs if ref not in out])
+            yield key, Bucket(refs, self._known.at)
 
     def _looked_up(
-        self, environments: Collection[str], refs: Iterable[int]
+        self, environments: Collection[str], refs: Iterable[int], gone: _Gone
     ) -> Iterator[tuple[Key, Bucket]]:
         """The keys of these groups in turn, with no others in their buckets."""
-        buckets: dict[tuple[int, int, str], array[int]] = {}
-        for ref in sorted(refs):
-            key = self._known.at(ref).key
-            if key.environment in environments:
-                hashed = self._hash(*key)
-                turn = self._environments[key.environment].turns.get(hashed)
-                buckets.setdefault((turn, hashed, key.environment), array("Q")).append(ref)
-        for _, those in sorted(buckets.items()):
+        buckets: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        for ref in refs:
+            environment, example_id = self._known.at(ref).key
+            if environment in environments:
+                key = environment, self._hash(environment, example_id)
+                if ref not in gone.get(key, ()):
+                    buckets.setdefault(key, []).append(self._aged(ref))
+        places = ((self._place_left(key, gone.get(key, ())), key) for key in buckets)
+        for _, key in sorted((place, key) for place, key in places if place is not None):
+            those = array("Q", [ref for *_, ref in sorted(buckets[key])])
             yield self._known.at(those[0]).key, Bucket(those, self._known.at)
 
-    def _environment(self, name: str) -> _Environment:
+    def _gone(self, environments: Collection[str], without: Iterable[GroupRef]) -> _Gone:
+        """Of these groups those that are ready, by their keys."""
+        gone: _Gone = {}
+        for ref in without:
+            if ref.environment in environments and ref in self:
+                key = self._known.key_of(ref)
+                assert key is not None, ref
+                hashed = self._hash(*key)
+                gone.setdefault((ref.environment, hashed), set()).add(self._packed.pack(ref))
+        return gone
+
+    def _changed_places(self, gone: _Gone) -> set[Place]:
+        """Of each key that has others left."""
+        places = (self._place_left(key, out) for key, out in gone.items())
+        return {place for place in places if place is not None}
+
+    def _place_left(self, key: tuple[str, int], out: Collection[int]) -> Place | None:
+        """When the turn of the key comes without these groups; None: it has no others."""
+        of, hashed = self._environments[key[0]], key[1]
+        if not out:
+            oldest = of.groups.least(hashed)
+            return None if oldest is None else of.place(hashed, oldest[1:])
+        left = (ref for ref in of.groups.lasts(hashed) if ref not in out)
+        return next((of.place(hashed, self._aged(ref)) for ref in left), None)
+
+    def _aged(self, ref: int) -> tuple[int, int, int]:
+        group = self._known.at(ref)
+        return age_of(group.policies[0]), group.sealed_ts, ref
+
+    def _environment(self, name: str) -> ExampleTurns:
         found = self._environments.get(name)
         if found is None:
-            found = self._environments[name] = _Environment()
+            found = self._environments[name] = ExampleTurns(self._turn_ages)
         return found
 
     def _hash(self, environment: str, example_id: str) -> int:

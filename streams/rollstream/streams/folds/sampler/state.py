@@ -337,7 +337,7 @@ class SamplerState:
         for ref in self._uses.limit_by(event.choosing):
             self._settle(ref)
         self._record(event.cursor)
-        self._turn += 1
+        self._turn = self.ready.begin_turn(self.reference(self.clock(event.step)))
         served: dict[str, list[tuple[str, int]]] = {}
         for ref in refs:
             self._uses.begin(ref)
