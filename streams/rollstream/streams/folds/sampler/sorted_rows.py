@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import chain
 
 BLOCK_MAX = 1_024  # Rows in a block before it is split.
-NEWEST_MAX = 1_024  # Rows beside the blocks: about 300 bytes each.
+NEWEST_MAX = 2_048  # Rows beside the blocks: about 250 bytes each.
+_REBUILT_FROM = 64  # Rows for one block that are merged with its own at once.
 _Row = tuple[int, ...]
 
 
 class _Block:
     """Rising rows, as arrays that are equally long, one a column."""
 
-    def __init__(self, columns: list[array[int]]) -> None:
+    def __init__(self, columns: Sequence[array[int]]) -> None:
         self.columns = columns
         self.firsts = columns[0]
 
     @classmethod
-    def of(cls, width: int, rows: Iterable[_Row] = ()) -> _Block:
-        block = cls([array("Q") for _ in range(width)])
-        for row in rows:
-            block.insert(len(block.firsts), row)
-        return block
+    def of(cls, rows: Sequence[_Row]) -> _Block:
+        return cls([array("Q", column) for column in zip(*rows, strict=True)])
 
     def place(self, row: _Row) -> int:
         """How many rows are below this one."""
@@ -34,11 +32,16 @@ class _Block:
             start = bisect_left(column, value, start, stop)
             if start == stop or column[start] != value:
                 return start
-            stop = bisect_right(column, value, start, stop)
+            if start + 1 == stop or column[start + 1] != value:  # One alone begins so.
+                return start + (self.row(start) < row)
+            stop = bisect_right(column, value, start + 1, stop)
         return start
 
     def row(self, at: int) -> _Row:
         return tuple([column[at] for column in self.columns])
+
+    def rows(self) -> Iterator[_Row]:
+        return zip(*self.columns, strict=True)
 
     def part(self, start: int, stop: int) -> _Block:
         return _Block([column[start:stop] for column in self.columns])
@@ -59,45 +62,40 @@ class _Block:
 class SortedRows:
     """A sorted set of rows of so many integers from 0 to 2**64 - 1.
 
-    Adding, removing and finding take a few microseconds among a million, and a fraction of one
-    among the ``NEWEST_MAX`` that came last: a row that goes again soon is put into no order. It
-    must not change, nor be asked for ``lasts``, while it is iterated.
+    Adding, removing and finding take a few microseconds among a million, and about one among the
+    ``NEWEST_MAX`` that came last. It must not change, nor be asked for ``lasts``, while it is
+    iterated.
     """
 
     def __init__(self, width: int) -> None:
-        self._width = width
         self._size = 0
         self._blocks: list[_Block] = []
-        self._greatest = _Block.of(width)  # The greatest row of each block.
-        # Those that are in no block, by first integer.
-        self._newest: dict[int, set[_Row]] = {}
-        self._newest_size = 0
+        self._greatest = _Block([array("Q") for _ in range(width)])  # A row for each block.
+        self._newest: list[_Row] = []  # Rising; they are in no block.
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[_Row]:
-        newest = self._sorted_newest()
         if not self._blocks:
-            return iter(newest)
-        older = chain.from_iterable(zip(*block.columns, strict=True) for block in self._blocks)
-        return merge(older, newest) if newest else older
+            return iter(self._newest)
+        older = chain.from_iterable(block.rows() for block in self._blocks)
+        return merge(older, self._newest) if self._newest else older
 
     def __copy__(self) -> SortedRows:
         """The same rows, which change apart from these."""
-        other = SortedRows(self._width)
-        other._size, other._newest_size = self._size, self._newest_size
-        other._newest = {first: rows.copy() for first, rows in self._newest.items()}
+        other = SortedRows(len(self._greatest.columns))
+        other._size, other._newest = self._size, self._newest.copy()
         other._blocks = [block.part(0, len(block.firsts)) for block in self._blocks]
         other._greatest = self._greatest.part(0, len(self._blocks))
         return other
 
     def lasts(self, first: int) -> array[int]:
         """The last integers of all rows with this first one, in the order of the rows."""
-        newest = self._newest.get(first)
-        if newest is not None:
+        start, stop = self._among_newest(first)
+        if start < stop:
             if self._in_blocks(first) is None:
-                return array("Q", [row[-1] for row in sorted(newest)])
+                return array("Q", [row[-1] for row in self._newest[start:stop]])
             self._sort_in()
         found = array("Q")
         for block, start, stop in self._ranges(first):
@@ -106,37 +104,32 @@ class SortedRows:
 
     def count(self, first: int) -> int:
         """How many rows have this first integer."""
-        older = sum(stop - start for _, start, stop in self._ranges(first))
-        return older + len(self._newest.get(first, ()))
+        start, stop = self._among_newest(first)
+        return stop - start + sum(stop - start for _, start, stop in self._ranges(first))
 
     def least(self, first: int) -> _Row | None:
         """The first of the rows with this first integer; None without any."""
-        older, newest = self._in_blocks(first), self._newest.get(first)
-        if newest is None:
-            return older
-        return min(newest) if older is None else min(older, *newest)
+        at = bisect_left(self._newest, (first,))
+        found = self._newest[at] if at < len(self._newest) else None
+        newest = found if found is not None and found[0] == first else None
+        older = self._in_blocks(first) if self._blocks else None
+        if newest is None or older is None:
+            return older if newest is None else newest
+        return min(older, newest)
 
     def add(self, *row: int) -> None:
         """It must not be there yet."""
         self._size += 1
-        newest = self._newest.get(row[0])
-        if newest is None:
-            self._newest[row[0]] = {row}
-        else:
-            newest.add(row)
-        self._newest_size += 1
-        if self._newest_size > NEWEST_MAX:
+        insort(self._newest, row)
+        if len(self._newest) > NEWEST_MAX:
             self._sort_in()
 
     def remove(self, *row: int) -> None:
         """It must be there."""
         self._size -= 1
-        newest = self._newest.get(row[0])
-        if newest is not None and row in newest:
-            self._newest_size -= 1
-            newest.discard(row)
-            if not newest:
-                del self._newest[row[0]]
+        at = bisect_left(self._newest, row)
+        if at < len(self._newest) and self._newest[at] == row:
+            del self._newest[at]
             return
         at = self._greatest.place(row)
         block = self._blocks[at]
@@ -147,6 +140,10 @@ class SortedRows:
             self._take_out(at)
         elif place == len(block.firsts):
             self._greatest.assign(at, block.row(-1))
+
+    def _among_newest(self, first: int) -> tuple[int, int]:
+        start = bisect_left(self._newest, (first,))
+        return start, bisect_left(self._newest, (first + 1,), start)
 
     def _ranges(self, first: int) -> Iterator[tuple[_Block, int, int]]:
         """Of each block that has rows with this first integer: from which to which."""
@@ -168,19 +165,31 @@ class SortedRows:
         start = bisect_left(block.firsts, first)
         return block.row(start) if block.firsts[start] == first else None
 
-    def _sorted_newest(self) -> list[_Row]:
-        return sorted(chain.from_iterable(self._newest.values()))
-
     def _sort_in(self) -> None:
-        for row in self._sorted_newest():
-            self._insert(row)
-        self._newest, self._newest_size = {}, 0
+        """Puts the newest into the blocks."""
+        rows, self._newest = self._newest, []
+        at = 0
+        while at < len(rows):
+            number = min(self._greatest.place(rows[at]), max(0, len(self._blocks) - 1))
+            last = number >= len(self._blocks) - 1
+            end = len(rows) if last else bisect_left(rows, self._greatest.row(number), at)
+            if end - at < _REBUILT_FROM and self._blocks:
+                self._insert(number, rows[at])
+                at += 1
+            else:
+                self._merge(number, rows[at:end])
+                at = end
 
-    def _insert(self, row: _Row) -> None:
-        if not self._blocks:
-            self._put(0, _Block.of(self._width, [row]))
-            return
-        at = min(self._greatest.place(row), len(self._blocks) - 1)
+    def _merge(self, at: int, rows: list[_Row]) -> None:
+        """Makes new blocks of one, or of none, and these rows."""
+        if at < len(self._blocks):
+            rows = sorted([*self._blocks[at].rows(), *rows])
+            self._take_out(at)
+        for start in range(0, len(rows), BLOCK_MAX // 2):
+            self._put(at, _Block.of(rows[start : start + BLOCK_MAX // 2]))
+            at += 1
+
+    def _insert(self, at: int, row: _Row) -> None:
         block = self._blocks[at]
         place = block.place(row)
         block.insert(place, row)
