@@ -9,7 +9,7 @@ from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef
 from rollstream.streams.folds.sampler.last_turns import LastTurns
 from rollstream.streams.folds.sampler.sorted_rows import SortedRows
 
-Place = tuple[int, ...]  # When the turn comes; age, seal time and ref of a group.
+TurnOfKey = tuple[int, ...]  # When the turn comes; age, seal time and ref of a group.
 _EPOCH_MAX = 2**24 - 1
 _STEP_BITS = 40
 
@@ -37,7 +37,7 @@ class ExampleTurns:
         self.ages = SortedRows(2)
         self._turn_ages = turn_ages
 
-    def place(self, key: int, oldest: Sequence[int]) -> Place:
+    def place(self, key: int, oldest: Sequence[int]) -> TurnOfKey:
         """When the turn of the key comes, whose oldest group is this one: with the policy that
         sampled it, or that was the newest when the key was served last, if that is a later one."""
         age, sealed_ts, ref = oldest

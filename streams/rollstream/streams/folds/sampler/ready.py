@@ -14,7 +14,7 @@ import xxhash
 
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.example_turns import ExampleTurns, Place, age_of
+from rollstream.streams.folds.sampler.example_turns import ExampleTurns, TurnOfKey, age_of
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
 from rollstream.streams.folds.sampler.known_groups import KnownGroups
 from rollstream.streams.folds.sampler.packed_refs import INDEX_BITS
@@ -246,7 +246,7 @@ class ReadyIndex:
 
     def _in_turn(self, environments: Collection[str], gone: _Gone) -> Iterator[tuple[Key, Bucket]]:
         found = [self._environments[name] for name in {*environments} & {*self._environments}]
-        orders: list[Iterable[Place]] = [of.order for of in found]
+        orders: list[Iterable[TurnOfKey]] = [of.order for of in found]
         changed = self._changed_places(gone)
         if changed:
             orders.append(sorted(changed))
@@ -289,12 +289,12 @@ class ReadyIndex:
                 gone.setdefault((ref.environment, hashed), set()).add(self._packed.pack(ref))
         return gone
 
-    def _changed_places(self, gone: _Gone) -> set[Place]:
+    def _changed_places(self, gone: _Gone) -> set[TurnOfKey]:
         """Of each key that has others left."""
         places = (self._place_left(key, out) for key, out in gone.items())
         return {place for place in places if place is not None}
 
-    def _place_left(self, key: tuple[str, int], out: Collection[int]) -> Place | None:
+    def _place_left(self, key: tuple[str, int], out: Collection[int]) -> TurnOfKey | None:
         """When the turn of the key comes without these groups; None: it has no others."""
         of, hashed = self._environments[key[0]], key[1]
         if not out:
