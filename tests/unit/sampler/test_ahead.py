@@ -89,8 +89,11 @@ class World:
             self.ahead.changed()
             assert self.looked.wait(WAIT_S)
 
-    def seal(self, name: str, groups: int) -> None:
-        specs = [GroupSpec(example_id=f"{name}-{i}", output=3 + i % 5) for i in range(groups)]
+    def seal(self, name: str, groups: int, weight_step: int = 1) -> None:
+        specs = [
+            GroupSpec(example_id=f"{name}-{i}", output=3 + i % 5, weight_step=weight_step)
+            for i in range(groups)
+        ]
         self.decider.seal(*specs, blobs=self.store)
 
     def ask(self, step: int, rank: int = 0, *, anew: bool = False) -> Batch:
@@ -149,7 +152,7 @@ def test_what_was_made_ahead_is_discarded_where_groups_came_that_are_chosen_inst
     world = World(tmp_path, 40)
     world.ask(0)
     world.made()
-    world.seal("new", 400)
+    world.seal("new", 400, weight_step=0)
     batch = world.ask(1)
     assert any(example.startswith("new") for example in batch.example_ids)
     assert same(batch, world.ask(1, anew=True))
@@ -184,7 +187,7 @@ def test_the_next_batch_is_made_anew_however_often_groups_came_that_are_not_chos
     world.ask(0)
     for _ in range(3):
         world.look_again()
-    world.seal("new", 400)
+    world.seal("new", 400, weight_step=0)
     world.made()
     assert world.was_made(world.ask(1))
 
@@ -233,7 +236,7 @@ def test_after_a_trainer_went_back_batches_are_made_as_before_and_none_of_later_
     for step in range(4):
         world.ask(step)
     world.look_again()
-    world.seal("new", 400)
+    world.seal("new", 400, weight_step=0)
     world.ask(4)  # Of groups that were not expected, so that the next are not tried.
     world.decider.do(Resume(checkpointed_step=0, later="release"))
     world.ask(1)
@@ -251,7 +254,7 @@ def test_where_other_groups_are_chosen_than_were_expected_the_next_batches_are_n
     world.may_keep.clear()
     world.ask(0)
     assert world.kept.wait(WAIT_S)
-    world.seal("new", 400)
+    world.seal("new", 400, weight_step=0)
     world.ask(1)
     world.may_keep.set()
     for step in range(2, SOON_BATCHES + 1):
