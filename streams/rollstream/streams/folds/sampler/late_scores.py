@@ -22,7 +22,7 @@ from rollstream.streams.folds.sampler.score_targets import (
     unpack_targets,
 )
 from rollstream.streams.folds.sampler.scored import Given
-from rollstream.streams.folds.sampler.sorted_pairs import SortedPairs
+from rollstream.streams.folds.sampler.sorted_rows import SortedRows
 
 EARLY_MAX = 16_384  # Records of a partition that wait for their group: about 1 KB each.
 LATENCIES_KEPT = 512
@@ -41,8 +41,8 @@ class LateScores:
         self.latencies_ms = array("d")
         self._packed = packed
         self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
-        self._takers = SortedPairs()  # (Target, ref) of the groups that take scores.
-        self._waiting = SortedPairs()  # (When it was sealed, ref) of those that wait for one.
+        self._takers = SortedRows(2)  # (Target, ref) of the groups that take scores.
+        self._waiting = SortedRows(2)  # (When it was sealed, ref) of those that wait for one.
         self._early: dict[PartitionAddress, dict[int, Given]] = {}  # By offset.
         self._early_of: dict[int, list[tuple[PartitionAddress, int]]] = {}  # By target.
 
@@ -59,7 +59,7 @@ class LateScores:
         assert offset >= self._applied[log], (log, offset)
         self._applied[log] = offset + 1
         targets = _targets(log.environment, given.event)
-        refs = {ref for target in targets for ref in self._takers.seconds(target)}
+        refs = {ref for target in targets for ref in self._takers.lasts(target)}
         if refs:
             return list(map(self._packed.unpack, sorted(refs)))
         early = self._early.setdefault(log, {})
