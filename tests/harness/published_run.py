@@ -20,10 +20,9 @@ SAMPLERS = '[samplers.trainer-b]\nenvironments = ["math"]\nmax_policy_lag = 0\n'
 class Run:
     """A deployment in memory in which rollouts are published, sealed and served."""
 
-    def __init__(self, folder: Path) -> None:
-        self.line = CommandLine(folder, CONFIG.replace("partitions = 2", "partitions = 1"))
-        self.line.config_file.write_text(self.line.config_file.read_text() + SAMPLERS)
-        self.line = CommandLine(folder, self.line.config_file.read_text())
+    def __init__(self, folder: Path, config: str = CONFIG) -> None:
+        one_partition = config.replace("partitions = 2", "partitions = 1")
+        self.line = CommandLine(folder, one_partition + SAMPLERS)
         self.line.create_topics()
         self.parts: dict[str, Any] = {"broker": self.line.broker(), "store": self.line.blobs}
 

@@ -113,10 +113,10 @@ class Deployment:
 
 def goes_the_whole_way(bootstrap: str, folder: Path) -> None:
     """Topics, a sealer's process, groups of which one has a failed member, batches, ack,
-    checkpoint, policy, a second trainer's client, the audit, replay and lineage: each as promised,
-    or it raises."""
+    checkpoint, policy, a second trainer's client, the audit, replay, lineage, show and report: each
+    as promised, or it raises."""
     deployment = Deployment(bootstrap, folder)
-    assert len(json.loads(deployment.run("topics", "create", "--json"))) == 4
+    assert len(json.loads(deployment.run("topics", "create", "--json"))) == 5
     deployment.run("topics", "check")
     try:
         with deployment.sealer():
@@ -223,3 +223,23 @@ def _explained(deployment: Deployment, batch: Batch) -> None:
     (use,) = sampler["uses"]
     assert (use["step"], use["state"]) == (batch.step, "trained")
     assert entry["group"]["segments"] == rows[:1]
+    _shown(deployment, batch)
+
+
+def _shown(deployment: Deployment, batch: Batch) -> None:
+    """Its rollouts as text, by the logs and by files alone, and what became of all of them."""
+    for alone, state in (((), "trained"), (("--from-files",), "in_batch")):
+        (found,) = json.loads(deployment.run("show", batch.uids[0], "--json", *alone))
+        (segment,) = found["segments"]
+        tokens = segment["prompt_tokens"] + segment["output_tokens"]
+        assert tokens == batch.tokens[: batch.offsets[1]].tolist()
+        (became,) = found["became"]
+        assert (became["step"], became["state"]) == (batch.step, state)
+        best = ("show", "--sampler", deployment.sampler, "--step", str(batch.step), *alone)
+        shown = json.loads(deployment.run(*best, "--highest-reward", "1", "--json"))
+        assert [one["reward"] for one in shown] == [float(GROUP_SIZE - 1)]
+    report = json.loads(deployment.run("report", "--sampler", deployment.sampler, "--json"))
+    totals = report["totals"]
+    assert (totals["trained"], totals["waiting"]) == (GROUPS * GROUP_SIZE - 1, 0)
+    assert totals["unsealed"] == {"failed": 1}
+    assert sum(row["trained"] for row in report["by_length"]) == totals["trained"]

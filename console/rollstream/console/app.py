@@ -14,6 +14,7 @@ from rollstream.console.commands.files import files
 from rollstream.console.commands.finish import finish
 from rollstream.console.commands.lineage import lineage
 from rollstream.console.commands.replay import replay
+from rollstream.console.commands.report import report
 from rollstream.console.commands.retain import retain
 from rollstream.console.commands.schemas import check as check_schemas
 from rollstream.console.commands.seal import seal
@@ -73,6 +74,7 @@ def build() -> typer.Typer:
     app.command(epilog="Example: rollstream finish --sampler trainer-a")(finish)
     app.command(epilog="Example: rollstream lineage --sampler trainer-a --step 7")(lineage)
     app.command(epilog="Example: rollstream replay --sampler trainer-a --step 7")(replay)
+    app.command(epilog="Example: rollstream report --sampler trainer-a --steps 100:200")(report)
     app.command(epilog="Example: rollstream retain --older-than 7d --dry-run")(retain)
     app.command(epilog="Example: rollstream seal --config rollstream.toml")(seal)
     app.command("show", epilog="Example: rollstream show --lowest-reward 5 --environment math")(

@@ -5,6 +5,8 @@
 - ``rollouts``   single rollouts: by uid, by step, the worst; their rows and what became of them
 - ``ranking``    which rollouts of many rows come first (pure)
 - ``recorded``   what samplers decided, by their logs, or by files where there are none
+- ``report``     what was trained on and what was dropped, by environment, length, lag and step
+- ``report_fold``, ``report_rows``  the fold over the logs for it, and its counters (pure)
 - ``uses``       which batches had a group, and what became of it there (pure)
 - ``decisions``  a decision log, read by who does not own it
 - ``without_logs``, ``batch_files``  what is known of a sampler whose logs are gone, by its files
@@ -21,6 +23,8 @@ from rollstream.sampler.history.lineage import (
 )
 from rollstream.sampler.history.recorded import Recorded, RecordedInFiles, RecordedInLogs
 from rollstream.sampler.history.replay import FileCheck, Replayed, check_from_files, replay_step
+from rollstream.sampler.history.report import SamplerReport, report_of
+from rollstream.sampler.history.report_rows import ReportRow
 from rollstream.sampler.history.rollouts import (
     AskedRollouts,
     Became,
@@ -41,8 +45,10 @@ __all__ = [
     "RecordedInFiles",
     "RecordedInLogs",
     "Replayed",
+    "ReportRow",
     "RolloutLineage",
     "SamplerLineage",
+    "SamplerReport",
     "StepLineage",
     "Steps",
     "Use",
@@ -53,4 +59,5 @@ __all__ = [
     "lineage_of_rollout",
     "lineage_of_step",
     "replay_step",
+    "report_of",
 ]

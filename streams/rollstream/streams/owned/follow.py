@@ -108,11 +108,15 @@ class Follower:
         return dict(self._positions)
 
     def read_to_end(
-        self, deadline: Deadline, *, ends_within_s: float = math.inf
+        self,
+        deadline: Deadline,
+        *,
+        ends_within_s: float = math.inf,
+        records_max: int = READ_RECORDS_MAX,
     ) -> Iterator[ConfirmedEvent]:
         """Yields the events that count until every log was read to its end, as the ends stand when
-        the iteration begins; newer events may be among them. At most ``READ_RECORDS_MAX`` records
-        are in memory at a time. ``poll`` continues where it ended.
+        the iteration begins; newer events may be among them. At most ``records_max`` records are
+        in memory at a time. ``poll`` continues where it ended.
 
         While a broker that has just started, or whose topic is new, answers "not leader", it is
         asked again.
@@ -135,7 +139,7 @@ class Follower:
                         f"{end}, within {deadline.timeout_s} s; allow more time"
                     )
                 deadline.log_waiting(partial("{} to be read to its end at {}".format, where, end))
-                yield from self.poll(READ_RECORDS_MAX, deadline.slice_s(READ_SLICE_S))
+                yield from self.poll(records_max, deadline.slice_s(READ_SLICE_S))
 
     def close(self) -> None:
         """Idempotent."""

@@ -34,6 +34,7 @@ COMMANDS = (
     ["retain", "--older-than", "7d"],
     ["replay", "--sampler", "trainer-a", "--step", "0"],
     ["lineage", "--uid", "uid-0"],
+    ["report", "--sampler", "trainer-a"],
     ["show", "--longest", "1"],
     ["without-logs", "--sampler", "trainer-a"],
 )

@@ -1,0 +1,130 @@
+"""``rollstream report``"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rollstream.console.options import (
+    CONFIG_FILE,
+    AsJson,
+    ConfigOption,
+    SamplerOption,
+    TimeoutOption,
+)
+from rollstream.console.services import services_of
+from rollstream.console.showing import show, table_of
+from rollstream.runtime.config.load import load_config
+from rollstream.sampler.history import ReportRow, SamplerReport, report_of
+from rollstream.sampler.history.report import TIMEOUT_S
+
+
+def report(
+    context: typer.Context,
+    sampler: SamplerOption,
+    config: ConfigOption = CONFIG_FILE,
+    timeout_s: TimeoutOption = TIMEOUT_S,
+    steps: Annotated[
+        str, typer.Option(help="From step A on, before B; either may be left out.", metavar="A:B")
+    ] = ":",
+    by: Annotated[
+        int | None, typer.Option(help="Steps in a row of the last table.", min=1, metavar="STEPS")
+    ] = None,
+    environment: Annotated[str | None, typer.Option(help="Of it alone.", metavar="NAME")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Counts rollouts by what became of them: trained, served, waiting, dropped and why, ended
+    before they were sealed; by environment, length, lag and step. From the logs alone.
+
+    Where dropping what is stale starves the longest rollouts, their row says so.
+    """
+    first, stop = _range_of(steps)
+    services, settings = services_of(context), load_config(config)
+    with services.connected(settings, min(timeout_s, settings.kafka.timeout_s)) as broker:
+        found = report_of(
+            sampler,
+            config=settings,
+            first=first,
+            stop=stop,
+            environment=environment,
+            steps_a_row=by,
+            broker=broker,
+            clock=services.clock,
+            timeout_s=timeout_s,
+        )
+    if as_json:
+        typer.echo(json.dumps(_object(found), indent=2))
+    else:
+        show(Group(*_tables(found)))
+
+
+def _range_of(steps: str) -> tuple[int, int | None]:
+    first, between, stop = steps.partition(":")
+    if not between or not all(one.isdecimal() or not one for one in (first, stop)):
+        raise typer.BadParameter(f"--steps {steps!r} is no range; give A:B, A: or :B")
+    return int(first or 0), int(stop) if stop else None
+
+
+def _tables(found: SamplerReport) -> Iterator[RenderableType]:
+    parts: list[tuple[str, str, Mapping[Any, ReportRow]]] = [
+        ("By environment", "environment", found.by_environment),
+        ("By length", "output tokens", found.by_length),
+        ("By lag", "steps of lag", found.by_lag),
+        ("By step", "steps", found.by_steps),
+    ]
+    yield Text(f"Rollouts of {found.sampler}, whose next step is {found.next_step:,}")
+    for title, first, rows in parts:
+        columns = (first, "trained", "served", "waiting", "dropped", "share")
+        table = table_of(title, *columns, last="why they were dropped, or not sealed")
+        for name, row in rows.items():
+            _add(table, name if isinstance(name, str) else _named(name), row)
+        if title == "By environment":
+            _add(table, "all", found.totals, "bold")
+        yield table
+
+
+def _add(table: Table, name: str, row: ReportRow, style: str = "") -> None:
+    share = "" if row.dropped_share is None else f"{row.dropped_share:.0%}"
+    figures = (row.trained, row.served, row.waiting, sum(row.dropped.values()))
+    why = [f"{count:,} {reason}" for reason, count in row.dropped.items()]
+    why += [f"{count:,} {reason} before sealing" for reason, count in row.unsealed.items()]
+    why += [f"{row.eval:,} eval"] if row.eval else []
+    table.add_row(name, *(f"{one:,}" for one in figures), share, ", ".join(why), style=style)
+
+
+def _named(bounds: tuple[int, int] | None) -> str:
+    if bounds is None:
+        return "not known"
+    first, last = bounds
+    if last < 0:
+        return "below 0"
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
+def _object(found: SamplerReport) -> dict[str, Any]:
+    tables: dict[str, tuple[str, Mapping[Any, ReportRow]]] = {
+        "by_environment": ("environment", found.by_environment),
+        "by_length": ("tokens", found.by_length),
+        "by_lag": ("lag", found.by_lag),
+        "by_steps": ("steps", found.by_steps),
+    }
+    return {
+        "sampler": found.sampler,
+        "next_step": found.next_step,
+        "totals": _row(found.totals),
+        **{
+            table: [{key: name, **_row(row)} for name, row in rows.items()]
+            for table, (key, rows) in tables.items()
+        },
+    }
+
+
+def _row(row: ReportRow) -> dict[str, Any]:
+    return {**asdict(row), "dropped_share": row.dropped_share}

@@ -1,0 +1,167 @@
+"""What a sampler trained on and what it dropped, by environment, length, lag and step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.config.load import configured
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.sampler.errors import InvalidRequest
+from rollstream.sampler.history.decisions import connected, read_decisions
+from rollstream.sampler.history.report_fold import ReportFold
+from rollstream.sampler.history.report_rows import Bounds, ReportCounters, ReportRow
+from rollstream.sampler.serving.configuration import seal_logs_of
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.broker import Broker
+from rollstream.streams.owned.follow import ConfirmedEvent, Follower
+from rollstream.streams.topics.layout import Layout
+
+TIMEOUT_S = 600.0  # Logs are read whole.
+FLUSHES_READ_MAX = 8  # At a time, of each seal log: one may have megabytes.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerReport:
+    """What became of the rollouts that a sampler could serve, each counted once.
+
+    Attributes:
+        next_step: the first step that was not served.
+        totals: of all of them; each of the tables below adds up to this.
+        by_environment: by name.
+        by_length: by output tokens, in powers of two: first and last number; None: not known.
+        by_lag: by steps between the weights that sampled a rollout and those that were updated when
+            it was trained or dropped, or now; likewise. (-1, -1): from the future of a trainer
+            that went back.
+        by_steps: by first and last step: that a rollout was trained or dropped in, else the one
+            that was next when it became known to be sealed, or not.
+    """
+
+    sampler: str
+    next_step: int
+    totals: ReportRow
+    by_environment: Mapping[str, ReportRow]
+    by_length: Mapping[Bounds | None, ReportRow]
+    by_lag: Mapping[Bounds | None, ReportRow]
+    by_steps: Mapping[Bounds, ReportRow]
+
+
+def report_of(
+    name: str,
+    *,
+    config: RollstreamConfig | Path | str,
+    first: int = 0,
+    stop: int | None = None,
+    environment: str | None = None,
+    steps_a_row: int | None = None,
+    broker: Broker | None = None,
+    clock: Clock | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> SamplerReport:
+    """Reads the decision log and the seal logs of its environments once, side by side; what is kept
+    meanwhile are groups that were not decided yet, and counters.
+
+    Args:
+        name: of the sampler; of one that is not configured any more the seal logs are known from
+            its decisions.
+        config: the configuration, or the path of its file.
+        first, stop: the steps that are counted: from ``first`` on, before ``stop``; None: no end.
+        environment: that is counted alone; None: all are.
+        steps_a_row: of ``by_steps``; None: so many that there are at most 12 rows.
+        broker: instead of the configured one; the caller closes it.
+        clock: instead of the system's.
+        timeout_s: for all of it.
+
+    Raises:
+        UnknownSampler: there is no decision log of that name. InvalidRequest: no step, or no
+            environment, can be counted. BrokerUnavailable: not read within ``timeout_s``.
+    """
+    settings = configured(config)
+    if first < 0 or (stop is not None and stop <= first):
+        raise InvalidRequest(f"steps {first} to {stop} are none; give a first one below the end")
+    if steps_a_row is not None and steps_a_row < 1:
+        raise InvalidRequest(f"a row of {steps_a_row} steps; give 1 or more")
+    if environment is not None and environment not in settings.environments:
+        raise InvalidRequest(
+            f"environment {environment!r} is none of {', '.join(sorted(settings.environments))}"
+        )
+    counters = ReportCounters(first=first, stop=stop, environment=environment)
+    section = settings.samplers.get(name)
+    logs = [] if section is None else [*seal_logs_of(name, settings).values()]
+    fold = ReportFold(counters, "" if section is None else section.lineage)
+    layout, deadline = Layout.of(settings.kafka), Deadline(timeout_s, clock)
+    with connected(settings.kafka, broker) as used, ExitStack() as open_until:
+        sealed = _SealLogs(used, layout, deadline, open_until)
+        with closing(read_decisions(used, layout, name, deadline)) as decisions:
+            for decision in decisions:
+                for log, offset in fold.needed(decision.event).items():
+                    for one in sealed.of(log).below(offset):
+                        fold.apply_groups(log, one.offset, one.event)
+                fold.apply(decision.event)
+        fold.end_decisions()
+        for log in {*logs, *sealed.opened}:
+            for one in sealed.of(log).rest():
+                fold.apply_groups(log, one.offset, one.event)
+    fold.end()
+    return SamplerReport(
+        sampler=name,
+        next_step=fold.next_step,
+        totals=counters.totals(),
+        by_environment=counters.by_environment(),
+        by_length=counters.by_length(),
+        by_lag=counters.by_lag(),
+        by_steps=counters.by_steps(steps_a_row),
+    )
+
+
+class _SealLog:
+    """The events of one seal log that count, each read once."""
+
+    def __init__(self, events: Iterator[ConfirmedEvent]) -> None:
+        self._events = events
+        self._next: ConfirmedEvent | None = None
+
+    def below(self, offset: int) -> Iterator[ConfirmedEvent]:
+        """Those before the offset that were not read yet."""
+        while True:
+            if self._next is None:
+                self._next = next(self._events, None)
+            if self._next is None or self._next.offset >= offset:
+                return
+            yield self._next
+            self._next = None
+
+    def rest(self) -> Iterator[ConfirmedEvent]:
+        """Those up to the log's end, as it stood when the first one was read."""
+        if self._next is not None:
+            yield self._next
+            self._next = None
+        yield from self._events
+
+
+class _SealLogs:
+    """Opens each seal log when it is first asked for.
+
+    Attributes:
+        opened: which ones were.
+    """
+
+    def __init__(
+        self, broker: Broker, layout: Layout, deadline: Deadline, open_until: ExitStack
+    ) -> None:
+        self._broker, self._layout, self._deadline = broker, layout, deadline
+        self._open_until = open_until
+        self.opened: dict[PartitionAddress, _SealLog] = {}
+
+    def of(self, log: PartitionAddress) -> _SealLog:
+        """The log, read from its beginning on."""
+        if log not in self.opened:
+            where = self._layout._replace(generation=log.generation).groups_log(log)
+            follower = self._open_until.enter_context(closing(Follower(self._broker, {where: 0})))
+            events = follower.read_to_end(self._deadline, records_max=FLUSHES_READ_MAX)
+            self.opened[log] = _SealLog(events)
+        return self.opened[log]

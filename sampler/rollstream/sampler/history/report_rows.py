@@ -1,0 +1,194 @@
+"""What became of rollouts, as counters: by environment, length, lag and step. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeVar
+
+Kind = Literal["trained", "served", "waiting", "eval", "dropped", "unsealed"]
+Bounds = tuple[int, int]
+Row = TypeVar("Row")
+BELOW_ZERO = -1  # The bucket of a lag from the future of a rewound trainer.
+ROWS_MAX = 12  # Of steps, where nobody says how many steps a row has.
+_CELLS_MAX = 8_192  # Of which one has an environment, a step, two buckets and an outcome.
+
+
+class Outcome(NamedTuple):
+    """What became of a rollout; ``reason`` of those dropped, or not sealed."""
+
+    kind: Kind
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRow:
+    """Rollouts by what became of them.
+
+    Attributes:
+        trained: in a batch that was acked as trained on, or is final and was not acked otherwise.
+        served: in an open batch that is not acked.
+        waiting: sealed, and neither served nor dropped.
+        eval: never served for training.
+        dropped: by reason: a ``DropReason``, what another group took the place of (``filtered``,
+            ``unreadable``), ``left_out`` (too old, its group was served without it), ``failed`` and
+            ``skipped`` (by the ack), ``retired``.
+        unsealed: rollouts and reported failures that were settled before sealing, by
+            ``SettleReason``. Their length and lag are not known.
+    """
+
+    trained: int = 0
+    served: int = 0
+    waiting: int = 0
+    eval: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    unsealed: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def dropped_share(self) -> float | None:
+        """Of those whose end is known: dropped / (trained + dropped); None: there are none."""
+        dropped = sum(self.dropped.values())
+        return dropped / (self.trained + dropped) if self.trained + dropped else None
+
+    @classmethod
+    def of(cls, counts: Mapping[Outcome, int]) -> ReportRow:
+        """The row with these counts."""
+        reasons: dict[str, dict[str, int]] = {"dropped": {}, "unsealed": {}}
+        for outcome, count in sorted(counts.items()):
+            if outcome.kind in reasons:
+                reasons[outcome.kind][outcome.reason] = count
+        kinds = {outcome.kind: count for outcome, count in counts.items() if not outcome.reason}
+        return cls(
+            trained=kinds.get("trained", 0),
+            served=kinds.get("served", 0),
+            waiting=kinds.get("waiting", 0),
+            eval=kinds.get("eval", 0),
+            **reasons,
+        )
+
+
+class Cell(NamedTuple):
+    """What a rollout is counted by.
+
+    Attributes:
+        step: that it was trained or dropped in; else the one that was next when it was sealed.
+        length: ``bucket_of`` its output tokens; None: not known.
+        lag: ``bucket_of`` the steps between its oldest weights and those that were updated when it
+            was trained or dropped, or now; ``BELOW_ZERO``; None: not known.
+    """
+
+    environment: str
+    step: int
+    length: int | None
+    lag: int | None
+    outcome: Outcome
+
+
+def bucket_of(number: int) -> int:
+    """The bucket of a number, by powers of two: 0, 1, 2 to 3, 4 to 7, and so on."""
+    return number.bit_length() if number >= 0 else BELOW_ZERO
+
+
+def bounds_of(bucket: int) -> Bounds:
+    """The first and the last number of a bucket that is not ``BELOW_ZERO``."""
+    return (1 << bucket >> 1, (1 << bucket) - 1)
+
+
+class ReportCounters:
+    """Counters of rollouts, whatever their number; as many as there are steps, and buckets.
+
+    Args:
+        first, stop: steps that are counted: from ``first`` on, before ``stop``; None: no end.
+        environment: that is counted alone; None: all are.
+    """
+
+    def __init__(
+        self, *, first: int = 0, stop: int | None = None, environment: str | None = None
+    ) -> None:
+        self._first, self._stop, self._environment = first, stop, environment
+        self._cells = Counter[Cell]()
+        self._by_environment: dict[str, Counter[Outcome]] = {}
+        self._by_length: dict[int | None, Counter[Outcome]] = {}
+        self._by_lag: dict[int | None, Counter[Outcome]] = {}
+        self._by_step: dict[int, Counter[Outcome]] = {}
+
+    def add(self, cell: Cell, count: int = 1) -> None:
+        """So many more rollouts."""
+        if cell.step < self._first or (self._stop is not None and cell.step >= self._stop):
+            return
+        if self._environment in (None, cell.environment):
+            self._cells[cell] += count
+            if len(self._cells) > _CELLS_MAX:
+                self._spread()
+
+    def totals(self) -> ReportRow:
+        """Of all of them."""
+        self._spread()
+        counts = Counter[Outcome]()
+        for of_environment in self._by_environment.values():
+            counts.update(of_environment)
+        return ReportRow.of(counts)
+
+    def by_environment(self) -> dict[str, ReportRow]:
+        """By name."""
+        self._spread()
+        return _rows(sorted(self._by_environment.items()))
+
+    def by_length(self) -> dict[Bounds | None, ReportRow]:
+        """By output tokens, the first and the last number of each row; None, not known, last."""
+        self._spread()
+        return _rows(_bounded(self._by_length))
+
+    def by_lag(self) -> dict[Bounds | None, ReportRow]:
+        """By steps, likewise; of those from the future of a rewound trainer (-1, -1)."""
+        self._spread()
+        return _rows(_bounded(self._by_lag))
+
+    def by_steps(self, steps: int | None) -> dict[Bounds, ReportRow]:
+        """By the first and the last step of each row, which has so many steps; None: so many of
+        1, 2, 5, 10, … that there are at most ``ROWS_MAX`` rows."""
+        self._spread()
+        if not self._by_step:
+            return {}
+        low, high = min(self._by_step), max(self._by_step)
+        size = steps or _size_of(high - low + 1)
+        rows: dict[Bounds, Counter[Outcome]] = {}
+        for step, counts in sorted(self._by_step.items()):
+            first = low + (step - low) // size * size
+            rows.setdefault((first, first + size - 1), Counter()).update(counts)
+        return _rows(rows.items())
+
+    def _spread(self) -> None:
+        """Adds the cells to the rows that they are of."""
+        for cell, count in self._cells.items():
+            environment, step, length, lag, outcome = cell
+            self._by_environment.setdefault(environment, Counter())[outcome] += count
+            self._by_length.setdefault(length, Counter())[outcome] += count
+            self._by_lag.setdefault(lag, Counter())[outcome] += count
+            self._by_step.setdefault(step, Counter())[outcome] += count
+        self._cells.clear()
+
+
+def _rows(counted: Iterable[tuple[Row, Counter[Outcome]]]) -> dict[Row, ReportRow]:
+    return {row: ReportRow.of(counts) for row, counts in counted}
+
+
+def _bounded(
+    counted: Mapping[int | None, Counter[Outcome]],
+) -> Iterable[tuple[Bounds | None, Counter[Outcome]]]:
+    known = sorted((bucket, counts) for bucket, counts in counted.items() if bucket is not None)
+    for bucket, counts in known:
+        yield (BELOW_ZERO, BELOW_ZERO) if bucket == BELOW_ZERO else bounds_of(bucket), counts
+    if None in counted:
+        yield None, counted[None]
+
+
+def _size_of(steps: int) -> int:
+    """How many steps a row has, of so many."""
+    scale = 1
+    while True:
+        for size in (scale, 2 * scale, 5 * scale):
+            if -(-steps // size) <= ROWS_MAX:
+                return size
+        scale *= 10
