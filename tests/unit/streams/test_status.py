@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -56,11 +57,14 @@ DECISION: dict[str, Any] = {**CLAIM, "now_ts": 0, "trainer_epoch": 0}
 class Logs:
     """The topics of one environment and one sampler, and what tests append to them."""
 
-    def __init__(self, max_policy_lag: int = -1) -> None:
+    def __init__(
+        self, max_policy_lag: int = -1, topics: Callable[[str], bool] = lambda name: True
+    ) -> None:
         self.max_policy_lag = max_policy_lag
         self.clock = ManualClock()
         self.broker = MemoryBroker(clock=self.clock)
-        self.broker.admin().create(specs_for(LAYOUT, {"math": 1}, ["t"]), 10)
+        specs = specs_for(LAYOUT, {"math": 1}, ["t"])
+        self.broker.admin().create([spec for spec in specs if topics(spec.name)], 10)
 
     def append(self, topic: str, *values: bytes) -> None:
         writer = self.broker.writer()
@@ -137,6 +141,16 @@ def test_missing_topics_are_named_and_nothing_else_is_asked() -> None:
     figures = Logs().measure("code")
     assert figures.missing_topics == (LAYOUT.rollouts("code"), LAYOUT.groups("code"))
     assert figures.partitions == ()
+
+
+def test_a_missing_topic_without_which_the_rest_works_is_no_reason_to_measure_nothing() -> None:
+    logs = Logs(topics=lambda name: name != LAYOUT.admission("math"))
+    figures = logs.measure()
+    assert figures.missing_topics == ()
+    assert [p.environment for p in figures.partitions] == ["math"]
+    (line,) = figures.topics_off
+    assert line.startswith(f"{LAYOUT.admission('math')} is missing: run `rollstream topics create`")
+    assert Logs().measure().topics_off == ()
 
 
 def test_sealing_is_measured_from_both_logs(logs: Logs) -> None:

@@ -9,7 +9,12 @@ from rollstream.streams.errors import TopicMismatch
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.topics.check import check_topics, require_topics
 from rollstream.streams.topics.create import create_topics
-from rollstream.streams.topics.layout import RECORD_BYTES_MAX, BadName, Layout
+from rollstream.streams.topics.layout import (
+    RECORD_BYTES_MAX,
+    BadName,
+    Layout,
+    off_without,
+)
 from rollstream.streams.topics.specs import specs_for
 
 
@@ -80,6 +85,29 @@ def test_topics_as_they_must_be_have_no_differences() -> None:
     create_topics(admin, wanted, 1.0)
     assert check_topics(admin, wanted, 1.0) == []
     require_topics(admin, wanted, 1.0)
+
+
+def test_a_later_topic_that_is_missing_is_a_difference_and_stops_nobody() -> None:
+    admin = MemoryBroker().admin()
+    layout = Layout()
+    wanted = specs_for(layout, {"math": 4}, ["a"])
+    create_topics(admin, [spec for spec in wanted if not off_without(spec.name)], 1.0)
+    found = check_topics(admin, wanted, 1.0)
+    assert layout.admission("math") in [difference.topic for difference in found]
+    assert all(difference.what == "missing" and difference.off for difference in found)
+    require_topics(admin, wanted, 1.0)
+
+
+def test_a_later_topic_that_differs_stops_whoever_starts() -> None:
+    admin = MemoryBroker().admin()
+    wanted = specs_for(Layout(), {"math": 4}, ["a"])
+    create_topics(
+        admin,
+        [spec._replace(partitions=3) if off_without(spec.name) else spec for spec in wanted],
+        1.0,
+    )
+    with pytest.raises(TopicMismatch, match="has partitions 3"):
+        require_topics(admin, wanted, 1.0)
 
 
 def test_each_difference_says_what_to_do() -> None:

@@ -132,6 +132,7 @@ def status_view(
         parts += [
             Text(line) for row in figures.samplers for line in _notes(row, samplers[row.name])
         ]
+    parts += [Text(f"off: {line}", style="yellow") for line in figures.topics_off]
     parts += [
         Text(
             f"retention: sealers with this configuration retire no files: sampler {name!r} has a "

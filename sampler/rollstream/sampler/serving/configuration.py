@@ -12,7 +12,7 @@ from rollstream.store.followed import Followed
 from rollstream.store.root_id import read_root_id
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.topics.check import require_topics
-from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.layout import Layout, off_without
 from rollstream.streams.topics.root import StoreRoot, require_root
 from rollstream.streams.topics.specs import specs_for
 
@@ -74,8 +74,9 @@ def root_of_deployment(
     admin.reach(deadline.left_s())  # Says at once why no broker can be reached.
     logs = [layout.sampler_log(name), *seal_logs_of(name, config)]
     needed = {where.topic for where in logs}
-    specs = [spec for spec in specs_for(layout, environments, [name]) if spec.name in needed]
-    require_topics(admin, specs, deadline.left_s())
+    specs = specs_for(layout, environments, [name])
+    used = [spec for spec in specs if spec.name in needed or off_without(spec.name)]
+    require_topics(admin, used, deadline.left_s())
     root = StoreRoot(config.store.root, read_root_id(store), Followed(store))
     require_root(broker, layout, environments, root, deadline)
     return root.root_id

@@ -165,12 +165,14 @@ class Figures:
 
     Attributes:
         missing_topics: topics that are configured and do not exist; with any, the rest is empty.
+        topics_off: topics that do not exist and without which the rest works, and what is off.
         other_root: how this machine's store root differs from the deployment's, in words.
         sealers: how many run, by environment; one may seal several.
         unnamed_samplers: that have a decision log and no section in the configuration.
     """
 
     missing_topics: tuple[str, ...] = ()
+    topics_off: tuple[str, ...] = ()
     other_root: tuple[str, ...] = ()
     partitions: tuple[PartitionFigures, ...] = ()
     samplers: tuple[SamplerFigures, ...] = ()

@@ -32,9 +32,10 @@ from rollstream.streams.reading import read_between
 from rollstream.streams.status.figures import Figures, PartitionFigures
 from rollstream.streams.status.letters import measure_letters
 from rollstream.streams.status.sampling import RECENT_US, SamplerReading, age_s
-from rollstream.streams.topics.check import joined
+from rollstream.streams.topics.check import differences, joined
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import CREATOR, StoreRoot, root_differences
+from rollstream.streams.topics.specs import specs_for
 
 
 def measure(
@@ -57,12 +58,11 @@ def measure(
         BrokerUnavailable, NotAuthorised; CorruptLog: a log breaks its rules.
     """
     layout = Layout.of(config.kafka)
-    wanted = [
-        name(e) for e in sorted(config.environments) for name in (layout.rollouts, layout.groups)
-    ]
-    wanted += [*map(layout.sampler, sorted(config.samplers)), layout.dead_letters()]
-    present = broker.admin().describe(wanted, deadline.left_s())
-    missing = tuple(topic for topic in wanted if topic not in present)
+    counts = {name: section.partitions for name, section in config.environments.items()}
+    wanted = specs_for(layout, counts, config.samplers)
+    present = broker.admin().describe([spec.name for spec in wanted], deadline.left_s())
+    absent = [one for spec in wanted if spec.name not in present for one in differences(spec, None)]
+    missing = tuple(one.topic for one in absent if not one.off)
     if missing:
         return Figures(missing_topics=missing)
     other_root = (
@@ -72,7 +72,7 @@ def measure(
     )
     now_us = deadline.clock.now_us()
     starts: dict[PartitionAddress, int] = {}
-    for address in layout.addresses({e: s.partitions for e, s in config.environments.items()}):
+    for address in layout.addresses(counts):
         where = layout.groups_log(address)
         with closing(broker.reader({where: EARLIEST})) as reader:
             starts[address] = find_start(reader, where, None, deadline)
@@ -100,6 +100,7 @@ def measure(
     ]
     registered = layout.sampler_names(broker.admin(), deadline.left_s())
     return Figures(
+        topics_off=tuple(map(str, joined(absent))),
         partitions=tuple(partitions),
         samplers=tuple(sampler.figures(now_us) for sampler in samplers),
         sealers={name: group.members for name, group in sealers.items()},

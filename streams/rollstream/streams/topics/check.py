@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rollstream.streams.broker import Admin, TopicSpec
 from rollstream.streams.errors import TopicMismatch
+from rollstream.streams.topics.layout import off_without
+
+_log = logging.getLogger("rollstream.topics")
 
 
 class Difference(NamedTuple):
@@ -18,6 +22,7 @@ class Difference(NamedTuple):
         wanted: the value that it must have.
         found: the actual value, of a root in words; empty where the topic is missing.
         remedy: what to do, for a person.
+        off: of a missing topic without which all else works: what does not; else empty.
     """
 
     topic: str
@@ -25,10 +30,12 @@ class Difference(NamedTuple):
     wanted: str
     found: str
     remedy: str
+    off: str = ""
 
     def __str__(self) -> str:
         if self.what == "missing":
-            return f"{self.topic} is missing: {self.remedy}"
+            until = f"; until then {self.off}" if self.off else ""
+            return f"{self.topic} is missing: {self.remedy}{until}"
         if self.what == "root":
             if not self.wanted:
                 return f"{self.topic} names no root of a store yet; {self.found}: {self.remedy}"
@@ -57,14 +64,17 @@ def check_topics(admin: Admin, specs: Sequence[TopicSpec], timeout_s: float) -> 
 
 
 def require_topics(admin: Admin, specs: Sequence[TopicSpec], timeout_s: float) -> None:
-    """Returns when every topic is as it must be.
+    """Returns when every topic is as it must be, or is missing and only some function is off
+    without it: the log says which.
 
     Raises:
         TopicMismatch: with every difference and what to do about it.
     """
-    mismatches = check_topics(admin, specs, timeout_s)
-    if mismatches:
-        raise TopicMismatch("; ".join(map(str, mismatches)))
+    found = check_topics(admin, specs, timeout_s)
+    if not all(difference.off for difference in found):
+        raise TopicMismatch("; ".join(map(str, found)))
+    for difference in found:
+        _log.warning("%s", difference)
 
 
 def differences(wanted: TopicSpec, found: TopicSpec | None) -> list[Difference]:
@@ -72,7 +82,8 @@ def differences(wanted: TopicSpec, found: TopicSpec | None) -> list[Difference]:
     name = wanted.name
     if found is None:
         remedy = "run `rollstream topics create`"
-        return [Difference(name, "missing", str(wanted.partitions), "", remedy)]
+        off = off_without(name)
+        return [Difference(name, "missing", str(wanted.partitions), "", remedy, off)]
     listed = []
     if found.partitions != wanted.partitions:
         remedy = (

@@ -15,11 +15,21 @@ if TYPE_CHECKING:  # Producers name topics too, and install no pydantic.
 
 DEFAULT_NAMESPACE = "rollstream"
 RECORD_BYTES_MAX = 16 * 1024 * 1024  # The largest rollout or flush event that a topic takes.
+# What came with a later version, so that a deployment may lack it, and what is off where it does.
+_OFF_WITHOUT = {
+    "admission": "env workers learn of no policy, and nothing keeps them from running ahead",
+    "scores": "late scores reach no sampler",
+}
 _NAME = re.compile(r"[A-Za-z0-9_-]+")  # No dot: it delimits, so that `math.` never grants `math2`.
 
 
 class BadName(RollstreamError, ValueError):
     """An environment, sampler or namespace whose name cannot be part of a topic's."""
+
+
+def off_without(topic: str) -> str:
+    """What is off in a deployment that lacks this topic; empty: nothing works without it."""
+    return _OFF_WITHOUT.get(topic.split(".")[1], "")
 
 
 class Layout(NamedTuple):
