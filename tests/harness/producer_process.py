@@ -61,6 +61,7 @@ def main() -> None:
                 group_size=2,
                 example_id=f"ex-{number}",
                 policy_version="step-0",
+                weight_step=0,
                 prompt_tokens=[1, 2],
                 output_tokens=[3, 4],
                 logprobs=[-0.1, -0.2],

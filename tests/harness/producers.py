@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NamedTuple, Protocol, cast
 from uuid import uuid4
 
 from harness.brokers import TIMEOUT_S
-from rollstream.producers import AsyncRolloutProducer, Group, RolloutProducer, Trajectory
+from rollstream.producers import (
+    AsyncRolloutProducer,
+    FollowedPolicy,
+    Group,
+    RolloutProducer,
+    Trajectory,
+)
 from rollstream.producers.outbox import Outbox
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
@@ -53,6 +60,7 @@ class AnyGroup(Protocol):
     @property
     def group_uid(self) -> str: ...
     async def publish(self, **member: Any) -> str: ...
+    def wanted(self) -> bool: ...
     async def fail(self, reason: str, *, count: int = 1) -> None: ...
     def trajectory(self, **arguments: Any) -> AbstractAsyncContextManager[AnyTrajectory]: ...
 
@@ -69,6 +77,7 @@ class AnyProducer(Protocol):
     """``AsyncRolloutProducer``, or the same over ``RolloutProducer``."""
 
     async def publish(self, **rollout: Any) -> str: ...
+    async def policy(self, **arguments: Any) -> FollowedPolicy: ...
     def dispatch(self, **arguments: Any) -> AbstractAsyncContextManager[AnyGroup]: ...
     def trajectory(self, **arguments: Any) -> AbstractAsyncContextManager[AnyTrajectory]: ...
     async def flush(self, timeout_s: float = TIMEOUT_S) -> None: ...
@@ -98,6 +107,9 @@ class AwaitedGroup:
     async def publish(self, **member: Any) -> str:
         return self._inner.publish(**member)
 
+    def wanted(self) -> bool:
+        return self._inner.wanted()
+
     async def fail(self, reason: str, *, count: int = 1) -> None:
         self._inner.fail(reason, count=count)
 
@@ -115,6 +127,9 @@ class AwaitedProducer:
 
     async def publish(self, **rollout: Any) -> str:
         return self._inner.publish(**rollout)
+
+    async def policy(self, **arguments: Any) -> FollowedPolicy:
+        return await asyncio.to_thread(self._inner.policy, **arguments)
 
     @asynccontextmanager
     async def dispatch(self, **arguments: Any) -> AsyncIterator[AnyGroup]:
@@ -153,6 +168,7 @@ def new_layout(
     }
     names = environments or (ENVIRONMENT,)
     specs = [TopicSpec(layout.rollouts(name), PARTITIONS, config) for name in names]
+    specs += [TopicSpec(layout.admission(name), 1, config) for name in names]
     broker.admin().create(specs, TIMEOUT_S)
     return layout
 

@@ -136,7 +136,7 @@ async def publish_with_the_sdk(bootstrap: str, namespace: str) -> tuple[str, str
     member: dict[str, Any] = {
         **{"environment": "math", "example_id": "aime-19", "policy_version": "step-121"},
         **{"group_uid": "g-python", "group_size": 2, "prompt_tokens": [1], "reward": 1.0},
-        "logprobs": [-1.0, -1.0],
+        **{"logprobs": [-1.0, -1.0], "weight_step": 121},
     }
     with RolloutProducer(bootstrap, namespace=namespace) as producer:
         first = producer.publish(**member, output_tokens=[21, 22])

@@ -20,9 +20,11 @@ Map, a line a file:
 - ``process``      what becomes of producers when a process is forked, and when it ends
 - ``scores``       ``ScoreProducer``
 - ``score_records``  what a verifier says as a record, or ``InvalidRollout`` (pure)
+- ``admission/``   what samplers tell env workers: policies, and how much they may begin
 - ``errors``       the errors that a producer raises
 """
 
+from rollstream.producers.admission.policies import FollowedPolicy
 from rollstream.producers.aio import AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
 from rollstream.producers.errors import (
@@ -30,11 +32,13 @@ from rollstream.producers.errors import (
     FlushTimedOut,
     ForkedProducer,
     InvalidSettings,
+    NoPolicy,
     ProducerClosed,
     ProducerDied,
     ProducerError,
     RolloutTooLarge,
     ScoresNotDelivered,
+    SeveralLineages,
 )
 from rollstream.producers.group import AsyncGroup, Group
 from rollstream.producers.score_records import Score
@@ -51,10 +55,12 @@ __all__ = [
     "BufferFull",
     "DeliveryFailed",
     "FlushTimedOut",
+    "FollowedPolicy",
     "ForkedProducer",
     "Group",
     "InvalidRollout",
     "InvalidSettings",
+    "NoPolicy",
     "ProducerClosed",
     "ProducerDied",
     "ProducerError",
@@ -63,6 +69,7 @@ __all__ = [
     "Score",
     "ScoreProducer",
     "ScoresNotDelivered",
+    "SeveralLineages",
     "TopicMismatch",
     "Trajectory",
     "UnknownTopic",

@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Self, Unpack
 
+from rollstream.producers.admission.asking import SharedWait, newest_policy
+from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
 from rollstream.producers.arguments import RolloutArguments, takes
 from rollstream.producers.errors import DeliveryFailed, FlushTimedOut, RolloutTooLarge
 from rollstream.producers.group import AsyncGroup
@@ -54,6 +56,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
     """
 
     def _begin(self) -> None:
+        self._shared_waits: dict[str, SharedWait] = {}
         self._turn_ends = False  # Whether the end of this turn of the loop will send.
         # Each publish that is awaited, and when it ends by the clock: all have the same time, so
         # that the first one ends first.
@@ -74,6 +77,29 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         outgoing = self._outbox.rollout(self._outbox.segment(rollout))
         await self._deliver(outgoing)
         return outgoing.rollout_uid
+
+    async def policy(
+        self,
+        *,
+        newer_than: PolicyLike | None = None,
+        environment: str = "",
+        lineage: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> FollowedPolicy:
+        """The newest policy that the environment's trainer published (see
+        ``RolloutProducer.policy``). However many coroutines wait, one thread does."""
+        check_timeout(timeout_s, zero_allowed=True)
+        wanted = self._wanted_policy(newer_than, environment, lineage)
+        deadline = Deadline(timeout_s, self._clock)
+
+        log = self._admission(wanted.environment)
+        shared = self._shared_waits.setdefault(wanted.environment, SharedWait(log))
+
+        async def wait(seen: int, longest_s: float) -> int:
+            self._refuse()
+            return await shared.wait(seen, longest_s)
+
+        return await newest_policy(wanted, log, wait, asyncio.sleep, deadline)
 
     async def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """Returns once everything published before is in the log.
@@ -99,6 +125,9 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         await self._drain(self._timeout_s)
         if self._looking is not None:
             await asyncio.wait([self._looking])
+        await asyncio.to_thread(self._end_admission)
+        for shared in self._shared_waits.values():
+            await shared.end()
         self._sender.abandon()  # What is still on its way is reported as in doubt.
         if self._own_broker is not None:
             self._own_broker.close()

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Required, TypedDict, TypeVar, get_type_hints
 
 from numpy.typing import NDArray
 
+from rollstream.producers.admission.policies import PolicyLike
 from rollstream.schemas.order import UNKNOWN_STEP
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,7 +32,8 @@ Flags = SupportsArray | Sequence[bool]
 class TurnArguments(TypedDict, total=False):
     """What was sampled, by which policy, and what it earned (see ``RolloutProducer.publish``)."""
 
-    policy_version: Required[str]
+    policy: PolicyLike
+    policy_version: str
     weight_step: int | Ints
     policy_epoch: int
     lineage: str
@@ -92,6 +94,14 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 )
 
 
+_OF_POLICY = ("policy", "policy_version", "weight_step")
+
+
+def _shown_default(name: str) -> Any:
+    """Of what names a policy some are needed; which, no signature can say."""
+    return ... if name in _OF_POLICY else DEFAULTS.get(name, inspect.Parameter.empty)
+
+
 def takes(arguments: type) -> Callable[[F], F]:
     """Gives a function that takes ``**Unpack[arguments]`` the signature that ``help`` shows."""
 
@@ -101,7 +111,7 @@ def takes(arguments: type) -> Callable[[F], F]:
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=DEFAULTS.get(name, inspect.Parameter.empty),
+                default=_shown_default(name),
                 annotation=annotation,
             )
             for name, annotation in get_type_hints(arguments).items()

@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Self, Unpack
 
+from rollstream.producers.admission.asking import newest_policy
+from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
 from rollstream.producers.arguments import RolloutArguments, takes
 from rollstream.producers.errors import DeliveryFailed, FlushTimedOut
 from rollstream.producers.group import Group
@@ -17,6 +19,7 @@ from rollstream.producers.outbox import Outgoing
 from rollstream.producers.process import EXIT_S
 from rollstream.producers.settings import check_timeout
 from rollstream.producers.shell import LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
+from rollstream.producers.steps import at_once
 from rollstream.producers.trajectory import Trajectory, Turns
 from rollstream.producers.validate import GroupAddress
 from rollstream.runtime.clock import SystemClock
@@ -58,8 +61,9 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
 
     Examples:
         >>> with RolloutProducer("kafka:9092", environment="math") as producer:
+        ...     policy = producer.policy()
         ...     producer.publish(
-        ...         example_id="aime-17", policy_version="step-120", weight_step=120,
+        ...         example_id="aime-17", policy=policy,
         ...         prompt_tokens=prompt, output_tokens=output, logprobs=logprobs, reward=1.0,
         ...     )
     """
@@ -80,11 +84,13 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
 
         Args:
             example_id (str): the problem that was worked on.
+            policy (PolicyLike): what sampled, as ``policy()`` returned it, or whatever has its
+                ``version``, ``step``, ``epoch`` and ``lineage``. It stands for the next four.
             policy_version (str): the policy that sampled, as the trainer named it; never reused.
-            weight_step (int or int64 [n], default -1): optimizer steps behind its weights: one
-                number, or one for each output token; -1: not known.
-            policy_epoch (int, default 0): ``epoch`` of what the trainer's ``publish_policy``
-                returned.
+            weight_step (int or int64 [n]): optimizer steps behind its weights: one number, or one
+                for each output token; -1: not known, and no trainer with a bound on staleness is
+                given such a rollout. Without ``policy`` it must be given.
+            policy_epoch (int, default 0): ``epoch`` of the policy.
             lineage (str, default the producer's): policies are compared only within one.
             prompt_tokens (int32 [prompt], default empty): token ids, none negative.
             output_tokens (int32 [n], default empty): token ids, none negative.
@@ -137,6 +143,43 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         self._send(outgoing, raise_earlier=True, of_a_block=False)
         return outgoing.rollout_uid
 
+    def policy(
+        self,
+        *,
+        newer_than: PolicyLike | None = None,
+        environment: str = "",
+        lineage: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> FollowedPolicy:
+        """The newest policy that the environment's trainer published: at once where one is known,
+        else as soon as one is.
+
+        Args:
+            newer_than: waits for a newer one than this, by epoch, then step; where the trainer has
+                left the branch that it is on, for any that is on its branch.
+            environment: empty: the producer's.
+            lineage: of the model to sample with; None: that of ``newer_than``, else the producer's,
+                else of the only one in training there.
+            timeout_s: how long to wait.
+
+        Raises:
+            NoPolicy: the time is up; it says what was waited for, and what may be the reason.
+            SeveralLineages: two models are in training, and none is named.
+            InvalidSettings: names the argument, its value and what to give instead.
+        """
+        check_timeout(timeout_s, zero_allowed=True)
+        wanted = self._wanted_policy(newer_than, environment, lineage)
+        log, deadline = self._admission(wanted.environment), Deadline(timeout_s, self._clock)
+
+        async def wait(seen: int, longest_s: float) -> int:
+            self._refuse()
+            return log.wait(seen, longest_s)
+
+        async def pause(longest_s: float) -> None:
+            deadline.wait(longest_s)
+
+        return at_once(newest_policy(wanted, log, wait, pause, deadline))
+
     def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """Returns once everything published before is in the log.
 
@@ -164,6 +207,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
         with self._lock:
             self._drain(self._timeout_s)
         self._thread.join()
+        self._end_admission()
         with self._lock:
             self._sender.abandon()  # What is still on its way is reported as in doubt.
         if self._own_broker is not None:

@@ -32,6 +32,27 @@ class ForkedProducer(ProducerError):
     """The producer was made before this process was forked off; make one in each process."""
 
 
+class NoPolicy(ProducerError, TimeoutError):
+    """No policy, or no newer one, was known when the time was up; the message says what was waited
+    for, and why none may have come."""
+
+
+class SeveralLineages(ProducerError, ValueError):
+    """Two models are in training in one environment, and the call names none.
+
+    Attributes:
+        lineages: of the policies that there are, sorted.
+    """
+
+    def __init__(self, environment: str, lineages: Sequence[str]) -> None:
+        super().__init__(
+            f"environment {environment!r} has policies of lineages "
+            f"{' and '.join(map(repr, lineages))}; name the one to sample with: "
+            f"policy(lineage={lineages[0]!r}), or RolloutProducer(lineage={lineages[0]!r}, …)"
+        )
+        self.lineages = tuple(lineages)
+
+
 class RolloutTooLarge(InvalidRollout):
     """A rollout, or what is attached to it, has ``size`` bytes, more than ``limit``; nothing was
     published. ``limit`` is None where the broker refused it, which does not name its own."""

@@ -42,6 +42,12 @@ class Group:
         """
         return at_once(self._membership.publish(member, self._send))
 
+    def wanted(self) -> bool:
+        """Whether what the group is sampled by would still be served: the oldest policy that it was
+        published with; before the first one, the newest that was known when this was first asked.
+        False: stop, and leave the block. Asks nobody."""
+        return self._membership.wanted()
+
     def fail(self, reason: str, *, count: int = 1) -> None:
         """Publishes that ``count`` members will never come; they count towards the size."""
         at_once(self._membership.fail(self._send, reason, count))
@@ -77,6 +83,10 @@ class AsyncGroup:
     async def publish(self, **member: Unpack[MemberArguments]) -> str:
         """Publishes a member (see ``Group.publish``); returns its uid once the broker has it."""
         return await self._membership.publish(member, self._deliver)
+
+    def wanted(self) -> bool:
+        """As ``Group.wanted``; not awaited."""
+        return self._membership.wanted()
 
     async def fail(self, reason: str, *, count: int = 1) -> None:
         """Publishes that ``count`` members will never come; they count towards the size."""

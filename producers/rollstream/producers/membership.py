@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from rollstream.producers.admission.policies import Announced, is_stale, newest_of, ref_of
 from rollstream.producers.outbox import Outbox, Outgoing
 from rollstream.producers.steps import Send
-from rollstream.producers.validate import GroupAddress, checked
+from rollstream.producers.validate import GroupAddress, Segment, checked, policy_of
 from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.order import PolicyRef
 
 LEFT_EARLY = "left early"
 
@@ -16,7 +18,9 @@ LEFT_EARLY = "left early"
 class Membership:
     """Counts a group's members up to its size; one uid counts once, however often it is retried."""
 
-    def __init__(self, outbox: Outbox, address: GroupAddress) -> None:
+    def __init__(
+        self, outbox: Outbox, address: GroupAddress, announced: Callable[[], Announced]
+    ) -> None:
         if address.group_size < 1:
             raise InvalidRollout(
                 f"group_size is {address.group_size}; a group has at least 1 member"
@@ -29,6 +33,9 @@ class Membership:
         self._admitted: set[str] = set()
         self._ended: set[str] = set()
         self._failed = 0
+        self._announced = announced
+        self._sampled_by: PolicyRef | None = None  # The oldest policy of what was published.
+        self._newest_before: PolicyRef | None = None  # The newest one when it was first asked for.
 
     def dispatched(self) -> Outgoing:
         """What the group's block begins with."""
@@ -39,7 +46,9 @@ class Membership:
         for name in GroupAddress._fields:
             if name in given:
                 raise TypeError(f"{name!r} is the group's; it was given to dispatch()")
-        outgoing = self.outbox.rollout(self.outbox.segment(given, self._stamped))
+        segment = self.outbox.segment(given, self._stamped)
+        outgoing = self.outbox.rollout(segment)
+        self.sampled_by(segment)
         uid = outgoing.rollout_uid
         self.admit(uid)
         try:
@@ -91,6 +100,22 @@ class Membership:
                 "dispatch another group, or a larger group_size"
             )
         self._admitted.add(rollout_uid)
+
+    def sampled_by(self, segment: Segment) -> None:
+        """A segment of a member is to be published."""
+        policy = policy_of(segment)
+        if self._sampled_by is None or policy < self._sampled_by:
+            self._sampled_by = policy
+
+    def wanted(self) -> bool:
+        """Whether what the group is sampled by would still be served, as far as is known."""
+        announced = self._announced()
+        if self._sampled_by is not None:
+            return not is_stale(self._sampled_by, announced)
+        if self._newest_before is None:
+            newest = newest_of(announced, self.outbox.lineage or None)
+            self._newest_before = None if newest is None else ref_of(newest)
+        return self._newest_before is None or not is_stale(self._newest_before, announced)
 
     def end(self, rollout_uid: str) -> None:
         """A member's last segment is on its way."""

@@ -92,8 +92,9 @@ class Outbox:
     ) -> None:
         self.broker = broker
         self.environment = environment
+        self.lineage = lineage
         self._worker_id = worker_id
-        self._layout = layout
+        self.layout = layout
         self._uid_prefix = uid_prefix
         self._uids = itertools.count(1)  # Threads may share it: ``next`` is atomic.
         self._clock = clock
@@ -156,7 +157,7 @@ class Outbox:
     def topic(self, environment: str) -> str:
         """The ingest log of an environment; ``InvalidRollout`` where none can have that name."""
         try:
-            topic = self._topics[environment] = self._layout.rollouts(environment)
+            topic = self._topics[environment] = self.layout.rollouts(environment)
         except BadName as wrong:
             raise InvalidRollout(f"environment {wrong}") from None
         self._environments[topic] = environment

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from rollstream.producers.errors import InvalidSettings
-from rollstream.producers.validate import checked
+from rollstream.producers.validate import POLICY_FIELDS, checked
 from rollstream.runtime.addresses import check_bootstrap
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.rules import BrokenRule, whole_number
@@ -74,6 +74,24 @@ def check_broker(bootstrap: Any, broker: Any) -> None:
         check_bootstrap(bootstrap)
     except ValueError as error:
         raise InvalidSettings(f"bootstrap: {error}") from None
+
+
+def check_policy_request(environment: Any, lineage: Any, newer_than: Any) -> None:
+    """The environment can name a topic, and the others can be what ``policy`` takes."""
+    if not environment:
+        raise InvalidSettings("environment is empty; name it at the producer or at the call")
+    if not isinstance(environment, str):
+        raise InvalidSettings(f"environment is {environment!r}; give a string")
+    try:
+        check_name_in_topic(environment)
+    except BadName as wrong:
+        raise InvalidSettings(f"environment {wrong}") from None
+    if lineage is not None and not isinstance(lineage, str):
+        raise InvalidSettings(f"lineage is {lineage!r}; give a string, or None")
+    if newer_than is not None and not all(hasattr(newer_than, name) for name in POLICY_FIELDS):
+        raise InvalidSettings(
+            f"newer_than is {newer_than!r:.200}; give what producer.policy() returned, or None"
+        )
 
 
 def check_timeout(timeout_s: Any, *, zero_allowed: bool = False) -> None:

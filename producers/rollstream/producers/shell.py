@@ -6,16 +6,26 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
 
+from rollstream.producers.admission.following import FollowedAdmission
+from rollstream.producers.admission.log import AdmissionLog
+from rollstream.producers.admission.policies import Announced, PolicyLike, Wanted
 from rollstream.producers.errors import ForkedProducer, ProducerClosed, ProducerDied
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outbox, Outgoing
 from rollstream.producers.process import watch
 from rollstream.producers.sending import Sender
-from rollstream.producers.settings import check_broker, check_names, check_timeout
+from rollstream.producers.settings import (
+    check_broker,
+    check_names,
+    check_policy_request,
+    check_timeout,
+)
 from rollstream.producers.trajectory import Turns
 from rollstream.producers.validate import group_address
 from rollstream.runtime.clock import Clock, SystemClock
@@ -65,6 +75,8 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         self._own_broker = None if bootstrap is None else KafkaBroker(bootstrap)
         used: Broker | None = broker or self._own_broker
         assert used is not None, "one of them was given"
+        self._broker = used
+        self._admissions: dict[str, AdmissionLog] = {}
         self._outbox = Outbox(
             broker=str(used) if isinstance(used, KafkaBroker) else type(used).__name__,
             environment=environment,
@@ -109,7 +121,8 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         """
         environment = environment or self._outbox.environment
         address = group_address(environment, example_id, group_uid, group_size, split)
-        return self._group(Membership(self._outbox, address))
+        announced = partial(self._announced, environment)
+        return self._group(Membership(self._outbox, address, announced))
 
     def trajectory(
         self,
@@ -129,6 +142,39 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         environment = environment or self._outbox.environment
         address = group_address(environment, example_id, group_uid, group_size, split)
         return self._trajectory(Turns(self._outbox, address, rollout_uid))
+
+    def _wanted_policy(
+        self, newer_than: PolicyLike | None, environment: str, lineage: str | None
+    ) -> Wanted:
+        """What ``policy`` asks for, once it was checked."""
+        self._refuse()
+        environment = environment or self._outbox.environment
+        check_policy_request(environment, lineage, newer_than)
+        if lineage is None:
+            lineage = (self._outbox.lineage or None) if newer_than is None else newer_than.lineage
+        return Wanted(environment, lineage, newer_than)
+
+    def _admission(self, environment: str) -> AdmissionLog:
+        """What the environment's workers are told; nothing is read before its first ``wait``."""
+        log = self._admissions.get(environment)
+        if log is None:
+            topic = self._outbox.layout.admission(environment)
+            made = FollowedAdmission(self._broker, topic, self._clock)
+            log = self._admissions.setdefault(environment, made)  # Threads may share a producer.
+        return log
+
+    def _announced(self, environment: str) -> Announced:
+        """The policies that are known without waiting; from the first call on they are followed."""
+        self._refuse()
+        log = self._admission(environment)
+        if not log.policies():
+            with suppress(RollstreamError):  # None is known.
+                log.wait(0, 0.0)
+        return log.policies()
+
+    def _end_admission(self) -> None:
+        for log in self._admissions.values():
+            log.close()
 
     @abstractmethod
     def _begin(self) -> None:

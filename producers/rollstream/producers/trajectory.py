@@ -77,6 +77,8 @@ class Turns:
         held = self._outbox.segment({**given, **own}, self._stamped)
         self._outbox.rollout(held)  # Refuses one that is too large.
         self._held = held
+        if self._membership is not None:
+            self._membership.sampled_by(held)
         if before is not None:
             outgoing = self._outbox.rollout(before)
             try:

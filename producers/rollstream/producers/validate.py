@@ -20,6 +20,7 @@ from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import REQUIRED_ARRAYS, named
 from rollstream.schemas.ingest.entry import EXTRAS, PLAIN, SHARED, Entry, NamedArray
 from rollstream.schemas.metadata import json_text, object_text
+from rollstream.schemas.order import PolicyRef
 
 _COMBINATIONS_KEPT = 1_024
 _ENTRY_BYTES = 128  # Of an entry's numbers and of what others have as well, about.
@@ -88,6 +89,10 @@ def segment(
         InvalidRollout: names field, value and remedy.
         TypeError: an unknown argument, or a missing one.
     """
+    if "policy" in given:
+        given = _with_policy(given)
+    elif "weight_step" not in given:
+        raise InvalidRollout(_NO_STEP)
     whole = {**stamped, **given}
     try:
         names, combination = _names_of(whole), _combination_of(whole)
@@ -131,6 +136,30 @@ def segment(
         *(len(prompt) >> 2, count, reward, prompt, output, logprobs, whole["loss_mask"]),
     )
     return whole["environment"], Entry(combination, plain, extras), size
+
+
+def policy_of(segment: Segment) -> PolicyRef:
+    """The policy that sampled it, or the oldest of them."""
+    return PolicyRef(*_policy_of(segment[1].shared))
+
+
+def _with_policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments with what the policy says in its place."""
+    policy = given["policy"]
+    both = [name for name in POLICY_FIELDS.values() if name in given]
+    if both:
+        raise InvalidRollout(
+            f"policy and {' and '.join(both)} are given; policy= says all of it, so leave out the "
+            "others, or give each of them and no policy"
+        )
+    try:
+        said = {name: getattr(policy, field) for field, name in POLICY_FIELDS.items()}
+    except AttributeError:
+        raise InvalidRollout(
+            f"policy is {policy!r:.200}; give what producer.policy() or publish_policy returned, "
+            "or anything that has version, step, epoch and lineage"
+        ) from None
+    return {**{name: value for name, value in given.items() if name != "policy"}, **said}
 
 
 def _all_sound(names: Sequence[Any]) -> bool:
@@ -344,9 +373,22 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "attachments": _attachments,
     "messages": _messages,
 }
-_ARGUMENTS = RolloutArguments.__annotations__.keys()
+_ARGUMENTS = RolloutArguments.__annotations__.keys() - {"policy"}
+# What a policy has, and the argument that says the same.
+POLICY_FIELDS: Mapping[str, str] = {
+    "version": "policy_version",
+    "step": "weight_step",
+    "epoch": "policy_epoch",
+    "lineage": "lineage",
+}
+_NO_STEP = (
+    "neither policy nor weight_step is given; publish(policy=producer.policy(), …) says what "
+    "sampled, or weight_step=N the optimizer steps behind it. weight_step=-1 says that they are "
+    "not known: no trainer with a bound on staleness is given such a rollout"
+)
 _NAMES = ("example_id", "group_uid", "rollout_uid")
 _STEP = SHARED.index("weight_step")
+_policy_of = itemgetter(*map(SHARED.index, ("lineage", "policy_epoch", "weight_step")))
 _names_of, _combination_of = itemgetter(*_NAMES), itemgetter(*SHARED)
 _NO_TOKENS = dict.fromkeys(REQUIRED_ARRAYS, np.empty(0, np.int32))
 UNSTAMPED: Mapping[str, Any] = {**DEFAULTS, **_NO_TOKENS, "metadata": "{}"}

@@ -82,7 +82,7 @@ import sys
 from rollstream.producers import RolloutProducer
 
 producer = RolloutProducer(sys.argv[1], environment="math", namespace=sys.argv[2])
-producer.publish(example_id="ex", policy_version="step-1", output_tokens=[1], reward=1.0)
+producer.publish(example_id="ex", policy_version="v", weight_step=1, output_tokens=[1], reward=1.0)
 """
 
 
@@ -116,13 +116,15 @@ def test_a_forked_child_is_told_and_the_parent_goes_on(kafka_bootstrap: str) -> 
 
 
 def _refused(producer: RolloutProducer) -> bool:
-    """Whether a publish in the child raises, and leaving its ``with`` block does not."""
-    try:
-        producer.publish(example_id="ex", **sampled())
-    except ForkedProducer:
-        producer.close()
-        return True
-    return False
+    """Whether calls in the child raise, and leaving its ``with`` block does not."""
+    for call in (producer.policy, lambda: producer.publish(example_id="ex", **sampled())):
+        try:
+            call()
+        except ForkedProducer:
+            continue
+        return False
+    producer.close()
+    return True
 
 
 def _exit_with(status: int) -> None:

@@ -182,9 +182,7 @@ def test_what_a_step_was_trained_on_has_no_rows_that_an_age_limit_left_out(tmp_p
         with run.producer() as producer, producer.dispatch(example_id="x", group_size=3) as group:
             for reward in range(3):
                 group.publish(
-                    policy_version=policy.version,
-                    weight_step=policy.step,
-                    policy_epoch=policy.epoch,
+                    policy=policy,
                     output_tokens=[1],
                     logprobs=[-0.1],
                     reward=float(reward),

@@ -20,6 +20,7 @@ from rollstream.producers.validate import group_address
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ingest.entry import NamedArray
 from rollstream.schemas.ingest.record import decode_record
+from rollstream.schemas.order import Policy
 from rollstream.schemas.rules import ATTACHED_BYTES_MAX
 
 
@@ -29,6 +30,38 @@ def publish(**overrides: Any) -> Mapping[str, Any]:
     record = decode_record(OUTBOX.encode([outgoing], partitions=1))
     assert record.broken == {}
     return record.entry(0).fields
+
+
+NAMED = Policy("a", 2, 5, "step-5")
+
+
+@pytest.mark.proves("F22")
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {},
+            r"neither policy nor weight_step is given; publish\(policy=producer\.policy\(\), .*=-1",
+        ),
+        ({"policy_version": "step-5"}, "neither policy nor weight_step is given"),
+        ({"policy": NAMED, "weight_step": 5}, "policy and weight_step are given; .*leave out the"),
+        (
+            {"policy": NAMED, "policy_version": "v", "lineage": "a"},
+            "policy and policy_version and lineage are given",
+        ),
+        ({"policy": None}, "policy is None; give what producer.policy"),
+        ({"policy": "step-5"}, "policy is 'step-5'; give what producer.policy"),
+        ({"policy": NAMED._replace(step=-2)}, "weight_step is -2; steps count from 0"),
+        ({"policy": NAMED._replace(version="")}, "policy_version is ''"),
+    ],
+)
+def test_what_sampled_is_said_once_and_whole(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidRollout, match=told):
+        OUTBOX.segment({"example_id": "ex", "output_tokens": [1], **given})
+
+
+def test_weights_that_are_not_known_are_written_out() -> None:
+    assert publish(weight_step=-1)["weight_step"] == -1
 
 
 MASKED: Any = np.ma.masked_equal([1, 2, 3], 2)

@@ -1,6 +1,8 @@
 """What samplers tell env workers: policies, and how many groups each may begin.
 
 - ``log``        follows ``admission.<env>`` for all producers of a process's environment
+- ``policies``   which policy to sample with, and whether one is stale (pure)
+- ``asking``     waits for a policy
 - ``newest``     what its records come to, in whatever order they are read
 - ``following``  the thread that reads them
 """

@@ -1,0 +1,94 @@
+"""Waits for a policy, whichever producer asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from rollstream.producers.admission.log import AdmissionLog
+from rollstream.producers.admission.policies import FollowedPolicy, Wanted
+from rollstream.producers.errors import NoPolicy
+from rollstream.producers.steps import Steps
+from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
+from rollstream.streams.errors import BrokerError, UnknownTopic
+
+Wait = Callable[[int, float], Steps[int]]
+"""As ``AdmissionLog.wait``."""
+Pause = Callable[[float], Steps[None]]
+"""Waits so many seconds."""
+
+_SHARED_S = 1.0  # The end of a process waits for a thread that waits, at most so long.
+_AGAIN_S = 0.5  # After an error: the topic may be made, and the broker may come back.
+
+
+async def newest_policy(
+    wanted: Wanted, log: AdmissionLog, wait: Wait, pause: Pause, deadline: Deadline
+) -> FollowedPolicy:
+    """The policy that is wanted, as soon as it is known.
+
+    Raises:
+        NoPolicy: it is not known when the time is up. SeveralLineages.
+    """
+    seen, failure = 0, None
+    while True:
+        try:
+            seen, failure = await wait(seen, deadline.slice_s(LOG_WAITING_EVERY_S)), None
+        except BrokerError as error:
+            failure = error
+        found = wanted.among(log.policies)
+        if found is not None:
+            return found
+        if deadline.passed():
+            raise NoPolicy(_late(wanted, deadline.timeout_s, failure)) from failure
+        if failure is not None:
+            await pause(deadline.slice_s(_AGAIN_S))
+        deadline.log_waiting(partial(str, wanted))
+
+
+class SharedWait:
+    """``AdmissionLog.wait`` for the coroutines of one event loop: however many wait, one thread
+    does."""
+
+    def __init__(self, log: AdmissionLog) -> None:
+        self._log = log
+        self._seen = 0
+        self._failure: BrokerError | None = None
+        self._waiting: asyncio.Task[None] | None = None
+
+    async def wait(self, seen: int, timeout_s: float) -> int:
+        """As ``AdmissionLog.wait``."""
+        if seen == self._seen:
+            if self._waiting is None or self._waiting.done():
+                self._waiting = asyncio.create_task(self._wait())
+            await asyncio.wait([self._waiting], timeout=timeout_s)
+            if self._failure is not None:
+                raise self._failure
+        return self._seen
+
+    async def end(self) -> None:
+        """Returns once the thread waits no more; the log was closed."""
+        if self._waiting is not None:
+            await self._waiting
+
+    async def _wait(self) -> None:
+        try:
+            self._seen = await asyncio.to_thread(self._log.wait, self._seen, _SHARED_S)
+            self._failure = None
+        except BrokerError as error:
+            self._failure = error
+
+
+def _late(wanted: Wanted, timeout_s: float, failure: BrokerError | None) -> str:
+    found = f"{wanted} was not known within {timeout_s:g} s"
+    if isinstance(failure, UnknownTopic):
+        return (
+            f"{found}: {failure}; run `rollstream topics create`, which adds it to an older "
+            "deployment"
+        )
+    if failure is not None:
+        return f"{found}: {failure}"
+    return (
+        f"{found}; check that its trainer runs and calls publish_policy, under a sampler that has "
+        "this environment"
+    )

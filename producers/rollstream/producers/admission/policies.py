@@ -1,0 +1,164 @@
+"""Which policy workers sample with, and whether what it samples would still be served. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from rollstream.producers.errors import SeveralLineages
+from rollstream.schemas.events import PolicyAnnounced
+from rollstream.schemas.order import UNKNOWN_STEP, Branch, Policy, PolicyRef, off_branch
+
+Announced = Mapping[str, PolicyAnnounced]
+"""As ``AdmissionLog.policies`` returns them."""
+
+
+class PolicyLike(Protocol):
+    """Names weights: what ``producer.policy()`` and a trainer's ``publish_policy`` return."""
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def lineage(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedPolicy:
+    """A policy as ``producer.policy()`` returns it; equal where all that a trainer said is.
+
+    A copy in another process is a plain ``rollstream.schemas.order.Policy``, without ``stale``.
+
+    Attributes:
+        version: the name of the weights.
+        step: optimizer steps behind them.
+        epoch: of the branch of the run that they are on.
+        lineage: of the model in training.
+        weights: where they are, as the trainer said.
+        metadata: as the trainer gave it.
+    """
+
+    version: str
+    step: int
+    epoch: int
+    lineage: str
+    weights: str
+    metadata: Mapping[str, Any]
+    _announced: Callable[[], Announced] = field(repr=False, compare=False)
+
+    def stale(self) -> bool:
+        """Whether what is sampled with it now would be dropped: it is further behind the newest
+        policy that is known here than the trainer's ``max_policy_lag``, or off the branch that its
+        trainer is on. Asks nobody."""
+        return is_stale(PolicyRef(self.lineage, self.epoch, self.step), self._announced())
+
+    def __reduce__(self) -> tuple[type[Policy], tuple[Any, ...]]:
+        said = self.lineage, self.epoch, self.step, self.version, self.weights, self.metadata
+        return Policy, said
+
+
+class Wanted(NamedTuple):
+    """What a call of ``producer.policy()`` asks for.
+
+    Attributes:
+        lineage: None: of the only one that there is.
+        newer_than: None: any.
+    """
+
+    environment: str
+    lineage: str | None
+    newer_than: PolicyLike | None
+
+    def __str__(self) -> str:
+        than = self.newer_than
+        newer = "" if than is None else f" newer than {than.version!r} (step {than.step})"
+        lineage = f" of lineage {self.lineage!r}" if self.lineage else ""
+        return f"a policy{newer}{lineage} in environment {self.environment!r}"
+
+    def among(self, announced: Callable[[], Announced]) -> FollowedPolicy | None:
+        """The newest one that is known; None: there is none yet.
+
+        Raises:
+            SeveralLineages: there are two models in training, and none is named.
+        """
+        known = announced()
+        lineages = _lineages(known)
+        if self.lineage is None and len(lineages) > 1:
+            raise SeveralLineages(self.environment, lineages)
+        newest = newest_of(known, self.lineage, self.newer_than)
+        if newest is None:
+            return None
+        return FollowedPolicy(
+            version=newest.policy_version,
+            step=newest.step,
+            epoch=newest.policy_epoch,
+            lineage=newest.lineage,
+            weights=newest.weights,
+            metadata=json.loads(newest.metadata),
+            _announced=announced,
+        )
+
+
+def newest_of(
+    announced: Announced, lineage: str | None, newer_than: PolicyLike | None = None
+) -> PolicyAnnounced | None:
+    """The newest policy that its trainer has not left; of ``lineage``, or of the only one that
+    there is. None: there is none."""
+    lineages = _lineages(announced)
+    if lineage is None and len(lineages) == 1:
+        (lineage,) = lineages
+    found = [
+        policy
+        for policy in announced.values()
+        if policy.lineage == lineage
+        and not off_branch(ref_of(policy), _branches(policy))
+        and (newer_than is None or _replaces(policy, newer_than))
+    ]
+    return max(found, key=_age, default=None)
+
+
+def _lineages(announced: Announced) -> list[str]:
+    return sorted({policy.lineage for policy in announced.values()})
+
+
+def _replaces(policy: PolicyAnnounced, other: PolicyLike) -> bool:
+    """Whether it is newer, or its trainer has left the other one and goes on from this one."""
+    if _age(policy) > (other.epoch, other.step):
+        return True
+    return off_branch(PolicyRef(other.lineage, other.epoch, other.step), _branches(policy))
+
+
+def is_stale(policy: PolicyRef, announced: Announced) -> bool:
+    """Whether every sampler of its lineage that is known would drop what it samples."""
+    known = [one for one in announced.values() if one.lineage == policy.lineage]
+    return bool(known) and all(_drops(one, policy) for one in known)
+
+
+def _drops(newest: PolicyAnnounced, policy: PolicyRef) -> bool:
+    branches = _branches(newest)
+    if off_branch(policy, branches):
+        return True
+    # A trainer that has published nothing yet since it went back is at the step it went back to.
+    ahead = [one.from_step for one in branches if one.epoch > newest.policy_epoch]
+    step = ahead[-1] if ahead else newest.step
+    known = policy.step != UNKNOWN_STEP
+    return known and 0 <= newest.max_policy_lag < step - policy.step
+
+
+def _age(policy: PolicyAnnounced) -> tuple[int, int]:
+    return policy.policy_epoch, policy.step
+
+
+def ref_of(policy: PolicyAnnounced) -> PolicyRef:
+    """What names it."""
+    return PolicyRef(policy.lineage, *_age(policy))
+
+
+def _branches(policy: PolicyAnnounced) -> Sequence[Branch]:
+    epochs, steps = policy.branch_epochs.tolist(), policy.branch_steps.tolist()
+    return list(map(Branch, epochs, steps))

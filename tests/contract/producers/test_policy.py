@@ -1,0 +1,224 @@
+"""How workers get policies, and say what sampled: both producers, in memory and on Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from typing import Any
+
+import pytest
+
+from harness.admission import announce, announced
+from harness.brokers import TIMEOUT_S
+from harness.producer_stage import Stage
+from harness.producers import AnyProducer, sampled, segments_of
+from rollstream.producers import FollowedPolicy, NoPolicy, ProducerClosed, SeveralLineages
+from rollstream.schemas.events import PolicyAnnounced
+from rollstream.schemas.order import Policy
+
+SHORT_S = 0.5  # For what does not come.
+
+
+def tell(stage: Stage, *events: PolicyAnnounced, environment: str = "math") -> None:
+    """A trainer's sampler writes these."""
+    announce(stage.broker, stage.layout.admission(environment), *events)
+
+
+async def newest(producer: AnyProducer, **arguments: Any) -> FollowedPolicy:
+    return await producer.policy(timeout_s=TIMEOUT_S, **arguments)
+
+
+@pytest.mark.proves("F22")
+def test_the_newest_policy_is_there_at_once_with_all_that_its_trainer_said(stage: Stage) -> None:
+    tell(stage, announced(1), announced(2, policy_epoch=3, metadata='{"bits":8}', lineage="a"))
+
+    async def scenario(producer: AnyProducer) -> FollowedPolicy:
+        return await newest(producer)
+
+    policy = stage.play(scenario)
+    assert (policy.version, policy.step, policy.epoch, policy.lineage) == ("step-2", 2, 3, "a")
+    assert (policy.weights, policy.metadata) == ("/weights/2", {"bits": 8})
+    assert not policy.stale()
+
+
+@pytest.mark.proves("F22")
+def test_a_policy_is_waited_for_and_then_the_next_one(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> list[int]:
+        first = asyncio.create_task(newest(producer))
+        await asyncio.to_thread(tell, stage, announced(1))
+        second = asyncio.create_task(newest(producer, newer_than=await first))
+        await asyncio.to_thread(tell, stage, announced(0, offset=2), announced(3))
+        return [(await first).step, (await second).step]
+
+    assert stage.play(scenario) == [1, 3]
+
+
+def test_many_may_wait_at_once(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> list[int]:
+        waiting = [asyncio.create_task(newest(producer)) for _ in range(20)]
+        await asyncio.to_thread(tell, stage, announced(4))
+        return [policy.step for policy in await asyncio.gather(*waiting)]
+
+    assert stage.play(scenario) == [4] * 20
+
+
+@pytest.mark.proves("F17")
+def test_where_none_comes_it_says_what_was_waited_for_and_what_to_look_at(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        with pytest.raises(
+            NoPolicy, match=r"policy in environment 'math' was not known within 0\.5 s; .*trainer"
+        ):
+            await producer.policy(timeout_s=SHORT_S)
+        await asyncio.to_thread(tell, stage, announced(4, lineage="a"))
+        policy = await newest(producer)
+        with pytest.raises(NoPolicy, match=r"newer than 'step-4' \(step 4\) of lineage 'a' in"):
+            await producer.policy(newer_than=policy, timeout_s=SHORT_S)
+        with pytest.raises(NoPolicy, match="of lineage 'b' in environment 'math'"):
+            await producer.policy(lineage="b", timeout_s=SHORT_S)
+        with pytest.raises(NoPolicy, match=r"'elsewhere' was not .*`rollstream topics create`"):
+            await producer.policy(environment="elsewhere", timeout_s=SHORT_S)
+
+    stage.play(scenario)
+
+
+@pytest.mark.proves("F22")
+def test_of_two_models_in_training_one_is_named(stage: Stage) -> None:
+    tell(stage, announced(5, lineage="a"), announced(7, lineage="b", sampler="b"))
+
+    async def either(producer: AnyProducer) -> list[int]:
+        with pytest.raises(SeveralLineages, match=r"lineages 'a' and 'b'; .*lineage='a'") as both:
+            await newest(producer)
+        assert both.value.lineages == ("a", "b")
+        first = await newest(producer, lineage="a")
+        tell(stage, announced(6, lineage="a"))
+        return [first.step, (await newest(producer, newer_than=first)).step]
+
+    async def own(producer: AnyProducer) -> int:
+        return (await newest(producer)).step
+
+    assert stage.play(either) == [5, 6]
+    assert stage.play(own, lineage="b") == 7
+
+
+@pytest.mark.proves("F22")
+def test_an_environment_has_policies_of_its_own(stage: Stage) -> None:
+    tell(stage, announced(5))
+    tell(stage, announced(9), environment="code")
+
+    async def scenario(producer: AnyProducer) -> list[int]:
+        return [
+            (await newest(producer)).step,
+            (await newest(producer, environment="code")).step,
+        ]
+
+    assert stage.play(scenario) == [5, 9]
+
+
+@pytest.mark.proves("F22")
+def test_what_is_too_far_behind_or_off_the_branch_is_stale(stage: Stage) -> None:
+    tell(stage, announced(5, max_policy_lag=2))
+
+    async def scenario(producer: AnyProducer) -> None:
+        fifth = await newest(producer)
+        tell(stage, announced(7, max_policy_lag=2))
+        seventh = await newest(producer, newer_than=fifth)
+        assert (fifth.stale(), seventh.stale()) == (False, False)
+        tell(stage, announced(8, max_policy_lag=2))
+        eighth = await newest(producer, newer_than=seventh)
+        assert (fifth.stale(), seventh.stale(), eighth.stale()) == (True, False, False)
+        # The trainer goes back: weights 7 on are computed anew.
+        back = {"policy_version": "step-6", "max_policy_lag": 2, "branches": {1: 6}}
+        tell(stage, announced(6, offset=20, **back))
+        sixth = await newest(producer, newer_than=eighth)
+        assert (sixth.step, sixth.epoch) == (6, 0)
+        stale = [one.stale() for one in (fifth, sixth, seventh, eighth)]
+        assert stale == [False, False, True, True]
+
+    stage.play(scenario)
+
+
+@pytest.mark.proves("F22")
+def test_no_policy_that_its_trainer_left_is_handed_out(stage: Stage) -> None:
+    tell(stage, announced(8, offset=9, branches={1: 3}))
+
+    async def scenario(producer: AnyProducer) -> int:
+        with pytest.raises(NoPolicy):
+            await producer.policy(timeout_s=SHORT_S)
+        tell(stage, announced(4, offset=12, policy_epoch=1, branches={1: 3}))
+        return (await newest(producer)).epoch
+
+    assert stage.play(scenario) == 1
+
+
+@pytest.mark.proves("F22", "A15")
+def test_a_policy_is_published_whole_by_every_call(stage: Stage) -> None:
+    tell(stage, announced(5, policy_epoch=2, lineage="a"))
+    rest = {"output_tokens": [3, 4], "logprobs": [-0.5, -0.25]}
+
+    async def scenario(producer: AnyProducer) -> None:
+        policy = await newest(producer)
+        await producer.publish(example_id="ex", policy=policy, **rest)
+        async with producer.dispatch(example_id="ex", group_size=2) as group:
+            await group.publish(policy=Policy("a", 2, 5, "step-5"), **rest)
+            async with group.trajectory() as trajectory:
+                await trajectory.turn(policy=policy, **rest)
+                await trajectory.turn(policy=pickle.loads(pickle.dumps(policy)), **rest)
+
+    stage.play(scenario)
+    said = [
+        (one["policy_version"], one["weight_step"], one["policy_epoch"], one["lineage"])
+        for one in segments_of(stage.log())
+    ]
+    assert said == [("step-5", 5, 2, "a")] * 4
+
+
+@pytest.mark.proves("F22")
+def test_a_group_is_not_wanted_once_its_oldest_policy_is_stale(stage: Stage) -> None:
+    tell(stage, announced(5, max_policy_lag=2))
+
+    async def scenario(producer: AnyProducer) -> None:
+        policy = await newest(producer)
+        async with producer.dispatch(example_id="a", group_size=4) as group:
+            assert group.wanted()
+            async with producer.dispatch(example_id="b", group_size=4) as other:
+                await other.publish(**sampled(weight_step=6))
+                await group.publish(**sampled(weight_step=6))
+                await group.publish(**sampled(weight_step=5))
+                tell(stage, announced(8, max_policy_lag=2))
+                await newest(producer, newer_than=policy)
+                assert (group.wanted(), other.wanted()) == (False, True)
+
+    stage.play(scenario)
+
+
+def test_before_its_first_member_a_group_is_as_old_as_the_newest_policy_then(
+    stage: Stage,
+) -> None:
+    tell(stage, announced(5, max_policy_lag=2))
+
+    async def scenario(producer: AnyProducer) -> None:
+        policy = await newest(producer)
+        async with producer.dispatch(example_id="a", group_size=4) as group:
+            assert group.wanted()
+            tell(stage, announced(8, max_policy_lag=2))
+            await newest(producer, newer_than=policy)
+            assert not group.wanted()
+            async with group.trajectory() as trajectory:
+                await trajectory.turn(**sampled(weight_step=7))
+                assert group.wanted()
+
+    stage.play(scenario)
+
+
+def test_a_close_ends_the_wait_for_a_policy(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        waiting = asyncio.create_task(newest(producer))
+        with pytest.raises(NoPolicy):  # So that the other one waits, too.
+            await producer.policy(timeout_s=SHORT_S)
+        await producer.close()
+        with pytest.raises(ProducerClosed):
+            await waiting
+        with pytest.raises(ProducerClosed):
+            await newest(producer)
+
+    stage.play(scenario)
