@@ -45,6 +45,7 @@ PURE = (
     "streams/rollstream/streams/folds",
     "streams/rollstream/streams/owned/fence.py",
     "consumers/rollstream/consumers/assembling",
+    "sampler/rollstream/sampler/admission",
     "sampler/rollstream/sampler/deciding",
     "sampler/rollstream/sampler/shaping",
 )

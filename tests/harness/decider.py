@@ -19,6 +19,8 @@ from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.events import (
     Flushed,
+    InFlight,
+    ProducerInFlight,
     Retired,
     SamplerEvent,
     SealedGroup,
@@ -51,7 +53,8 @@ class Decider:
         self.state = self.fresh()
         self.events: list[SamplerEvent] = []
         self.now_us = 0  # For what is asked; decisions count their own time.
-        self.sealed: list[tuple[PartitionAddress, int, Flushed | Retired]] = []
+        self.log_us = 0  # The decision log's clock.
+        self.sealed: list[tuple[PartitionAddress, int, Flushed | Retired | InFlight]] = []
 
     def fresh(self) -> SamplerState:
         return SamplerState("trainer-a", self.choosing, LOGS)
@@ -69,6 +72,15 @@ class Decider:
         )
         self.sealed.append((log, offset, flush))
         self.state.apply_groups(log, offset, flush)
+
+    def report(
+        self, *producers: ProducerInFlight, log: PartitionAddress = LOGS[1], now_us: int = 0
+    ) -> None:
+        """A sealer reports what producers have in flight."""
+        at = sum(1 for other, _, _ in self.sealed if other == log)
+        event = InFlight(epoch=0, nonce="n", now_ts=now_us, producers=producers)
+        self.sealed.append((log, at, event))
+        self.state.apply_groups(log, at, event)
 
     def retire(self, log: PartitionAddress, *offsets: int) -> None:
         """The files of the flushes at these offsets are retired."""
@@ -130,7 +142,7 @@ class Decider:
 
     def _apply(self, events: list[SamplerEvent]) -> None:
         for event in events:
-            self.state.apply(len(self.events), 0, event)
+            self.state.apply(len(self.events), self.log_us, event)
             self.events.append(event)
 
     def examples(self, batch: ServedBatch) -> list[str]:

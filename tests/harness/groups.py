@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from harness.rollouts import CREATED_TS, make_columns, make_entry
+from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.columns import Columns
@@ -21,6 +22,8 @@ from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import (
     Event,
     Flushed,
+    InFlight,
+    ProducerInFlight,
     SealedFile,
     SealedGroup,
     SealedSegments,
@@ -34,6 +37,7 @@ from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.owned.fold import FoldCheckpoint
 from rollstream.streams.owned.log import OwnedLog
 
+E = TypeVar("E", Flushed, InFlight)
 WAIT_S = 30.0
 EVERY_COLUMN = (
     "routed_experts",
@@ -223,6 +227,16 @@ class GroupWriter:
             blobs=self._blobs,
             now_ts=CREATED_TS + self._count,
         )
+        return self._append(event)
+
+    def report(self, **begun: tuple[int, int, int]) -> InFlight:
+        """Reports producers, by id: how many groups each has begun, has open, and waits to begin;
+        they said so just now."""
+        now_us = SystemClock().now_us()
+        producers = (ProducerInFlight(name, *figures, now_us) for name, figures in begun.items())
+        return self._append(InFlight(epoch=0, nonce="", now_ts=now_us, producers=tuple(producers)))
+
+    def _append(self, event: E) -> E:
         event = replace(event, epoch=self._log.epoch, nonce=self._log.nonce)
         self._log.wait_confirmed(self._log.append(event), Deadline(WAIT_S))
         return event

@@ -3,6 +3,7 @@
 Map:
 
 - ``deciding/``  the commands: what each decides, and what it returns (pure)
+- ``admission/`` how many more groups env workers may begin (pure)
 - ``shaping/``   ``Batch``, and how it is joined from groups' rows (pure)
 - ``serving/``   executes commands: ``Sampler`` in process, ``SamplerClient`` over a Ray actor;
   ``SamplerView`` for who only looks

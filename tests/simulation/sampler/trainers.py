@@ -397,6 +397,7 @@ class Trainers:
             "capacity_groups": self.dice.choice((12, 65_536)),
             "max_open_batches": self.dice.choice((3, 8)),
             "recency": self.dice.choice(("uniform", "linear", "exp")),
+            "admission": False,  # It has a thread, and this world has one of its own.
         }
 
     def _writer(self, environment: str, partition: int) -> GroupWriter:

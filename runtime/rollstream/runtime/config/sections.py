@@ -193,6 +193,18 @@ class SamplerConfig(Section):
     capacity: int | None = Field(default=None, ge=1)
     """Most ready groups of an environment, the oldest dropped above it; several environments divide
     its multiple by what the last 8 batches had of each. None: only capacity_groups bounds."""
+    admission: bool = True
+    """Whether env workers' dispatch waits while as many groups are ready and in flight as the
+    trainer can use within target_policy_lag."""
+    target_policy_lag: int = Field(default=2, ge=0)
+    """Steps that generation may be ahead of the trainer by admission: groups of so many steps and
+    one more may be ready or in flight. Of this and max_policy_lag the smaller one counts."""
+    groups_per_step: int | None = Field(default=None, ge=1)
+    """Groups a step by which admission counts; none: the most of the last 8 batches and of the
+    requests that wait, and before the first 64."""
+    admission_idle_s: float = Field(default=600.0, gt=0)
+    """Seconds after the newest policy was published after which the sampler no longer says how much
+    may be generated; from then on each producer may begin its share of groups once in this time."""
     max_open_batches: int = Field(default=64, ge=1)
     """Most served batches that are not final; then next_batch refuses until checkpointed."""
     off_branch: Literal["drop", "keep"] = "drop"
@@ -235,6 +247,7 @@ class SamplerConfig(Section):
                 f"max_policy_lag {self.max_policy_lag} drops the whole group before; raise "
                 "max_policy_lag, or set it to -1 for no limit on groups"
             )
+        self._admission_can_progress()
         if self.alpha != 1 and self.recency == "uniform":
             raise ValueError(
                 f"alpha {self.alpha:g} has no effect with recency 'uniform'; set recency to "
@@ -256,6 +269,31 @@ class SamplerConfig(Section):
                 "lower it, or leave prefer_policy_versions out"
             )
         return self
+
+    def _admission_can_progress(self) -> None:
+        given = self.model_fields_set
+        lag = self.max_policy_lag
+        if "target_policy_lag" in given and 0 <= lag < self.target_policy_lag:
+            raise ValueError(
+                f"target_policy_lag {self.target_policy_lag} is above max_policy_lag {lag}: what "
+                "it lets workers generate ahead would be dropped as stale; lower it, or raise "
+                "max_policy_lag"
+            )
+        most = self.capacity_groups
+        if self.capacity is not None:
+            most = min(most, self.capacity * len(self.environments))
+        if self.groups_per_step is not None and self.groups_per_step > most:
+            raise ValueError(
+                f"groups_per_step {self.groups_per_step} is above the {most} groups that may be "
+                "ready (capacity_groups and capacity): no step could ever have so many; lower it, "
+                "or raise these"
+            )
+        for name in sorted({"target_policy_lag", "groups_per_step", "admission_idle_s"} & given):
+            if not self.admission:
+                raise ValueError(
+                    f"{name} {getattr(self, name):g} has no effect with admission false; set "
+                    f"admission to true, or leave {name} out"
+                )
 
 
 class RollstreamConfig(Section):

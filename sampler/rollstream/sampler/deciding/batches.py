@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -371,11 +372,14 @@ class Replace(BatchCommand):
         return [*events, replaced]
 
     def shortage(self, state: SamplerState) -> Shortage | None:
-        if self._is_done(state.batches[self.step]):
+        batch = state.batches[self.step]
+        if self._is_done(batch):
             return None
         why = "cannot be read" if self.outcome == "unreadable" else "are to be replaced"
         sources = f"others, in the places {list(self.slots)} of its batch, whose groups {why}"
-        return Shortage(self.step, len(self.slots), sources)
+        of = Counter(batch.groups[slot].environment for slot in self.slots)
+        quotas = [([name], count) for name, count in of.items()]
+        return Shortage(self.step, len(self.slots), sources, quotas)
 
     def _choose(
         self, state: SamplerState, batch: ServedBatch, now_us: int

@@ -10,6 +10,7 @@ from statistics import median
 from typing import ClassVar
 
 from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.sampler.admission.capacity import Loads
 from rollstream.sampler.deciding.batches import BatchCommand
 from rollstream.sampler.deciding.command import (
     Command,
@@ -46,6 +47,10 @@ class SamplerStats:
         ready: groups that may be served, by environment.
         waiting: sealed groups that cannot be served as they are; those of split ``eval`` are not
             among them.
+        capacity: groups that may still be begun by admission, by environment, but for what waiting
+            calls lack.
+        producers: how many live, by environment, and ``producers_waiting`` of these wait to begin
+            groups.
         outcomes: groups by what became of them, in all.
         open_batches: served and not final.
         overdue: their steps that are neither acked nor released ``ack_timeout_s`` after they were
@@ -70,6 +75,9 @@ class SamplerStats:
     trainer_epoch: int
     ready: Mapping[str, int]
     waiting: int
+    capacity: Mapping[str, int]
+    producers: Mapping[str, int]
+    producers_waiting: Mapping[str, int]
     outcomes: Mapping[str, int]
     open_batches: int
     overdue: tuple[int, ...]
@@ -120,6 +128,7 @@ class AskStats(Command[SamplerStats]):
 
     def result(self, state: SamplerState, context: ResultContext) -> SamplerStats:
         newest = state.newest_policy()
+        loads = Loads(context.config.samplers[state.name]).now(state, context.now_us)
         return SamplerStats(
             pid=context.pid,
             name=state.name,
@@ -128,6 +137,11 @@ class AskStats(Command[SamplerStats]):
             trainer_epoch=state.trainer_epoch,
             ready=state.ready.counts(),
             waiting=len(state.waiting),
+            capacity={name: load.open for name, load in loads.items()},
+            producers={name: len(load.producers) for name, load in loads.items()},
+            producers_waiting={
+                name: sum(one.waiting > 0 for one in load.producers) for name, load in loads.items()
+            },
             outcomes=state.outcomes.totals(),
             open_batches=len(state.open_batches()),
             overdue=overdue_steps(state, context.config, context.now_us),

@@ -69,11 +69,12 @@ def shortage_of(state: SamplerState, choosing: Choosing, asked: Asked) -> Shorta
     newest = state.newest_policy()
     weights = "the newest weights" if newest is None else f"weights {newest.step}"
     sources = []
-    for names, count in quotas(choosing.names(), asked.num_groups, asked.mix):
+    wanted = quotas(choosing.names(), asked.num_groups, asked.mix)
+    for names, count in wanted:
         share = on_policy_groups(count, choosing)
         on_policy = f", {share} of them by {weights}" if share else ""
         sources.append(f"{count} of {' or '.join(names)}{on_policy}")
-    return Shortage(asked.step, asked.num_groups, ", ".join(sources))
+    return Shortage(asked.step, asked.num_groups, ", ".join(sources), wanted)
 
 
 def was_on_policy(state: SamplerState, batch: ServedBatch, slot: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rollstream.sampler.errors import NotEnoughGroups
@@ -15,11 +16,12 @@ from rollstream.streams.folds.sampler.state import SamplerState
 
 class Shortage(NamedTuple):
     """A command waits for ``wanted`` groups for the batch of ``step``; ``sources`` names
-    the environments that they may come from, in words."""
+    the environments that they may come from, in words, and ``quotas`` how many from which."""
 
     step: int
     wanted: int
     sources: str
+    quotas: Sequence[tuple[Sequence[str], int]]
 
     def error(self, state: SamplerState) -> NotEnoughGroups:
         """The error for a command that waited in vain: what is ready, waits, and was dropped."""

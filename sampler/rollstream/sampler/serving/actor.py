@@ -142,6 +142,7 @@ class SamplerActor:
         if not self._started:
             self._started = True
             self._follower.start()
+            self._owner.tell_workers(follow=False)
         try:
             self._owner.decide(call, self._calls.hand_over)
         except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it

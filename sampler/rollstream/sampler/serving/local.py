@@ -66,8 +66,10 @@ class Sampler(SamplerApi):
             raise
 
     def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
+        if command.claims:
+            self._owner.tell_workers(follow=True)
         return self._owner.execute(command, wait_s)
 
     def close(self) -> None:
-        """Releases the log; nothing is written, and the next owner goes on from here."""
+        """Releases the log, to which nothing is written: the next owner goes on from here."""
         self._owner.close()

@@ -13,11 +13,13 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.runtime.entropy import Entropy
+from rollstream.sampler.admission.granting import Granting, Observed
 from rollstream.sampler.deciding.announced import announced_policy
 from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.command import Command, R, Reply, ResultContext, Unread, read
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import GroupsUnreadable, SamplerError, SamplerUnavailable
+from rollstream.sampler.serving.admission import Admission
 from rollstream.sampler.serving.ahead import MakesAhead
 from rollstream.sampler.serving.announcing import Announcer
 from rollstream.sampler.serving.calls import AGAIN_S, PASSING, UNANSWERED, Call, WaitingCalls
@@ -107,6 +109,8 @@ class Owner:
         self._closed = False
         self._unanswered: Callable[[], Exception] | None = None  # How the newest attempt ended,
         self._unanswered_at = -1  # and the number that was drawn then.
+        self._granting = Granting(name, sampler)
+        self._admission = Admission(self._granting, self._announcer, self._observe, clock)
 
     @property
     def fenced(self) -> bool:
@@ -284,6 +288,12 @@ class Owner:
             self._overdue.look(self._logs.state)
         return True
 
+    def tell_workers(self, *, follow: bool) -> None:
+        """Begins to tell env workers, from a thread, how many groups they may begin; with
+        ``follow`` that thread reads the seal logs while no call does. Idempotent."""
+        if self._config.samplers[self.name].admission:
+            self._admission.start(self._follow_now if follow else lambda: None)
+
     def give_up(self, call: Call[R]) -> None:
         """Ends a call whose time is up with ``NotEnoughGroups``, unless it has ended; where no
         broker can be reached with ``BrokerUnavailable``, since what was sealed is not known."""
@@ -299,6 +309,7 @@ class Owner:
 
     def close(self) -> None:
         """Releases everything; nothing is decided any more. Idempotent."""
+        self._admission.close()
         self._announcer.close()
         with self._lock:
             self._closed = True
@@ -312,6 +323,21 @@ class Owner:
             if self._own_broker is not None:
                 self._own_broker.close()
                 self._own_broker = None
+
+    def _follow_now(self) -> None:
+        try:
+            self.follow(0.0)
+        finally:
+            self._waiting.wake_first()
+
+    def _observe(self) -> Observed | None:
+        """What shares depend on; None where this owns no log, as far as it knows."""
+        with self._lock:
+            if self._closed or self.fenced or not self._logs.claimed:
+                return None
+            short = {call.decision_key: call.shortage for call in self._waiting}
+            quotas = [shortage.quotas for shortage in short.values() if shortage is not None]
+            return self._granting.observe(self._logs.state, self._clock.now_us(), quotas)
 
     def _check_usable(self) -> None:
         if self.fenced or self._closed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any, NamedTuple
 
 from rollstream.schemas.events import Event, Flushed, InFlight, ProducerInFlight
@@ -65,29 +64,25 @@ class InFlightGroups:
     def standings(self, environment: str, now_ts: int) -> list[ProducerStanding]:
         """Of the environment's producers, by id, those that said something, on any partition,
         within ``SILENT_AFTER_S`` before ``now_ts``, log time in microseconds."""
-        found: defaultdict[str, list[ProducerInFlight]] = defaultdict(list)
+        # One pass, since a sampler asks several times a second while it decides.
+        found: dict[str, tuple[int, int, tuple[int, int, int]]] = {}
         for log, producers in self._producers.items():
-            if log.environment == environment:
-                for one in producers.values():
-                    found[one.producer_id].append(one)
+            if log.environment != environment:
+                continue
+            for producer_id, begun, is_open, waiting, last_ts in producers.values():
+                said = (last_ts, begun, waiting)  # At one time: told apart by what came of it.
+                if (known := found.get(producer_id)) is not None:
+                    begun, is_open = max(begun, known[0]), is_open + known[1]  # noqa: PLW2901
+                    said = max(said, known[2])
+                found[producer_id] = begun, is_open, said
         silent_ts = now_ts - round(SILENT_AFTER_S * 1e6)
         return [
-            ProducerStanding(
-                producer_id,
-                max(one.begun for one in parts),
-                sum(one.open for one in parts),
-                max(parts, key=_said_last).waiting,
-            )
-            for producer_id, parts in sorted(found.items())
-            if max(one.last_ts for one in parts) > silent_ts
+            ProducerStanding(producer_id, begun, is_open, said[2])
+            for producer_id, (begun, is_open, said) in sorted(found.items())
+            if said[0] > silent_ts
         ]
 
     def sorted_items(self) -> list[Any]:
         """For a digest."""
         held = [(log, sorted(held.values())) for log, held in self._producers.items()]
         return [sorted(held), sorted(self._forgotten_ts.items())]
-
-
-def _said_last(one: ProducerInFlight) -> tuple[int, int, int]:
-    """What was said at one time, on two partitions, is told apart by what came of it."""
-    return one.last_ts, one.begun, one.waiting

@@ -104,7 +104,7 @@ class SamplerState:
         self._alive = AliveGroups(choosing.seed, logs)
         self._known, self.ready = self._alive.known, self._alive.ready
         self.waiting, self.late = self._alive.waiting, self._alive.late
-        self._uses = GroupUses(choosing.max_samples)
+        self.uses = GroupUses(choosing.max_samples)
         self._taken = TakenGroups()
         self._retired = RetiredGroups()
         self._to_come = GroupsToCome()
@@ -153,7 +153,7 @@ class SamplerState:
 
     def is_open(self, ref: GroupRef) -> bool:
         """Whether the group is in a batch that is not final."""
-        return self._uses.is_open(ref)
+        return self.uses.is_open(ref)
 
     def recorded(self, log: PartitionAddress) -> int:
         """How far the seal log was applied, by the newest cursor in the decision log; 0 before."""
@@ -193,7 +193,7 @@ class SamplerState:
 
     def used_up(self, max_samples: int) -> list[GroupRef]:
         """Groups that were ready by the limit of the newest decision, and are not by this one."""
-        return self._uses.used_up_by(max_samples)
+        return self.uses.used_up_by(max_samples)
 
     def branches_at(self, policy_epoch: int) -> tuple[Branch, ...]:
         """Those that resumes had begun up to then."""
@@ -233,7 +233,7 @@ class SamplerState:
             index
             for index in range(len(flushed))
             if left >> index & 1
-            and (not taken >> index & 1 or self._uses.held(GroupRef(*log, offset, index)))
+            and (not taken >> index & 1 or self.uses.held(GroupRef(*log, offset, index)))
         ]
         groups = self._alive.of_flush(log, offset, event, wanted, self.choosing)
         self.dispatched.apply(log, event)
@@ -266,7 +266,7 @@ class SamplerState:
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
         """Applies the next event of the decision log that counts, by rising offset."""
         self.events += 1
-        self.published.apply(offset, event)
+        self.published.apply(offset, timestamp_us, event)
         if not isinstance(event, Claimed | Adopted | Dropped | CursorRecorded | Requested):
             self.over = isinstance(event, Finished)
         match event:
@@ -319,7 +319,7 @@ class SamplerState:
             (self.ready.refs(), self.ready.turns()),
             sorted(self.waiting.items()),
             sorted(self._known),
-            (self._uses.sorted_items(), self._retired.sorted_items()),
+            (self.uses.sorted_items(), self._retired.sorted_items()),
             (self._to_come.sorted_items(), self.outcomes.sorted_items()),
             (self.dispatched.sorted_items(), self.in_flight.sorted_items()),
             (self.late.sorted_items(), self._alive.scores()),
@@ -334,13 +334,13 @@ class SamplerState:
         self._hand_out(event, batch.refs)
 
     def _hand_out(self, event: BatchServed | Replaced, refs: Sequence[GroupRef]) -> None:
-        for ref in self._uses.limit_by(event.choosing):
+        for ref in self.uses.limit_by(event.choosing):
             self._settle(ref)
         self._record(event.cursor)
         self._turn = self.ready.begin_turn(self.reference(self.clock(event.step)))
         served: dict[str, list[tuple[str, int]]] = {}
         for ref in refs:
-            self._uses.begin(ref)
+            self.uses.begin(ref)
             if self._is_to_come(ref):  # First: of most groups of a start from the logs.
                 self._taken.add(ref)
                 self._to_come.serve(ref, self._turn)
@@ -355,7 +355,7 @@ class SamplerState:
         batch = self.batches[event.step]
         outcome: Outcome = "unreadable" if event.outcome == "unreadable" else "filtered"
         for slot in event.slots.tolist():
-            self._uses.give_back(batch.refs[slot])
+            self.uses.give_back(batch.refs[slot])
             self._end(batch.refs[slot], outcome)
         after = self.batches[event.step] = batch.replaced_by(event)
         self._hand_out(event, [after.refs[slot] for slot in event.slots.tolist()])
@@ -372,8 +372,8 @@ class SamplerState:
                 self._count(ref, "skipped" if skipped else outcome)
                 self.over_step_delay += chosen.over_step_delay
                 self.over_timestamp_delay += chosen.over_timestamp_delay
-                self._uses.finish(ref, acked=batch.status is not None, skipped=skipped)
-                if self._uses.settle(ref):  # Else it is taken as before.
+                self.uses.finish(ref, acked=batch.status is not None, skipped=skipped)
+                if self.uses.settle(ref):  # Else it is taken as before.
                     self._release(ref)
         self.final_step = max(self.final_step, step)
         final = [at for at, batch in sorted(self.batches.items()) if batch.final]
@@ -397,13 +397,13 @@ class SamplerState:
             if event.later == "replay":
                 self.batches[at] = replace(batch, status=None, skipped=(), since_ts=event.now_ts)
                 if not batch.final:
-                    self._change(batch.acked, self._uses.reopen)
+                    self._change(batch.acked, self.uses.reopen)
             elif batch.final:
                 self._forget(at)
             else:
                 del self.batches[at]
-                self._change(batch.acked, self._uses.reopen)
-                self._change(batch.refs, self._uses.give_back)
+                self._change(batch.acked, self.uses.reopen)
+                self._change(batch.refs, self.uses.give_back)
         if event.later == "release":
             self._served_end = min(self._served_end, newest + 1)
         # Replayed are also those that are final and no longer held: the record has them.
@@ -413,7 +413,7 @@ class SamplerState:
         batch = self.batches[event.step]
         self.batches[event.step] = replace(batch, status=event.status, skipped=event.skipped)
         if batch.status is None and not batch.final:
-            self._change(self.batches[event.step].acked, self._uses.ack)
+            self._change(self.batches[event.step].acked, self.uses.ack)
 
     def _change(self, refs: Sequence[GroupRef], change: Callable[[GroupRef], None]) -> None:
         for ref in refs:
@@ -422,7 +422,7 @@ class SamplerState:
 
     def _settle(self, ref: GroupRef) -> None:
         """The uses of the group changed: it may be served again, or no longer."""
-        if self._uses.settle(ref):
+        if self.uses.settle(ref):
             self._release(ref)
         else:
             self._take(ref)
@@ -441,8 +441,8 @@ class SamplerState:
     def _forget(self, step: int) -> None:
         """The batch is no longer held; groups that were used up stay taken."""
         for ref in self.batches.pop(step).refs:
-            self._uses.forget(ref)
-            if not self._uses.settle(ref):
+            self.uses.forget(ref)
+            if not self.uses.settle(ref):
                 self._end_unheld(ref)
 
     def _retire(self, log: PartitionAddress, offset: int, event: Retired) -> None:
@@ -466,14 +466,14 @@ class SamplerState:
 
     def _end(self, ref: GroupRef, outcome: Outcome, *, dropped: bool = False) -> None:
         """The group will never be served (again); ``dropped``: unless a release gives it back."""
-        (self._uses.drop if dropped else self._uses.end)(ref)
+        (self.uses.drop if dropped else self.uses.end)(ref)
         self._take(ref)
         self._count(ref, outcome)
         self._end_unheld(ref)
 
     def _end_unheld(self, ref: GroupRef) -> None:
         """The group is taken for ever; where no batch that is held has it, nobody needs it."""
-        if self._uses.held(ref):
+        if self.uses.held(ref):
             return
         if not self._is_to_come(ref):
             self._alive.discard(ref)

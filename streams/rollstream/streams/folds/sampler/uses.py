@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -63,6 +64,9 @@ class GroupUses:
 
     def __init__(self, max_samples: int) -> None:
         self._groups: dict[GroupRef, _Uses] = {}
+        # How often those were used that may be served again; their sum by environment.
+        self._again: dict[GroupRef, int] = {}
+        self._used_again = Counter[str]()
         self._max_samples = max_samples  # Of the newest decision, so that logs say it.
 
     def held(self, ref: GroupRef) -> bool:
@@ -75,8 +79,18 @@ class GroupUses:
         uses = self._groups.get(ref)
         return uses is not None and uses.open > 0
 
+    def left(self, ref: GroupRef, max_samples: int) -> int:
+        """How often a group that a batch has may be served once more, with this limit."""
+        uses = self._groups.get(ref, _UNUSED)
+        return 0 if uses.ended or uses.dropped else max(0, max_samples - uses.used)
+
+    def used_again(self, environment: str) -> int:
+        """Uses, so far, of its groups that may be served again; without a limit one a group."""
+        return self._used_again[environment]
+
     def begin(self, ref: GroupRef) -> None:
         """A batch has the group from now on."""
+        self._mark_again(ref, 0)
         uses = self._groups.get(ref, _UNUSED)
         self._groups[ref] = _changed(uses, 1, 1, 1, 1, uses.ended, uses.dropped)
 
@@ -113,6 +127,7 @@ class GroupUses:
     def drop(self, ref: GroupRef) -> None:
         """It will not be served beyond the batches that are open: those have it, and a release of
         one gives it back."""
+        self._mark_again(ref, 0)
         if self.is_open(ref):
             self._groups[ref] = self._groups[ref]._replace(dropped=True)
         else:
@@ -120,6 +135,7 @@ class GroupUses:
 
     def end(self, ref: GroupRef) -> None:
         """It will never be served again; nothing is kept of one that no batch has."""
+        self._mark_again(ref, 0)
         if self.held(ref):
             self._groups[ref] = self._groups[ref]._replace(ended=True)
         else:
@@ -147,9 +163,17 @@ class GroupUses:
         uses = self._groups[ref]
         left = self._max_samples < 0 or uses.used < self._max_samples
         available = left and not (uses.unacked or uses.ended or uses.dropped)
+        again = uses.used if available else 0
+        self._mark_again(ref, min(again, 1) if self._max_samples < 0 else again)
         if not uses.held and not (available and uses.used):
             del self._groups[ref]
         return available
+
+    def _mark_again(self, ref: GroupRef, uses: int) -> None:
+        if uses or ref in self._again:
+            self._used_again[ref.environment] += uses - self._again.pop(ref, 0)
+            if uses:
+                self._again[ref] = uses
 
     def sorted_items(self) -> list[tuple[GroupRef, tuple[int, ...]]]:
         """For a digest."""

@@ -1,0 +1,165 @@
+"""How many more groups of each environment may be begun. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from math import ceil
+from typing import NamedTuple
+
+from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.sampler.deciding.capacity import BATCHES_COUNTED, capacities
+from rollstream.streams.folds.sampler.in_flight import ProducerStanding
+from rollstream.streams.folds.sampler.served import ServedBatch
+from rollstream.streams.folds.sampler.state import SamplerState
+
+FIRST_GROUPS = 64  # A step's, before anybody asked for one.
+BATCHES_REMEMBERED = 1_024  # How many groups they have of each environment.
+Quota = tuple[Sequence[str], int]  # Environments, and how many groups are to come from them.
+
+
+class Load(NamedTuple):
+    """One environment.
+
+    Attributes:
+        step: groups of it that a step takes.
+        most: groups of it that may be ready, begun, or served and not acked, at one time.
+        open: how many more of it may be begun.
+        producers: those that live.
+    """
+
+    step: int
+    most: int
+    open: int
+    producers: Sequence[ProducerStanding]
+
+
+def takes_part(state: SamplerState, config: SamplerConfig, now_us: int) -> bool:
+    """Whether the sampler says how many groups may be begun: its trainer published a policy within
+    ``admission_idle_s``, and the run is not over."""
+    age_us = log_now(state, now_us) - state.published.newest_ts
+    lately = state.published.newest_ts > 0 and age_us <= config.admission_idle_s * 1e6
+    return config.admission and lately and not state.over
+
+
+def log_now(state: SamplerState, now_us: int) -> int:
+    """Log time, by the broker's clock: however wrong the sampler's own is, the two differed by as
+    much when the newest policy was published."""
+    return now_us + state.published.clock_behind_us
+
+
+class Loads:
+    """Counts what the environments of a sampler have. It costs the groups of batches that are not
+    acked, and the producers; not the ready groups."""
+
+    def __init__(self, config: SamplerConfig) -> None:
+        self._config = config
+        self._of_batches: dict[str, Counter[str]] = {}  # Groups by environment, by batch id.
+
+    def now(
+        self, state: SamplerState, now_us: int, requests: Sequence[Sequence[Quota]] = ()
+    ) -> dict[str, Load]:
+        """Environment to what may still be begun of it.
+
+        ``most`` is as many steps' groups as ``target_policy_lag`` and one more, or fewer where
+        the limits of lag or of ready groups allow fewer. Of that are taken ready groups by the uses
+        that are left of them; those that living producers have begun; those in batches that are
+        served and not acked. What a request lacks that waits may be begun whatever is ready.
+
+        Args:
+            requests: those that wait for groups.
+        """
+        names = state.choosing.names()
+        in_log = log_now(state, now_us)
+        living = {name: state.in_flight.standings(name, in_log) for name in names}
+        begun = {name: sum(one.open for one in living[name]) for name in names}
+        ready = state.ready.counts()
+        steps = self._steps(state, requests)
+        most = self._most(state, steps)
+        unacked = self._unacked(state)
+        lacking = _lacking(requests, ready, begun)
+        uses = max(1, self._config.max_samples)
+        loads = {}
+        for name in names:
+            left = uses * (ready.get(name, 0) + begun[name]) + unacked[name]
+            left -= state.uses.used_again(name)
+            free = -((left - most[name]) // uses)
+            if uses > 1:  # The groups of a batch differ, however often each is used.
+                free = max(free, steps[name] - ready.get(name, 0) - begun[name])
+            loads[name] = Load(steps[name], most[name], max(0, free, lacking[name]), living[name])
+        return loads
+
+    def _steps(self, state: SamplerState, requests: Sequence[Sequence[Quota]]) -> dict[str, int]:
+        """Groups a step of each environment: by the newest batch's ``mix``, else half of an even
+        share, so that none is left without, and the rest by what the last batches had."""
+        names = state.choosing.names()
+        last = list(islice(reversed(state.batches.values()), BATCHES_COUNTED))
+        asked = [sum(count for _, count in request) for request in requests]
+        asked += [len(batch.refs) for batch in last]
+        groups = self._config.groups_per_step or max(asked, default=FIRST_GROUPS)
+        if len(names) == 1:
+            return {names[0]: groups}
+        mix: Mapping[str, float] | None = json.loads(last[0].event.request)["mix"] if last else None
+        if mix is not None:
+            total = sum(mix.values())
+            return {name: ceil(groups * mix.get(name, 0.0) / total) for name in names}
+        served = sum(map(self._environments, last), Counter[str]())
+        weights = {name: served[name] if served else 1 for name in names}
+        total_served = sum(weights.values())
+        least = groups / len(names) / 2
+        return {name: ceil(least + groups / 2 * weights[name] / total_served) for name in names}
+
+    def _most(self, state: SamplerState, steps: Mapping[str, int]) -> dict[str, int]:
+        choosing = state.choosing
+        limits = (choosing.max_policy_lag, choosing.max_rollout_step_delay)
+        lag = min([self._config.target_policy_lag, *(one for one in limits if one >= 0)])
+        kept, all_steps = capacities(state), sum(steps.values())  # What exceeds it is dropped.
+        return {
+            name: min(
+                (lag + 1) * step,
+                kept.get(name, choosing.capacity_groups * step // all_steps),
+            )
+            for name, step in steps.items()
+        }
+
+    def _unacked(self, state: SamplerState) -> Counter[str]:
+        """Uses of groups by environment that batches have which are served and not acked: the one
+        that is under way, and those that are left after it."""
+        uses = self._config.max_samples
+        unacked = [one for one in state.open_batches() if one.status is None]
+        if uses > 1:
+            found = Counter[str]()
+            for ref in {ref for batch in unacked for ref in batch.refs}:
+                found[ref.environment] += 1 + state.uses.left(ref, uses)
+            return found
+        return sum(map(self._environments, unacked), Counter[str]())
+
+    def _environments(self, batch: ServedBatch) -> Counter[str]:
+        found = self._of_batches.get(batch.batch_id)
+        if found is None:
+            if len(self._of_batches) > BATCHES_REMEMBERED:
+                self._of_batches.clear()
+            found = Counter(ref.environment for ref in batch.refs)
+            self._of_batches[batch.batch_id] = found
+        return found
+
+
+def _lacking(
+    requests: Iterable[Sequence[Quota]], ready: Mapping[str, int], begun: Mapping[str, int]
+) -> Counter[str]:
+    """How many groups of an environment must be begun for the requests that wait, beyond those that
+    are. Where they come from several environments, each may bring all: one may have no worker."""
+    lacking = Counter[str]()
+    for request in requests:
+        short = [
+            (names, wanted - sum(ready.get(name, 0) for name in names)) for names, wanted in request
+        ]
+        if all(lacks <= 0 for _, lacks in short):
+            short = list(request)  # Enough is ready, and this request can have none of it.
+        for names, lacks in short:
+            more = lacks - sum(begun[name] for name in names)
+            for name in names:
+                lacking[name] = max(lacking[name], more)
+    return lacking

@@ -1,0 +1,137 @@
+"""What each producer may have begun in all: its share of what is open. Pure, but for memory of what
+was granted.
+
+A grant is a running total. What a producer was granted and has not begun, as far as is known, stays
+its own for ``HELD_S``: it may have begun it, and nobody said so yet. What it does not begin by then
+goes to others, if any need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.streams.folds.sampler.in_flight import ProducerStanding
+
+HELD_S = 5.0  # Five times as long as it takes at most until a group that was begun is reported.
+REPORTED_S = 0.75  # After twice that every sealer has said which groups are open.
+TURN_US = 10_000_000  # Log time after which other producers come first.
+_GOLDEN = 0.6180339887498949
+Ints = NDArray[np.int64]
+
+
+class Shares:
+    """The producers of one environment, under one claim of the decision log.
+
+    What all were granted and have not begun is never more than what is open, but for what was
+    granted less than ``HELD_S`` ago. A sampler that lost its memory grants no other totals than by
+    what is open then.
+
+    Attributes:
+        ids: of the living producers, sorted.
+        totals: how many groups each may have begun.
+    """
+
+    def __init__(self) -> None:
+        self.ids: tuple[str, ...] = ()
+        self.totals: Ints = np.zeros(0, np.int64)
+        self._begun: Ints = self.totals
+        self._open: Ints = self.totals
+        # Begun, and not yet among those that are open: in this ``REPORTED_S`` and the last one.
+        self._unreported = (self.totals, self.totals)
+        self._window = 0
+        self._moved_s = np.zeros(0)  # When a total, or what was begun of it, grew last.
+
+    def share(
+        self, producers: Sequence[ProducerStanding], free: int, log_us: int, now_s: float
+    ) -> None:
+        """Shares ``free`` groups among the living producers: first evenly among those that wait,
+        each up to what it waits for; then each keeps what it had; the rest evenly among all. Who
+        gets what does not divide changes with log time, the same in every sampler.
+
+        Args:
+            producers: by rising id.
+            now_s: by a clock that never goes back.
+        """
+        ids = tuple(map(itemgetter(0), producers))
+        begun, is_open, waiting = (_column(producers, at) for at in (1, 2, 3))
+        if ids != self.ids:
+            self._keep(ids, begun, is_open)
+        risen = np.maximum(begun - self._begun, 0)
+        self._moved_s[risen > 0] = now_s
+        self._report(risen - np.maximum(is_open - self._open, 0), int(now_s / REPORTED_S))
+        self._begun, self._open = begun, is_open
+        granted = np.maximum(self.totals - begun, 0)
+        held = np.where(now_s - self._moved_s < HELD_S, granted, 0)
+        left = max(0, free - int((held + self._unreported[0] + self._unreported[1]).sum()))
+        first = log_us // TURN_US * _GOLDEN % 1.0
+        shares = filled(held, np.maximum(held, waiting), left, first)
+        left -= int((shares - held).sum())
+        kept = filled(shares, np.maximum(shares, granted), left, first)
+        left -= int((kept - shares).sum())
+        shares = filled(kept, kept + left, left, first)
+        self._moved_s[shares > granted] = now_s
+        self.totals = begun + shares
+
+    def _report(self, more: Ints, window: int) -> None:
+        """So many more were begun than became open: sealers of other partitions have them."""
+        now, last = self._unreported
+        if window != self._window:
+            now, last = (
+                np.zeros_like(now),
+                now if window == self._window + 1 else np.zeros_like(now),
+            )
+            self._window = window
+        now = now + more
+        self._unreported = np.maximum(now, 0), np.maximum(last + np.minimum(now, 0), 0)
+
+    def _keep(self, ids: tuple[str, ...], begun: Ints, is_open: Ints) -> None:
+        """What is known of these producers; nothing was granted to new ones."""
+        before = {name: at for at, name in enumerate(self.ids)}
+        at = np.array([before.get(name, -1) for name in ids], np.int64)
+
+        def kept(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+            return np.where(at < 0, new, old[at]) if len(old) else new.copy()
+
+        none = np.zeros_like(begun)
+        self.totals = kept(self.totals, begun)
+        self._begun, self._open = kept(self._begun, begun), kept(self._open, is_open)
+        now, last = self._unreported
+        self._unreported = kept(now, none), kept(last, none)
+        self._moved_s = kept(self._moved_s, np.full(len(ids), -np.inf))
+        self.ids = ids
+
+
+def filled(have: Ints, most: Ints, left: int, first: float) -> Ints:
+    """Raises the lowest of ``have`` first, each to at most ``most``, by ``left`` in all.
+
+    Args:
+        first: in [0, 1), who comes first of those that get one more where it does not divide.
+    """
+    if not left or not (most > have).any():
+        return have
+    low, high = 0, int(most.max())  # Levels: the lowest that can be paid for, and one above it.
+    while low < high:
+        level = (low + high + 1) // 2
+        if int((_raised(have, most, level) - have).sum()) <= left:
+            low = level
+        else:
+            high = level - 1
+    shares = _raised(have, most, low)
+    rest = left - int((shares - have).sum())
+    next_ones = np.flatnonzero((shares == low) & (shares < most))
+    if rest and len(next_ones):
+        shares[np.roll(next_ones, -int(first * len(next_ones)))[:rest]] += 1
+    return shares
+
+
+def _raised(have: Ints, most: Ints, level: int) -> Ints:
+    return np.maximum(have, np.minimum(most, level))
+
+
+def _column(producers: Sequence[ProducerStanding], at: int) -> Ints:
+    return np.fromiter(map(itemgetter(at), producers), np.int64, len(producers))

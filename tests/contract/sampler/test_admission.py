@@ -1,0 +1,104 @@
+"""How many groups env workers may begin, as they read it in ``admission.<env>``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from harness.groups import GroupSpec
+from harness.sampler_worlds import SamplerWorld, memory_world
+from rollstream.producers.admission.following import FollowedAdmission
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.events import SharesGranted
+from rollstream.streams.topics.layout import Layout
+
+TIMEOUT_S = 30.0
+
+
+class Worker:
+    """What the workers of an environment know."""
+
+    def __init__(self, world: SamplerWorld, environment: str = "math") -> None:
+        topic = Layout.of(world.config.kafka).admission(environment)
+        self._log = FollowedAdmission(world.broker(), topic, SystemClock())
+        self._name = world.name
+        self.close = self._log.close
+
+    def until(self, wanted: Callable[[SharesGranted], bool]) -> SharesGranted:
+        """The first shares that it reads of which that is true."""
+        deadline, seen = Deadline(TIMEOUT_S), 0
+        while True:
+            seen = self._log.wait(seen, deadline.left_s())
+            newest = self._log.shares().get(self._name)
+            if newest is not None and wanted(newest.shares):
+                return newest.shares
+            assert not deadline.passed(), newest
+
+    def until_totals(self, **totals: int) -> SharesGranted:
+        return self.until(lambda one: totals_of(one) == totals)
+
+
+def totals_of(shares: SharesGranted) -> dict[str, int]:
+    return dict(zip(shares.producer_ids, shares.totals.tolist(), strict=True))
+
+
+@pytest.fixture
+def worker(world: SamplerWorld) -> Iterator[Worker]:
+    with closing(Worker(world)) as made:
+        yield made
+
+
+@pytest.mark.proves("F5")
+def test_capacity_comes_back_with_each_batch_while_the_trainer_is_silent(
+    world: SamplerWorld, worker: Worker
+) -> None:
+    world.configure(groups_per_step=4, environments=("math",))
+    sealer = world.writer()
+    with world.open() as sampler:
+        sampler.resume(None)
+        sampler.publish_policy(0, policy_version="v0")
+        sealer.report(a=(0, 0, 9))
+        first = worker.until_totals(a=12)
+        assert (first.valid_s > 0, first.idle_s) == (True, 600.0)
+        sealer.report(a=(12, 6, 9))  # All were begun, half of them sealed: no call reads it.
+        sealer.flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(6)))
+        batch = sampler.next_batch(0, 4)
+        sampler.ack(batch)
+        sealer.report(a=(12, 6, 7))
+        worker.until_totals(a=16)
+
+
+@pytest.mark.proves("F5")
+def test_a_successor_goes_on_with_what_is_open_and_one_that_leaves_says_so(
+    world: SamplerWorld, worker: Worker
+) -> None:
+    world.configure(groups_per_step=2, environments=("math",))
+    sealer = world.writer()
+    with world.open() as sampler:
+        sampler.resume(None)
+        sampler.publish_policy(0, policy_version="v0")
+        sealer.report(a=(2, 1, 0), b=(7, 2, 0))
+        before = worker.until(lambda one: set(totals_of(one)) == {"a", "b"})
+        assert sum(totals_of(before).values()) == 2 + 7 + 3
+        with world.successor() as other:
+            other.resume(None)
+            after = worker.until(lambda one: one.epoch > before.epoch)
+            assert sum(totals_of(after).values()) == 2 + 7 + 3
+        left = worker.until(lambda one: one.valid_s == 0)
+        assert (left.epoch, left.idle_groups) == (after.epoch, 3)
+
+
+def test_a_sampler_without_admission_writes_nothing_and_so_limits_nobody() -> None:
+    world = memory_world()
+    world.configure(admission=False)
+    with closing(world), closing(Worker(world)) as worker, world.open() as sampler:
+        sampler.resume(None)
+        sampler.publish_policy(0, policy_version="v0")
+        world.writer().report(a=(0, 0, 1))
+        world.successor().close()
+        seen = worker._log.wait(0, TIMEOUT_S)
+        assert worker._log.wait(seen, 1.0) == seen
+        assert worker._log.shares() == {}

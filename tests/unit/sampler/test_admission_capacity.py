@@ -1,0 +1,242 @@
+"""How many more groups may be begun: what counts against it, and what a waiting request opens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.decider import LOGS, Decider
+from harness.groups import GroupSpec
+from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.sampler.admission.capacity import Load, Loads, takes_part
+from rollstream.sampler.deciding.batches import NextBatch
+from rollstream.sampler.deciding.queries import AskStats
+from rollstream.sampler.deciding.trainer import Ack, Finish, PublishPolicy, Resume
+from rollstream.sampler.errors import NotEnoughGroups
+from rollstream.schemas.events import ProducerInFlight
+
+SECOND_US = 1_000_000
+HOUR_US = 3_600 * SECOND_US
+
+
+class World(Decider):
+    """A decider whose capacity is asked for; one environment unless others are named."""
+
+    def __init__(self, **config: Any) -> None:
+        self.config = SamplerConfig(**{"environments": ("math",), **config})
+        super().__init__(**{"environments": ("math",), **config})
+        self.loads = Loads(self.config)
+
+    def ready(self, count: int, environment: str = "math", **spec: Any) -> None:
+        log = LOGS[0] if environment == "code" else LOGS[1]
+        start = sum(len(getattr(event, "groups", ())) for _, _, event in self.sealed)
+        specs = (GroupSpec(example_id=f"ex-{start + i}", **spec) for i in range(count))
+        self.seal(*specs, log=log)
+
+    def begun(self, count: int, producer: str = "a", environment: str = "math") -> None:
+        log = LOGS[0] if environment == "code" else LOGS[1]
+        self.report(ProducerInFlight(producer, count, count, 0, self.log_us), log=log)
+
+    def ack(self, step: int) -> None:
+        self.do(Ack(step=step, batch_id=self.state.batches[step].batch_id))
+
+    def load(self, *waiting: NextBatch, environment: str = "math") -> Load:
+        shortages = [one.shortage(self.state) for one in waiting]
+        quotas = [one.quotas for one in shortages if one is not None]
+        return self.loads.now(self.state, self.now_us, quotas)[environment]
+
+    def open(self, *waiting: NextBatch, environment: str = "math") -> int:
+        return self.load(*waiting, environment=environment).open
+
+
+@pytest.mark.proves("F5")
+def test_each_group_counts_once_whether_begun_ready_or_served_and_not_acked() -> None:
+    world = World(groups_per_step=4)
+    assert world.open() == 12  # Two steps ahead, and the one that is trained on.
+    world.begun(5)
+    assert world.open() == 7
+    world.begun(0)
+    world.ready(5)
+    assert world.open() == 7
+    world.serve(0, 4)
+    assert world.open() == 7
+    world.ack(0)
+    assert world.open() == 11
+
+
+def test_a_step_has_as_many_groups_as_the_largest_of_the_last_requests() -> None:
+    world = World()
+    assert world.load().step == 64
+    world.ready(20)
+    assert world.load(NextBatch(step=0, num_groups=100)).step == 100
+    for step, groups in enumerate((6, *[2] * 7)):
+        world.serve(step, groups)
+        world.ack(step)
+    assert (world.load().step, world.load().most) == (6, 18)
+    world.ready(2)
+    world.serve(8, 2)
+    assert world.load().step == 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "steps"),
+    [
+        ({}, 3),
+        ({"target_policy_lag": 0}, 1),
+        ({"max_policy_lag": 1}, 2),
+        ({"max_policy_lag": -1}, 3),
+        ({"max_policy_lag": 30}, 3),
+        ({"max_rollout_step_delay": 0, "max_policy_lag": 5}, 1),
+    ],
+)
+def test_capacity_aims_at_the_target_and_never_exceeds_what_may_be_served(
+    limits: dict[str, int], steps: int
+) -> None:
+    assert World(groups_per_step=10, **limits).load().most == 10 * steps
+
+
+def test_no_more_is_generated_than_may_be_ready() -> None:
+    assert World(groups_per_step=10, capacity_groups=25).load().most == 25
+    assert World(groups_per_step=10, capacity=12).load().most == 12
+
+
+@pytest.mark.proves("F5")
+def test_what_cannot_be_served_does_not_count_as_ready() -> None:
+    world = World(groups_per_step=4, max_policy_lag=4)
+    world.ready(2, split="eval")
+    world.ready(2, lineage="other")
+    world.ready(2, rewards=(None, 1.0))
+    world.ready(2, weight_step=-1)
+    request = NextBatch(step=0, num_groups=4)
+    world.decide(request)
+    assert world.open(request) == 12
+
+
+@pytest.mark.proves("F5")
+def test_what_a_resume_left_behind_gives_its_capacity_back_once_a_batch_is_asked_for() -> None:
+    world = World(groups_per_step=4)
+    world.ready(12, weight_step=3)
+    world.do(PublishPolicy(step=0, policy_version="v0"))
+    world.do(Resume(checkpointed_step=None))
+    world.do(PublishPolicy(step=0, policy_version="v0"))
+    assert world.open() == 0
+    request = NextBatch(step=0, num_groups=4)
+    world.decide(request)
+    assert world.open(request) == 12
+
+
+@pytest.mark.proves("F5")
+def test_ready_is_counted_in_uses_that_are_left() -> None:
+    world = World(groups_per_step=4, max_samples=4)
+    assert world.load().most == 12
+    world.ready(4)
+    assert world.open() == 0  # Sixteen uses are more than three steps take.
+    for step in range(2):
+        world.serve(step, 4)
+        assert world.open() == 4  # Further groups, since a batch has none twice.
+        world.ack(step)
+    assert world.open() == 1  # Eight uses are left: one more group has the other four.
+
+
+def test_without_a_limit_of_uses_a_group_counts_until_its_first() -> None:
+    world = World(groups_per_step=4, max_samples=-1)
+    world.ready(12)
+    assert world.open() == 0
+    world.serve(0, 4)
+    assert world.open() == 0
+    world.ack(0)
+    assert world.open() == 4
+
+
+@pytest.mark.proves("F5")
+def test_an_environment_that_a_mix_lacks_is_open_however_much_of_others_is_ready() -> None:
+    world = World(environments=("math", "code"), groups_per_step=8)
+    world.ready(100, "math")
+    world.ready(12, "code", weight_step=-1, rewards=(None, 1.0))
+    request = NextBatch(step=0, num_groups=8, mix={"math": 0.25, "code": 0.75})
+    world.decide(request)
+    assert world.open(request, environment="math") == 0
+    assert world.open(request, environment="code") >= 6
+
+
+def test_a_request_opens_what_it_lacks_less_what_is_begun_so_that_waiting_opens_it_once() -> None:
+    world = World(groups_per_step=2, target_policy_lag=0)
+    request = NextBatch(step=0, num_groups=9)
+    assert world.open(request) == 9
+    world.begun(7)
+    assert world.open(request) == 2
+    world.begun(9)
+    assert world.open(request) == 0
+
+
+def test_a_request_that_can_use_none_of_what_is_ready_opens_all_that_it_wants() -> None:
+    world = World(groups_per_step=4, on_policy_fraction=1.0, max_policy_lag=8)
+    world.ready(12)
+    world.do(PublishPolicy(step=0, policy_version="v0"))
+    world.serve(0, 4)
+    world.do(PublishPolicy(step=1, policy_version="v1"))
+    request = NextBatch(step=1, num_groups=4)
+    assert isinstance(world.choose(request), NotEnoughGroups)
+    assert world.open() == 0
+    assert world.open(request) == 4
+
+
+def test_environments_share_a_step_by_the_newest_mix_else_by_what_batches_had() -> None:
+    world = World(environments=("math", "code"), groups_per_step=8)
+    assert world.load().step == world.load(environment="code").step == 4
+    world.ready(40, "math")
+    world.ready(2, "code")
+    world.serve(0, 8, mix={"math": 1.0})
+    assert (world.load().step, world.load(environment="code").step) == (8, 0)
+    world.serve(1, 8)
+    assert 8 <= world.load().step + world.load(environment="code").step <= 9  # Each rounded up.
+    assert world.load(environment="code").step >= 2
+
+
+@pytest.mark.proves("F5")
+def test_only_a_sampler_that_published_lately_takes_part_by_the_brokers_clock() -> None:
+    world = World()
+
+    def part() -> bool:
+        return takes_part(world.state, world.config, world.now_us)
+
+    assert not part()
+    world.log_us = HOUR_US  # The sampler's own clock, which decisions carry, is an hour behind.
+    world.do(PublishPolicy(step=0, policy_version="v0"))
+    assert part()
+    world.now_us = 599 * SECOND_US
+    assert part()
+    world.now_us = 601 * SECOND_US
+    assert not part()
+    world.now_us = 0
+    world.do(Finish())
+    assert not part()
+
+
+def test_stats_has_what_is_open_and_who_waits_for_it() -> None:
+    world = World(groups_per_step=4)
+    world.log_us = HOUR_US
+    world.do(PublishPolicy(step=0, policy_version="v0"))
+    world.report(
+        ProducerInFlight("a", 9, 2, 3, HOUR_US),
+        ProducerInFlight("b", 5, 1, 0, HOUR_US),
+        ProducerInFlight("silent", 5, 1, 1, HOUR_US - 60 * SECOND_US),
+    )
+    stats = world.do(AskStats())
+    assert stats.capacity == {"math": 64 * 3 - 3}
+    assert (stats.producers, stats.producers_waiting) == ({"math": 2}, {"math": 1})
+
+
+@pytest.mark.proves("F5")
+def test_a_producer_that_is_silent_for_20_s_of_log_time_gives_its_groups_back() -> None:
+    world = World(groups_per_step=4)
+    world.log_us = HOUR_US
+    world.do(PublishPolicy(step=0, policy_version="v0"))
+    world.begun(9)
+    assert world.open() == 3
+    world.now_us = 19 * SECOND_US
+    assert world.open() == 3
+    world.now_us = 21 * SECOND_US
+    assert world.open() == 12
+    assert world.load().producers == []

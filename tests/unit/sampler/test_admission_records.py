@@ -1,0 +1,148 @@
+"""What is written to ``admission.<env>``, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.decider import Decider
+from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.sampler.admission.granting import REPEAT_S, VALID_S, Granting, Observed
+from rollstream.sampler.deciding.trainer import Finish, PublishPolicy
+from rollstream.sampler.serving.admission import Admission
+from rollstream.sampler.serving.announcing import Announcer, Kind, Make
+from rollstream.schemas.events import Claimed, ProducerInFlight, SharesGranted
+
+SECOND_US = 1_000_000
+LOG_US = 1_000 * SECOND_US
+
+
+class World(Decider):
+    """A sampler's state and what is due of it; ``seconds`` pass by all clocks alike."""
+
+    def __init__(self, **config: Any) -> None:
+        self.config = {"environments": ("math",), "groups_per_step": 2, "lineage": "main", **config}
+        super().__init__(**self.config)
+        self.seconds = 0.0
+        self.decided_us = 0  # By the sampler's clock, when log time was ``LOG_US``.
+        self.restart(claimed_at=0)
+
+    def restart(self, claimed_at: int) -> None:
+        self.granting = Granting("trainer-a", SamplerConfig(**self.config))
+        claim = Claimed(owner="o", nonce="n")
+        self.state.apply(claimed_at, LOG_US, claim)
+
+    def publish(self, step: int = 0) -> None:
+        self.log_us = LOG_US + round(self.seconds * SECOND_US)
+        self.decided_us = len(self.events) - round(self.seconds * SECOND_US)
+        self.do(PublishPolicy(step=step, policy_version=f"v{step}"))
+
+    def produce(self, *figures: tuple[str, int, int, int]) -> None:
+        now_us = LOG_US + round(self.seconds * SECOND_US)
+        self.report(*(ProducerInFlight(*one, now_us) for one in figures), now_us=now_us)
+
+    def changes(self) -> list[tuple[str, SharesGranted]]:
+        # Its own clock, which shows the number of decisions when it decides, and 0 at first.
+        self.now_us = self.decided_us + round(self.seconds * SECOND_US)
+        return self.granting.changes(self.observe(), self.seconds)
+
+    def observe(self) -> Observed:
+        return self.granting.observe(self.state, self.now_us, ())
+
+    def totals(self) -> dict[str, int]:
+        ((_, record),) = self.changes()
+        return dict(zip(record.producer_ids, record.totals.tolist(), strict=True))
+
+
+@pytest.mark.proves("F5")
+def test_a_sampler_that_never_published_a_policy_limits_nobody() -> None:
+    world = World()
+    world.produce(("a", 0, 0, 1))
+    assert world.changes() == []
+    assert world.granting.leave() == []
+
+
+def test_a_record_is_written_when_a_total_changes() -> None:
+    world = World(groups_per_step=4, admission_idle_s=100.0)
+    world.publish()
+    world.produce(("a", 3, 3, 2), ("b", 5, 1, 0))
+    ((environment, record),) = world.changes()
+    assert environment == "math"
+    assert (record.sampler, record.lineage, record.epoch) == ("trainer-a", "main", 0)
+    assert dict(zip(record.producer_ids, record.totals.tolist(), strict=True)) == {"a": 7, "b": 9}
+    assert (record.capacity, record.valid_s) == (8, VALID_S)
+    assert (record.idle_s, record.idle_groups) == (100.0, 6)
+    world.seconds = 20.0
+    world.produce(("a", 7, 7, 0), ("b", 5, 1, 0))
+    assert world.changes() == []  # It began what it had been granted.
+
+
+class Announced(Announcer):
+    """What is written, by hand."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, Make] = {}
+        self.repeated_s: dict[str, float] = {}
+
+    def put(self, environment: str, kind: Kind, make: Make, *, every_s: float = 0.0) -> None:
+        assert kind == "shares"
+        self.made[environment], self.repeated_s[environment] = make, every_s
+
+
+@pytest.mark.proves("F5")
+def test_a_repetition_has_a_number_of_its_own_so_that_readers_count_from_it() -> None:
+    world, announced = World(), Announced()
+    world.publish()
+    Admission(world.granting, announced, world.observe, ManualClock()).look()
+    first, again = announced.made["math"](), announced.made["math"]()
+    assert isinstance(first, SharesGranted)
+    assert isinstance(again, SharesGranted)
+    assert again.number > first.number
+    assert (again.epoch, again.totals.tolist()) == (first.epoch, first.totals.tolist())
+    assert announced.repeated_s["math"] == REPEAT_S
+    assert first.valid_s >= 2 * REPEAT_S  # One repetition may be lost.
+
+
+@pytest.mark.proves("F5")
+def test_a_restart_gives_nobody_less_or_more_than_what_is_open_then() -> None:
+    world = World(groups_per_step=4)
+    world.publish()
+    world.produce(("a", 0, 0, 1), ("b", 0, 0, 1))
+    before = world.totals()
+    world.restart(claimed_at=9)
+    assert world.totals() == before
+    world.produce(("a", 4, 4, 1), ("b", 6, 3, 0))
+    world.restart(claimed_at=11)
+    totals = world.totals()
+    assert sum(totals.values()) == 4 + 6 + (12 - 4 - 3)
+
+
+@pytest.mark.proves("F5")
+def test_a_sampler_that_no_longer_takes_part_says_so_once_until_it_does_again() -> None:
+    world = World(admission_idle_s=60.0)
+    world.publish()
+    world.produce(("a", 0, 0, 1))
+    assert world.totals() == {"a": 6}
+    world.seconds = 61.0
+    world.produce(("a", 0, 0, 1))
+    ((_, left),) = world.changes()
+    assert (left.valid_s, left.idle_groups) == (0.0, 6)
+    assert world.changes() == []
+    world.do(Finish())
+    assert world.changes() == []
+    world.restart(claimed_at=20)
+    ((_, left),) = (
+        world.changes()
+    )  # Whoever reads the topic anew must not take an older record's word.
+    assert (left.epoch, left.valid_s) == (20, 0.0)
+
+
+def test_one_that_is_closed_leaves_with_a_record_that_ends_the_last_one() -> None:
+    world = World()
+    world.publish()
+    world.produce(("a", 0, 0, 1))
+    ((_, record),) = world.changes()
+    ((environment, left),) = world.granting.leave()
+    assert (environment, left.valid_s, left.epoch) == ("math", 0.0, record.epoch)

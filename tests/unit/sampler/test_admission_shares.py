@@ -1,0 +1,115 @@
+"""What each producer has of what is open: evenly, those that wait first, and never twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollstream.sampler.admission.shares import HELD_S, TURN_US, Shares, filled
+from rollstream.streams.folds.sampler.in_flight import ProducerStanding
+
+counts = st.integers(0, 50)
+
+
+def shared(
+    shares: Shares, *producers: tuple[str, int, int, int], free: int, turn: int = 0, now_s: float
+) -> dict[str, int]:
+    """Producer to its total."""
+    standings = [ProducerStanding(*one) for one in producers]
+    shares.share(standings, free, turn * TURN_US, now_s)
+    return dict(zip(shares.ids, shares.totals.tolist(), strict=True))
+
+
+@given(
+    st.lists(st.tuples(counts, counts, counts), min_size=1, max_size=12),
+    st.integers(0, 200),
+    st.integers(0, 1_000),
+)
+def test_all_that_is_open_is_shared_and_no_more(
+    figures: list[tuple[int, int, int]], free: int, turn: int
+) -> None:
+    producers = [(f"p{at:02}", *one) for at, one in enumerate(figures)]
+    totals = shared(Shares(), *producers, free=free, turn=turn, now_s=0.0)
+    given_out = {name: totals[name] - begun for name, begun, _, _ in producers}
+    assert min(given_out.values()) >= 0
+    assert sum(given_out.values()) == free
+    lacking = [name for name, _, _, waiting in producers if given_out[name] < waiting]
+    if lacking:  # Then nobody has more than one that waits in vain, but for the remainder.
+        assert max(given_out.values()) <= min(given_out[name] for name in lacking) + 1
+
+
+@given(st.lists(st.tuples(counts, counts), min_size=1, max_size=12), st.integers(0, 300))
+def test_what_is_filled_is_level_and_within_its_limits(
+    figures: list[tuple[int, int]], left: int
+) -> None:
+    have = np.array([low for low, _ in figures])
+    most = have + np.array([more for _, more in figures])
+    shares = filled(have, most, left, 0.5)
+    assert ((have <= shares) & (shares <= most)).all()
+    assert (shares - have).sum() == min(left, (most - have).sum())
+    raised, could = shares[shares > have], shares[shares < most]
+    assert not len(raised) or not len(could) or raised.max() <= could.min() + 1
+
+
+@pytest.mark.proves("F5")
+def test_nobody_is_left_without_for_ever_where_one_group_is_open_among_many() -> None:
+    names = [f"p{at:02}" for at in range(20)]
+    had = set[str]()
+    for turn in range(60):
+        totals = shared(Shares(), *((name, 0, 0, 1) for name in names), free=1, turn=turn, now_s=0)
+        had.update(name for name, total in totals.items() if total)
+    assert had == set(names)
+
+
+@pytest.mark.proves("F5")
+def test_samplers_that_began_at_different_times_give_a_scarce_share_to_the_same_producers() -> None:
+    names = [f"p{at:02}" for at in range(20)]
+    waiting = [(name, 0, 0, 1) for name in names]
+    one, other = Shares(), Shares()
+    shared(one, *waiting, free=3, turn=4, now_s=0.0)
+    shared(other, *waiting, free=3, turn=7, now_s=0.0)
+    late = HELD_S + 1
+    assert shared(one, *waiting, free=3, turn=9, now_s=late) == shared(
+        other, *waiting, free=3, turn=9, now_s=late
+    )
+
+
+def test_a_share_stays_its_producers_own_until_it_is_known_to_be_begun() -> None:
+    shares = Shares()
+    totals = shared(shares, ("a", 0, 0, 3), ("b", 0, 0, 3), free=6, now_s=0.0)
+    assert totals == {"a": 3, "b": 3}
+    # Both began all; of b nothing is reported yet.
+    totals = shared(shares, ("a", 3, 3, 3), ("b", 0, 0, 3), free=3, now_s=1.0)
+    assert totals == {"a": 3, "b": 3}
+    totals = shared(shares, ("a", 3, 3, 3), ("b", 3, 3, 3), free=0, now_s=1.5)
+    assert totals == {"a": 3, "b": 3}
+
+
+def test_groups_that_other_partitions_have_still_to_report_are_not_granted_anew() -> None:
+    shares = Shares()
+    shared(shares, ("a", 0, 0, 8), free=8, now_s=0.0)
+    # It began eight, of which one partition's sealer has reported its two.
+    assert shared(shares, ("a", 8, 2, 8), free=6, now_s=0.1) == {"a": 8}
+    assert shared(shares, ("a", 8, 5, 8), free=3, now_s=0.5) == {"a": 8}
+    assert shared(shares, ("a", 8, 8, 8), free=0, now_s=0.9) == {"a": 8}
+    # Or five of them have ended meanwhile, and so do not hold any capacity.
+    assert shared(shares, ("a", 8, 3, 8), free=5, now_s=3.0) == {"a": 13}
+
+
+def test_what_a_producer_does_not_begin_goes_to_one_that_waits() -> None:
+    shares = Shares()
+    assert shared(shares, ("a", 0, 0, 0), ("b", 0, 0, 0), free=4, now_s=0.0) == {"a": 2, "b": 2}
+    waiting = (("a", 0, 0, 0), ("b", 2, 2, 2))
+    assert shared(shares, *waiting, free=2, now_s=1.0) == {"a": 2, "b": 2}
+    assert shared(shares, *waiting, free=2, now_s=1.0 + HELD_S) == {"a": 0, "b": 4}
+
+
+def test_a_producer_that_comes_waits_for_no_turn_of_those_that_are_there() -> None:
+    shares = Shares()
+    shared(shares, ("a", 5, 5, 0), free=4, now_s=0.0)
+    totals = shared(shares, ("a", 5, 5, 0), ("b", 0, 0, 2), free=7, now_s=1.0)
+    assert totals["b"] >= 2
+    assert totals["a"] + totals["b"] == 5 + 7
+    assert shared(shares, ("b", 0, 0, 2), free=7, now_s=2.0) == {"b": 7}
