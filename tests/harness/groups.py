@@ -58,7 +58,9 @@ class GroupSpec:
         rewards: one a member; None: awaited.
         weight_steps: one a member where they differ; the group is then ``mixed``.
         loss_mask: of every member; None: none is published.
-        extras: further fields, one mapping a member; of members beyond these there are none.
+        extras: further fields, or others, one mapping a member; of members beyond these there are
+            none.
+        failed_members: how many never came.
     """
 
     example_id: str = "ex-1"
@@ -73,6 +75,7 @@ class GroupSpec:
     loss_mask: tuple[bool, ...] | None = None
     extras: Sequence[Mapping[str, Any]] = ()
     stop_reason: str = "stop"
+    failed_members: int = 0
 
 
 def routed_experts(output: int = 3, top_k: int = 2) -> dict[str, Any]:
@@ -102,29 +105,25 @@ def group_entries(spec: GroupSpec, environment: str, name: str) -> list[Entry]:
         first = int.from_bytes(hashlib.blake2b(f"{environment}/{uid}".encode()).digest()[:3], "big")
         step = spec.weight_step if spec.weight_steps is None else spec.weight_steps[index]
         tokens = np.arange(first, first + spec.prompt + spec.output, dtype="<i4")
-        fields = {
+        fields: dict[str, Any] = {
+            "example_id": spec.example_id,
+            "rollout_uid": uid,
+            "group_uid": name,
+            "lineage": spec.lineage,
+            "policy_version": f"step-{step}",
+            "policy_epoch": spec.policy_epoch,
+            "weight_step": step,
+            "reward": reward,
+            "split": spec.split,
+            "stop_reason": spec.stop_reason,
+            "prompt_tokens": tokens[: spec.prompt],
+            "output_tokens": tokens[spec.prompt :],
             "logprobs": -np.arange(1, spec.output + 1, dtype="<f4") / 8,
             "loss_mask": spec.loss_mask,
             "rewards": {} if reward is None else {"format": reward / 2},
             **(spec.extras[index] if index < len(spec.extras) else {}),
         }
-        entries.append(
-            make_entry(
-                example_id=spec.example_id,
-                rollout_uid=uid,
-                group_uid=name,
-                lineage=spec.lineage,
-                policy_version=f"step-{step}",
-                policy_epoch=spec.policy_epoch,
-                weight_step=step,
-                reward=reward,
-                split=spec.split,
-                stop_reason=spec.stop_reason,
-                prompt_tokens=tokens[: spec.prompt],
-                output_tokens=tokens[spec.prompt :],
-                **fields,
-            )
-        )
+        entries.append(make_entry(**fields))
     return entries
 
 
@@ -170,7 +169,7 @@ def flush_of(
             segment_idx=0,
             split=spec.split,
             seal_reason="full",
-            failed_members=0,
+            failed_members=spec.failed_members,
             file=0,
             row_start=starts[i],
             rows=len(group),

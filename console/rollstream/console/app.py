@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from rollstream.console.commands.audit import audit
 from rollstream.console.commands.deadletters import list_letters, retry, show
+from rollstream.console.commands.evaluations import evaluations
 from rollstream.console.commands.files import files
 from rollstream.console.commands.finish import finish
 from rollstream.console.commands.lineage import lineage
@@ -70,6 +71,7 @@ def build() -> typer.Typer:
         rich_markup_mode="rich",
     )
     app.command(epilog="Example: rollstream audit --config rollstream.toml")(audit)
+    app.command("eval", epilog="Example: rollstream eval --sampler trainer-a")(evaluations)
     app.command(epilog="Example: rollstream files | xargs -n 1 parquet-tools inspect")(files)
     app.command(epilog="Example: rollstream finish --sampler trainer-a")(finish)
     app.command(epilog="Example: rollstream lineage --sampler trainer-a --step 7")(lineage)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import rollstream.runtime.config  # noqa: F401 - First: it says which extra is missing.
 from rollstream.runtime.extras import how_to_install
+from rollstream.sampler.deciding.evaluation import Earned, Evaluation
 from rollstream.sampler.deciding.progress import Progress
 from rollstream.sampler.deciding.queries import BatchSummary, SamplerStats
 from rollstream.sampler.deciding.sampling import GroupSummary
@@ -62,6 +63,8 @@ __all__ = [
     "BatchSummary",
     "ConfigurationDiffers",
     "DecidedByNewer",
+    "Earned",
+    "Evaluation",
     "Fenced",
     "GroupSummary",
     "GroupsUnreadable",

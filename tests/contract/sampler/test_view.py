@@ -182,3 +182,23 @@ def test_a_view_says_what_it_cannot_show() -> None:
             world.name, config=world.config, broker=MemoryBroker(MemoryLogs()), store=world.store
         )
     world.close()
+
+
+@pytest.mark.proves("F16")
+def test_evaluations_are_told_alike_by_the_sampler_and_by_who_looks(world: SamplerWorld) -> None:
+    world.writer("math").flush(
+        GroupSpec(example_id="seen", split="eval", rewards=(0.0, 1.0), weight_step=3),
+        GroupSpec(example_id="trained"),
+    )
+    with looking_at(world) as view:
+        (found,) = view.evaluations()
+        assert (found.environment, found.policy_version) == ("math", "step-3")
+        assert (found.total.reward_mean, found.total.pass_rate) == (0.5, 0.5)
+        assert list(found.examples) == ["seen"]
+        assert view.stats().waiting == 0
+        with pytest.raises(InvalidRequest, match="passing is nan"):
+            view.evaluations(passing=float("nan"))
+    with world.open() as sampler:
+        assert sampler.evaluations() == (found,)
+        (strict,) = sampler.evaluations(passing=1.5)
+        assert strict.total.pass_rate == 0.0

@@ -182,13 +182,6 @@ def test_a_sampler_that_was_never_started_is_not_stuck() -> None:
             "env workers",
             "no group ready (10 wait: a member has no reward and no score",
         ),
-        (
-            {},
-            {"decision_age_s": 90.0, "ready": 0, "waiting_since": {"eval": 10}},
-            "env workers",
-            "of 10 groups 10 are eval groups: they are never served for training; "
-            "publish(split='train')",
-        ),
     ],
 )
 def test_stuck_stage_is_named_with_its_reason(

@@ -263,7 +263,7 @@ def _notes(row: SamplerFigures, choosing: Choosing) -> list[str]:
     if row.older:
         lines.append(
             f"{row.name}: {row.older:,} groups from before the dedupe horizon were neither served "
-            "nor dropped; whether they are ready is not looked up here"
+            "nor dropped; whether they are ready, or evaluations, is not looked up here"
         )
     if row.ready and not row.owner and not row.lost:
         lines.append(

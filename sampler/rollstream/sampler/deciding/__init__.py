@@ -5,6 +5,7 @@
 - ``trainer``       ``Ack``, ``MarkCheckpointed``, ``Resume``, ``PublishPolicy``
 - ``announced``     what env workers are told of a state
 - ``progress``      ``AskProgress``: what became of examples
+- ``evaluation``    ``AskEvaluations``: what rollouts of split ``eval`` earned, by policy
 - ``queries``       ``AskStats``, ``AskBatches``, …: they decide and claim nothing
 - ``sampling``      ``SampleGroups``, ``ReadGroups``: groups that somebody looks at
 - ``requests``      whether a request for groups can be met, and what meets it

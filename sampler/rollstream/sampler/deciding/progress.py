@@ -27,6 +27,10 @@ class Progress:
         never_back: groups that ``dispatch`` began and that will never be sealed: environment to
             example id to the reason, one of ``SettleReason`` (``expired``: no more of it came, as
             when its worker died; ``failed``: each member did), to groups.
+        unfinished: members of sealed groups that did not end by themselves: environment to example
+            id to ``failed`` (it never came, and its group was sealed without it), ``aborted`` or
+            ``truncated`` (it came, with ``stop_reason`` "abort" or "length"), to members. Whatever
+            became of their groups; those of evaluations are not counted.
         trained: in final batches.
         failed: in batches that were acked as failed, and final.
         skipped: in final batches whose ack named them as not trained on.
@@ -44,6 +48,7 @@ class Progress:
 
     dispatched: Mapping[str, Mapping[str, tuple[int, ...]]]
     never_back: Mapping[str, Mapping[str, Mapping[str, int]]]
+    unfinished: Mapping[str, Mapping[str, Mapping[str, int]]]
     trained: Mapping[str, Mapping[str, int]]
     failed: Mapping[str, Mapping[str, int]]
     skipped: Mapping[str, Mapping[str, int]]
@@ -105,13 +110,15 @@ class AskProgress(Command[Progress]):
                 if batch.status is None:
                     unacked[known.key.environment][known.key.example_id] += 1
         ended = state.outcomes.by_environment
-        dropped, never_back = _Reasons(), _Reasons()
+        dropped, never_back, unfinished = _Reasons(), _Reasons(), _Reasons()
         for reason in DROPPED:
             for name, examples in ended(reason).items():
                 for example_id, count in examples.items():
                     dropped.add(Key(name, example_id), reason, count)
         for key, why, count in state.dispatched.never_back():
             never_back.add(key, why, count)
+        for key, kind, count in state.dispatched.unfinished():
+            unfinished.add(key, kind, count)
         dispatched: defaultdict[str, defaultdict[str, list[int]]]
         dispatched = defaultdict(lambda: defaultdict(list))
         for key, since_ts in state.dispatched.open():
@@ -122,6 +129,7 @@ class AskProgress(Command[Progress]):
                 for name, examples in dispatched.items()
             },
             never_back=never_back.found,
+            unfinished=unfinished.found,
             trained=ended("trained"),
             failed=ended("failed"),
             skipped=ended("skipped"),

@@ -27,8 +27,8 @@ class Shortage(NamedTuple):
         """The error for a command that waited in vain: what is ready, waits, and was dropped."""
         ready = {name: count for name, count in sorted(state.ready.counts().items()) if count}
         waiting = Counter[Waits](state.waiting.values())
-        if state.eval_groups:
-            waiting["eval"] = state.eval_groups
+        if state.evaluated.groups:
+            waiting["eval"] = state.evaluated.groups
         totals = state.outcomes.totals()
         dropped = {why.value: totals[why] for why in DropReason if why in totals}
         name, choosing = state.name, state.choosing

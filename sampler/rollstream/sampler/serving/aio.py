@@ -75,8 +75,9 @@ class AsyncSamplerClient:
 
     ``attach``, ``resume``, ``next_batch``, ``replace``, ``drop``, ``purge``, ``ack``,
     ``checkpointed``, ``finish``, ``publish_policy``, ``set_current_step``, ``sample_groups``,
-    ``get_groups``, ``flush``, ``progress`` and ``stats`` are those of ``SamplerClient``;
-    ``attach`` is awaited too: ``async with await AsyncSamplerClient.attach(…) as sampler``.
+    ``get_groups``, ``evaluations``, ``flush``, ``progress`` and ``stats`` are those of
+    ``SamplerClient``; ``attach`` is awaited too: ``async with await AsyncSamplerClient.attach(…)
+    as sampler``.
 
     Thousands of calls may be awaited at once: none holds a thread, here or in the actor. A call
     that is cancelled while it waits for groups is forgotten by the actor; one that is decided
@@ -99,6 +100,7 @@ class AsyncSamplerClient:
     set_current_step = _awaited(SamplerClient.set_current_step)
     sample_groups = _awaited(SamplerClient.sample_groups)
     get_groups = _awaited(SamplerClient.get_groups)
+    evaluations = _awaited(SamplerClient.evaluations)
     flush = _awaited(SamplerClient.flush)
     ack = _awaited(SamplerClient.ack)
     checkpointed = _awaited(SamplerClient.checkpointed)

@@ -9,6 +9,7 @@ from typing import SupportsFloat, SupportsIndex
 from rollstream.sampler.arguments import group_ids, number, shares, texts, whole_number
 from rollstream.sampler.deciding.choose import Asked, Grouping
 from rollstream.sampler.deciding.command import Command, R
+from rollstream.sampler.deciding.evaluation import PASSING, AskEvaluations, Evaluation
 from rollstream.sampler.deciding.queries import Flush
 from rollstream.sampler.deciding.sampling import GROUPS_MAX, GroupSummary, ReadGroups, SampleGroups
 from rollstream.sampler.errors import InvalidRequest
@@ -108,6 +109,19 @@ class LooksAtGroups(ABC):
                 "rows are in memory together"
             )
         return self._ask(ReadGroups(group_ids=ids))
+
+    def evaluations(self, *, passing: SupportsFloat = PASSING) -> tuple[Evaluation, ...]:
+        """What rollouts of split ``eval`` earned, by environment and policy, oldest policies first;
+        of every group that was sealed in the sampler's environments, also after its files were
+        retired. They are never served, so nothing of it changes what is trained on.
+
+        Args:
+            passing: the least return with which a trajectory counts as passed.
+
+        Raises:
+            InvalidRequest: ``passing`` is no finite number.
+        """
+        return self._ask(AskEvaluations(passing=number("passing", passing)))
 
     def flush(self) -> None:
         """Returns once everything that was sealed before is known, so that ``stats`` and

@@ -93,9 +93,9 @@ class SamplerFigures:
     Attributes:
         owner: who claimed the log last; empty: it was never claimed.
         ready: groups that are sealed, neither served nor dropped, and can be served as they are.
-        waiting: groups that cannot, yet or ever, by what they wait for.
+        waiting: groups that cannot yet, by what they wait for; evaluations wait for nothing.
         older: groups sealed before what was read of the seal logs, and neither served nor dropped:
-            ready or waiting.
+            ready, waiting, or evaluations.
         over: whether the run was finished, and nothing was decided since.
         batches: served so far, of which ``acked`` are acked; released ones count.
         batches_per_minute: served in the last minute.

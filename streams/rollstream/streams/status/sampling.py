@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import (
@@ -21,7 +21,6 @@ from rollstream.schemas.events import (
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.broker import TopicPartition
-from rollstream.streams.folds.sampler.eligible import Waits
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.status.figures import SamplerFigures
@@ -57,7 +56,6 @@ class SamplerReading:
         self._dropped_since: Counter[DropReason] = Counter()
         self._groups_read = 0
         self._flushes_since: set[tuple[PartitionAddress, int]] = set()
-        self._eval_since = 0
         self._older = 0
         self._lost = ""
 
@@ -96,14 +94,13 @@ class SamplerReading:
         """The next event of a seal log."""
         if log not in self._starts:
             return
-        event, eval_before = confirmed.event, self._state.eval_groups
+        event = confirmed.event
         self._state.apply_groups(log, confirmed.offset, event)
         if not isinstance(event, Flushed):
             return
         self._groups_read += len(event.groups)
         if self._decided_ts is None or confirmed.timestamp_us > self._decided_ts:
             self._flushes_since.add((log, confirmed.offset))
-            self._eval_since += self._state.eval_groups - eval_before
 
     def end_log(self, log: PartitionAddress, groups_sealed: int) -> None:
         """A seal log was read to its end; it sealed so many groups in all."""
@@ -129,7 +126,7 @@ class SamplerReading:
             owner=state.owner,
             over=state.over,
             ready=len(state.ready),
-            waiting=_counts(state.waiting.values(), state.eval_groups),
+            waiting=Counter(state.waiting.values()),
             older=self._older,
             batches=self._batches,
             batches_per_minute=recent(self._served_ts, now_us),
@@ -144,7 +141,7 @@ class SamplerReading:
             policy_step=NOTHING if newest is None else newest.step,
             decision_age_s=age_s(now_us, self._decided_ts),
             dropped_since=dict(self._dropped_since),
-            waiting_since=_counts(since, self._eval_since),
+            waiting_since=Counter(since),
             lost=self._lost,
         )
 
@@ -157,9 +154,3 @@ def recent(timestamps_us: Sequence[int], now_us: int) -> int:
 def age_s(now_us: int, then_us: int | None) -> float | None:
     """Seconds since then, never negative; None where then is."""
     return None if then_us is None else max(0.0, (now_us - then_us) / 1e6)
-
-
-def _counts(reasons: Iterable[Waits], eval_groups: int) -> dict[Waits, int]:
-    counts = Counter(reasons)
-    counts["eval"] += eval_groups
-    return dict(+counts)

@@ -191,7 +191,7 @@ def _unserved(sampler: SamplerFigures, choosing: Choosing) -> Verdict:
     ends += [
         (
             count,
-            "are eval groups" if why == "eval" else "wait",
+            "wait",
             "env workers",
             why_waiting(why, sampler.name, choosing),
         )

@@ -242,3 +242,42 @@ def test_what_files_say_of_a_sampler_needs_no_log(run: Run) -> None:
     done = run.line.run("without-logs", "--sampler", "trainer-b")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "no snapshot and no batch of a sampler 'trainer-b'" in done.stderr
+
+
+@pytest.mark.proves("F16")
+def test_eval_is_a_table_by_policy_and_by_example(run: Run) -> None:
+    run.publish("a", "b", split="eval")
+    run.publish("c", weight_step=2, split="eval")
+    run.publish("d")
+    run.seal(4)
+    found = run.read("eval", "--sampler", "trainer-a")
+    assert [(one["policy_version"], one["total"]["trajectories"]) for one in found] == [
+        ("step-0", 4),
+        ("step-2", 2),
+    ]
+    assert found[0]["examples"].keys() == {"a", "b"}
+    assert found[0]["total"]["pass_rate"] == 0.5
+    lines = run.line.run("eval", "--sampler", "trainer-a").stdout.splitlines()
+    assert [line.split() for line in lines[-2:]] == [
+        ["0", "2", "4", "0", "0.500", "0.500", "50.0%", "step-0"],
+        ["2", "1", "2", "0", "0.500", "0.500", "50.0%", "step-2"],
+    ]
+    by_example = run.line.run("eval", "--sampler", "trainer-a", "--examples").stdout
+    assert [line.split()[-1] for line in by_example.splitlines() if "50.0%" in line] == [*"abc"]
+
+
+@pytest.mark.proves("F16")
+def test_a_run_that_only_evaluates_is_not_stuck_and_has_no_groups_that_wait(run: Run) -> None:
+    run.publish("a", split="eval")
+    run.seal(1)
+    done = run.line.run("status")
+    assert "eval" not in done.stdout
+    assert "wait:" not in done.stdout
+    assert run.line.run("status", "--check").exit_code == 0
+
+
+def test_eval_says_where_nothing_was_evaluated(run: Run) -> None:
+    run.publish("a")
+    run.seal(1)
+    assert 'published with split="eval"' in run.line.run("eval", "--sampler", "trainer-a").stdout
+    assert run.read("eval", "--sampler", "trainer-a") == []

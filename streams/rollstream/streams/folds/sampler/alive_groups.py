@@ -9,6 +9,7 @@ from rollstream.schemas.events import Event, Flushed, ServedScore
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.eligible import Waits, waits_for
+from rollstream.streams.folds.sampler.evaluated import EvaluatedGroups
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.folds.sampler.known_groups import KnownGroups
 from rollstream.streams.folds.sampler.late_scores import LateScores
@@ -18,14 +19,14 @@ from rollstream.streams.folds.sampler.scored import Given, with_scores
 
 
 class AliveGroups:
-    """Of split ``train``; of others their number.
+    """Of split ``train``; of others what they earned.
 
     Attributes:
         known: all of them, those among them that batches hold.
         ready: that may be served.
         waiting: that may not be as they are, and why.
         late: which ones take late scores.
-        evals: how many groups of other splits there were.
+        evaluated: groups of other splits, which are never served.
     """
 
     def __init__(self, seed: int, logs: Sequence[PartitionAddress]) -> None:
@@ -33,7 +34,7 @@ class AliveGroups:
         self.ready = ReadyIndex(seed, self.known)
         self.waiting: dict[GroupRef, Waits] = {}
         self.late = LateScores(logs, self.known.packed)
-        self.evals = 0
+        self.evaluated = EvaluatedGroups()
 
     def of_flush(
         self,
@@ -58,7 +59,7 @@ class AliveGroups:
         """The group may be served, or waits."""
         waits = waits_for(group, choosing)
         if waits == "eval":
-            self.evals += 1
+            self.evaluated.add(group)
             return
         self.known[group.ref] = group
         if waits is None:

@@ -1,4 +1,5 @@
-"""Groups that were dispatched: those that are not back yet, and those that never came. Pure."""
+"""Groups that were dispatched: those that are not back yet, those that never came, and members that
+did not end by themselves. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from rollstream.schemas.events import Event, Flushed, GroupsBegun
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.folds.entries import packed_entries, packed_entry
-from rollstream.streams.folds.sampler.known import Key
+from rollstream.streams.folds.sampler.known import TRAIN, Key
+from rollstream.streams.folds.sampler.unfinished import unfinished_members
 
 # Of the entry of a dispatch that is not settled with its group: nobody could read it, or no more.
 _UNREAD = frozenset((SettleReason.UNREADABLE, SettleReason.LOST, SettleReason.NO_RECORD))
@@ -30,12 +32,13 @@ class Dispatched(NamedTuple):
 
 class DispatchedGroups:
     """By the events of the seal logs, so it holds as many groups as are pending there; of those
-    that never came a count for each example and reason."""
+    that never came, and of unfinished members, a count for each example and reason."""
 
     def __init__(self) -> None:
         # By log and the entry that dispatched it.
         self._open: dict[PartitionAddress, dict[int, Dispatched]] = {}
         self._never_back: Counter[tuple[str, str, str]] = Counter()
+        self._unfinished: Counter[tuple[str, str, str]] = Counter()
 
     def apply(self, log: PartitionAddress, event: Event) -> None:
         """The next event of a seal log that counts."""
@@ -50,6 +53,10 @@ class DispatchedGroups:
             for part in event.unsealed:
                 for example_id in part.example_ids:
                     self._never_back[log.environment, example_id, part.reason] += 1
+            for index, kind, count in unfinished_members(event):
+                group = event.groups[index]
+                if group.split == TRAIN:
+                    self._unfinished[log.environment, group.example_id, kind] += count
             if self._open.get(log):
                 self._end(log, event)
 
@@ -64,10 +71,16 @@ class DispatchedGroups:
         for (environment, example_id, reason), count in self._never_back.items():
             yield Key(environment, example_id), reason, count
 
+    def unfinished(self) -> Iterator[tuple[Key, str, int]]:
+        """How many members of an example's sealed groups did not end by themselves, and how."""
+        for (environment, example_id, kind), count in self._unfinished.items():
+            yield Key(environment, example_id), kind, count
+
     def sorted_items(self) -> list[Any]:
         """For a digest."""
         still_open = [(log, sorted(groups.items())) for log, groups in self._open.items() if groups]
-        return [sorted(still_open), sorted(self._never_back.items())]
+        counts = (self._never_back, self._unfinished)
+        return [sorted(still_open), *(sorted(one.items()) for one in counts)]
 
     def _end(self, log: PartitionAddress, event: Flushed) -> None:
         groups = self._open[log]

@@ -103,7 +103,7 @@ def known_groups(
     if not wanted:
         return []
     starts = bounds[:-1]
-    begins = _rollout_begins(segments, starts)
+    begins = rollout_begins(segments, starts)
     # What a trajectory earned at its end is every earlier segment's: its last one has a reward.
     lasts = np.append(begins[1:], True)
     awaited = np.isnan(segments.rewards) & lasts
@@ -143,7 +143,7 @@ def known_groups(
     ]
 
 
-def _rollout_begins(segments: SealedSegments, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+def rollout_begins(segments: SealedSegments, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
     """bool [rows]: where a trajectory begins; its segments lie together, in their order."""
     if not segments.segment_idxs.any():
         return np.ones(len(segments.uids), np.bool_)

@@ -78,6 +78,7 @@ class SamplerState:
         dispatched: groups that are not back yet, or never came.
         in_flight: how many of them each producer has open, and waits to begin.
         late: which groups take late scores, and which wait for them.
+        evaluated: groups that are never served for training.
         events: how many were applied, of all logs.
     """
 
@@ -104,17 +105,13 @@ class SamplerState:
         self._alive = AliveGroups(choosing.seed, logs)
         self._known, self.ready = self._alive.known, self._alive.ready
         self.waiting, self.late = self._alive.waiting, self._alive.late
+        self.evaluated = self._alive.evaluated
         self.uses = GroupUses(choosing.max_samples)
         self._taken = TakenGroups()
         self._retired = RetiredGroups()
         self._to_come = GroupsToCome()
 
     # Questions.
-
-    @property
-    def eval_groups(self) -> int:
-        """Sealed groups that are never served for training."""
-        return self._alive.evals
 
     def is_like(self, other: SamplerState) -> bool:
         """Whether both fold the logs of one sampler to the same: of the settings a fold looks at
@@ -305,7 +302,7 @@ class SamplerState:
         for part in (
             (self.over, self.trainer_epoch, self.policy_epoch, self.epoch_used, self._turn),
             (self.next_step, self._served_end, self.current_step, self.final_step),
-            self.eval_groups,
+            self.evaluated.sorted_items(),
             (self.over_step_delay, self.over_timestamp_delay),
             sorted(self.branches.values()),
             [

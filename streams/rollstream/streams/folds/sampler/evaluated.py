@@ -1,0 +1,82 @@
+"""What groups of split ``eval`` earned, by the policy that sampled them. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollstream.streams.folds.sampler.known import KnownGroup
+
+
+class Evaluated(NamedTuple):
+    """Whose rollouts they are: of one policy, or ``mixed``; steps are -1 where unknown."""
+
+    environment: str
+    lineage: str
+    policy_epoch: int
+    weight_step: int
+    policy_version: str
+
+
+class Returns(NamedTuple):
+    """Of an example: float64 [trajectories], each the sum of what its segments earned, and how many
+    more there are in groups of which a member's reward is awaited."""
+
+    returns: array[float]
+    awaited: int
+
+
+class EvaluatedGroups:
+    """Eight bytes a trajectory, for as long as the logs are folded: evaluations are few, and a
+    table of them outlives their files.
+
+    Attributes:
+        groups: how many there are.
+    """
+
+    def __init__(self) -> None:
+        self.groups = 0
+        self._found: dict[Evaluated, dict[str, array[float]]] = {}
+        self._awaited: dict[Evaluated, dict[str, int]] = {}
+
+    def add(self, group: KnownGroup) -> None:
+        """The group, which is of split ``eval``, was sealed."""
+        self.groups += 1
+        head, rows = group.group, group.rows.unpack()
+        key = Evaluated(
+            group.key.environment,
+            head.lineage,
+            head.policy_epoch,
+            head.weight_step,
+            head.policy_version,
+        )
+        starts = np.flatnonzero(rows.begins)
+        found = self._found.setdefault(key, {}).setdefault(group.key.example_id, array("d"))
+        if group.has_rewards:
+            found.frombytes(np.add.reduceat(rows.earned, starts).tobytes())
+        else:
+            awaited = self._awaited.setdefault(key, {})
+            awaited[group.key.example_id] = awaited.get(group.key.example_id, 0) + len(starts)
+
+    def items(self) -> Iterator[tuple[Evaluated, dict[str, Returns]]]:
+        """By environment, then lineage, epoch, step and version; examples by their id."""
+        for key, examples in sorted(self._found.items()):
+            awaited = self._awaited.get(key, {})
+            yield (
+                key,
+                {
+                    example_id: Returns(returns, awaited.get(example_id, 0))
+                    for example_id, returns in sorted(examples.items())
+                },
+            )
+
+    def sorted_items(self) -> list[Any]:
+        """For a digest: in whatever order they came."""
+        return [
+            (key, example_id, sorted(returns), awaited)
+            for key, examples in self.items()
+            for example_id, (returns, awaited) in examples.items()
+        ]
