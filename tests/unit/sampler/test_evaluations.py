@@ -35,7 +35,7 @@ def test_evaluations_are_told_by_environment_policy_and_example() -> None:
     assert list(found) == [("code", "step-0"), ("math", "step-0"), ("math", "step-1")]
     first = found["math", "step-0"]
     assert (first.weight_step, first.policy_epoch, first.lineage) == (0, 0, "")
-    assert first.total == Earned(4, 0, 0.75, pytest.approx(math.sqrt(3) / 4), 0.75)
+    assert first.total == Earned(4, 0, 0.75, math.sqrt(3) / 4, 0.75)
     assert first.examples == {"a": Earned(2, 0, 0.5, 0.5, 0.5), "b": Earned(2, 0, 1.0, 0.0, 1.0)}
     second = found["math", "step-1"].total
     assert (second.trajectories, second.pass_rate) == (3, 0.0)

@@ -130,7 +130,9 @@ def test_lineage_is_readable_in_a_narrow_terminal(
     path = group["origin"]["path"]
     assert lines[1] == f"slot 0: group {group['origin']['group_id']}"
     assert lines[2].strip() == path, "longer than a line, and whole"
-    assert lines[3].startswith(f"  row 0: {third}-0 from worker-0, math[0] offset ")
+    (row, _) = group["origin"]["segments"]
+    expected = f"  row {row['row']}: {third}-0 from worker-0, math[0] offset "
+    assert lines[3].startswith(expected)
     assert all(len(line) <= 72 for line in lines if path not in line)
 
 
@@ -178,11 +180,11 @@ def test_lineage_follows_a_resume_that_releases_and_one_that_replays(run: Run) -
 
 @pytest.mark.proves("F2")
 def test_lineage_says_why_a_rollout_is_never_trained_on(run: Run) -> None:
-    run.publish("old")
+    run.publish("first", "old")
     run.publish("new", weight_step=1)
     run.publish("test", split="eval")
     run.publish("old")  # Once more.
-    run.seal(3)
+    run.seal(4)
     with run.sampler("trainer-b") as sampler:
         sampler.resume(None)
         sampler.publish_policy(0, policy_version="step-0")

@@ -250,10 +250,10 @@ def test_a_step_has_the_groups_that_took_the_places_of_others_and_no_rows_left_o
 
 
 def test_what_is_dropped_and_what_is_never_served_says_so(run: Run) -> None:
-    run.publish("old")
+    run.publish("first", "old")
     run.publish("new", weight_step=1)
     run.publish("test", split="eval")
-    run.seal(3)
+    run.seal(4)
     with run.sampler("trainer-b") as sampler:
         sampler.resume(None)
         sampler.publish_policy(0, policy_version="step-0")

@@ -19,9 +19,9 @@ _STOPPED: dict[str, Unfinished] = {"abort": "aborted", "length": "truncated"}
 class UnfinishedMembers(NamedTuple):
     """Of the group with this index in its flush: so many ended so."""
 
-    index: int
+    group: int
     kind: Unfinished
-    count: int
+    members: int
 
 
 def unfinished_members(event: Flushed) -> Iterator[UnfinishedMembers]:
