@@ -231,3 +231,27 @@ def test_a_configuration_that_is_no_path_says_what_to_give() -> None:
     mapping: Any = {"kafka": {}}
     with pytest.raises(ConfigError, match=r"config is {'kafka': {}}; give the path of a TOML file"):
         configured(mapping)
+
+
+@pytest.mark.proves("E3")
+@pytest.mark.parametrize(
+    ("sampler", "problem"),
+    [
+        ('environments = ["math"]\nmax_policy_lag = -1', "max_policy_lag -1 is no limit"),
+        ('environments = ["code"]', "which does not serve math; add math to"),
+        (None, r"there is no \[samplers.trainer-a\]; add the section"),
+    ],
+)
+def test_a_sampler_for_which_nothing_is_too_old_settles_nothing(
+    sampler: str | None, problem: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rollstream.toml"
+    text = (
+        '[kafka]\nbootstrap = "localhost:9092"\n[store]\nroot = "file:///data"\n'
+        '[environments.code]\n[environments.math]\nfresh_for = "trainer-a"\n'
+    )
+    path.write_text(text + (f"[samplers.trainer-a]\n{sampler}\n" if sampler else ""))
+    with pytest.raises(ConfigError, match=f"fresh_for names 'trainer-a', .*{problem}"):
+        load_config(path)
+    path.write_text(text + '[samplers.trainer-a]\nenvironments = ["math"]\n')
+    assert load_config(path).environments["math"].fresh_for == "trainer-a"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from rollstream.schemas.columns import ArraySignature
-from rollstream.schemas.events import ProducerInFlight
+from rollstream.schemas.events import NewestPolicy, ProducerInFlight
 from rollstream.schemas.ids import GroupKey, SegmentId, segment_id
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
@@ -114,6 +114,7 @@ class Plan(NamedTuple):
         now_us: log time that decided.
         entries: how many it settles.
         in_flight: the producers that stand otherwise, once it is committed, than was reported.
+        newest: the policy that groups were compared with; None: none.
     """
 
     decisions: tuple[Decision, ...]
@@ -123,6 +124,7 @@ class Plan(NamedTuple):
     now_us: int
     entries: int
     in_flight: tuple[ProducerInFlight, ...] = ()
+    newest: NewestPolicy | None = None
 
 
 def values_of(rows: Iterable[Row], name: str) -> list[Any]:
@@ -250,12 +252,24 @@ class DecisionQueue:
             self._held[-1] += size
             self.held += size
 
-    def plan(self, entries_max: int, size_max: int, now_us: int) -> Plan | None:
+    def plan(
+        self,
+        entries_max: int,
+        size_max: int,
+        now_us: int,
+        settled_if_old: Callable[[Decision], Decision] | None = None,
+    ) -> Plan | None:
         """The oldest decisions within these bounds (always one at least); None without any. The
-        same come again until they are committed. ``now_us`` is log time."""
+        same come again until they are committed. ``now_us`` is log time.
+
+        Args:
+            settled_if_old: makes of a decision whose group is too old one that settles the same
+                entries, of the same size; what is planned stays so, whatever it makes later.
+        """
         decisions: list[Decision] = []
         entries = size = event_size = 0
-        for decision in self._queue:
+        for decided in self._queue:
+            decision = decided if settled_if_old is None else settled_if_old(decided)
             size += decision.size
             event_size += event_bytes(decision)
             over = size > size_max or event_size > EVENT_BYTES_MAX
@@ -265,6 +279,9 @@ class DecisionQueue:
             decisions.append(decision)
         if not decisions:
             return None
+        if settled_if_old is not None:
+            for index, decision in enumerate(decisions):
+                self._queue[index] = decision
         rows = chain.from_iterable(map(_rows, decisions))
         settlements = chain.from_iterable(decision.settled for decision in decisions)
         settled = Counter(map(_offset_of_row, rows))

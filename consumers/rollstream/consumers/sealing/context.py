@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollstream.consumers.retention.owner import RetentionServices
+from rollstream.consumers.sealing.announced import AnnouncedPolicy
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.stats import SealerCounters
 from rollstream.runtime.clock import Clock
@@ -33,6 +34,7 @@ class SealerContext:
         workers: run claims and flushes beside the loop.
         writers: write the files of all flushes.
         retention: ends the life of files.
+        announced: the newest policy that groups are compared with; None: they are not.
     """
 
     environment: str
@@ -51,6 +53,7 @@ class SealerContext:
     letters: DeadLetters
     counters: SealerCounters
     retention: RetentionServices
+    announced: AnnouncedPolicy | None = None
 
     def deadline(self) -> Deadline:
         """A new deadline, ``timeout_s`` from now."""

@@ -60,6 +60,8 @@ class EnvironmentSealer:
             raise broken
         try:
             self._adopt()
+            if self._context.announced is not None:
+                self._context.announced.poll()
         except BrokerUnavailable as error:
             self._log_unavailable(error)
         self.advance()
@@ -97,6 +99,8 @@ class EnvironmentSealer:
             partition.release()
         self._partitions.clear()
         self._reader.close()
+        if self._context.announced is not None:
+            self._context.announced.close()
 
     def stats(self) -> list[PartitionStats]:
         """One a partition, by number."""

@@ -315,15 +315,20 @@ class Partition:
 
     def _begin_flush_if_due(self, assembler: Assembler, draining: bool) -> None:
         decided = assembler.decided
-        if decided.entries == 0:
-            return
         context, now_s = self._context, self._context.clock.monotonic_s()
+        announced = context.announced
+        if decided.entries == 0 or not (draining or announced is None or announced.loaded):
+            return
         self._cadence.waiting(decided.entries, now_s)
         if not (draining or self._cadence.due(decided.entries, decided.size, now_s)):
             return
         entries_max, size_max = context.config.max_flush_rollouts, context.config.max_flush_bytes
-        plan = decided.plan(entries_max, size_max, assembler.now_us)
+        fresh = None if announced is None else announced.freshness()
+        settled_if_old = None if fresh is None else fresh.settled
+        plan = decided.plan(entries_max, size_max, assembler.now_us, settled_if_old)
         assert plan is not None, "something is decided"
+        if fresh is not None:
+            plan = plan._replace(newest=fresh.newest)
         settled = (settlement for decision in plan.decisions for settlement in decision.settled)
         if any(settlement.reason is SettleReason.UNREADABLE for settlement in settled):
             context.letters.deliver(context.deadline())

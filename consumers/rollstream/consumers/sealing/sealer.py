@@ -11,6 +11,7 @@ from typing import ParamSpec, Self, TypeVar
 
 from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.retention.owner import RetentionServices
+from rollstream.consumers.sealing.announced import AnnouncedPolicy
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.environment import EnvironmentSealer
@@ -88,13 +89,10 @@ class Sealer:
         root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
         self._workers = workers or ThreadPoolExecutor(THREADS, "rollstream-flush")
-        self._writers: Executor = (
-            InlineExecutor() if workers else ThreadPoolExecutor(WRITERS, "rollstream-write")
-        )
+        inline = InlineExecutor() if workers else None
+        self._writers: Executor = inline or ThreadPoolExecutor(WRITERS, "rollstream-write")
         # One thread: what it reads is shared, and nobody waits for it.
-        self._beside: Executor = (
-            InlineExecutor() if workers else ThreadPoolExecutor(1, "rollstream-retention")
-        )
+        self._beside: Executor = inline or ThreadPoolExecutor(1, "rollstream-retention")
         self._decisions = DecisionLogs(config, broker)
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock)
         self._counters = SealerCounters()
@@ -128,6 +126,7 @@ class Sealer:
                         beside=self._beside,
                         retain_after_hours=section.retain_after_hours,
                     ),
+                    announced=AnnouncedPolicy.of(name, config, broker, layout),
                 )
             )
             for name, section in config.environments.items()

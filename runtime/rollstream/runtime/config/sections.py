@@ -103,6 +103,10 @@ class EnvironmentConfig(Section):
     expire_after_s: float = Field(default=1800.0, gt=0)
     """Log time after its first member at which a group that is still too small expires, and after
     its first segment at which an unfinished trajectory expires."""
+    fresh_for: str = ""
+    """The sampler by whose policies and max_policy_lag whole groups that are too old when they are
+    to be sealed are settled as stale, or off_branch, and never stored: no other sampler gets them
+    either. Empty: all are sealed, and each sampler drops its own."""
     max_per_replica: int | None = Field(default=None, ge=1)
     """Most members of a group from one env replica; none: no limit."""
     accept_policy_versions: tuple[str, ...] | None = None
@@ -316,4 +320,25 @@ class RollstreamConfig(Section):
                         f"samplers.{name}.environments names {environment!r}, but there is no "
                         f"[environments.{environment}]; add the section or correct the name"
                     )
+        for name, section in self.environments.items():
+            if section.fresh_for:
+                self._check_fresh_for(name, section.fresh_for)
         return self
+
+    def _check_fresh_for(self, name: str, sampler: str) -> None:
+        key = f"environments.{name}.fresh_for names {sampler!r}"
+        section = self.samplers.get(sampler)
+        if section is None:
+            raise ValueError(
+                f"{key}, but there is no [samplers.{sampler}]; add the section or correct the name"
+            )
+        if name not in section.environments:
+            raise ValueError(
+                f"{key}, which does not serve {name}; add {name} to samplers.{sampler}.environments"
+                ", or leave fresh_for out"
+            )
+        if section.max_policy_lag < 0:
+            raise ValueError(
+                f"{key}, whose max_policy_lag {section.max_policy_lag} is no limit, so that no "
+                "group is too old for it; set one, or leave fresh_for out"
+            )

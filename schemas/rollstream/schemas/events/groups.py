@@ -110,6 +110,22 @@ class ProducerInFlight(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewestPolicy:
+    """What a flush compared groups with: a sampler's newest policy, as it was known then, the
+    sampler's limit, and the branches whose groups are settled. ``offset`` is that of the policy in
+    the decision log."""
+
+    sampler: str
+    offset: int
+    lineage: str
+    policy_epoch: int
+    step: int
+    max_policy_lag: int
+    branch_epochs: NDArray[np.int32]
+    branch_steps: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flushed(OwnedEvent):
     """What one flush settled, in one record. The flush is committed once this is confirmed."""
 
@@ -125,6 +141,7 @@ class Flushed(OwnedEvent):
     unread: tuple[UnreadRanges, ...] = ()
     unsealed: tuple[UnsealedGroups, ...] = ()
     in_flight: tuple[ProducerInFlight, ...] = ()
+    newest_policy: tuple[NewestPolicy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
