@@ -5,7 +5,8 @@ Map, a line a file:
 - ``blobs``        the interface of blob stores: atomic durable creates, reads, lists, deletes
 - ``local``        blobs on a local disk
 - ``memory``       blobs in memory, for tests (public)
-- ``open``         opens a root as blobs, or as a pyarrow data set of the visible rows
+- ``open``         opens a root as blobs
+- ``visible_rows`` the visible rows as a pyarrow data set, loaded when it is first named
 - ``layout``       every path below the root
 - ``followed``     what of it follows from events of logs
 - ``root_id``      the id that sets a root apart from every other folder
@@ -24,6 +25,9 @@ Map, a line a file:
 - ``warm_memory``  keeps freed memory mapped, for processes that move large buffers
 - ``errors``       the errors of the store
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import rollstream.runtime.config  # noqa: F401 - First: it says which extra is missing.
 from rollstream.store.blobs import BlobInfo, Blobs, Bytes, Pieces, create_or_compare
@@ -52,11 +56,14 @@ from rollstream.store.manifests import (
     read_manifest,
 )
 from rollstream.store.memory import MemoryBlobs
-from rollstream.store.open import UnsupportedRoot, open_dataset, open_store
+from rollstream.store.open import UnsupportedRoot, open_store
 from rollstream.store.plain.sums import FileGroup
 from rollstream.store.rollups import RollUps, visible_files
 from rollstream.store.root_id import create_root_id, read_root_id
 from rollstream.store.token_arrays import token_array
+
+if TYPE_CHECKING:
+    from rollstream.store.visible_rows import open_dataset
 
 __all__ = [
     "BlobExists",
@@ -93,3 +100,15 @@ __all__ = [
     "token_array_signatures",
     "visible_files",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, for completion and ``help``."""
+    return sorted(__all__)
+
+
+def __getattr__(name: str) -> Any:
+    """pyarrow's data sets take a quarter of a second to load, and no process of ours needs them."""
+    if name != "open_dataset":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("rollstream.store.visible_rows").open_dataset

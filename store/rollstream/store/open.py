@@ -1,25 +1,13 @@
-"""Opens a store's root as blobs, or as a pyarrow data set of the visible rows."""
+"""Opens a store's root as blobs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.dataset as pads
-from pyarrow.fs import LocalFileSystem
-
 from rollstream.runtime.addresses import local_folder
-from rollstream.schemas.columns import ArraySignature
-from rollstream.schemas.fields import SCHEMA
-from rollstream.schemas.wire_schemas import WireSchema, shipped
-from rollstream.store.arrow import rows_schema, token_array_field
 from rollstream.store.blobs import Blobs
-from rollstream.store.dataset import open_rows
-from rollstream.store.errors import BlobMissing, StoreError
-from rollstream.store.layout import GROUPS
+from rollstream.store.errors import StoreError
 from rollstream.store.local import LocalBlobs
-from rollstream.store.rollups import visible_files
 
 
 class UnsupportedRoot(StoreError, ValueError):
@@ -35,79 +23,11 @@ def open_store(root_url: str) -> Blobs:
     Raises:
         UnsupportedRoot: another scheme, or no absolute path. StoreError: the folder cannot be read.
     """
-    return LocalBlobs(_local_folder(root_url))
+    return LocalBlobs(local_root(root_url))
 
 
-def open_dataset(root: str | Path) -> pads.Dataset:
-    """The rows of the files that manifests name, as a pyarrow data set.
-
-    Args:
-        root: the store's root, as a folder or as ``file:///…``.
-
-    Returns:
-        The files' columns, and ``environment``, ``policy_version`` (of the group) and ``segment``
-        from their paths. It has no rows where nothing was sealed yet. A named array that some files
-        do not have is null in their rows. Where files differ in its dtype or trailing shape,
-        ``token_array`` refuses it; where they differ so much that one holds lists and another
-        bytes, it has no column here: read such files by their paths. A field that an older version
-        of Rollstream did not have is null in the rows of its files, which stands for the field's
-        default; one that was removed since has a column where a file has it.
-
-    Raises:
-        BlobMissing: there is no such folder, or no such file. UnsupportedRoot: not a local one.
-        CorruptFile, NewerFile: a file or manifest that cannot be read.
-    """
-    folder = _local_folder(root) if "://" in str(root) else Path(root).absolute()
-    if not folder.is_dir():
-        raise BlobMissing(
-            f"{folder} is no folder: nothing was ever written under that root; name the store.root "
-            "of the sealers' configuration, or wait until they have written a first file"
-        )
-    partitions = pa.schema(
-        [("environment", pa.string()), ("policy_version", pa.string()), ("segment", pa.int32())]
-    )
-    blobs = LocalBlobs(folder)
-    files = visible_files(blobs)
-    opened = [open_rows(blobs, path) for path in files]
-    carried = {pair for file in opened for pair in file.token_arrays.items()}
-    rows = _rows_schema({file.version for file in opened})
-    schema = pa.unify_schemas([rows, pa.schema(_fields(carried)), partitions])
-    if not files:
-        return pads.dataset(schema.empty_table())
-    return pads.dataset(
-        [str(folder / path) for path in files],
-        schema=schema,
-        format="parquet",
-        filesystem=LocalFileSystem(),
-        partitioning=pads.partitioning(partitions, flavor="hive"),
-        partition_base_dir=str(folder / GROUPS),
-    )
-
-
-def _rows_schema(versions: Collection[WireSchema]) -> pa.Schema:
-    """The columns of rows of these versions and of the newest; those that one of them lacks may be
-    null."""
-    used = {*versions, shipped().newest(SCHEMA)}
-    schemas = [rows_schema((), v) for v in sorted(used, key=lambda v: v.version, reverse=True)]
-    fields = {field.name: field for schema in reversed(schemas) for field in schema}
-    return pa.schema(
-        [
-            field if all(name in schema.names for schema in schemas) else field.with_nullable(True)
-            for name, field in fields.items()
-        ]
-    )
-
-
-def _fields(carried: Iterable[tuple[str, ArraySignature]]) -> Iterator[pa.Field]:
-    by_name: dict[str, list[pa.Field]] = {}
-    for name, signature in sorted(carried):
-        by_name.setdefault(name, []).append(token_array_field(name, signature))
-    for first, *others in by_name.values():
-        if all(other.type == first.type for other in others):
-            yield first.remove_metadata() if others else first
-
-
-def _local_folder(root: str | Path) -> Path:
+def local_root(root: str | Path) -> Path:
+    """The folder that a root is; ``UnsupportedRoot`` where it is none of this machine."""
     try:
         return local_folder(str(root))
     except ValueError as error:
