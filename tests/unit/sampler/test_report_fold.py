@@ -21,6 +21,7 @@ from rollstream.sampler.deciding.trainer import (
 )
 from rollstream.sampler.history.report_fold import ReportFold
 from rollstream.sampler.history.report_rows import ReportCounters, ReportRow
+from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 
 ROLLOUTS = 2  # Of each group.
@@ -112,11 +113,13 @@ def expected_of(sampler: Decider) -> ReportRow:
             else:
                 outcome = "skipped" if slot in batch.skipped else batch.status
                 ended[outcome] = ended.get(outcome, 0) + 1
+    sealed = [event for _, _, event in sampler.sealed if isinstance(event, Flushed)]
+    evaluated = [group for event in sealed for group in event.groups if group.split == "eval"]
     return ReportRow(
         trained=ROLLOUTS * ended.pop("trained", 0),
         served=ROLLOUTS * served,
         waiting=ROLLOUTS * (len(state.ready) + len(state.waiting)),
-        eval=ROLLOUTS * state.eval_groups,
+        eval=ROLLOUTS * len(evaluated),
         dropped={reason: ROLLOUTS * count for reason, count in ended.items()},
     )
 
