@@ -32,7 +32,8 @@ CONFIG = RollstreamConfig.model_validate(
         "kafka": {"bootstrap": "in-memory:0"},
         "store": {"root": "file:///in-memory"},
         "environments": {"digits": {"partitions": 1, "flush_interval_s": 0.0}},
-        "samplers": {"trainer-a": {"environments": ["digits"]}},
+        # One thread plays all parts: nobody would seal, or train, while a dispatch waits.
+        "samplers": {"trainer-a": {"environments": ["digits"], "admission": False}},
     }
 )
 

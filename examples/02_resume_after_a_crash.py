@@ -25,7 +25,8 @@ CONFIG = RollstreamConfig.model_validate(
         "kafka": {"bootstrap": "in-memory:0"},
         "store": {"root": "file:///in-memory"},
         "environments": {"math": {"partitions": 1, "flush_interval_s": 0.0}},
-        "samplers": {"trainer-a": {"environments": ["math"]}},
+        # One thread plays all parts: nobody would seal, or train, while a dispatch waits.
+        "samplers": {"trainer-a": {"environments": ["math"], "admission": False}},
     }
 )
 

@@ -47,7 +47,11 @@ class DocumentedRun:
                     name: {"partitions": 1, "flush_interval_s": 0.0} for name in ("math", "web")
                 },
                 "samplers": {
-                    NAME: {"environments": ["math", "web"], "max_rollout_timestamp_delay": AGE_S}
+                    NAME: {
+                        "environments": ["math", "web"],
+                        "max_rollout_timestamp_delay": AGE_S,
+                        "admission": False,  # Nobody would seal while a dispatch waits.
+                    }
                 },
             }
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from typing import Any, NamedTuple, Protocol, cast
 from uuid import uuid4
 
@@ -79,6 +79,7 @@ class AnyProducer(Protocol):
     async def publish(self, **rollout: Any) -> str: ...
     async def policy(self, **arguments: Any) -> FollowedPolicy: ...
     def dispatch(self, **arguments: Any) -> AbstractAsyncContextManager[AnyGroup]: ...
+    def admit(self, **arguments: Any) -> AbstractAsyncContextManager[object]: ...
     def trajectory(self, **arguments: Any) -> AbstractAsyncContextManager[AnyTrajectory]: ...
     async def flush(self, timeout_s: float = TIMEOUT_S) -> None: ...
     async def close(self) -> None: ...
@@ -133,8 +134,16 @@ class AwaitedProducer:
 
     @asynccontextmanager
     async def dispatch(self, **arguments: Any) -> AsyncIterator[AnyGroup]:
-        with self._inner.dispatch(**arguments) as group:
-            yield AwaitedGroup(group)
+        with ExitStack() as stack:
+            # It may wait for admission, and the loop has others to run.
+            group = self._inner.dispatch(**arguments)
+            yield AwaitedGroup(await asyncio.to_thread(stack.enter_context, group))
+
+    @asynccontextmanager
+    async def admit(self, **arguments: Any) -> AsyncIterator[None]:
+        with ExitStack() as stack:
+            await asyncio.to_thread(stack.enter_context, self._inner.admit(**arguments))
+            yield
 
     @asynccontextmanager
     async def trajectory(self, **arguments: Any) -> AsyncIterator[AnyTrajectory]:

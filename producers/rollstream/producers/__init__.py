@@ -24,6 +24,7 @@ Map, a line a file:
 - ``errors``       the errors that a producer raises
 """
 
+from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
 from rollstream.producers.admission.policies import FollowedPolicy
 from rollstream.producers.aio import AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
@@ -33,6 +34,7 @@ from rollstream.producers.errors import (
     ForkedProducer,
     InvalidSettings,
     NoPolicy,
+    NotAdmitted,
     ProducerClosed,
     ProducerDied,
     ProducerError,
@@ -48,6 +50,8 @@ from rollstream.schemas.errors import InvalidRollout
 from rollstream.streams.errors import BrokerUnavailable, BufferFull, TopicMismatch, UnknownTopic
 
 __all__ = [
+    "Admitted",
+    "AsyncAdmitted",
     "AsyncGroup",
     "AsyncRolloutProducer",
     "AsyncTrajectory",
@@ -61,6 +65,7 @@ __all__ = [
     "InvalidRollout",
     "InvalidSettings",
     "NoPolicy",
+    "NotAdmitted",
     "ProducerClosed",
     "ProducerDied",
     "ProducerError",

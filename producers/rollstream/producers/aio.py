@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Any, Self, Unpack
 
 from rollstream.producers.admission.asking import SharedWait, newest_policy
+from rollstream.producers.admission.blocks import AsyncAdmitted, ShareWanted
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
+from rollstream.producers.admission.standing import ALIVE_S
+from rollstream.producers.admission.waiting import Admission
 from rollstream.producers.arguments import RolloutArguments, takes
 from rollstream.producers.errors import DeliveryFailed, FlushTimedOut, RolloutTooLarge
 from rollstream.producers.group import AsyncGroup
@@ -23,6 +28,7 @@ from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown
 
 _POLL_S = 0.002  # How late a delivery report may be seen; one task polls for all coroutines.
 _ASK_S = 0.05  # How long the loop may stand still while a topic is looked up, once a topic.
+_READ_S = 0.5  # How long a thread may read on when nobody waits for it any more.
 
 
 class _Answer(asyncio.Future[RollstreamError | None]):
@@ -41,7 +47,7 @@ class _Answer(asyncio.Future[RollstreamError | None]):
         return super().cancel(msg)
 
 
-class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
+class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmitted]):
     """Each ``await publish(…)`` returns once the broker has the rollout, or raises.
 
     Belongs to one event loop; all its coroutines may share it, and what they publish in one turn of
@@ -63,6 +69,8 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         self._limits: dict[asyncio.Timeout, float] = {}
         self._poller: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None  # That it lives.
+        self._reading: dict[Admission, asyncio.Task[None]] = {}  # One reads for all.
         self._finding = asyncio.Lock()
         self._crowded = asyncio.Lock()
 
@@ -122,9 +130,11 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
         """
         if not self._closes_now():
             return
+        if self._telling is not None:
+            self._telling.cancel()
         await self._drain(self._timeout_s)
-        if self._looking is not None:
-            await asyncio.wait([self._looking])
+        if background := [one for one in (self._looking, self._telling) if one is not None]:
+            await asyncio.wait(background)
         await asyncio.to_thread(self._end_admission)
         for shared in self._shared_waits.values():
             await shared.end()
@@ -147,8 +157,49 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
                 raise
             error.add_note(str(failed))  # What the caller's block raised stays in front.
 
-    def _group(self, membership: Membership) -> AsyncGroup:
-        return AsyncGroup(membership, self._deliver)
+    def _group(self, membership: Membership, wanted: ShareWanted | None) -> AsyncGroup:
+        admitted = None if wanted is None else self._admitted(wanted)
+        return AsyncGroup(membership, self._deliver, admitted)
+
+    def _admitted(self, wanted: ShareWanted) -> AsyncAdmitted:
+        return AsyncAdmitted(wanted, self._read_granted, self._tell, self._stay_alive)
+
+    async def _read_granted(self, admission: Admission) -> None:
+        reading = self._reading.get(admission)
+        if reading is None or (reading.done() and not admission.was_read):
+            reading = self._reading[admission] = asyncio.create_task(self._read(admission))
+        if not reading.done():  # All that came meanwhile go on in their order.
+            await asyncio.shield(reading)
+
+    async def _read(self, admission: Admission) -> None:
+        deadline = Deadline(self._timeout_s)  # The broker's time, whatever the producer's clock.
+        while not admission.was_read:
+            self._refuse()
+            try:
+                await asyncio.to_thread(admission.read, deadline.slice_s(_READ_S))
+            except BrokerUnavailable:
+                if deadline.passed():
+                    raise
+
+    async def _tell(self, environment: str) -> None:
+        with suppress(DeliveryFailed):  # It is told again soon.
+            await self._deliver(self._outbox.alive(environment))
+
+    def _stay_alive(self) -> None:
+        self._refuse()
+        if self._telling is None:
+            self._telling = self._in_background(self._tell_that_it_lives())
+
+    async def _tell_that_it_lives(self) -> None:
+        """Runs while blocks are open, or wait."""
+        next_s = 0.0
+        while next_s < inf:
+            environments, next_s = self._to_tell()
+            for environment in environments:
+                with suppress(RollstreamError):  # Whoever publishes is told.
+                    await self._tell(environment)
+            await asyncio.sleep(min(next_s, ALIVE_S))
+        self._telling = None
 
     def _trajectory(self, turns: Turns) -> AsyncTrajectory:
         return AsyncTrajectory(turns, self._deliver)
@@ -245,7 +296,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory]):
     def _keep_failure(self, outgoing: Outgoing, error: RollstreamError | None) -> None:
         """Nobody awaits the publish any more: flush or close raises what became of it."""
         if error is not None:
-            self._outbox.undelivered.append((outgoing, error))
+            self._outbox.keep_failures([outgoing], error)
 
     async def _poll(self) -> None:
         """Runs while answers are due, or a publish is awaited."""

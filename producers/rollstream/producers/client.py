@@ -6,14 +6,18 @@ import logging
 import threading
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Self, Unpack
 
 from rollstream.producers.admission.asking import newest_policy
+from rollstream.producers.admission.blocks import Admitted, ShareWanted
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
+from rollstream.producers.admission.standing import ALIVE_S
+from rollstream.producers.admission.waiting import Admission
 from rollstream.producers.arguments import RolloutArguments, takes
 from rollstream.producers.errors import DeliveryFailed, FlushTimedOut
 from rollstream.producers.group import Group
-from rollstream.producers.linger import BEHIND_S, LINGER_S, LingerThread
+from rollstream.producers.linger import BEHIND_S, IDLE_S, LINGER_S, LingerThread
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outgoing
 from rollstream.producers.process import EXIT_S
@@ -25,14 +29,14 @@ from rollstream.producers.validate import GroupAddress
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.errors import BrokerUnavailable, TopicMismatch
 
 _log = logging.getLogger(__name__)
 _ASK_S = 0.5  # A broker that is not there is known, and logged, after this long.
 _ROOM_POLL_S = 0.05  # How long one thread holds the writer while it waits for an answer.
 
 
-class RolloutProducer(ProducerShell[Group, Trajectory]):
+class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
     """Publishes rollouts in batches, in the background; an error names every one that failed.
 
     A rollout whose ``publish`` returned is in the log once ``flush``, or the end of the ``with``
@@ -252,8 +256,27 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
                 raise
             error.add_note(str(failed))  # What the caller's block raised stays in front.
 
-    def _group(self, membership: Membership) -> Group:
-        return Group(membership, self._queue, self._send_group)
+    def _group(self, membership: Membership, wanted: ShareWanted | None) -> Group:
+        admitted = None if wanted is None else self._admitted(wanted)
+        return Group(membership, self._queue, self._send_group, admitted)
+
+    def _admitted(self, wanted: ShareWanted) -> Admitted:
+        return Admitted(wanted, self._read_granted, self._tell_waiting, self._stay_alive)
+
+    def _read_granted(self, admission: Admission) -> None:
+        if not admission.was_read:
+            self._refuse()
+            admission.read(self._timeout_s)
+
+    def _tell_waiting(self, environment: str) -> None:
+        self._send(self._outbox.alive(environment), raise_earlier=False, of_a_block=True)
+
+    def _stay_alive(self) -> None:
+        if not self._thread.is_started:
+            with self._lock:
+                self._refuse()
+                self._idle = False
+                self._thread.wake()
 
     def _trajectory(self, turns: Turns) -> Trajectory:
         return Trajectory(turns, self._queue)
@@ -306,7 +329,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
 
     def _settle(self, outgoing: Sequence[Outgoing], error: RollstreamError | None) -> None:
         if error is not None:
-            self._outbox.undelivered += [(one, error) for one in outgoing]
+            self._outbox.keep_failures(outgoing, error)
 
     def _drain(self, timeout_s: float) -> int:
         """Waits until all is in the log or failed; how many are neither at the deadline."""
@@ -345,11 +368,23 @@ class RolloutProducer(ProducerShell[Group, Trajectory]):
             waiting = self._sender.gatherer.waiting
             if waiting:
                 self._lone = waiting == 1
+            idle_s = self._tell_that_it_lives()
             self._sender.send_all()
             self._idle = not self._sender.outstanding
             if self._idle:
-                return 0.0
+                return idle_s
             return BEHIND_S if self._sender.gatherer.behind else LINGER_S
+
+    def _tell_that_it_lives(self) -> float:
+        """Gathers what is to be told now; how long the thread may be idle then."""
+        if not self._admitting:
+            return IDLE_S
+        environments, next_s = self._to_tell()
+        for alive in map(self._outbox.alive, environments):
+            if alive.topic in self._sender.partitions:
+                with suppress(TopicMismatch):  # The next publish raises it.
+                    self._sender.append(alive)  # Where there is no room, much else tells it.
+        return min(next_s, ALIVE_S)  # A block that begins wakes nobody.
 
     def _find_topic(self, topic: str) -> None:
         deadline = Deadline(self._timeout_s)  # The broker's time, whatever the producer's clock.

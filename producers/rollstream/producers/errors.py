@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.streams.errors import BrokerUnavailable
 
-_UIDS_SHOWN = 5
+_SHOWN_MAX = 5
 
 
 class ProducerError(RollstreamError):
@@ -26,6 +27,16 @@ class ProducerClosed(ProducerError):
 class ProducerDied(ProducerError):
     """The thread or task that sends in the background has ended with an error; make a new
     producer."""
+
+    @classmethod
+    def of(cls, cause: BaseException) -> Self:
+        """What runs behind the producer has ended with this."""
+        died = cls(
+            f"what sends in the background has ended with {cause!r}; close this producer, which "
+            "names what did not arrive, and make a new one"
+        )
+        died.__cause__ = cause
+        return died
 
 
 class ForkedProducer(ProducerError):
@@ -51,6 +62,40 @@ class SeveralLineages(ProducerError, ValueError):
             f"policy(lineage={lineages[0]!r}), or RolloutProducer(lineage={lineages[0]!r}, …)"
         )
         self.lineages = tuple(lineages)
+
+
+class NotAdmitted(ProducerError, TimeoutError):
+    """The samplers let this producer begin no more groups within the time given; nothing was begun.
+
+    Attributes:
+        sampler: whose shares say so.
+        capacity: how many groups it had room for, from all producers together, as it said last.
+        away_s: for how many seconds its shares have not been valid: it ended, or cannot be reached;
+            None: they are.
+        open_groups: what this producer's own blocks hold that have not ended, in words.
+    """
+
+    def __init__(
+        self,
+        waited_for: str,
+        timeout_s: float,
+        *,
+        sampler: str,
+        capacity: int,
+        away_s: float | None,
+        open_groups: Sequence[str],
+    ) -> None:
+        message = f"not admitted within {timeout_s:g} s: waited {waited_for}"
+        if open_groups:
+            message += (
+                f"; this producer's own blocks hold {len(open_groups)} ({_first(open_groups)}): "
+                "where they wait for this one, end them first"
+            )
+        super().__init__(message)
+        self.sampler = sampler
+        self.capacity = capacity
+        self.away_s = away_s
+        self.open_groups = tuple(open_groups)
 
 
 class RolloutTooLarge(InvalidRollout):
@@ -89,12 +134,12 @@ class DeliveryFailed(ProducerError):
         outstanding: int = 0,
         nothing_queued: bool = False,
     ) -> None:
-        failed = [_counted(len(uids), "rollout")] if uids else []
-        failed += [_counted(len(group_uids), "control event")] if group_uids else []
+        failed = [counted(len(uids), "rollout")] if uids else []
+        failed += [counted(len(group_uids), "control event")] if group_uids else []
         verb = "was" if len(uids) + len(group_uids) == 1 else "were"
         message = f"{' and '.join(failed)} {verb} not delivered to {broker}"
         if uids:
-            shown = ", ".join(uids[:_UIDS_SHOWN]) + (", …" if len(uids) > _UIDS_SHOWN else "")
+            shown = _first(uids)
             remedy = "publish them again with the same rollout_uid, duplicates are settled as such"
             message += f" ({shown}): {cause}; {remedy}"
         else:
@@ -129,11 +174,11 @@ class ScoresNotDelivered(DeliveryFailed):
     ) -> None:
         super().__init__(uids, (), broker, cause, outstanding=outstanding)
         about = [*uids, *(f"group {one}" for one in group_ids)]
-        shown = ", ".join(about[:_UIDS_SHOWN]) + (", …" if len(about) > _UIDS_SHOWN else "")
+        shown = _first(about)
         more = f"; {outstanding} more still to be answered; flush again" if outstanding else ""
         self.group_ids = tuple(group_ids)
         self.args = (
-            f"scores of {_counted(len(uids), 'rollout')} and {_counted(len(group_ids), 'group')} "
+            f"scores of {counted(len(uids), 'rollout')} and {counted(len(group_ids), 'group')} "
             f"were not delivered to {broker} ({shown}): {cause}; publish them again, what is in "
             f"the log already counts once{more}",
         )
@@ -151,7 +196,12 @@ class FlushTimedOut(BrokerUnavailable):
         self.outstanding = outstanding
 
 
-def _counted(count: int, noun: str) -> str:
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN_MAX]) + (", …" if len(names) > _SHOWN_MAX else "")
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 group``, ``2 groups``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Self, Unpack
 
+from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
 from rollstream.producers.arguments import MemberArguments, takes
 from rollstream.producers.membership import Membership
 from rollstream.producers.steps import Queue, Send, at_once
@@ -16,16 +17,22 @@ from rollstream.producers.validate import GroupAddress
 class Group:
     """The members of one group; ``RolloutProducer.dispatch`` makes it.
 
-    Entering the block publishes that the group was dispatched. Leaving it, by its end or by an
-    exception, publishes how many members are missing as failed, so the group is complete at once.
+    Entering the block waits for admission, then publishes that the group was dispatched. Leaving
+    it, by its end or by an exception, publishes how many members are missing as failed, so the
+    group is complete at once.
     """
 
     def __init__(
-        self, membership: Membership, send: Queue, end: Callable[[GroupAddress], None]
+        self,
+        membership: Membership,
+        send: Queue,
+        end: Callable[[GroupAddress], None],
+        admitted: Admitted | None,
     ) -> None:
         self._membership = membership
         self._send = send
         self._end = end
+        self._admitted = admitted
 
     @property
     def group_uid(self) -> str:
@@ -57,7 +64,15 @@ class Group:
         return Trajectory(Turns.of_member(self._membership, rollout_uid), self._send)
 
     def __enter__(self) -> Self:
-        at_once(self._send(self._membership.dispatched()))
+        if self._admitted is not None:
+            self._admitted.enter()
+        dispatched = self._membership.dispatched()
+        try:
+            at_once(self._send(dispatched))
+        except BaseException:
+            if self._admitted is not None:
+                self._admitted.end(int(dispatched.left))
+            raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -65,14 +80,19 @@ class Group:
             at_once(self._membership.leave(error, partial(self._send, raise_earlier=False)))
         finally:
             self._end(self._membership.address)
+            if self._admitted is not None:
+                self._admitted.end(1)
 
 
 class AsyncGroup:
     """``Group`` with ``await``: each call returns once the broker has what it published."""
 
-    def __init__(self, membership: Membership, deliver: Send) -> None:
+    def __init__(
+        self, membership: Membership, deliver: Send, admitted: AsyncAdmitted | None
+    ) -> None:
         self._membership = membership
         self._deliver = deliver
+        self._admitted = admitted
 
     @property
     def group_uid(self) -> str:
@@ -97,8 +117,20 @@ class AsyncGroup:
         return AsyncTrajectory(Turns.of_member(self._membership, rollout_uid), self._deliver)
 
     async def __aenter__(self) -> Self:
-        await self._deliver(self._membership.dispatched())
+        if self._admitted is not None:
+            await self._admitted.enter()
+        dispatched = self._membership.dispatched()
+        try:
+            await self._deliver(dispatched)
+        except BaseException:
+            if self._admitted is not None:
+                self._admitted.end(int(dispatched.left))
+            raise
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._membership.leave(error, self._deliver)
+        try:
+            await self._membership.leave(error, self._deliver)
+        finally:
+            if self._admitted is not None:
+                self._admitted.end(1)

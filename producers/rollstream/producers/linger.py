@@ -10,11 +10,11 @@ from collections.abc import Callable
 # rollout, and ``flush`` does not wait for it either.
 LINGER_S = 0.05
 BEHIND_S = 0.005  # The same while a record that is due waits for the report of one before it.
-_IDLE_S = 60.0  # A thread with nothing to do looks once in this time; ``wake`` ends the wait.
+IDLE_S = 60.0  # A thread with nothing to do looks once in this time; ``wake`` ends the wait.
 
 Tick = Callable[[], float | None]
-"""Sends what was gathered and serves reports; returns how many seconds the thread may sleep: 0
-until it is woken, None that its producer is closed."""
+"""Sends what was gathered and serves reports; returns how many seconds the thread may sleep, unless
+it is woken, None that its producer is closed."""
 
 
 class LingerThread:
@@ -28,6 +28,10 @@ class LingerThread:
         self._tick = weakref.WeakMethod(tick)
         self._woken = threading.Event()
         self._thread: threading.Thread | None = None
+
+    @property
+    def is_started(self) -> bool:
+        return self._thread is not None
 
     def wake(self) -> None:
         """Something was gathered; the caller holds the producer's lock."""
@@ -46,13 +50,11 @@ class LingerThread:
 
 
 def _run(of: weakref.WeakMethod[Tick], woken: threading.Event) -> None:
-    sleep_s: float | None = 0.0
+    sleep_s: float | None = IDLE_S
     while sleep_s is not None:
-        if not sleep_s:
-            woken.wait(_IDLE_S)
+        if woken.wait(sleep_s):
             woken.clear()
-            sleep_s = LINGER_S
-        woken.wait(sleep_s)  # Only ``join`` ends it early.
+            woken.wait(LINGER_S)  # Only ``join`` ends it early.
         tick = of()
         sleep_s = None if tick is None else tick()
         del tick

@@ -8,15 +8,17 @@ from __future__ import annotations
 import itertools
 from asyncio import Future
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
+from rollstream.producers.admission.standing import Standing
 from rollstream.producers.errors import DeliveryFailed, RolloutTooLarge
 from rollstream.producers.validate import UNSTAMPED, GroupAddress, Segment, segment
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.schemas.fields import REQUIRED_ARRAYS, row_fields
 from rollstream.schemas.ingest.encode import encode_entries
-from rollstream.schemas.ingest.entry import PLAIN, Entry, EntryKind, Failure
+from rollstream.schemas.ingest.entry import PLAIN, Entry, EntryKind, Failure, Producer
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX, BadName, Layout
 
 # Kafka counts the batch around a record too: 61 bytes of batch, at most 21 of record.
@@ -27,7 +29,8 @@ REASON_CHARS_MAX = 500
 _MEASURED_BYTES = ROLLOUT_BYTES_MAX - 256 * 1024
 _CONTROL_BYTES = 128  # Of a control event, about.
 _UID = PLAIN.index("rollout_uid")
-
+_kind = attrgetter("kind")
+_TELLING = (EntryKind.DISPATCHED.value, EntryKind.ALIVE.value)
 
 Address = tuple[str, int]
 """A partition: topic and number."""
@@ -41,7 +44,9 @@ class Outgoing:
         size: about how many bytes it takes in a record, not fewer.
         key: decides on its partition.
         address: that partition, once it is gathered.
-        rollout_uid: of the rollout that it is about; empty where it is about a group.
+        group_uid: empty where it is about no group that was named.
+        rollout_uid: of the rollout that it is about; empty where it is about a group, or says that
+            the producer lives.
         answer: of an awaited publish; its result is what kept the entry out of the log, if anything
             did.
     """
@@ -76,6 +81,8 @@ class Outbox:
 
     Attributes:
         undelivered: failed deliveries that ``raise_failures`` has to tell of.
+        uid_prefix: names this producer, in its life.
+        standings: how the producer stands with each environment that it asked for admission.
     """
 
     def __init__(
@@ -95,18 +102,19 @@ class Outbox:
         self.lineage = lineage
         self._worker_id = worker_id
         self.layout = layout
-        self._uid_prefix = uid_prefix
+        self.uid_prefix = uid_prefix
         self._uids = itertools.count(1)  # Threads may share it: ``next`` is atomic.
         self._clock = clock
         self._topics: dict[str, str] = {}
         self._environments: dict[str, str] = {}  # Of these topics.
         self.undelivered: list[tuple[Outgoing, RollstreamError]] = []
+        self.standings: dict[str, Standing] = {}
         given = {"environment": environment, "lineage": lineage, "replica_id": replica_id}
         self._stamped: Mapping[str, Any] = {**UNSTAMPED, **given}
 
     def new_uid(self) -> str:
         """A uid that no other producer makes."""
-        return f"{self._uid_prefix}-{next(self._uids):x}"
+        return f"{self.uid_prefix}-{next(self._uids):x}"
 
     def stamped(self, address: GroupAddress) -> Mapping[str, Any]:
         """What a rollout of this group has where nothing is given, for ``segment``."""
@@ -135,6 +143,11 @@ class Outbox:
         """The control event that a group was begun."""
         return self._control(address, EntryKind.DISPATCHED)
 
+    def alive(self, environment: str) -> Outgoing:
+        """That this producer has groups open, or waits; of no group."""
+        address = GroupAddress(environment, self.uid_prefix, "", 0, "train")
+        return self._control(address, EntryKind.ALIVE)
+
     def failed(
         self, address: GroupAddress, reason: str, count: int, rollout_uid: str = ""
     ) -> Outgoing:
@@ -147,12 +160,23 @@ class Outbox:
 
     def encode(self, outgoing: Sequence[Outgoing], partitions: int) -> bytes:
         """The record of these entries, all of one partition of a topic of ``partitions``."""
+        environment = self._environments[outgoing[0].topic]
+        entries = [one.entry for one in outgoing if one.entry is not None]
+        standing = self.standings.get(environment)
         return encode_entries(
-            [one.entry for one in outgoing if one.entry is not None],
-            environment=self._environments[outgoing[0].topic],
+            entries,
+            environment=environment,
             worker_id=self._worker_id,
             partitions=partitions,
+            producer=None if standing is None else _told(entries, standing),
         )
+
+    def standing(self, environment: str) -> Standing:
+        """How this producer stands with an environment."""
+        standing = self.standings.get(environment)
+        if standing is None:  # Of threads that ask at once, all get the same.
+            standing = self.standings.setdefault(environment, Standing(self.uid_prefix))
+        return standing
 
     def topic(self, environment: str) -> str:
         """The ingest log of an environment; ``InvalidRollout`` where none can have that name."""
@@ -162,6 +186,11 @@ class Outbox:
             raise InvalidRollout(f"environment {wrong}") from None
         self._environments[topic] = environment
         return topic
+
+    def keep_failures(self, outgoing: Sequence[Outgoing], error: RollstreamError) -> None:
+        """For ``raise_failures``. That the producer lives is told again soon."""
+        told = [(one, error) for one in outgoing if one.rollout_uid or one.group_uid]
+        self.undelivered += told
 
     def raise_failures(self, outstanding: int = 0, *, nothing_queued: bool = False) -> None:
         """Raises the failed deliveries since the last call as one ``failure``, if any."""
@@ -200,3 +229,10 @@ class Outbox:
         }
         topic = self.topic(address.environment)
         return Outgoing(topic, Entry.of(fields, kind, failure), _CONTROL_BYTES, uid)
+
+
+def _told(entries: Sequence[Entry], standing: Standing) -> Producer | None:
+    """What a record with these says of its producer: where groups begin, or it lives."""
+    if not any(map(_kind, entries)):  # Segments alone.
+        return None
+    return standing.says() if any(entry.kind in _TELLING for entry in entries) else None

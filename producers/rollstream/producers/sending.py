@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 from rollstream.producers.errors import RolloutTooLarge
 from rollstream.producers.gather import Gatherer
@@ -21,6 +22,9 @@ from rollstream.streams.errors import (
     UnknownTopic,
 )
 from rollstream.streams.partitioning import partition_of
+
+if TYPE_CHECKING:
+    from functools import _lru_cache_wrapper
 
 _KEYS_KEPT = 4_096
 
@@ -46,7 +50,8 @@ class Sender:
         self.gatherer = Gatherer()
         self._ready: set[Address] = set()  # Partitions that a record may be sent to now.
         self._mismatches: dict[str, str] = {}
-        self._places: dict[str, Callable[[str], Address]] = {}  # Of each key, by topic.
+        # Of each key, by topic.
+        self._places: dict[str, _lru_cache_wrapper[Address]] = {}
         self.partitions: dict[str, int] = {}
         self.full_cause: BufferFull | None = None
 
@@ -69,6 +74,15 @@ class Sender:
             self._ready.add(address)
             self.poll(0.0)
         return True
+
+    def appended(self, topic: str) -> int:
+        """How many entries were gathered for a topic so far, or a few more; on any thread. Each
+        asked for its partition once, and that is counted anyway."""
+        places = self._places.get(topic)
+        if places is None:
+            return 0
+        asked = places.cache_info()
+        return asked.hits + asked.misses
 
     def send_all(self) -> None:
         """Sends everything that is gathered."""

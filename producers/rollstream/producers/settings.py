@@ -94,6 +94,16 @@ def check_policy_request(environment: Any, lineage: Any, newer_than: Any) -> Non
         )
 
 
+def check_groups(groups: Any) -> None:
+    """So many groups can be asked for."""
+    try:
+        number = whole_number("groups", groups)
+    except BrokenRule as broken:
+        raise InvalidSettings(f"{broken}, 1 or more") from None
+    if number < 1:
+        raise InvalidSettings(f"groups is {number}; give a whole number, 1 or more")
+
+
 def check_timeout(timeout_s: Any, *, zero_allowed: bool = False) -> None:
     """A time-out is a finite number of seconds, and not negative."""
     number = isinstance(timeout_s, Real) and not isinstance(timeout_s, bool)

@@ -8,13 +8,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Generic, TypeVar
 
 import numpy as np
 
+from rollstream.producers.admission.blocks import ADMISSION_TIMEOUT_S, ShareWanted
 from rollstream.producers.admission.following import FollowedAdmission
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import Announced, PolicyLike, Wanted
+from rollstream.producers.admission.shares import Allowance
+from rollstream.producers.admission.standing import Standing
+from rollstream.producers.admission.waiting import Admission
 from rollstream.producers.errors import ForkedProducer, ProducerClosed, ProducerDied
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outbox, Outgoing
@@ -22,12 +27,13 @@ from rollstream.producers.process import watch
 from rollstream.producers.sending import Sender
 from rollstream.producers.settings import (
     check_broker,
+    check_groups,
     check_names,
     check_policy_request,
     check_timeout,
 )
 from rollstream.producers.trajectory import Turns
-from rollstream.producers.validate import group_address
+from rollstream.producers.validate import checked, group_address
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.errors import RollstreamError
@@ -38,14 +44,16 @@ from rollstream.streams.topics.layout import DEFAULT_NAMESPACE, Layout
 
 GroupT = TypeVar("GroupT")
 TrajectoryT = TypeVar("TrajectoryT")
+AdmittedT = TypeVar("AdmittedT")
 LOOK_AGAIN_S = 60.0  # How often a producer asks whether its topics have the partitions they had.
 LOOK_TIMEOUT_S = 0.5
 _KEPT_BYTES = 8 * 1024 * 1024  # Several records; at most twice as many stay with the process.
 TIMEOUT_S = 30.0  # How long a publish may wait: for room, for the topic's existence, for an answer.
 
 
-class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
-    """A producer whose blocks are ``GroupT`` and ``TrajectoryT`` (see ``RolloutProducer``)."""
+class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
+    """A producer whose blocks are ``GroupT``, ``TrajectoryT`` and ``AdmittedT`` (see
+    ``RolloutProducer``)."""
 
     def __init__(
         self,
@@ -77,6 +85,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         assert used is not None, "one of them was given"
         self._broker = used
         self._admissions: dict[str, AdmissionLog] = {}
+        self._admitting: dict[str, Admission] = {}
         self._outbox = Outbox(
             broker=str(used) if isinstance(used, KafkaBroker) else type(used).__name__,
             environment=environment,
@@ -109,8 +118,13 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         environment: str = "",
         group_uid: str = "",
         split: str = "train",
+        timeout_s: float = ADMISSION_TIMEOUT_S,
     ) -> GroupT:
         """A group that this env replica works on, for a ``with`` (``async with``) block.
+
+        Entering the block waits while the trainers of the producer's lineage have all that they can
+        use: until a sampler lets this producer begin one more group. Those that wait are admitted
+        in their order. Nothing is waited for where no sampler ever granted any, nor for ``eval``.
 
         Args:
             example_id: the problem.
@@ -118,11 +132,49 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
             environment: empty: the producer's.
             group_uid: empty: a new one.
             split: ``train`` or ``eval``.
+            timeout_s: how long to wait for admission; 0: not at all.
+
+        Raises:
+            NotAdmitted: on entering the block: ``timeout_s`` is over; it names what was waited for,
+                and the groups that this producer itself holds open.
+            InvalidRollout, InvalidSettings: name argument, value and remedy.
+            NotAuthorised, BrokerUnavailable: on entering the first block: what samplers grant may
+                not, or could not, be read.
         """
         environment = environment or self._outbox.environment
         address = group_address(environment, example_id, group_uid, group_size, split)
         announced = partial(self._announced, environment)
-        return self._group(Membership(self._outbox, address, announced))
+        membership = Membership(self._outbox, address, announced)
+        if split == "eval":
+            return self._group(membership, None)
+        named = f"{membership.address.group_uid} of {example_id}"
+        return self._group(membership, self._share_wanted(environment, 1, named, timeout_s))
+
+    def admit(
+        self,
+        *,
+        groups: int = 1,
+        environment: str = "",
+        timeout_s: float = ADMISSION_TIMEOUT_S,
+    ) -> AdmittedT:
+        """Waits until so many more groups may be begun, for those who publish without ``dispatch``.
+
+        Entering the ``with`` (``async with``) block waits as ``dispatch`` does; while it lasts the
+        groups are taken from this producer's share. Those for which nothing was published in the
+        environment meanwhile, by this producer, are given back when it ends.
+
+        Args:
+            groups: how many, at once; they wait until there is room for all of them.
+            environment: empty: the producer's.
+            timeout_s: how long to wait for admission; 0: not at all.
+
+        Raises:
+            NotAdmitted, InvalidRollout, InvalidSettings, NotAuthorised, BrokerUnavailable: as
+                ``dispatch``.
+        """
+        check_groups(groups)
+        environment = checked("environment", environment or self._outbox.environment)
+        return self._admitted(self._share_wanted(environment, groups, "", timeout_s))
 
     def trajectory(
         self,
@@ -185,8 +237,12 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         """The entries of a record are in the log, or why they are, perhaps, not."""
 
     @abstractmethod
-    def _group(self, membership: Membership) -> GroupT:
-        """The block of ``dispatch``."""
+    def _group(self, membership: Membership, wanted: ShareWanted | None) -> GroupT:
+        """The block of ``dispatch``, which waits for admission unless there is None to wait for."""
+
+    @abstractmethod
+    def _admitted(self, wanted: ShareWanted) -> AdmittedT:
+        """The block of ``admit``."""
 
     @abstractmethod
     def _trajectory(self, turns: Turns) -> TrajectoryT:
@@ -197,6 +253,8 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         self._refusal = ForkedProducer(
             "this producer was made before the process was forked off; make one in each process"
         )
+        for admission in self._admitting.values():
+            admission.after_fork(self._refusal)
 
     @abstractmethod
     def at_exit(self, timeout_s: float) -> None:
@@ -208,13 +266,9 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
 
     def _die(self, cause: BaseException) -> None:
         """What runs behind the producer has ended with this: every further call raises it."""
-        died = ProducerDied(
-            f"what sends in the background has ended with {cause!r}; close this producer, which "
-            "names what did not arrive, and make a new one"
-        )
-        died.__cause__ = cause
-        self._death = died
-        self._refusal = self._refusal or died
+        self._death = ProducerDied.of(cause)
+        self._refusal = self._refusal or self._death
+        self._end_waits(self._refusal)
 
     def _raise_what_failed(self) -> None:
         """Raises, when all is released, what the caller was not told."""
@@ -227,7 +281,42 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT]):
         if self._refusal is not self._death:
             return False
         self._refusal = ProducerClosed("this producer was closed; make a new one")
+        self._end_waits(self._refusal)
         return True
+
+    def _end_waits(self, error: RollstreamError) -> None:
+        for admission in list(self._admitting.values()):
+            admission.refuse(error)
+
+    def _share_wanted(
+        self, environment: str, groups: int, group: str, timeout_s: float
+    ) -> ShareWanted:
+        """What a block of this environment asks for."""
+        check_timeout(timeout_s, zero_allowed=True)
+        topic = self._outbox.topic(environment)
+        standing = self._outbox.standing(environment)
+        admission = self._admitting.get(environment)
+        if admission is None:
+            allowance = Allowance(self._outbox.uid_prefix, self._outbox.lineage)
+            log = self._admission(environment)
+            made = Admission(environment, allowance, standing, log, self._clock)
+            admission = self._admitting.setdefault(environment, made)  # Threads may ask at once.
+            self._refuse()  # Else nobody would end its waits.
+        published = partial(self._published, topic, standing)
+        return ShareWanted(admission, environment, groups, group, timeout_s, published)
+
+    def _published(self, topic: str, standing: Standing) -> int:
+        """Entries that were gathered so far, without those that said that it lives."""
+        return self._sender.appended(topic) - standing.told
+
+    def _to_tell(self) -> tuple[list[str], float]:
+        """The environments in which it is to tell now that it lives; in how many seconds next."""
+        environments, next_s = [], inf
+        for environment, admission in list(self._admitting.items()):
+            tells, left_s = admission.tells_that_it_lives()
+            environments += [environment] if tells else []
+            next_s = min(next_s, left_s)
+        return environments, next_s
 
     def _topic_to_look_at(self) -> str | None:
         """A topic whose partitions are to be asked for again, as each is once in a minute."""

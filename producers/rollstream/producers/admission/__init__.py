@@ -5,4 +5,8 @@
 - ``asking``     waits for a policy
 - ``newest``     what its records come to, in whatever order they are read
 - ``following``  the thread that reads them
+- ``shares``     how many groups a producer may have begun, by what samplers granted it (pure)
+- ``standing``   what a producer has begun, and who waits, in their order (pure)
+- ``waiting``    serves all that wait for one environment
+- ``blocks``     waits for admission as blocks, with and without ``await``
 """

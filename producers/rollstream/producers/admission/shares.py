@@ -1,0 +1,92 @@
+"""How many groups a producer may have begun, by what samplers granted it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import NamedTuple
+
+from rollstream.producers.admission.log import Granted
+
+_IDLE_S_MIN = 1.0  # Shares that give no time are no reason to divide by it.
+
+
+class Limit(NamedTuple):
+    """How many groups a producer may have begun in its life, as of now.
+
+    Attributes:
+        groups: None: nothing limits it, since no sampler of its lineage ever took part.
+        by: the shares that say so.
+        away_s: since when no sampler's shares are valid; None: these are.
+        changes_s: when it is another by time alone. Times are those of the monotonic clock.
+    """
+
+    groups: int | None
+    by: Granted | None = None
+    away_s: float | None = None
+    changes_s: float = inf
+
+
+class _Share(NamedTuple):
+    """One sampler's newest shares, as this producer takes them."""
+
+    granted: Granted
+    total: int
+    ends_s: float
+
+
+class Allowance:
+    """What the samplers of one lineage allow one producer.
+
+    Each sets a total; of several whose shares are valid the smallest holds. Shares are valid from
+    when they were read, by this process's clock. Once none are, the total of the sampler whose
+    shares ended last stays, and after each ``idle_s`` from then on ``idle_groups`` more may be
+    begun, so that nobody waits for ever for a trainer that is away.
+    """
+
+    def __init__(self, producer_id: str, lineage: str) -> None:
+        self._producer_id = producer_id
+        self._lineage = lineage
+        self._shares: dict[str, _Share] = {}
+        self._stays: tuple[_Share, int] | None = None  # The last ones, and the total that stays.
+
+    def limit(self, newest: Mapping[str, Granted], begun: int, now_s: float) -> Limit:
+        """The limit by the newest shares of each sampler.
+
+        Args:
+            newest: as ``AdmissionLog.shares``.
+            begun: how many groups the producer has begun.
+        """
+        for sampler, granted in newest.items():
+            known = self._shares.get(sampler)
+            if known is None or known.granted is not granted:
+                self._take(sampler, granted)
+        if not self._shares:
+            return Limit(None)
+        valid = [share for share in self._shares.values() if now_s < share.ends_s]
+        if valid:
+            self._stays = None
+            least = min(valid, key=lambda share: share.total)
+            ends_s = min(share.ends_s for share in valid)
+            return Limit(least.total, least.granted, None, ends_s)
+        last = max(self._shares.values(), key=lambda share: (share.ends_s, -share.total))
+        if self._stays is None or self._stays[0] is not last:
+            # A producer that was granted less than it has begun already may go on, too.
+            self._stays = last, max(last.total, begun)
+        shares = last.granted.shares
+        idle_s = max(shares.idle_s, _IDLE_S_MIN)
+        periods = int((now_s - last.ends_s) // idle_s)
+        groups = self._stays[1] + periods * shares.idle_groups
+        return Limit(groups, last.granted, last.ends_s, last.ends_s + (periods + 1) * idle_s)
+
+    def _take(self, sampler: str, granted: Granted) -> None:
+        shares = granted.shares
+        if shares.lineage != self._lineage:
+            self._shares.pop(sampler, None)  # It is another trainer's by now.
+            return
+        known = self._shares.get(sampler)
+        if self._producer_id in shares.producer_ids:
+            total = int(shares.totals[shares.producer_ids.index(self._producer_id)])
+        else:  # It does not know this producer (any more); one that leaves need not name any.
+            total = known.total if known is not None and not shares.valid_s else 0
+        self._shares[sampler] = _Share(granted, total, granted.read_s + shares.valid_s)

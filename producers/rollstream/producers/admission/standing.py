@@ -1,0 +1,148 @@
+"""How a producer stands with one environment: what it has begun, and who waits. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from rollstream.producers.admission.shares import Limit
+from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.ingest.entry import Producer
+
+# A producer that counts is never silent for longer: a quarter of the time after which it is taken
+# for dead.
+ALIVE_S = 5.0
+TELL_AGAIN_S = 1.0  # How soon it tells that another number of groups waits.
+
+
+class Request:
+    """So many groups that somebody wants to begin.
+
+    Attributes:
+        groups: how many.
+        group: one that is dispatched, in words; empty: what is published decides how many were
+            begun, when the block ends.
+        wake: called, on any thread, when it need not wait any longer.
+        since_s: when it was made, by the monotonic clock.
+        waits: whether it is neither admitted nor withdrawn.
+        error: what ended its wait.
+    """
+
+    __slots__ = ("error", "group", "groups", "since_s", "waits", "wake")
+
+    def __init__(self, groups: int, group: str, wake: Callable[[], object], since_s: float) -> None:
+        self.groups = groups
+        self.group = group
+        self.wake = wake
+        self.since_s = since_s
+        self.waits = False
+        self.error: RollstreamError | None = None
+
+
+class Standing:
+    """Admits requests, first come, first served. Callers hold a lock, where threads share it.
+
+    Attributes:
+        waiting: requests that wait, in their order.
+        groups_waiting: of these together.
+        open: requests that were admitted and whose block has not ended.
+        told: how often it was to tell that it waits, or lives.
+    """
+
+    def __init__(self, producer_id: str) -> None:
+        self.waiting: dict[Request, None] = {}
+        self.groups_waiting = self.told = 0
+        self.open: dict[Request, None] = {}
+        self._producer_id = producer_id
+        self._begun = 0
+        self._held = 0  # By blocks that name no group: neither begun nor given back so far.
+        self._told_s = 0.0  # When it last told anything of itself, by the monotonic clock.
+        self._told_waiting = 0
+
+    @property
+    def used(self) -> int:
+        """How many groups of its total are begun or held."""
+        return self._begun + self._held
+
+    def says(self) -> Producer:
+        """What its records say of it; needs no lock."""
+        return Producer(self._producer_id, self._begun, self.groups_waiting)
+
+    def ask(self, request: Request, limit: Limit, now_s: float) -> None:
+        """Admits the request, or lets it wait."""
+        if self.waiting or not self._admit(request, limit, now_s):
+            request.waits = True
+            self.waiting[request] = None
+            self.groups_waiting += request.groups
+
+    def serve(self, limit: Limit, now_s: float) -> None:
+        """Admits those that waited longest, as many as may begin."""
+        while self.waiting:
+            request = next(iter(self.waiting))
+            if not self._admit(request, limit, now_s):
+                return
+            self._stop_waiting(request)
+
+    def refuse(self, error: RollstreamError) -> None:
+        """Ends all waits with this."""
+        for request in list(self.waiting):
+            request.error = error
+            self._stop_waiting(request)
+
+    def end(self, request: Request, begun: int) -> None:
+        """Its block has ended, or it waits no longer; so many of its groups were begun, the others
+        are given back."""
+        if request.waits:
+            self._stop_waiting(request)
+        elif request in self.open:
+            del self.open[request]
+            if request.group:
+                self._begun -= request.groups
+            else:
+                self._held -= request.groups
+            self._begun += min(begun, request.groups)
+
+    def tells_of_wait(self, now_s: float) -> bool:
+        """Whether it is to tell at once that a request waits: the first does."""
+        tells = len(self.waiting) == 1 or now_s >= self._told_s + TELL_AGAIN_S
+        if tells:
+            self._tell(now_s)
+        return tells
+
+    def tells_that_it_lives(self, now_s: float) -> tuple[bool, float]:
+        """Whether it is to tell now, and in how many seconds next; while nothing is open and
+        nothing waits there is nothing to tell."""
+        if not self.open and not self.waiting:
+            return False, inf
+        is_known = self.groups_waiting == self._told_waiting
+        tells = now_s >= self._told_s + (ALIVE_S if is_known else TELL_AGAIN_S)
+        if tells:
+            self._tell(now_s)
+        next_s = self._told_s + ALIVE_S - now_s
+        return tells, min(next_s, TELL_AGAIN_S) if self.waiting else next_s
+
+    def open_groups(self) -> list[str]:
+        """What the blocks that have not ended hold, in words."""
+        return [one.group or f"{one.groups} by admit()" for one in self.open]
+
+    def _admit(self, request: Request, limit: Limit, now_s: float) -> bool:
+        if limit.groups is not None and self.used + request.groups > limit.groups:
+            return False
+        if request.group:
+            self._begun += request.groups
+            # The entry that dispatches it tells.
+            self._told_s, self._told_waiting = now_s, self.groups_waiting
+        else:
+            self._held += request.groups
+        self.open[request] = None
+        return True
+
+    def _tell(self, now_s: float) -> None:
+        self._told_s, self._told_waiting = now_s, self.groups_waiting
+        self.told += 1
+
+    def _stop_waiting(self, request: Request) -> None:
+        del self.waiting[request]
+        self.groups_waiting -= request.groups
+        request.waits = False
+        request.wake()

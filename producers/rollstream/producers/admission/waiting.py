@@ -1,0 +1,206 @@
+"""Waits for admission: a thread an environment, while anybody waits, serves all that do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from rollstream.producers.admission.log import AdmissionLog
+from rollstream.producers.admission.shares import Allowance, Limit
+from rollstream.producers.admission.standing import Request, Standing
+from rollstream.producers.errors import NotAdmitted, ProducerDied, counted
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.deadline import LOG_WAITING_EVERY_S
+from rollstream.schemas.errors import RollstreamError
+from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
+
+_log = logging.getLogger("rollstream.admission")
+
+
+class Admission:
+    """Admits the groups of one environment. Threads and coroutines share it.
+
+    It keeps no producer alive.
+
+    Args:
+        environment: for messages.
+        allowance: what samplers grant the producer.
+        standing: what the producer has begun, and who waits.
+        admission_log: where samplers grant it.
+        clock: the one that the log was given.
+
+    Attributes:
+        was_read: whether it is known what was granted so far.
+    """
+
+    def __init__(
+        self,
+        environment: str,
+        allowance: Allowance,
+        standing: Standing,
+        admission_log: AdmissionLog,
+        clock: Clock,
+    ) -> None:
+        self.was_read = False
+        self._environment = environment
+        self._allowance = allowance
+        self._standing = standing
+        self._admission_log = admission_log
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen = 0
+        self._is_served = False  # Whether the thread runs.
+        self._said_s = 0.0  # When it was last logged that somebody waits.
+        self._refusal: RollstreamError | None = None
+
+    def read(self, timeout_s: float) -> None:
+        """Reads what was granted so far, before the first request.
+
+        Raises:
+            BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
+        """
+        try:
+            seen = self._admission_log.wait(0, timeout_s)
+        except UnknownTopic:
+            seen = 0
+        with self._lock:
+            is_first, self.was_read = not self.was_read, True
+            self._seen = max(self._seen, seen)
+            limited = self._limit(self._clock.monotonic_s()).groups is not None
+        if is_first and not limited:
+            _log.info(
+                "nothing limits how many groups of %r are begun: no sampler of their lineage has "
+                "granted any so far",
+                self._environment,
+            )
+
+    def ask(self, groups: int, group: str, wake: Callable[[], object]) -> Request:
+        """A request, admitted or waiting; call ``end`` or ``conclude`` in any case.
+
+        Raises:
+            ProducerClosed, ForkedProducer, ProducerDied: nothing is admitted any more.
+        """
+        with self._lock:
+            if self._refusal is not None:
+                raise self._refusal
+            now_s = self._clock.monotonic_s()
+            request = Request(groups, group, wake, now_s)
+            self._standing.ask(request, self._limit(now_s), now_s)
+            if request.waits and not self._is_served:
+                self._is_served = True
+                name = "rollstream-admission-waits"
+                threading.Thread(target=self._run, name=name, daemon=True).start()
+        return request
+
+    def conclude(self, request: Request, timeout_s: float) -> None:
+        """The request was woken, or its time is up: returns where it was admitted.
+
+        Raises:
+            NotAdmitted: it still waits, and is withdrawn. What ended its wait.
+        """
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            limit = self._limit(now_s)
+            self._standing.serve(limit, now_s)
+            if request.waits:
+                error = self._not_admitted(request, timeout_s, limit, now_s)
+                self._end(request, 0)
+                raise error
+            if request.error is not None:
+                raise request.error
+
+    def end(self, request: Request, begun: int) -> None:
+        """Its block has ended, or it waits no longer; so many of its groups were begun, the others
+        are given back."""
+        with self._lock:
+            self._end(request, begun)
+
+    def tells_of_wait(self) -> bool:
+        """Whether the producer is to tell now that a request waits."""
+        with self._lock:
+            return self._standing.tells_of_wait(self._clock.monotonic_s())
+
+    def tells_that_it_lives(self) -> tuple[bool, float]:
+        """Whether the producer is to tell now, and in how many seconds next."""
+        with self._lock:
+            return self._standing.tells_that_it_lives(self._clock.monotonic_s())
+
+    def refuse(self, error: RollstreamError) -> None:
+        """Ends all waits with this, and every later request."""
+        with self._lock:
+            self._refusal = error
+            self._standing.refuse(error)
+
+    def after_fork(self, error: RollstreamError) -> None:
+        """``refuse``, in the child: of the parent's threads, one may have held the lock."""
+        self._lock = threading.Lock()
+        self.refuse(error)
+
+    def _run(self) -> None:
+        try:
+            while (wait_s := self._serve()) is not None:
+                try:
+                    self._seen = self._admission_log.wait(self._seen, wait_s)
+                except BrokerUnavailable as outage:
+                    _log.debug("%s", outage)  # Shares run out meanwhile.
+        except Exception as error:  # noqa: BLE001, whatever it is, those that wait get it
+            with self._lock:
+                self._is_served = False
+                if not isinstance(error, RollstreamError):
+                    error = ProducerDied.of(error)
+                self._standing.refuse(error)
+
+    def _serve(self) -> float | None:
+        """Admits those that may begin; in how many seconds to look again, None where none waits."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            limit = self._limit(now_s)
+            self._standing.serve(limit, now_s)
+            if not self._standing.waiting:
+                self._is_served = False
+                return None
+            self._log_waiting(limit, now_s)
+            return min(max(0.0, limit.changes_s - now_s), LOG_WAITING_EVERY_S)
+
+    def _end(self, request: Request, begun: int) -> None:
+        self._standing.end(request, begun)
+        if self._standing.waiting:
+            now_s = self._clock.monotonic_s()
+            self._standing.serve(self._limit(now_s), now_s)
+
+    def _limit(self, now_s: float) -> Limit:
+        return self._allowance.limit(self._admission_log.shares(), self._standing.used, now_s)
+
+    def _log_waiting(self, limit: Limit, now_s: float) -> None:
+        """One line for all that wait, every 30 s: there may be thousands."""
+        first = next(iter(self._standing.waiting))
+        waited_s = now_s - first.since_s
+        if min(waited_s, now_s - self._said_s) >= LOG_WAITING_EVERY_S:
+            self._said_s = now_s
+            what = self._describe(self._standing.groups_waiting, limit, now_s)
+            _log.warning("waited %.0f s so far %s", waited_s, what)
+
+    def _describe(self, groups: int, limit: Limit, now_s: float) -> str:
+        assert limit.by is not None, "nothing else limits it"
+        shares, read_s = limit.by
+        away = "" if limit.away_s is None else "; it is away, its shares have run out"
+        return (
+            f"to begin {counted(groups, 'group')} of {self._environment!r} beyond the "
+            f"{self._standing.used} that this producer has begun or holds; sampler "
+            f"{shares.sampler} allowed it {limit.groups} in all, {now_s - read_s:.0f} s ago, and "
+            f"had room for {shares.capacity} from all producers{away}"
+        )
+
+    def _not_admitted(
+        self, request: Request, timeout_s: float, limit: Limit, now_s: float
+    ) -> NotAdmitted:
+        assert limit.by is not None, "nothing else limits it"
+        return NotAdmitted(
+            self._describe(request.groups, limit, now_s),
+            timeout_s,
+            sampler=limit.by.shares.sampler,
+            capacity=limit.by.shares.capacity,
+            away_s=None if limit.away_s is None else now_s - limit.away_s,
+            open_groups=self._standing.open_groups(),
+        )

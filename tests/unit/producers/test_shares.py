@@ -1,0 +1,189 @@
+"""How many groups a producer may have begun, against a model that looks at all that was granted."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.admission import granted
+from rollstream.producers.admission.log import Granted
+from rollstream.producers.admission.shares import Allowance, Limit
+from rollstream.runtime.clock import ManualClock
+from rollstream.schemas.events import SharesGranted
+
+ME = "me"
+
+
+class Reader:
+    """A producer's allowance, and the newest shares of each sampler, read by its clock."""
+
+    def __init__(self, lineage: str = "") -> None:
+        self.clock = ManualClock()
+        self.newest: dict[str, Granted] = {}
+        self.begun = 0
+        self._allowance = Allowance(ME, lineage)
+
+    def read(self, shares: SharesGranted) -> None:
+        self.newest[shares.sampler] = Granted(shares, self.clock.monotonic_s())
+
+    def limit(self) -> Limit:
+        return self._allowance.limit(self.newest, self.begun, self.clock.monotonic_s())
+
+    def groups(self) -> int | None:
+        return self.limit().groups
+
+
+def test_nothing_is_limited_where_no_sampler_of_the_lineage_ever_granted_any() -> None:
+    reader = Reader(lineage="main")
+    assert reader.groups() is None
+    reader.read(granted(1, {ME: 3}, lineage="other"))
+    assert reader.groups() is None
+    reader.read(granted(1, {ME: 5}, sampler="b", lineage="main"))
+    assert reader.groups() == 5
+    reader.read(granted(2, {ME: 5}, sampler="b", lineage="other"))
+    assert reader.groups() is None
+
+
+def test_a_producer_that_the_sampler_does_not_know_may_begin_nothing() -> None:
+    reader = Reader()
+    reader.read(granted(1, {"another": 7}))
+    assert reader.groups() == 0
+    reader.read(granted(2, {"another": 7, ME: 2}))
+    assert reader.groups() == 2
+    reader.read(granted(3, {"another": 7}))  # It was silent for too long.
+    assert reader.groups() == 0
+
+
+def test_of_several_samplers_the_smallest_total_holds_while_it_is_valid() -> None:
+    reader = Reader()
+    reader.read(granted(1, {ME: 2}, sampler="a", valid_s=10.0))
+    reader.read(granted(1, {ME: 9}, sampler="b", valid_s=20.0))
+    assert reader.limit() == Limit(2, reader.newest["a"], None, 10.0)
+    reader.clock.advance(10.0)
+    assert reader.limit() == Limit(9, reader.newest["b"], None, 20.0)
+
+
+def test_shares_are_valid_from_when_they_were_read_whatever_other_clocks_say() -> None:
+    """A reader may begin yesterday's, and an hour after everybody else."""
+    reader = Reader()
+    reader.clock.advance(3_600.0)
+    reader.read(granted(1, {ME: 4}, valid_s=10.0))
+    reader.clock.advance(9.9)
+    assert reader.limit().away_s is None
+    reader.clock.advance(0.1)
+    assert reader.limit() == Limit(4, reader.newest["a"], 3_610.0, 4_210.0)
+
+
+def test_the_last_samplers_total_stays_and_grows_once_each_idle_time() -> None:
+    reader = Reader()
+    reader.begun = 3
+    reader.read(granted(1, {ME: 4}, valid_s=10.0, idle_s=600.0, idle_groups=5))
+    reader.clock.advance(10.0)
+    assert reader.groups() == 4
+    reader.clock.advance(599.0)
+    assert reader.groups() == 4
+    reader.clock.advance(1.0)
+    assert reader.groups() == 9
+    reader.begun = 9
+    reader.clock.advance(1_200.0)
+    assert reader.groups() == 19
+    reader.read(granted(2, {ME: 11}, valid_s=10.0))  # It is back.
+    assert reader.groups() == 11
+
+
+def test_a_sampler_that_leaves_names_nobody_and_its_total_stays() -> None:
+    reader = Reader()
+    reader.read(granted(1, {ME: 4}))
+    assert reader.groups() == 4
+    reader.read(granted(2, {}, valid_s=0.0, idle_groups=5))
+    assert reader.limit() == Limit(4, reader.newest["a"], 0.0, 600.0)
+    reader.clock.advance(600.0)
+    assert reader.groups() == 9
+
+
+def test_one_that_leaves_beside_another_that_lives_allows_and_limits_nothing() -> None:
+    reader = Reader()
+    reader.read(granted(1, {ME: 4}, sampler="a"))
+    reader.read(granted(1, {ME: 6}, sampler="b"))
+    assert reader.groups() == 4
+    reader.read(granted(2, {}, sampler="a", valid_s=0.0, idle_groups=100, idle_s=1.0))
+    assert reader.groups() == 6
+    reader.clock.advance(20.0)
+    assert reader.groups() == 6
+
+
+def test_a_producer_beyond_its_last_total_goes_on_from_what_it_has_begun() -> None:
+    """It was not known any more; else it would wait until the idle groups caught up with it."""
+    reader = Reader()
+    reader.begun = 1_000
+    reader.read(granted(1, {}, valid_s=10.0, idle_s=600.0, idle_groups=5))
+    reader.clock.advance(610.0)
+    assert reader.groups() == 1_005
+
+
+def test_shares_that_give_no_idle_time_are_no_error() -> None:
+    reader = Reader()
+    reader.read(granted(1, {ME: 1}, valid_s=0.0, idle_s=0.0))
+    reader.clock.advance(2.0)
+    assert reader.groups() == 3
+
+
+class Model:
+    """Says the same from the list of all that was ever read, slowly."""
+
+    def __init__(self) -> None:
+        self.read: list[tuple[float, SharesGranted]] = []
+
+    def totals(self) -> dict[str, tuple[float, int]]:
+        """When each sampler's shares end, and the producer's total."""
+        found: dict[str, tuple[float, int]] = {}
+        for read_s, shares in self.read:
+            totals = dict(zip(shares.producer_ids, shares.totals.tolist(), strict=True))
+            stays = (
+                found[shares.sampler][1] if shares.sampler in found and not shares.valid_s else 0
+            )
+            found[shares.sampler] = read_s + shares.valid_s, totals.get(ME, stays)
+        return found
+
+    def groups(self, now_s: float) -> int | None:
+        totals = self.totals()
+        valid = [total for ends_s, total in totals.values() if ends_s > now_s]
+        if not totals or valid:
+            return min(valid) if valid else None
+        last_s = max(ends_s for ends_s, _ in totals.values())
+        periods = 0
+        while last_s + (periods + 1) * 8.0 <= now_s:
+            periods += 1
+        return min(total for ends_s, total in totals.values() if ends_s == last_s) + 3 * periods
+
+
+reads = st.builds(
+    lambda sampler, total, valid_s: granted(
+        1,
+        {} if total is None else {"other": 50, ME: total},
+        sampler=sampler,
+        valid_s=valid_s,
+        idle_s=8.0,
+        idle_groups=3,
+    ),
+    st.sampled_from("abc"),
+    st.none() | st.integers(0, 9),
+    st.sampled_from([0.0, 1.0, 4.0]),
+)
+moves = st.sampled_from([0.0, 0.5, 1.0, 3.0, 8.0, 20.0])
+
+
+@given(st.lists(st.tuples(moves, st.none() | reads)))
+def test_the_limit_is_that_of_the_model(steps: list[tuple[float, SharesGranted | None]]) -> None:
+    reader, model = Reader(), Model()
+    for move_s, shares in steps:
+        reader.clock.advance(move_s)
+        if shares is not None:
+            reader.read(shares)
+            model.read.append((reader.clock.monotonic_s(), shares))
+        now_s = reader.clock.monotonic_s()
+        limit = reader.limit()
+        assert limit.groups == model.groups(now_s)
+        if limit.groups is not None:  # Time alone changes nothing before it says so.
+            assert limit.changes_s > now_s
+            assert model.groups(limit.changes_s - 0.25) == limit.groups
