@@ -49,6 +49,15 @@ def test_a_successor_gets_the_batches_again_that_no_checkpoint_holds(tmp_path: P
     assert lines[6] == "12 problems trained on, each 1 time"
 
 
+@pytest.mark.proves("A18", "F16")
+def test_a_verifier_that_dies_before_it_commits_scores_each_group_once(tmp_path: Path) -> None:
+    assert run("04_score_rewards_late.py", tmp_path) == [
+        "life 1 of the verifier scored 3 groups",
+        "life 2 of the verifier scored 3 groups",
+        "rewards of the batch: [0.0, 1.0]; 0 groups wait",
+    ]
+
+
 @pytest.mark.proves("F6")
 def test_a_second_trainer_trains_once_more_on_all_that_was_recorded(tmp_path: Path) -> None:
     lines = run(

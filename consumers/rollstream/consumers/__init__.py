@@ -5,6 +5,7 @@ Map:
 - ``assembling/``   pure: what becomes of every rollout of one partition
 - ``sealing/``      the loop around it: reads, writes files, appends events (``Sealer``)
 - ``dead_letters/``  reads dead letters, and publishes again what they hold
+- ``sealed_groups``  hands out each sealed group, for verifiers (``SealedGroups``)
 - ``deployment``    makes topics, and the id of the store's root (``create_deployment``)
 - ``audit/``        checks that every offset is accounted for and every file intact (``audit``)
 """
@@ -12,6 +13,7 @@ Map:
 import rollstream.runtime.config  # noqa: F401 - First: it says which extra is missing.
 from rollstream.consumers.audit import AuditReport, PartitionAudit, audit
 from rollstream.consumers.deployment import Created, create_deployment
+from rollstream.consumers.sealed_groups import SealedGroups, UnknownEnvironment
 from rollstream.consumers.sealing import InlineExecutor, PartitionStats, Sealer, SealerStats
 
 __all__ = [
@@ -20,8 +22,10 @@ __all__ = [
     "InlineExecutor",
     "PartitionAudit",
     "PartitionStats",
+    "SealedGroups",
     "Sealer",
     "SealerStats",
+    "UnknownEnvironment",
     "audit",
     "create_deployment",
 ]

@@ -109,6 +109,10 @@ class Layout(NamedTuple):
         """The consumer group of the environment's sealers."""
         return self._name("sealers", environment)
 
+    def reader_group(self, name: str) -> str:
+        """The consumer group of those who read sealed groups under this name."""
+        return self._name("readers", name)
+
     def _log(self, topic: str, address: PartitionAddress) -> TopicPartition:
         assert address.generation == self.generation, (address, self)
         return TopicPartition(topic, address.partition)

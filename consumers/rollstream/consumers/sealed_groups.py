@@ -1,0 +1,249 @@
+"""Reads sealed groups for whoever looks at each of them, as verifiers do."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.config.load import configured
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.digest import row_digests
+from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.events import Claimed, Event, Flushed
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.records import RolloutGroup, records_from
+from rollstream.store import Blobs, open_store
+from rollstream.store.dataset import read_rows
+from rollstream.store.errors import BlobMissing, CorruptFile
+from rollstream.streams.broker import Broker, Record, TopicPartition
+from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.owned.fence import Fence
+from rollstream.streams.owned.reading import event_in
+from rollstream.streams.topics.layout import Layout
+
+FLUSHES_MAX = 8  # Records that a poll takes from the broker; they are handed out one by one.
+POLL_SLICE_S = 0.1  # A partition that is assigned meanwhile is begun after it.
+_log = logging.getLogger("rollstream.sealed_groups")
+
+
+class UnknownEnvironment(RollstreamError):
+    """The configuration has no such environment."""
+
+
+@dataclass(slots=True)
+class _Position:
+    """Where the reading of a seal log is.
+
+    Attributes:
+        wanted_from: flushes before it were committed by this reader's group.
+        begun_at: the claim that it was begun at, or 0.
+        next_offset: after the newest record that was taken.
+    """
+
+    wanted_from: int
+    begun_at: int
+    next_offset: int
+    fence: Fence = field(default_factory=Fence)
+    committed: int = -1
+
+
+class SealedGroups:
+    """Each sealed group at least once, from the first one that was ever sealed, whatever is killed.
+
+    Readers of one name share the partitions, and go on from what was committed under that name. A
+    group that was handed out and not committed is handed out again, perhaps to another reader. So
+    score with an ``attempt`` (``ScoreProducer``), let ``flush`` return, and then ``commit``: no
+    group is left out, and none is scored twice to effect. It claims nothing and delays nobody.
+
+    A group whose file was retired and deleted, or is damaged, is passed over with a log message.
+
+    Args:
+        name: of the readers that share the work.
+        environments: whose groups are read.
+        config: the configuration, or the path of its file.
+        only_awaiting: whether groups are left out of which every rollout has a reward.
+        broker: instead of the configured one, and so ``store``; the caller closes them.
+        clock: for tests.
+
+    Raises:
+        UnknownEnvironment: the configuration does not have it. ConfigError: it is wrong.
+
+    Examples:
+        >>> with SealedGroups("tests", ["math"], config="rollstream.toml") as groups:
+        ...     while True:
+        ...         for group in groups.poll(timeout_s=1.0):
+        ...             verdicts = {one.rollout_uid: run_tests(one) for one in group.rollouts}
+        ...             scores.upsert_scores(group.id, verdicts, attempt="1")
+        ...         scores.flush()
+        ...         groups.commit()
+    """
+
+    def __init__(
+        self,
+        name: str,
+        environments: Sequence[str],
+        *,
+        config: RollstreamConfig | Path | str,
+        only_awaiting: bool = False,
+        broker: Broker | None = None,
+        store: Blobs | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock
+        settings = configured(config)
+        layout = Layout.of(settings.kafka)
+        for environment in environments:
+            if environment not in settings.environments:
+                raise UnknownEnvironment(
+                    f"there is no [environments.{environment}] in the configuration, only "
+                    f"{sorted(settings.environments)}; add the section or correct the name"
+                )
+        self._generation = layout.generation
+        self._environments = {layout.groups(one): one for one in environments}
+        self._only_awaiting = only_awaiting
+        self._timeout_s = settings.kafka.timeout_s
+        self._store = store or open_store(settings.store.root)
+        self._own = ExitStack()
+        used = broker or self._own.enter_context(
+            KafkaBroker(settings.kafka.bootstrap, settings.kafka.client)
+        )
+        self._positions: dict[TopicPartition, _Position] = {}
+        self._taken: deque[Record] = deque()  # By the broker, and not handed out.
+        self._reader = used.group_reader(
+            layout.reader_group(name), list(self._environments), on_revoked=self._forget
+        )
+        self._own.callback(self._reader.close)
+
+    def poll(self, timeout_s: float) -> list[RolloutGroup]:
+        """The groups of the next flush, with all fields of their rollouts; empty where none came
+        within ``timeout_s``, or where no partition is this reader's.
+
+        Raises:
+            BrokerUnavailable, NotAuthorised: the broker's answer. CorruptLog, NewerEvent: a record
+                of a seal log cannot be read. StoreError: the store is away. The next call goes on
+                where this one was.
+        """
+        deadline = Deadline(timeout_s, self._clock)
+        while True:
+            if not self._taken:
+                # First: a partition that is lost within it replaces what was taken.
+                taken = self._reader.poll(FLUSHES_MAX, deadline.slice_s(POLL_SLICE_S))
+                self._taken.extend(taken)
+                self._begin_assigned()
+            groups = self._next_flush()
+            if groups or deadline.passed():
+                return groups
+
+    def commit(self) -> None:
+        """All groups that were handed out are done with, and are not handed out again; those of
+        partitions that went to another reader meanwhile are its own.
+
+        Raises:
+            BrokerUnavailable, NotAuthorised: the broker's answer.
+        """
+        for where, position in list(self._positions.items()):
+            claim = position.fence.current_claim
+            if claim is None or position.next_offset <= max(
+                position.committed, position.wanted_from
+            ):
+                continue
+            # From a claim on the log can be read: only that one tells which events count.
+            at = position.next_offset
+            if self._reader.commit(where, at, str(claim.epoch), self._timeout_s):
+                position.committed = at
+
+    def close(self) -> None:
+        """Leaves the group; nothing is committed. Idempotent."""
+        self._own.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _next_flush(self) -> list[RolloutGroup]:
+        """The groups of the next one that was taken and has any."""
+        while self._taken:
+            record = self._taken[0]
+            groups = self._groups_in(record)
+            if not self._taken or self._taken[0] is not record:
+                continue  # Its log is read from the beginning.
+            self._taken.popleft()
+            self._positions[_where(record)].next_offset = record.offset + 1
+            if groups:
+                return groups
+        return []
+
+    def _begin_assigned(self) -> None:
+        for where in self._reader.assigned() - self._positions.keys():
+            found = self._reader.committed(where, self._timeout_s)
+            claim = int(found.metadata) if found and found.metadata.isdecimal() else 0
+            self._begin(where, found.offset if found else 0, claim)
+
+    def _begin(self, where: TopicPartition, wanted_from: int, claim: int) -> None:
+        self._positions[where] = _Position(wanted_from, claim, claim)
+        self._reader.begin(where, claim)
+
+    def _forget(self, where: TopicPartition) -> None:
+        self._positions.pop(where, None)
+        self._drop_taken(where)
+
+    def _groups_in(self, record: Record) -> list[RolloutGroup]:
+        where = _where(record)
+        position = self._positions[where]
+        event = event_in(record, position.fence.owner)
+        if record.offset == position.begun_at > 0 and not isinstance(event, Claimed):
+            # Somebody else committed under this name: the log says all, from its beginning on.
+            self._drop_taken(where)
+            self._begin(where, position.wanted_from, 0)
+            return []
+        if not position.fence.admits(record.offset, event) or record.offset < position.wanted_from:
+            return []
+        log = PartitionAddress(self._environments[where.topic], self._generation, where.partition)
+        return list(self._read(log, record.offset, event))
+
+    def _drop_taken(self, where: TopicPartition) -> None:
+        self._taken = deque(one for one in self._taken if _where(one) != where)
+
+    def _read(self, log: PartitionAddress, offset: int, event: Event) -> Iterator[RolloutGroup]:
+        if not isinstance(event, Flushed):
+            return
+        groups = known_groups(log, offset, event)
+        wanted = [one for one in groups if not (self._only_awaiting and one.has_rewards)]
+        for path in dict.fromkeys(group.file.path for group in wanted):
+            of_file = [group for group in wanted if group.file.path == path]
+            try:
+                yield from self._rows_of(path, of_file)
+            except BlobMissing:
+                _log.warning("%s was deleted; its %d groups are passed over", path, len(of_file))
+            except CorruptFile as error:
+                _log.error("%d groups are passed over: %s", len(of_file), error)
+
+    def _rows_of(self, path: str, groups: Sequence[KnownGroup]) -> Iterator[RolloutGroup]:
+        ranges = [(group.group.row_start, group.group.rows) for group in groups]
+        columns = read_rows(self._store, path, ranges=ranges)
+        edges = list(accumulate((rows for _, rows in ranges), initial=0))
+        digests = row_digests(columns, edges[:-1])
+        for group, digest, span in zip(groups, digests, pairwise(edges), strict=True):
+            header = group.group
+            if digest != header.digest:
+                _log.error("group %s in %s is damaged and passed over", header.group_id, path)
+                continue
+            records = records_from(columns.only(np.arange(*span)))
+            yield RolloutGroup.of(header.group_id, records, group.sealed_ts)
+
+
+def _where(record: Record) -> TopicPartition:
+    return TopicPartition(record.topic, record.partition)
