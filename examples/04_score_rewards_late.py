@@ -50,7 +50,7 @@ def guess(producer: RolloutProducer, random: np.random.Generator) -> None:
 
 
 def verify(groups: SealedGroups, scores: ScoreProducer, mood: float, *, commit: bool) -> int:
-    """What a verifier does; returns how many groups it scored. Its judgement depends on its mood."""
+    """What a verifier does; returns how many groups it scored. Its verdicts depend on its mood."""
     scored = 0
     while found := groups.poll(timeout_s=1.0):
         for group in found:
