@@ -39,16 +39,17 @@ CONFIG = RollstreamConfig.model_validate(
 
 
 def sample(
-    logits: NDArray[np.float64], step: int, producer: RolloutProducer, random: np.random.Generator
+    logits: NDArray[np.float64], producer: RolloutProducer, random: np.random.Generator
 ) -> None:
-    """What an env worker does: a group of guesses for every problem."""
+    """What an env worker does: a group of guesses for every problem, with the newest policy. Its
+    weights are in this process; elsewhere ``policy.weights`` would say where they are."""
+    policy = producer.policy()
     for row, problem in enumerate(PROBLEMS):
         probabilities = softmax(logits[row])
         with producer.dispatch(example_id=problem, group_size=GROUP_SIZE) as group:
             for guess in random.choice(10, size=GROUP_SIZE, p=probabilities):
                 group.publish(
-                    policy_version=f"step-{step}",
-                    weight_step=step,
+                    policy=policy,
                     prompt_tokens=[row],
                     output_tokens=[int(guess)],
                     logprobs=[float(np.log(probabilities[guess]))],
@@ -96,8 +97,9 @@ def main() -> None:
         Sampler("trainer-a", config=CONFIG, broker=broker, store=store, clock=clock) as sampler,
     ):
         step = sampler.resume(None)  # None: a new run.
+        sampler.publish_policy(step, policy_version=f"step-{step}")
         while step < STEPS:
-            sample(logits, step, producer, random)
+            sample(logits, producer, random)
             # A turn does what there is to do at once; to join the group takes it the first ones.
             while sealer.stats().groups < len(PROBLEMS) * (step + 1):
                 sealer.step(Deadline(1.0, clock))

@@ -14,7 +14,7 @@ from rollstream.producers import RolloutProducer
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler import Fenced, Policy, Sampler
+from rollstream.sampler import Fenced, Sampler
 from rollstream.store import MemoryBlobs
 from rollstream.streams.memory import MemoryBroker
 
@@ -32,17 +32,16 @@ CONFIG = RollstreamConfig.model_validate(
 
 
 def publish_and_seal(
-    policy: Policy, problems: range, broker: MemoryBroker, store: MemoryBlobs, clock: ManualClock
+    problems: range, broker: MemoryBroker, store: MemoryBlobs, clock: ManualClock
 ) -> None:
-    """Groups of two, as env workers with these weights and a sealer would leave them."""
+    """Groups of two, as env workers with the newest weights and a sealer would leave them."""
     with RolloutProducer(environment="math", broker=broker, clock=clock) as producer:
+        policy = producer.policy()
         for number in problems:
             with producer.dispatch(example_id=f"problem-{number}", group_size=2) as group:
                 for reward in (0.0, 1.0):
                     group.publish(
-                        policy_version=policy.version,
-                        weight_step=policy.step,
-                        policy_epoch=policy.epoch,
+                        policy=policy,
                         prompt_tokens=[1, 2, 3],
                         output_tokens=[number, int(reward)],
                         logprobs=[-0.5, -0.7],
@@ -63,8 +62,8 @@ def main() -> None:
 
     first = Sampler("trainer-a", config=CONFIG, broker=broker, store=store, clock=clock)
     begin = first.resume(None)
-    policy = first.publish_policy(begin, policy_version="step-0")
-    publish_and_seal(policy, range(GROUPS), broker, store, clock)
+    first.publish_policy(begin, policy_version="step-0")
+    publish_and_seal(range(GROUPS), broker, store, clock)
     served = {}
     for step in range(begin, 4):
         served[step] = first.next_batch(step, GROUPS_A_STEP)
@@ -78,8 +77,8 @@ def main() -> None:
         # the groups of the steps 2 and 3 back, to be chosen anew.
         begin = successor.resume(1, later="replay")
         print(f"resumed at step {begin}")
-        policy = successor.publish_policy(begin, policy_version=f"step-{begin}")
-        publish_and_seal(policy, range(GROUPS, GROUPS + 2), broker, store, clock)
+        successor.publish_policy(begin, policy_version=f"step-{begin}")
+        publish_and_seal(range(GROUPS, GROUPS + 2), broker, store, clock)
         for step in range(begin, 6):
             batch = successor.next_batch(step, GROUPS_A_STEP)
             before = served.get(step)

@@ -16,7 +16,7 @@ from rollstream.producers import RolloutProducer
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler import Batch, Policy, Sampler
+from rollstream.sampler import Batch, Sampler
 from rollstream.sampler.history import lineage_of_rollout
 from rollstream.store import MemoryBlobs
 from rollstream.streams.memory import MemoryBroker
@@ -48,19 +48,17 @@ def trainer(name: str) -> Sampler:
     return Sampler(name, config=CONFIG, broker=BROKER, store=STORE, clock=CLOCK)
 
 
-def publish_and_seal(policy: Policy) -> None:
-    """What env workers with these weights and a sealer leave: two groups of two."""
+def publish_and_seal() -> None:
+    """What env workers with the newest weights and a sealer leave: two groups of two."""
     with RolloutProducer(environment="math", broker=BROKER, clock=CLOCK) as producer:
+        policy = producer.policy()
         for number in range(GROUPS_A_STEP):
             example = f"problem-{policy.step}-{number}"
             with producer.dispatch(example_id=example, group_size=2) as group:
                 for reward in (0.0, 1.0):
                     group.publish(
                         rollout_uid=f"{example}-{reward:.0f}",
-                        policy_version=policy.version,
-                        lineage=policy.lineage,
-                        policy_epoch=policy.epoch,
-                        weight_step=policy.step,
+                        policy=policy,
                         prompt_tokens=[1, 2],
                         output_tokens=[number, int(reward)],
                         logprobs=[-0.5, -0.7],
@@ -89,7 +87,8 @@ def main() -> None:
     with trainer("trainer-a") as first:
         step = first.resume(None)
         for _ in range(STEPS):
-            publish_and_seal(first.publish_policy(step, policy_version=f"a-{step}"))
+            first.publish_policy(step, policy_version=f"a-{step}")
+            publish_and_seal()
             batch = first.next_batch(step, GROUPS_A_STEP)
             print(f"trainer-a, step {step}: {policy_gradient(batch):.0f} of advantage")
             first.ack(batch)

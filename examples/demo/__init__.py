@@ -10,7 +10,7 @@ policy       a small network that answers token by token
 gradient     the loss of GRPO and its gradient
 learner      a training step
 settings     the run's numbers, each with its reason
-weights      how new weights travel back to the replicas
+weights      where new weights lie for the replicas
 replica      an env replica, as a process
 trainer      batches in, steps, weights out
 fleet        the processes, kept alive

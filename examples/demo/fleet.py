@@ -113,7 +113,7 @@ class Fleet:
                 self._begin(member)
 
 
-def members(bootstrap: str, config: Path, weights: Path) -> list[Member]:
+def members(bootstrap: str, config: Path) -> list[Member]:
     """Two sealers, and two env replicas for each task."""
     seal = ["-m", "rollstream.console.entry", "seal", "--config", str(config)]
     fleet = [Member(f"sealer-{i}", seal) for i in range(settings.SEALERS)]
@@ -122,5 +122,5 @@ def members(bootstrap: str, config: Path, weights: Path) -> list[Member]:
             name = f"{task}-{i}"
             arguments = ["--bootstrap", bootstrap, "--task", task, "--replica", name]
             module = ["-m", "examples.demo.replica"]
-            fleet.append(Member(name, [*module, *arguments, "--weights", str(weights)]))
+            fleet.append(Member(name, [*module, *arguments]))
     return fleet

@@ -5,20 +5,21 @@ from __future__ import annotations
 import argparse
 import threading
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import suppress
 
 import numpy as np
 
 from examples.demo import settings
 from examples.demo.policy import Completion
 from examples.demo.tasks import Problem, Task, load_tasks
-from examples.demo.weights import Weights, WeightsFile, version_of
-from rollstream.producers import RolloutProducer
+from examples.demo.weights import Weights, load
+from rollstream.producers import NoPolicy, RolloutProducer
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.runtime.shutdown import stop_on_signals
 
 _LOOK_EVERY_S = 0.01
+_STOP_WITHIN_S = 1.0
 
 
 class Pace:
@@ -63,18 +64,19 @@ class Replica:
             [problem.prompt_tokens for problem in problems], settings.GROUP_SIZE, self._rng
         )
         for problem, completions in zip(problems, answers, strict=True):
-            self._publish(problem, completions, weights.step)
+            self._publish(problem, completions, weights)
         return len(problems)
 
-    def _publish(self, problem: Problem, completions: Sequence[Completion], step: int) -> None:
+    def _publish(
+        self, problem: Problem, completions: Sequence[Completion], weights: Weights
+    ) -> None:
         with self._producer.dispatch(
             example_id=problem.example_id, group_size=settings.GROUP_SIZE
         ) as group:
             for completion in completions:
                 reward = self._task.score(problem, completion.text)
                 group.publish(
-                    policy_version=version_of(step),
-                    weight_step=step,
+                    policy=weights.published,
                     prompt_tokens=problem.prompt_tokens,
                     output_tokens=completion.ids,
                     logprobs=completion.logprobs,
@@ -91,27 +93,37 @@ class Replica:
 def run(args: argparse.Namespace, stopping: threading.Event, clock: Clock) -> None:
     """Until it is told to stop."""
     (task,) = load_tasks([args.task], settings.PROBLEMS_PER_TASK, settings.SEED)
-    file = WeightsFile(Path(args.weights))
-    changed, weights = file.changed(), file.read()
-    pace = Pace(clock, weights.step)
     rng = np.random.default_rng(int(SystemEntropy().token(8), 16))
     with RolloutProducer(
         args.bootstrap, environment=task.name, replica_id=args.replica
     ) as producer:
         replica = Replica(task, producer, rng)
+        weights = first_weights(producer, stopping)
+        if weights is None:
+            return
+        pace = Pace(clock, weights.published.step)
         while not stopping.is_set():
-            if changed != (newest := file.changed()):
-                changed, weights = newest, file.read()
-            if pace.may_go_on(weights.step):
+            newest = producer.policy()
+            if newest != weights.published:
+                weights = load(newest)
+            if pace.may_go_on(newest.step):
                 pace.made(replica.round(weights))
             else:
                 clock.wait(stopping, _LOOK_EVERY_S)
 
 
+def first_weights(producer: RolloutProducer, stopping: threading.Event) -> Weights | None:
+    """Those that the trainer publishes first, or has published; None: told to stop before."""
+    while not stopping.is_set():
+        with suppress(NoPolicy):
+            return load(producer.policy(timeout_s=_STOP_WITHIN_S))
+    return None
+
+
 def main() -> None:
     """The process: ``python -m examples.demo.replica --bootstrap … --task …``."""
     parser = argparse.ArgumentParser()
-    for name in ("bootstrap", "task", "replica", "weights"):
+    for name in ("bootstrap", "task", "replica"):
         parser.add_argument(f"--{name}", required=True)
     run(parser.parse_args(), stop_on_signals(), SystemClock())
 

@@ -14,11 +14,9 @@ from examples.demo.curve import draw_curve
 from examples.demo.errors import FolderNotOurs
 from examples.demo.fleet import Fleet, members
 from examples.demo.history import History, StepSeen
-from examples.demo.policy import Policy
 from examples.demo.summary import print_summary
 from examples.demo.tasks import TASK_NAMES
 from examples.demo.trainer import Trainer
-from examples.demo.weights import WeightsFile
 from rollstream.console.broker.embedded import EmbeddedKafka
 from rollstream.console.fetching import Fetching
 from rollstream.consumers import audit, create_deployment
@@ -49,18 +47,17 @@ def run_demo(folder: Path, *, chaos: bool, console: Console | None = None) -> bo
         path.write_text(settings.config_text(kafka.bootstrap, folder / "data"))
         config = load_config(path)
         create_deployment(config)
-        weights = WeightsFile(folder / "weights.bin")
-        weights.write(0, Policy.initial(settings.SEED))
+        (folder / "weights").mkdir()
         fleet = Fleet(
             folder / "logs",
-            members(kafka.bootstrap, path, folder / "weights.bin"),
+            members(kafka.bootstrap, path),
             report=console.print,
             clock=clock,
         )
         with SamplerClient.attach(settings.SAMPLER, config=path) as sampler:
             fleet.start()
             try:
-                history, killed = _train(sampler, weights, folder, fleet, console, chaos=chaos)
+                history, killed = _train(sampler, folder, fleet, console, chaos=chaos)
             finally:
                 fleet.stop()
         history.save(folder / "history.json")
@@ -81,7 +78,6 @@ def _empty(folder: Path) -> None:
 
 def _train(
     sampler: SamplerClient,
-    weights: WeightsFile,
     folder: Path,
     fleet: Fleet,
     console: Console,
@@ -113,7 +109,7 @@ def _train(
 
         trainer = Trainer(
             sampler,
-            weights,
+            folder / "weights",
             folder / "checkpoint.bin",
             clock=SystemClock(),
             before_step=before_step,

@@ -10,7 +10,7 @@ from examples.demo.history import History, StepSeen
 from examples.demo.learner import Learner
 from examples.demo.policy import Policy
 from examples.demo.tasks import TASK_NAMES
-from examples.demo.weights import WeightsFile, version_of
+from examples.demo.weights import save, version_of
 from rollstream.runtime.clock import Clock
 from rollstream.sampler import Batch, SamplerClient
 
@@ -19,13 +19,13 @@ class Trainer:
     """One run, from weights 0 until the goal is reached.
 
     ``before_step`` is called with each step and may kill processes; ``after_step`` with what was
-    seen of it.
+    seen of it. Weights are saved in the folder ``weights``.
     """
 
     def __init__(
         self,
         sampler: SamplerClient,
-        weights: WeightsFile,
+        weights: Path,
         checkpoint: Path,
         *,
         clock: Clock,
@@ -44,8 +44,7 @@ class Trainer:
         """Trains until the goal, the step limit or the time limit is reached."""
         learner = Learner(Policy.initial(settings.SEED))
         step = self._sampler.resume(None)
-        self._sampler.publish_policy(step, policy_version=version_of(step))
-        self._weights.write(step, learner.policy)
+        self._publish(step, learner.policy)
         begun_s = self._clock.monotonic_s()
         while step < settings.STEPS_MAX:
             self._before_step(step)
@@ -54,8 +53,7 @@ class Trainer:
             )
             _update(learner, batch)
             self._sampler.ack(batch)
-            self._sampler.publish_policy(step + 1, policy_version=version_of(step + 1))
-            self._weights.write(step + 1, learner.policy)
+            self._publish(step + 1, learner.policy)
             if (step + 1) % settings.CHECKPOINT_EVERY == 0:
                 self._checkpoint.write_bytes(learner.policy.to_bytes())
                 self._sampler.checkpointed(step)
@@ -70,6 +68,11 @@ class Trainer:
         self._checkpoint.write_bytes(learner.policy.to_bytes())
         self._sampler.checkpointed(step - 1)
         return self.history
+
+    def _publish(self, step: int, policy: Policy) -> None:
+        """Weights first, then their policy: whoever is told of it finds them."""
+        path = save(self._weights, step, policy)
+        self._sampler.publish_policy(step, policy_version=version_of(step), weights=path)
 
 
 def _update(learner: Learner, batch: Batch) -> Mapping[str, float]:

@@ -1,20 +1,18 @@
-"""How new weights travel back to the env replicas: one file that is replaced as a whole."""
+"""Where new weights lie for the env replicas: a file for each policy that is published."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import NamedTuple
 
 from examples.demo.policy import Policy
-
-_STEP_BYTES = 8
+from rollstream.producers import FollowedPolicy
 
 
 class Weights(NamedTuple):
-    """The weights after ``step`` optimizer steps."""
+    """A policy as it was published, and what it samples with."""
 
-    step: int
+    published: FollowedPolicy
     policy: Policy
 
 
@@ -23,24 +21,13 @@ def version_of(step: int) -> str:
     return f"step-{step}"
 
 
-class WeightsFile:
-    """A reader sees the old weights or the new ones, never a mixture."""
+def save(folder: Path, step: int, policy: Policy) -> str:
+    """Writes the weights after ``step`` optimizer steps; where they are."""
+    path = folder / f"{version_of(step)}.bin"
+    path.write_bytes(policy.to_bytes())
+    return str(path)
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
 
-    def write(self, step: int, policy: Policy) -> None:
-        """Replaces what is there."""
-        waiting = self._path.with_suffix(".new")
-        waiting.write_bytes(step.to_bytes(_STEP_BYTES, "little") + policy.to_bytes())
-        os.replace(waiting, self._path)
-
-    def changed(self) -> int:
-        """Differs after each ``write``; cheap to ask."""
-        return self._path.stat().st_mtime_ns
-
-    def read(self) -> Weights:
-        """The newest weights."""
-        data = self._path.read_bytes()
-        step = int.from_bytes(data[:_STEP_BYTES], "little")
-        return Weights(step, Policy.from_bytes(data[_STEP_BYTES:]))
+def load(published: FollowedPolicy) -> Weights:
+    """The weights that the trainer published."""
+    return Weights(published, Policy.from_bytes(Path(published.weights).read_bytes()))

@@ -71,7 +71,7 @@ class Announcer:
         self._is_owner = is_owner
         self._clock = SystemClock()  # Workers' time-outs run by it too, whatever decides.
         self._records: dict[tuple[str, Kind], _Record] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._thread = StepThread(self.step, "rollstream-announcer")
         self._writer: Writer | None = None
         self._failing: set[str] = set()  # Topics that were last not written to.
@@ -85,6 +85,11 @@ class Announcer:
             self._records[environment, kind] = record
             if not self._closed:
                 self._thread.wake()
+
+    def wait_written(self, timeout_s: float) -> None:
+        """Returns once all that was handed in was written, or could not be."""
+        with self._lock:
+            self._lock.wait_for(self._is_tried, timeout_s)
 
     def close(self) -> None:
         """Ends the thread, once what it never wrote is written, or ``CLOSE_WAIT_S`` have passed.
@@ -109,6 +114,8 @@ class Announcer:
             self._throw_away()
             for one in due:
                 self._answered(one, error)
+        with self._lock:
+            self._lock.notify_all()
         if closed:
             self._throw_away()
             return None
@@ -155,6 +162,9 @@ class Announcer:
         elif error is None and record.topic in self._failing:
             self._failing.discard(record.topic)
             _log.info("%s is written to again", record.topic)
+
+    def _is_tried(self) -> bool:
+        return all(one.due_s or one.topic in self._failing for one in self._records.values())
 
     def _throw_away(self) -> None:
         writer, self._writer = self._writer, None

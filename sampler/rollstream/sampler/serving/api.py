@@ -348,8 +348,8 @@ class SamplerApi(LooksAtGroups):
         metadata: Mapping[str, Any] = NO_METADATA,
     ) -> Policy:
         """Records that weights ``step`` have this version; lag is measured against the newest. Env
-        workers get it as ``producer.policy()``, a moment later; while Kafka is away, once it is
-        back.
+        workers get it as ``producer.policy()``, at the latest a moment later; while Kafka is away,
+        once it is back.
 
         Args:
             step: optimizer steps behind the weights.

@@ -9,12 +9,15 @@ from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.sampler.deciding.command import Command, R, Reply
+from rollstream.sampler.deciding.trainer import PublishPolicy, Resume
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.sampler.serving.owner import Owner
 from rollstream.sampler.serving.rank_reader import RankReader
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
+
+ANNOUNCED_S = 1.0
 
 
 class Sampler(SamplerApi):
@@ -68,7 +71,11 @@ class Sampler(SamplerApi):
     def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         if command.claims:
             self._owner.tell_workers(follow=True)
-        return self._owner.execute(command, wait_s)
+        reply = self._owner.execute(command, wait_s)
+        if isinstance(command, PublishPolicy | Resume):
+            # So that a loop in one process, on a clock of its own, finds its own policy.
+            self._owner.wait_announced(ANNOUNCED_S)
+        return reply
 
     def close(self) -> None:
         """Releases the log, to which nothing is written: the next owner goes on from here."""

@@ -466,6 +466,11 @@ class Owner:
         if any(isinstance(event, PolicyPublished | Resumed) for event in events):
             self._announce()
 
+    def wait_announced(self, timeout_s: float) -> None:
+        """Returns once env workers can know the newest policy; after ``timeout_s`` at the latest,
+        and at once while they cannot be told."""
+        self._announcer.wait_written(timeout_s)
+
     def _announce(self) -> None:
         """Env workers are to know the newest policy, and which it replaces."""
         policy = announced_policy(self._logs.state)
