@@ -114,6 +114,13 @@ def test_groups_that_are_not_ready_are_named_below_the_table() -> None:
     assert "trainer-a: 7 groups from before the dedupe horizon" in text
 
 
+def test_a_sampler_without_a_bound_on_lag_is_a_remark_with_what_it_gives_up() -> None:
+    remark = "samplers.trainer-a.max_policy_lag is -1, no limit: groups of any age"
+    assert remark in " ".join(status().split())
+    bounded = {"trainer-a": replace(SAMPLERS["trainer-a"], max_policy_lag=0)}
+    assert "no limit" not in shown(status_view(Figures(samplers=(SAMPLER,)), (), bounded))
+
+
 def test_a_sampler_that_was_never_started_is_a_remark() -> None:
     text = " ".join(status(actor="").split())
     assert "trainer-a: was never started, and 65,536 groups are ready for it" in text

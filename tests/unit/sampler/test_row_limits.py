@@ -210,7 +210,7 @@ def test_with_a_limit_in_steps_groups_of_an_unknown_age_are_dropped(limit: str) 
     assert isinstance(error, NotEnoughGroups)
     assert (error.ready, error.waiting) == ({"math": 1}, {"lineage": 1})
     assert error.dropped == {"no_weight_step": 2}
-    assert f"{limit} is 2; workers must publish(weight_step=N)" in str(error)
+    assert f"{limit} is 2; workers must publish(policy=…)" in str(error)
     assert f"samplers.trainer-a.{limit} = -1 serves weights of any age" in str(error)
     assert sampler.do(AskProgress()).dropped == {"math": {"unknown": {"no_weight_step": 2}}}
     assert sampler.serve(0, 1).groups[0].group_id, "the rest is served"

@@ -141,7 +141,7 @@ def test_a_sampler_that_was_never_started_is_not_stuck() -> None:
             {"decision_age_s": 90.0, "ready": 0, "dropped_since": {"no_weight_step": 7}},
             "env workers",
             "of 7 groups 7 were dropped as no_weight_step: a member names no weight_step, so that "
-            "its age is not known, and max_policy_lag is 8; workers must publish(weight_step=N)",
+            "its age is not known, and max_policy_lag is 8; workers must publish(policy=…)",
         ),
         (
             {},

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Self
 
-import numpy as np
-
 from rollstream.consumers.assembling.freshness import Freshness
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.schemas import codec
@@ -92,11 +90,11 @@ class AnnouncedPolicy:
                 self._newest = event if newest is None or event.offset > newest.offset else newest
 
     def freshness(self) -> Freshness | None:
-        """What groups are compared with, as far as was read; None: no policy is known."""
+        """What groups are compared with, as far as was read; None: no policy is known. Of the
+        branches those that the sampler announced: none where it keeps what is off them."""
         newest, choosing = self._newest, self._choosing
         if newest is None:
             return None
-        left = slice(None if choosing.off_branch == "drop" else 0)
         policy = NewestPolicy(
             sampler=newest.sampler,
             offset=newest.offset,
@@ -104,8 +102,8 @@ class AnnouncedPolicy:
             policy_epoch=newest.policy_epoch,
             step=newest.step,
             max_policy_lag=choosing.max_policy_lag,
-            branch_epochs=np.array(newest.branch_epochs[left], np.int32),
-            branch_steps=np.array(newest.branch_steps[left], np.int64),
+            branch_epochs=newest.branch_epochs,
+            branch_steps=newest.branch_steps,
         )
         return Freshness(policy, choosing)
 

@@ -18,7 +18,7 @@ def announced_policy(state: SamplerState) -> PolicyAnnounced | None:
         return None
     choosing = state.choosing
     limits = [choosing.max_policy_lag, choosing.max_rollout_step_delay]
-    lags = [limit for limit in limits if limit is not None and limit >= 0]
+    lags = [limit for limit in limits if limit >= 0]
     left = branches if choosing.off_branch == "drop" else []
     described = state.published.kept.get(newest, Described())
     return PolicyAnnounced(

@@ -93,6 +93,15 @@ def test_topics_create_creates_missing_topics_once(line: CommandLine) -> None:
     assert line.run("topics", "check").exit_code == 0
 
 
+def test_topics_check_notes_a_sampler_without_a_bound_on_lag(tmp_path: Path) -> None:
+    for limit, notes in ((8, 0), (-1, 1)):
+        line = CommandLine(tmp_path, f"{CONFIG}max_policy_lag = {limit}\n")
+        assert line.run("topics", "create").exit_code == 0
+        done = line.run("topics", "check")
+        assert done.exit_code == 0, "it is no difference"
+        assert done.stdout.count("note: samplers.trainer-a.max_policy_lag is -1") == notes
+
+
 def test_topics_check_lists_differences_and_exits_1(line: CommandLine) -> None:
     wanted = {spec.name: spec for spec in specs_of(line.config)}
     rollouts = wanted.pop(line.layout.rollouts("math"))

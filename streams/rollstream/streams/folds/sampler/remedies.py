@@ -71,9 +71,9 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
         case DropReason.NO_WEIGHT_STEP:
             return (
                 "a member names no weight_step, so that its age is not known, and "
-                f"{_all_of(limits)}; workers must publish(weight_step=N) with the N that "
-                f"publish_policy returned as step; samplers.{name}.{' and '.join(limits)} = -1 "
-                "serves weights of any age"
+                f"{_all_of(limits)}; workers must publish(policy=…), or publish(weight_step=N) "
+                f"with its step; samplers.{name}.{' and '.join(limits)} = -1 serves weights of any "
+                "age"
             )
         case DropReason.TOO_OLD:
             return (
