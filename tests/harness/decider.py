@@ -111,7 +111,7 @@ class Decider:
             ahead = MakesAhead(payloads, lambda _: (), lambda batch: batch, SystemClock())
             ahead.close()
         context = ResultContext(
-            0, CONFIG, payloads, ahead, 0, self.now_us, lambda: None, _no_record
+            0, CONFIG, payloads, ahead, 0, self.now_us, (), lambda: None, _no_record
         )
         return read(command.result(self.state, context))
 

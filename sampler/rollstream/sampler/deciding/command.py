@@ -94,6 +94,7 @@ class ResultContext(NamedTuple):
         ahead: what was made before.
         calls_waiting: calls that wait for groups there.
         now_us: microseconds since 1970, UTC.
+        sample_times_ms: of the newest calls for batches that were answered there.
         wait_written: returns when every decision stands in a file under ``batches/``.
         recorded: the batch of a final step, and its groups by slot, from the record, in this
             trainer epoch; raises ``UnknownStep``.
@@ -105,6 +106,7 @@ class ResultContext(NamedTuple):
     ahead: MadeAhead
     calls_waiting: int
     now_us: int
+    sample_times_ms: Sequence[float]
     wait_written: Callable[[], None]
     recorded: Callable[[int, int], tuple[ServedBatch, Sequence[KnownGroup]]]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.admission.capacity import Loads
@@ -28,7 +29,8 @@ from rollstream.sampler.deciding.held_batches import (
 from rollstream.sampler.deciding.sampling import group_with_rows
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.events import SamplerEvent
-from rollstream.schemas.order import Policy
+from rollstream.schemas.order import Policy, policy_lag
+from rollstream.schemas.reasons import DropReason
 from rollstream.schemas.records import RolloutGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
@@ -64,6 +66,24 @@ class SamplerStats:
         calls_waiting: calls that wait for groups in the process that answered.
         groups_read: by the process that answered; further reads were answered by its cache.
         cached_bytes: held by that cache.
+        ready_by_policy_version: the same by ``policy_version`` (``mixed``: of several).
+        policy_lag_histogram: the same by how many steps the oldest policy of a group is behind the
+            weights that the next batch updates (below 0: ahead); without those of unknown steps and
+            of other lineages.
+        ingest_per_s: rollout segments that ended, in a group or with a reason, over the last minute
+            of log time, by ``now_ts`` of the flushes.
+        seal_per_s: groups that were sealed, over the same.
+        seal_time_ms_p50, seal_time_ms_p99: from when the first rollout of a group was made, by its
+            worker's clock, to its flush: of the newest 512 groups a partition. A sealer's own
+            ``stats()`` has the time since it was logged. None, here and below: there was none.
+        sample_latency_ms_p50, sample_latency_ms_p99: of the newest 512 calls for batches that the
+            process answered which answers this, waiting for groups included; without the way there
+            and back.
+        ack_latency_ms_p50, ack_latency_ms_p99: from a batch's decision to its ack, of the newest
+            512 that were acked.
+        duplicates: rollout segments that came once more, and were settled so.
+        evictions: groups that were dropped beyond ``capacity_groups`` or ``capacity``.
+        generator_queue_len: groups that were dispatched and have not ended, as in ``progress()``.
         verifier_latency_ms: median of the log time from the seal to the last score that a group
             waited for, of the newest 512 such groups that it folded; None: there was none.
     """
@@ -88,6 +108,19 @@ class SamplerStats:
     calls_waiting: int
     groups_read: int
     cached_bytes: int
+    ready_by_policy_version: Mapping[str, int]
+    policy_lag_histogram: Mapping[int, int]
+    ingest_per_s: float
+    seal_per_s: float
+    seal_time_ms_p50: float | None
+    seal_time_ms_p99: float | None
+    sample_latency_ms_p50: float | None
+    sample_latency_ms_p99: float | None
+    ack_latency_ms_p50: float | None
+    ack_latency_ms_p99: float | None
+    duplicates: int
+    evictions: int
+    generator_queue_len: int
     verifier_latency_ms: float | None = None
 
 
@@ -152,10 +185,42 @@ class AskStats(Command[SamplerStats]):
             calls_waiting=context.calls_waiting,
             groups_read=context.payloads.groups_read,
             cached_bytes=context.payloads.cached_bytes,
-            verifier_latency_ms=median(state.late.latencies_ms)
-            if state.late.latencies_ms
-            else None,
+            **_of_a_replay_buffer(state, context),
         )
+
+
+def _of_a_replay_buffer(state: SamplerState, context: ResultContext) -> dict[str, Any]:
+    """The figures that every replay buffer has."""
+    versions, lags = Counter[str](), Counter[int]()
+    reference = state.reference(state.clock(state.next_step))
+    for policies in state.ready.distinct_policies():
+        count = state.ready.count_of(policies)
+        versions[state.sealed(state.ready.one_of(policies)).group.policy_version] += count
+        known = [lag for one in policies if (lag := policy_lag(reference, one)) is not None]
+        if len(known) == len(policies):
+            lags[max(known)] += count
+    ingest_per_s, seal_per_s = state.pace.rates(context.now_us)
+    return {
+        "ready_by_policy_version": dict(sorted(versions.items())),
+        "policy_lag_histogram": dict(sorted(lags.items())),
+        "ingest_per_s": ingest_per_s,
+        "seal_per_s": seal_per_s,
+        **_percentiles("seal_time", state.pace.seal_times_ms()),
+        **_percentiles("sample_latency", context.sample_times_ms),
+        **_percentiles("ack_latency", state.pace.ack_times_ms),
+        "duplicates": state.pace.duplicates,
+        "evictions": state.outcomes.totals().get(DropReason.CAPACITY.value, 0),
+        "generator_queue_len": sum(1 for _ in state.dispatched.open()),
+        "verifier_latency_ms": _percentile(state.late.latencies_ms, 50),
+    }
+
+
+def _percentiles(name: str, times_ms: Sequence[float]) -> dict[str, float | None]:
+    return {f"{name}_ms_p{percent}": _percentile(times_ms, percent) for percent in (50, 99)}
+
+
+def _percentile(times_ms: Sequence[float], percent: int) -> float | None:
+    return float(np.percentile(times_ms, percent)) if len(times_ms) else None
 
 
 def overdue_steps(state: SamplerState, config: RollstreamConfig, now_us: int) -> tuple[int, ...]:

@@ -15,6 +15,7 @@
 - ``ahead``          the batch that will likely be asked for next, made while the trainer trains
 - ``payloads``       groups' rows from the store, through a byte-bounded cache
 - ``recorded``       final batches that are no longer held, from the record
+- ``latencies``      how long calls for batches took
 - ``overdue``        says of batches that nobody acks
 - ``rank_reader``    a rank that reads its shares itself
 - ``projecting``     writes decisions as JSON files, in a thread of its own

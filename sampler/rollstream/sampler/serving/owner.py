@@ -15,7 +15,7 @@ from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.sampler.admission.granting import Granting, Observed
 from rollstream.sampler.deciding.announced import announced_policy
-from rollstream.sampler.deciding.batches import NextBatch
+from rollstream.sampler.deciding.batches import BatchCommand, NextBatch
 from rollstream.sampler.deciding.command import Command, R, Reply, ResultContext, Unread, read
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import GroupsUnreadable, SamplerError, SamplerUnavailable
@@ -24,6 +24,7 @@ from rollstream.sampler.serving.ahead import MakesAhead
 from rollstream.sampler.serving.announcing import Announcer
 from rollstream.sampler.serving.calls import AGAIN_S, PASSING, UNANSWERED, Call, WaitingCalls
 from rollstream.sampler.serving.configuration import sampler_config
+from rollstream.sampler.serving.latencies import Latencies
 from rollstream.sampler.serving.logs import FOLLOW_RECORDS_MAX, SamplerLogs
 from rollstream.sampler.serving.overdue import OverdueBatches
 from rollstream.sampler.serving.payloads import Payloads
@@ -101,6 +102,7 @@ class Owner:
         layout, timeout_s = Layout.of(config.kafka), config.kafka.timeout_s
         self._recorded = RecordedBatches(broker, layout, name, clock, timeout_s)
         self._overdue = OverdueBatches(config, clock)
+        self._latencies = Latencies(clock)
         self._announcer = Announcer(broker, layout, name, lambda: self._logs.claimed)
         # Guards all that is decided with; notified of a claim, and when nobody reads any more.
         self._lock = threading.Condition(threading.Lock())
@@ -197,7 +199,10 @@ class Owner:
 
     def begin(self, command: Command[R]) -> Call[R]:
         """A call for ``decide``."""
-        return Call(command, self._logs.next_number())
+        call = Call(command, self._logs.next_number())
+        if isinstance(command, BatchCommand) and command.claims:
+            self._latencies.begin(call.answered)
+        return call
 
     def decide(self, call: Call[R], answered: Callable[[], None] = lambda: None) -> None:
         """Answers the call once what it calls for is confirmed; where groups are missing, it waits
@@ -360,6 +365,7 @@ class Owner:
             self._ahead,
             len(self._waiting),
             self._clock.now_us(),
+            self._latencies.took_ms(),
             partial(self._projector.wait_written, self._config.kafka.timeout_s),
             self._recorded.batch,
         )

@@ -11,6 +11,7 @@
 - ``dispatched``  groups that were dispatched and are not back yet, or never came
 - ``in_flight``  how many groups each producer has open, and waits to begin
 - ``evaluated``, ``unfinished``  what evaluations earned; members that failed, aborted, truncated
+- ``pace``      how fast rollouts are sealed, and how long that and acks take
 - ``served``    a served batch, and what became of examples
 - ``saved_state``  the state as bytes, for a snapshot
 - ``remedies``  why groups are not served, and what to do about it

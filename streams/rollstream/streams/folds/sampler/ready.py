@@ -221,6 +221,12 @@ class ReadyIndex:
         number = self._numbers.get(policies)
         return 0 if number is None else self._by_number.count(number)
 
+    def one_of(self, policies: Policies) -> GroupRef:
+        """One of the groups of exactly these policies, of which there are some."""
+        row = self._by_number.least(self._numbers[policies])
+        assert row is not None, policies
+        return self._packed.unpack(row[-1])
+
     def policies(self) -> Sequence[PolicyRef]:
         """The distinct policies of the ready groups' members, sorted."""
         return self._distinct

@@ -41,6 +41,7 @@ from rollstream.streams.folds.sampler.alive_groups import AliveGroups
 from rollstream.streams.folds.sampler.dispatched import DispatchedGroups
 from rollstream.streams.folds.sampler.in_flight import InFlightGroups
 from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.pace import Pace
 from rollstream.streams.folds.sampler.published import PublishedPolicies
 from rollstream.streams.folds.sampler.retired import RetiredGroups
 from rollstream.streams.folds.sampler.scored import Given
@@ -77,6 +78,7 @@ class SamplerState:
             were too old, by their weights, and by their time alone.
         dispatched: groups that are not back yet, or never came.
         in_flight: how many of them each producer has open, and waits to begin.
+        pace: how fast rollouts are sealed, and how long that and acks take.
         late: which groups take late scores, and which wait for them.
         evaluated: groups that are never served for training.
         events: how many were applied, of all logs.
@@ -98,6 +100,7 @@ class SamplerState:
         self.outcomes = ExampleCounts()
         self.dispatched = DispatchedGroups()
         self.in_flight = InFlightGroups()
+        self.pace = Pace()
         self.over_step_delay = self.over_timestamp_delay = 0
         self._turn = self.events = 0
         self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
@@ -235,6 +238,7 @@ class SamplerState:
         groups = self._alive.of_flush(log, offset, event, wanted, self.choosing)
         self.dispatched.apply(log, event)
         self.in_flight.apply(log, event)
+        self.pace.apply(log, event)
         self._taken.apply(log, self._applied[log], offset, len(flushed))
         self._applied[log] = offset + 1
         self.events += 1
@@ -319,7 +323,7 @@ class SamplerState:
             (self.uses.sorted_items(), self._retired.sorted_items()),
             (self._to_come.sorted_items(), self.outcomes.sorted_items()),
             (self.dispatched.sorted_items(), self.in_flight.sorted_items()),
-            (self.late.sorted_items(), self._alive.scores()),
+            (self.late.sorted_items(), self._alive.scores(), self.pace.sorted_items()),
         ):
             state.update(repr(part).encode())
         return state.digest()
@@ -410,6 +414,7 @@ class SamplerState:
         batch = self.batches[event.step]
         self.batches[event.step] = replace(batch, status=event.status, skipped=event.skipped)
         if batch.status is None and not batch.final:
+            self.pace.acked(event.now_ts - batch.since_ts)
             self._change(self.batches[event.step].acked, self.uses.ack)
 
     def _change(self, refs: Sequence[GroupRef], change: Callable[[GroupRef], None]) -> None:

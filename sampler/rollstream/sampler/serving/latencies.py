@@ -1,0 +1,33 @@
+"""How long calls take, from their begin to their answer."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from rollstream.runtime.clock import Clock
+
+KEPT = 512  # The newest calls.
+
+
+class Latencies:
+    """Of the newest calls that were answered; one that failed, or was given up, is none of them.
+    May be shared between threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._took_ms: deque[float] = deque(maxlen=KEPT)
+
+    def begin(self, answered: Future[Any]) -> None:
+        """A call begins now, and ends with this."""
+        answered.add_done_callback(partial(self._end, self._clock.monotonic_s()))
+
+    def took_ms(self) -> tuple[float, ...]:
+        """Milliseconds a call, in the order of their ends."""
+        return tuple(self._took_ms.copy())
+
+    def _end(self, begun_s: float, answered: Future[Any]) -> None:
+        if not answered.cancelled() and answered.exception() is None:
+            self._took_ms.append(1e3 * (self._clock.monotonic_s() - begun_s))

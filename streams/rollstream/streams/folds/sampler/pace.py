@@ -1,0 +1,94 @@
+"""How fast rollouts are sealed, and how long sealing and acks take, lately. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollstream.schemas.events import Event, Flushed
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.reasons import SettleReason
+
+WINDOW_S = 60.0
+KEPT = 512  # Times, of each seal log and of acks.
+_NO_ROLLOUT = frozenset((SettleReason.DISPATCHED, SettleReason.ALIVE, SettleReason.NO_RECORD))
+
+
+class FlushedCounts(NamedTuple):
+    """Of one flush, at this log time."""
+
+    now_ts: int
+    segments: int
+    groups: int
+
+
+class _OfLog:
+    def __init__(self) -> None:
+        self.flushes: list[FlushedCounts] = []  # Of the log's last minute.
+        self.seal_times_ms = array("d")
+        self.duplicates = 0
+
+
+class Pace:
+    """By the events of the seal logs, each log by itself, and of the decision log.
+
+    Attributes:
+        ack_times_ms: from a batch to its first ack, of the newest ones.
+    """
+
+    def __init__(self) -> None:
+        self._logs: dict[PartitionAddress, _OfLog] = {}
+        self.ack_times_ms = array("d")
+
+    @property
+    def duplicates(self) -> int:
+        """Rollout segments that came once more."""
+        return sum(of.duplicates for of in self._logs.values())
+
+    def apply(self, log: PartitionAddress, event: Event) -> None:
+        """The next event of a seal log that counts."""
+        if not isinstance(event, Flushed):
+            return
+        of = self._logs.setdefault(log, _OfLog())
+        settled = {part.reason: len(part.offsets) for part in event.settled}
+        of.duplicates += settled.get(SettleReason.DUPLICATE, 0)
+        segments = len(event.segments.uids) + sum(
+            count for reason, count in settled.items() if reason not in _NO_ROLLOUT
+        )
+        since_ts = event.now_ts - round(WINDOW_S * 1e6)
+        of.flushes = [one for one in of.flushes if one.now_ts > since_ts]
+        of.flushes.append(FlushedCounts(event.now_ts, segments, len(event.groups)))
+        if event.groups:
+            starts = np.cumsum([0, *(group.rows for group in event.groups[:-1])])
+            made = np.minimum.reduceat(event.segments.created_ts, starts)
+            known = made[made > 0]  # Else the worker did not say when.
+            _keep(of.seal_times_ms, np.maximum(event.now_ts - known, 0) / 1e3)
+
+    def acked(self, took_us: int) -> None:
+        """A batch was acked for the first time, so long after it was served."""
+        _keep(self.ack_times_ms, [max(took_us, 0) / 1e3])
+
+    def rates(self, now_us: int) -> tuple[float, float]:
+        """Segments that ended, and groups that were sealed, a second: of the last minute."""
+        since_ts = now_us - round(WINDOW_S * 1e6)
+        flushes = [one for of in self._logs.values() for one in of.flushes if one.now_ts > since_ts]
+        segments, groups = (sum(one[place] for one in flushes) for place in (1, 2))
+        return segments / WINDOW_S, groups / WINDOW_S
+
+    def seal_times_ms(self) -> list[float]:
+        """From when a group's first rollout was made to its flush, of the newest groups."""
+        return [one for of in self._logs.values() for one in of.seal_times_ms]
+
+    def sorted_items(self) -> list[Any]:
+        """For a digest."""
+        logs = sorted(self._logs.items())
+        found = [(log, of.flushes, of.seal_times_ms, of.duplicates) for log, of in logs]
+        return [found, self.ack_times_ms]
+
+
+def _keep(times_ms: array[float], more: Sequence[float] | np.ndarray[Any, Any]) -> None:
+    times_ms.extend(more)
+    del times_ms[:-KEPT]
