@@ -15,6 +15,7 @@ from harness.rollouts import make_alive, make_dispatched, make_failed
 from harness.sealing import Crash, SealWorld
 from rollstream.consumers import Sealer
 from rollstream.consumers.assembling.in_flight import REPEAT_AFTER_US
+from rollstream.consumers.sealing.cadence import ALIVE_INTERVAL_S
 from rollstream.consumers.sealing.reports import REPORT_EVERY_S
 from rollstream.schemas.events import Flushed, InFlight, ProducerInFlight
 from rollstream.schemas.ids import PartitionAddress
@@ -103,6 +104,7 @@ def test_a_producer_that_waits_is_told_of_though_it_has_begun_nothing() -> None:
     world.publish_entries(make_alive("a"), producer=Producer("a", 0, 5))
     world.run(sealer)
     assert standings(world) == [ProducerStanding("a", begun=0, open=0, waiting=5)]
+    world.run(sealer, seconds=ALIVE_INTERVAL_S)
     assert world.settled() == {"alive": 1}
 
 

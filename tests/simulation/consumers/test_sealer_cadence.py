@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from harness.held_workers import HeldWorkers
-from harness.rollouts import make_entry
+from harness.rollouts import make_alive, make_entry
 from harness.sealing import SealWorld
 from rollstream.consumers import Sealer
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.events import Flushed
+from rollstream.schemas.ingest.entry import Producer
 
 INTERVAL_S = 10.0
 SECONDS = 60
@@ -129,3 +130,27 @@ def test_what_is_worth_a_file_waits_for_a_fraction_of_a_second() -> None:
     assert world.groups() == []
     world.run(sealer, seconds=4 * LOOP_S)
     assert len(world.groups()) == 64
+
+
+def test_entries_that_say_only_that_a_producer_lives_make_few_flushes() -> None:
+    """Each flush is a manifest, and they come every 5 s from each worker that has a group open."""
+    world = SealWorld(partitions=1, flush_interval_s=1.0)
+    sealer = world.sealer()
+    world.run(sealer)
+    for number in range(24):
+        world.publish_entries(make_alive("a"), producer=Producer("a", number, 0))
+        world.run(sealer, seconds=5)
+    assert [len(flush.touched.offsets) for flush in world.flushes()] == [6, 6, 6, 6]
+
+
+def test_entries_that_say_only_that_a_producer_lives_go_with_what_else_is_flushed() -> None:
+    world = SealWorld(partitions=1, flush_interval_s=1.0)
+    sealer = world.sealer()
+    world.run(sealer)
+    world.publish_entries(make_alive("a"), producer=Producer("a", 0, 0))
+    world.run(sealer, seconds=20)
+    publish_pair(world, "g")
+    world.run(sealer, seconds=0.9)
+    assert world.flushes() == []
+    world.run(sealer, seconds=0.5)
+    assert (world.groups(), world.settled()) == ([("g-0", "g-1")], {"alive": 1})

@@ -112,7 +112,7 @@ class Plan(NamedTuple):
         settled: how many of these it settles; and by its first offset, 1 for each range that nobody
             read.
         now_us: log time that decided.
-        entries: how many it settles.
+        entries: how many it settles; of these ``alive`` say only that a producer lives.
         in_flight: the producers that stand otherwise, once it is committed, than was reported.
         newest: the policy that groups were compared with; None: none.
     """
@@ -123,6 +123,7 @@ class Plan(NamedTuple):
     settled: Mapping[int, int]
     now_us: int
     entries: int
+    alive: int = 0
     in_flight: tuple[ProducerInFlight, ...] = ()
     newest: NewestPolicy | None = None
 
@@ -187,6 +188,12 @@ def _rows(decision: Decision) -> Sequence[Row]:
     return () if decision.group is None else decision.group.rows
 
 
+def _is_alive(decision: Decision) -> bool:
+    """Whether it says only that a producer lives."""
+    settled = decision.settled
+    return decision.entries == 1 == len(settled) and settled[0].reason is SettleReason.ALIVE
+
+
 _offset_of_row = itemgetter(2)
 _offset_of_settlement = itemgetter(1)
 
@@ -196,7 +203,8 @@ class DecisionQueue:
 
     Attributes:
         watermark: every entry of every offset below it is settled and committed.
-        entries: that are decided and not committed.
+        entries: that are decided and not committed; of these ``alive`` say only that a producer
+            lives.
         size: payload bytes that are decided and not committed.
         held: bytes of the records that are kept in memory for these decisions alone.
     """
@@ -204,6 +212,7 @@ class DecisionQueue:
     def __init__(self, watermark: int) -> None:
         self.watermark = watermark
         self.entries = 0
+        self.alive = 0
         self.size = 0
         self.held = 0
         self._queue: deque[Decision] = deque()
@@ -244,6 +253,7 @@ class DecisionQueue:
         self._held.append(held)
         self.held += held
         self.entries += decision.entries
+        self.alive += _is_alive(decision)
         self.size += decision.size
 
     def hold(self, size: int) -> None:
@@ -290,7 +300,8 @@ class DecisionQueue:
         unread = [decision.unread for decision in decisions if decision.unread is not None]
         settled.update(stretch.first for stretch in unread)
         watermark = self._next_unsettled(settled)
-        return Plan(tuple(decisions), watermark, touched, settled, now_us, entries)
+        alive = sum(map(_is_alive, decisions))
+        return Plan(tuple(decisions), watermark, touched, settled, now_us, entries, alive)
 
     def commit(self, plan: Plan) -> None:
         """Removes what a confirmed plan settled, and moves the watermark: as far as the plan's, or
@@ -300,6 +311,7 @@ class DecisionQueue:
             assert not stale, "a plan is committed once, the newest only"
             self.held -= self._held.popleft()
             self.entries -= decision.entries
+            self.alive -= _is_alive(decision)
             self.size -= decision.size
         for offset, number in plan.settled.items():
             settled = self._settled.get(offset, 0) + number

@@ -132,7 +132,7 @@ class Partition:
         if self.intake is not None:
             # Before anything that waits: records come all the while.
             self.intake.pause_or_resume()
-            self._cadence.waiting(self._waiting_entries(), self._context.clock.monotonic_s())
+            self._cadence.waiting(*self._waiting_entries(), self._context.clock.monotonic_s())
         if self._job is not None or self._backoff.active():
             return
         try:
@@ -306,12 +306,14 @@ class Partition:
 
     # --- flushes ---
 
-    def _waiting_entries(self) -> int:
-        """How many entries are decided and in no flush."""
+    def _waiting_entries(self) -> tuple[int, int]:
+        """How many entries are decided and in no flush; and of these say only that a producer
+        lives."""
         assert self.intake is not None, "what is decided was read"
-        flush = self._flush
-        on_its_way = flush.plan.entries if flush is not None and not flush.committed else 0
-        return self.intake.assembler.decided.entries - on_its_way
+        decided, flush = self.intake.assembler.decided, self._flush
+        if flush is None or flush.committed:
+            return decided.entries, decided.alive
+        return decided.entries - flush.plan.entries, decided.alive - flush.plan.alive
 
     def _begin_flush_if_due(self, assembler: Assembler, draining: bool) -> None:
         decided = assembler.decided
@@ -319,8 +321,9 @@ class Partition:
         announced = context.announced
         if decided.entries == 0 or not (draining or announced is None or announced.loaded):
             return
-        self._cadence.waiting(decided.entries, now_s)
-        if not (draining or self._cadence.due(decided.entries, decided.size, now_s)):
+        self._cadence.waiting(decided.entries, decided.alive, now_s)
+        due = self._cadence.due(decided.entries, decided.alive, decided.size, now_s)
+        if not (draining or due):
             return
         entries_max, size_max = context.config.max_flush_rollouts, context.config.max_flush_bytes
         fresh = None if announced is None else announced.freshness()
@@ -333,6 +336,7 @@ class Partition:
         if any(settlement.reason is SettleReason.UNREADABLE for settlement in settled):
             context.letters.deliver(context.deadline())
         self._flush = self._make_flush(assembler.in_flight.reported_with(plan))
+        self._cadence.waiting(*self._waiting_entries(), now_s)  # Mostly none: it may end at once.
         self._enter(State.FLUSHING)
 
     def _make_flush(self, plan: Plan) -> Flush:
