@@ -22,6 +22,7 @@ def test_a_published_trajectory_is_a_member_of_its_group() -> None:
                     for number in range(3):
                         turns.turn(
                             policy_version="step-0",
+                            weight_step=0,
                             prompt_tokens=[number],
                             output_tokens=[1, 2],
                             logprobs=[-0.5, -0.5],
