@@ -32,7 +32,7 @@ CONFIG = RollstreamConfig.model_validate(
             # Any rollout will do: no bound on the lag, so no lineage is kept out.
             "trainer-b": {
                 **{"environments": ["math"], "lineage": "policy-b", "recency": "linear"},
-                "max_policy_lag": -1,
+                **{"max_policy_lag": -1, "capacity": 64},  # The oldest go, where more are ready.
             },
         },
     }

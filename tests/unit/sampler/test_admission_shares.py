@@ -113,3 +113,14 @@ def test_a_producer_that_comes_waits_for_no_turn_of_those_that_are_there() -> No
     assert totals["b"] >= 2
     assert totals["a"] + totals["b"] == 5 + 7
     assert shared(shares, ("b", 0, 0, 2), free=7, now_s=2.0) == {"b": 7}
+
+
+@pytest.mark.proves("F5")
+def test_those_that_need_several_at_one_time_get_them_one_after_the_other() -> None:
+    names, shares, admitted = ("a", "b", "c"), Shares(), set[str]()
+    for turn in range(40):
+        waiting = [(name, 0, 0, 0 if name in admitted else 4) for name in names]
+        totals = shared(shares, *waiting, free=6, turn=turn, now_s=turn * (HELD_S + 1))
+        assert sum(totals.values()) == 6
+        admitted.update(name for name, total in totals.items() if total >= 4)
+    assert admitted == set(names)

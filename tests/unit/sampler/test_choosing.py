@@ -252,6 +252,12 @@ def test_an_unknown_choice_is_an_error_and_never_another_one(
         ({"on_policy_fraction": -0.1}, "on_policy_fraction"),
         ({"recency": "newest"}, "recency"),
         ({"max_rollout_step_delay": 8}, "max_policy_lag 8 drops the whole group before"),
+        ({"target_policy_lag": 9}, "target_policy_lag 9 is above max_policy_lag 8"),
+        ({"groups_per_step": 9, "capacity": 8}, "groups_per_step 9 is above the 8 groups"),
+        ({"groups_per_step": 9, "capacity_groups": 8}, "groups_per_step 9 is above the 8 groups"),
+        ({"groups_per_step": 9, "admission": False}, "groups_per_step 9 has no effect"),
+        ({"admission_idle_s": 9, "admission": False}, "admission_idle_s 9 has no effect"),
+        ({"recency": "exp", "max_policy_lag": -1}, "capacity = 192"),
     ],
 )
 def test_settings_that_could_choose_nothing_are_refused_with_the_reason(

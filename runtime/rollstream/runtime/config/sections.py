@@ -292,6 +292,17 @@ class SamplerConfig(Section):
                 "ready (capacity_groups and capacity): no step could ever have so many; lower it, "
                 "or raise these"
             )
+        if (
+            self.admission
+            and self.recency != "uniform"
+            and self.capacity is None
+            and max(lag, self.max_rollout_step_delay) < 0
+        ):
+            raise ValueError(
+                f"recency {self.recency!r} without a bound on lag leaves old groups unserved for "
+                "ever, and by admission what is ready keeps others from being begun; set capacity, "
+                "above which the oldest are dropped (capacity = 192), or max_policy_lag"
+            )
         for name in sorted({"target_policy_lag", "groups_per_step", "admission_idle_s"} & given):
             if not self.admission:
                 raise ValueError(

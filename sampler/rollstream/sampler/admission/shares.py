@@ -50,8 +50,9 @@ class Shares:
         self, producers: Sequence[ProducerStanding], free: int, log_us: int, now_s: float
     ) -> None:
         """Shares ``free`` groups among the living producers: first evenly among those that wait,
-        each up to what it waits for; then each keeps what it had; the rest evenly among all. Who
-        gets what does not divide changes with log time, the same in every sampler.
+        each up to what it waits for; then each keeps what it had; the rest evenly among all. Before
+        that, one after the other, those get all that they wait for to whom a part was of no use.
+        Who comes first changes with log time, the same in every sampler.
 
         Args:
             producers: by rising id.
@@ -69,8 +70,13 @@ class Shares:
         held = np.where(now_s - self._moved_s < HELD_S, granted, 0)
         left = max(0, free - int((held + self._unreported[0] + self._unreported[1]).sum()))
         first = log_us // TURN_US * _GOLDEN % 1.0
-        shares = filled(held, np.maximum(held, waiting), left, first)
+        # Who waits and did not begin what it had, for so long, needs more at one time.
+        stuck = (held < granted) & (granted < waiting)
+        shares = _one_by_one(held, np.where(stuck, waiting, held), left, first)
         left -= int((shares - held).sum())
+        waited = filled(shares, np.maximum(shares, waiting), left, first)
+        left -= int((waited - shares).sum())
+        shares = waited
         kept = filled(shares, np.maximum(shares, granted), left, first)
         left -= int((kept - shares).sum())
         shares = filled(kept, kept + left, left, first)
@@ -126,6 +132,16 @@ def filled(have: Ints, most: Ints, left: int, first: float) -> Ints:
     next_ones = np.flatnonzero((shares == low) & (shares < most))
     if rest and len(next_ones):
         shares[np.roll(next_ones, -int(first * len(next_ones)))[:rest]] += 1
+    return shares
+
+
+def _one_by_one(have: Ints, most: Ints, left: int, first: float) -> Ints:
+    """Raises one after the other to its ``most``."""
+    shares, lacking = have.copy(), np.flatnonzero(most > have)
+    for at in np.roll(lacking, -int(first * len(lacking))):
+        more = min(left, int(most[at] - have[at]))
+        shares[at] += more
+        left -= more
     return shares
 
 
