@@ -15,6 +15,7 @@ from rollstream.runtime.config.sections import (
     StoreConfig,
 )
 from rollstream.streams.status import (
+    AdmissionFigures,
     Figures,
     PartitionFigures,
     SamplerFigures,
@@ -284,3 +285,22 @@ def test_more_unreadable_entries_than_are_allowed_are_a_stuck_stage(
     config = CONFIG.model_copy(update={"environments": {"math": section}})
     verdicts = stuck_stages(Figures(partitions=tuple(halves)), config)
     assert ["could not be read" in verdict.reason for verdict in verdicts] == [True] * stuck
+
+
+def test_producers_that_wait_while_no_sampler_tells_them_are_named() -> None:
+    waiting = AdmissionFigures(environment="math", producers=9, waiting=4, told_by=())
+    figures = Figures(
+        partitions=(HEALTHY_PARTITION,), samplers=(HEALTHY_SAMPLER,), admission=(waiting,)
+    )
+    ((stage, reason),) = stuck_stages(figures, CONFIG)
+    assert stage == "sampler"
+    assert reason.startswith("4 of 9 producers of math wait to begin groups")
+    assert "(t)" in reason
+    assert "publish_policy" in reason
+    for fine in (
+        replace(waiting, told_by=("t",)),  # Then they wait for the trainer, as they should.
+        replace(waiting, waiting=0),
+    ):
+        assert stuck_stages(replace(figures, admission=(fine,)), CONFIG) == ()
+    over = replace(HEALTHY_SAMPLER, over=True)
+    assert stuck_stages(replace(figures, samplers=(over,)), CONFIG) == ()

@@ -2,11 +2,13 @@
 
 - ``figures``   the figures of each stage
 - ``measure``   reads the figures
+- ``admission``  who waits to begin groups, and whether a sampler tells them
 - ``sampling``  pure: one sampler's figures, over the fold that the sampler itself has
 - ``verdict``   pure: every stage that is stuck, with the likely reason
 """
 
 from rollstream.streams.status.figures import (
+    AdmissionFigures,
     DeadLetterFigures,
     Figures,
     PartitionFigures,
@@ -16,6 +18,7 @@ from rollstream.streams.status.measure import measure
 from rollstream.streams.status.verdict import Verdict, stuck_stages
 
 __all__ = [
+    "AdmissionFigures",
     "DeadLetterFigures",
     "Figures",
     "PartitionFigures",

@@ -140,6 +140,20 @@ class SamplerFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionFigures:
+    """The producers of an environment that live, of which ``waiting`` wait to begin groups.
+
+    Attributes:
+        told_by: samplers whose newest word on how many they may begin is valid.
+    """
+
+    environment: str
+    producers: int
+    waiting: int
+    told_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFigures:
     """Entries that no sealer could read, while their topic keeps them.
 
@@ -168,6 +182,7 @@ class Figures:
         topics_off: topics that do not exist and without which the rest works, and what is off.
         other_root: how this machine's store root differs from the deployment's, in words.
         sealers: how many run, by environment; one may seal several.
+        admission: of the environments that samplers serve and whose topic for it is there.
         unnamed_samplers: that have a decision log and no section in the configuration.
     """
 
@@ -177,6 +192,7 @@ class Figures:
     partitions: tuple[PartitionFigures, ...] = ()
     samplers: tuple[SamplerFigures, ...] = ()
     sealers: Mapping[str, int] = field(default_factory=dict)
+    admission: tuple[AdmissionFigures, ...] = ()
     dead_letters: DeadLetterFigures = DeadLetterFigures(kept=0)
     unnamed_samplers: tuple[str, ...] = ()
 

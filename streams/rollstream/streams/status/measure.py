@@ -8,7 +8,7 @@ group sealed before that horizon waits for is therefore not known, only that it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -29,7 +29,8 @@ from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.reading import read_between
-from rollstream.streams.status.figures import Figures, PartitionFigures
+from rollstream.streams.status.admission import measure_admission
+from rollstream.streams.status.figures import AdmissionFigures, Figures, PartitionFigures
 from rollstream.streams.status.letters import measure_letters
 from rollstream.streams.status.sampling import RECENT_US, SamplerReading, age_s
 from rollstream.streams.topics.check import differences, joined
@@ -78,13 +79,9 @@ def measure(
             starts[address] = find_start(reader, where, None, deadline)
     samplers = []
     for name, section in sorted(config.samplers.items()):
-        samplers.append(SamplerReading(name, choosing_of(section, config.environments), starts))
-        log = layout.sampler_log(name)
-        written = None if root is None else root.followed.newest_batch(name)  # Before it is read.
-        with closing(Follower(broker, {log: 0})) as follower:
-            for confirmed in follower.read_to_end(deadline):
-                samplers[-1].apply_decision(confirmed)
-        samplers[-1].end_decisions(log, written)
+        reading = SamplerReading(name, choosing_of(section, config.environments), starts)
+        _read_decisions(reading, broker, layout.sampler_log(name), root, deadline)
+        samplers.append(reading)
     sealers = {
         name: broker.admin().group(layout.sealer_group(name), deadline.left_s())
         for name in sorted(config.environments)
@@ -104,10 +101,44 @@ def measure(
         partitions=tuple(partitions),
         samplers=tuple(sampler.figures(now_us) for sampler in samplers),
         sealers={name: group.members for name, group in sealers.items()},
+        admission=tuple(_admission(broker, layout, samplers, present, now_us, deadline)),
         other_root=tuple(map(str, joined(other_root))),
         dead_letters=measure_letters(broker, layout.dead_letters(), now_us, deadline),
         unnamed_samplers=tuple(sorted({*registered} - {*config.samplers})),
     )
+
+
+def _read_decisions(
+    reading: SamplerReading,
+    broker: Broker,
+    log: TopicPartition,
+    root: StoreRoot | None,
+    deadline: Deadline,
+) -> None:
+    """Feeds its decision log to ``reading``."""
+    name = reading.name
+    written = None if root is None else root.followed.newest_batch(name)  # Before it is read.
+    with closing(Follower(broker, {log: 0})) as follower:
+        for confirmed in follower.read_to_end(deadline):
+            reading.apply_decision(confirmed)
+    reading.end_decisions(log, written)
+
+
+def _admission(
+    broker: Broker,
+    layout: Layout,
+    samplers: Sequence[SamplerReading],
+    present: Collection[str],
+    now_us: int,
+    deadline: Deadline,
+) -> Iterator[AdmissionFigures]:
+    """Of each environment that a sampler serves, where its topic is there."""
+    of = {name: reading for reading in samplers for name in reading.environments}
+    for name, reading in sorted(of.items()):
+        topic = layout.admission(name)
+        if topic in present:
+            living = reading.producers(name, now_us)
+            yield measure_admission(broker, topic, name, living, now_us, deadline)
 
 
 class _Read(NamedTuple):

@@ -21,6 +21,7 @@ from rollstream.schemas.events import (
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.broker import TopicPartition
+from rollstream.streams.folds.sampler.in_flight import ProducerStanding
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.status.figures import SamplerFigures
@@ -108,6 +109,20 @@ class SamplerReading:
             taken = self._state.taken_before(log, self._starts[log])
             self._older += groups_sealed - self._groups_read - taken
             self._groups_read = 0
+
+    @property
+    def name(self) -> str:
+        """Of the sampler."""
+        return self._state.name
+
+    @property
+    def environments(self) -> tuple[str, ...]:
+        """Those that it serves."""
+        return self._state.choosing.names()
+
+    def producers(self, environment: str, now_us: int) -> list[ProducerStanding]:
+        """Of an environment that it serves those that live, as its sealers report them."""
+        return self._state.in_flight.standings(environment, now_us)
 
     def figures(self, now_us: int) -> SamplerFigures:
         """The figures once all logs were read."""

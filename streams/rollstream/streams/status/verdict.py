@@ -10,7 +10,12 @@ from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.remedies import describe_waiting, why_dropped, why_waiting
-from rollstream.streams.status.figures import Figures, PartitionFigures, SamplerFigures
+from rollstream.streams.status.figures import (
+    AdmissionFigures,
+    Figures,
+    PartitionFigures,
+    SamplerFigures,
+)
 
 QUIET_S = 60.0  # A stage that has work and did nothing for this long counts as stuck.
 NAMED_MAX = 8  # Partitions that one sentence names.
@@ -45,6 +50,7 @@ def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, .
         choosing = choosing_of(section, config.environments)
         found = (_unacked(sampler, section), _sampling(sampler, figures, choosing))
         verdicts += filter(None, found)
+    verdicts += filter(None, (_untold(one, figures, config) for one in figures.admission))
     return tuple(verdicts)
 
 
@@ -110,6 +116,25 @@ def _wait(partitions: Sequence[PartitionFigures]) -> str:
     records = sum(p.backlog for p in partitions)
     oldest_s = max((p.oldest_age_s or 0.0) for p in partitions)
     return f"{records} records of {_names(partitions)} wait, the oldest for {oldest_s:.0f} s"
+
+
+def _untold(
+    admission: AdmissionFigures, figures: Figures, config: RollstreamConfig
+) -> Verdict | None:
+    """Whether producers wait while no sampler says how many groups they may begin."""
+    if admission.told_by or not admission.waiting or figures.over:
+        return None
+    sections = config.samplers.items()
+    of = {name: one for name, one in sections if admission.environment in one.environments}
+    idle = " or ".join(sorted({f"{one.admission_idle_s:g} s" for one in of.values()}))
+    return Verdict(
+        "sampler",
+        f"{admission.waiting} of {admission.producers} producers of {admission.environment} wait "
+        f"to begin groups, and no sampler says how many they may ({', '.join(sorted(of))}): each "
+        "is away, or its trainer published no policy lately; see that a trainer runs and calls "
+        f"publish_policy. Until then each producer may begin its share once in {idle} "
+        "(admission_idle_s)",
+    )
 
 
 def _unacked(sampler: SamplerFigures, config: SamplerConfig) -> Verdict | None:

@@ -12,7 +12,7 @@ FOR_EVER_MS = -1
 ROLLOUTS_RETENTION_HOURS = 168.0  # As configured by default (`kafka.retention_hours`).
 DEAD_LETTERS_RETENTION_HOURS = 28 * 24.0
 DEAD_LETTERS_PARTITIONS = 1
-COMPACTED_SEGMENT_MS = 600_000  # The newest segment is not compacted; by default it has a week.
+COMPACTED_SEGMENT_MS = 60_000  # The newest segment is not compacted; by default it has a week.
 
 
 def specs_for(
@@ -47,8 +47,8 @@ def specs_for(
 
 
 def _compacted() -> dict[str, str]:
-    """The newest record of each key is kept for ever; others for some minutes, since who begins to
-    read reads them all."""
+    """The newest record of each key is kept for ever; others for a minute or two, since who
+    begins to read reads them all."""
     segment_ms = str(COMPACTED_SEGMENT_MS)
     return {**_kept(FOR_EVER_MS), "cleanup.policy": "compact", "segment.ms": segment_ms}
 

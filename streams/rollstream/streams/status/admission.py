@@ -1,0 +1,61 @@
+"""Which producers of an environment wait to begin groups, and whether a sampler tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas import codec
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import SharesGranted
+from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.folds.sampler.in_flight import ProducerStanding
+from rollstream.streams.reading import read_between
+from rollstream.streams.status.figures import AdmissionFigures
+
+_READ_US = 300_000_000  # Shares are repeated long before they are as old.
+
+
+def measure_admission(
+    broker: Broker,
+    topic: str,
+    environment: str,
+    producers: Sequence[ProducerStanding],
+    now_us: int,
+    deadline: Deadline,
+) -> AdmissionFigures:
+    """The figures of an environment whose topic ``admission.<env>`` this is.
+
+    Args:
+        producers: those that live, as its sealers report them.
+    """
+    where, newest = TopicPartition(topic, 0), dict[str, tuple[SharesGranted, int]]()
+    with closing(broker.reader({where: EARLIEST})) as reader:
+        start = reader.offset_at(where, now_us - _READ_US, deadline.left_s())
+        _, end = reader.bounds(where, deadline.left_s())
+        for record in read_between(reader, where, start, end, deadline):
+            try:
+                event = codec.decode(record.value)
+            except UnreadableEvent:
+                continue  # Workers pass it over, too.
+            if isinstance(event, SharesGranted):
+                known = newest.get(event.sampler)
+                if known is None or _order(event) >= _order(known[0]):
+                    newest[event.sampler] = event, record.timestamp_us
+    return AdmissionFigures(
+        environment=environment,
+        producers=len(producers),
+        waiting=sum(one.waiting > 0 for one in producers),
+        told_by=tuple(
+            sorted(
+                sampler
+                for sampler, (shares, written_us) in newest.items()
+                if now_us < written_us + shares.valid_s * 1e6
+            )
+        ),
+    )
+
+
+def _order(shares: SharesGranted) -> tuple[int, int]:
+    return shares.epoch, shares.number
