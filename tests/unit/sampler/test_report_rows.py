@@ -24,6 +24,7 @@ OUTCOMES = st.sampled_from(
         *(Outcome("trained"), Outcome("served"), Outcome("waiting"), Outcome("eval")),
         *(Outcome("dropped", "stale"), Outcome("dropped", "capacity")),
         *(Outcome("unsealed", "failed"), Outcome("unsealed", "stale")),
+        Outcome("unfinished", "truncated"),
     ]
 )
 CELLS = st.builds(
@@ -48,7 +49,7 @@ def test_a_lag_from_the_future_has_a_bucket_of_its_own() -> None:
 
 
 def size(row: ReportRow) -> int:
-    ended = sum(row.dropped.values()) + sum(row.unsealed.values())
+    ended = sum(sum(of.values()) for of in (row.dropped, row.unsealed, row.unfinished))
     return row.trained + row.served + row.waiting + row.eval + ended
 
 

@@ -82,7 +82,7 @@ def _tables(found: SamplerReport) -> Iterator[RenderableType]:
     yield Text(f"Rollouts of {found.sampler}, whose next step is {found.next_step:,}")
     for title, first, rows in parts:
         columns = (first, "trained", "served", "waiting", "dropped", "share")
-        table = table_of(title, *columns, last="why they were dropped, or not sealed")
+        table = table_of(title, *columns, last="why dropped, or not sealed; unfinished")
         for name, row in rows.items():
             _add(table, name if isinstance(name, str) else _named(name), row)
         if title == "By environment":
@@ -95,8 +95,10 @@ def _add(table: Table, name: str, row: ReportRow, style: str = "") -> None:
     figures = (row.trained, row.served, row.waiting, sum(row.dropped.values()))
     why = [f"{count:,} {reason}" for reason, count in row.dropped.items()]
     why += [f"{count:,} {reason} before sealing" for reason, count in row.unsealed.items()]
-    why += [f"{row.eval:,} eval"] if row.eval else []
-    table.add_row(name, *(f"{one:,}" for one in figures), share, ", ".join(why), style=style)
+    also = [f"{count:,} {reason}" for reason, count in row.unfinished.items()]
+    also += [f"{row.eval:,} eval"] if row.eval else []
+    told = "; ".join(", ".join(part) for part in (why, also) if part)
+    table.add_row(name, *(f"{one:,}" for one in figures), share, told, style=style)
 
 
 def _named(bounds: tuple[int, int] | None) -> str:

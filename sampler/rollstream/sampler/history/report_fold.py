@@ -34,6 +34,7 @@ from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.folds.refs import GroupRef, position_of, ref_of
 from rollstream.streams.folds.sampler.known import TRAIN
+from rollstream.streams.folds.sampler.unfinished import STOPPED
 
 # No ends of rollouts: control events, what says nothing of its original, and what nobody published.
 _NO_END = frozenset(
@@ -47,18 +48,35 @@ _NO_END = frozenset(
 _TRAINED, _WAITING = Outcome("trained"), Outcome("waiting")
 
 
+class _Rollout(NamedTuple):
+    """A rollout of a group that is not decided.
+
+    Attributes:
+        row: its first one, in the group.
+        length: the bucket of its output tokens.
+        weight_step: of its oldest segment.
+        unfinished: that it was ``aborted`` or ``truncated``; else empty.
+    """
+
+    row: int
+    length: int
+    weight_step: int
+    unfinished: str
+
+
 class _Group(NamedTuple):
-    """A group that is not decided: of each rollout its first row in the group, its output tokens'
-    bucket and its oldest weight step.
+    """A group that is not decided.
 
     Attributes:
         seen: the step that was next when it became known.
+        failed: members that never came.
     """
 
     path: str
     lineage: str
     seen: int
-    rollouts: Sequence[tuple[int, int, int]]
+    failed: int
+    rollouts: Sequence[_Rollout]
 
 
 class _Batch(NamedTuple):
@@ -260,13 +278,19 @@ class ReportFold:
         row_mask: Sequence[bool] | None = None,
     ) -> None:
         newest = self._newest() if newest is None else newest
-        for row, length, weight_step in group.rollouts:
+        for row, length, weight_step, unfinished in group.rollouts:
             lag = None
             if weight_step != UNKNOWN_STEP and group.lineage == self._lineage:
                 lag = bucket_of(newest - weight_step)
             served = row_mask is None or row_mask[row]
             of_rollout = outcome if served else Outcome("dropped", "left_out")
-            self._counters.add(Cell(ref.environment, step, length, lag, of_rollout))
+            cell = Cell(ref.environment, step, length, lag, of_rollout)
+            self._counters.add(cell)
+            if unfinished:
+                self._counters.add(cell._replace(outcome=Outcome("unfinished", unfinished)))
+        if group.failed:
+            never_came = Cell(ref.environment, step, None, None, Outcome("unfinished", "failed"))
+            self._counters.add(never_came, group.failed)
 
 
 def _groups_of(event: Flushed, seen: int) -> Iterator[tuple[_Group, bool]]:
@@ -277,15 +301,19 @@ def _groups_of(event: Flushed, seen: int) -> Iterator[tuple[_Group, bool]]:
     ranked = RankedRows.of(segments.segment_idxs, segments.rewards, segments.token_counts)
     oldest = np.minimum.reduceat(segments.weight_steps, ranked.starts).tolist()
     lengths = [bucket_of(tokens) for tokens in ranked.tokens.tolist()]
+    lasts = segments.stop_reason_idxs[ranked.starts + ranked.rows - 1].tolist()
+    stopped = [STOPPED.get(reason, "") for reason in segments.stop_reasons]
     starts = ranked.starts.tolist()
     first = at = 0
     for group in event.groups:
         rollouts = []
         while at < len(starts) and starts[at] < first + group.rows:
-            rollouts.append((starts[at] - first, lengths[at], oldest[at]))
+            one = _Rollout(starts[at] - first, lengths[at], oldest[at], stopped[lasts[at]])
+            rollouts.append(one)
             at += 1
         path = event.files[group.file].path
-        yield _Group(path, group.lineage, seen, rollouts), group.split != TRAIN
+        known = _Group(path, group.lineage, seen, group.failed_members, rollouts)
+        yield known, group.split != TRAIN
         first += group.rows
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeVar
 
-Kind = Literal["trained", "served", "waiting", "eval", "dropped", "unsealed"]
+Kind = Literal["trained", "served", "waiting", "eval", "dropped", "unsealed", "unfinished"]
 Bounds = tuple[int, int]
 Row = TypeVar("Row")
 BELOW_ZERO = -1  # The bucket of a lag from the future of a rewound trainer.
@@ -16,7 +16,7 @@ _CELLS_MAX = 8_192  # Of which one has an environment, a step, two buckets and a
 
 
 class Outcome(NamedTuple):
-    """What became of a rollout; ``reason`` of those dropped, or not sealed."""
+    """What became of a rollout; ``reason`` of those dropped, not sealed or not finished."""
 
     kind: Kind
     reason: str = ""
@@ -36,6 +36,9 @@ class ReportRow:
             ``skipped`` (by the ack), ``retired``.
         unsealed: rollouts and reported failures that were settled before sealing, by
             ``SettleReason``. Their length and lag are not known.
+        unfinished: members of sealed groups that did not end by themselves: ``failed`` (it never
+            came), ``aborted``, ``truncated``. The last two are rollouts like any other, and so are
+            counted above, too.
     """
 
     trained: int = 0
@@ -44,6 +47,7 @@ class ReportRow:
     eval: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     unsealed: Mapping[str, int] = field(default_factory=dict)
+    unfinished: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def dropped_share(self) -> float | None:
@@ -54,7 +58,7 @@ class ReportRow:
     @classmethod
     def of(cls, counts: Mapping[Outcome, int]) -> ReportRow:
         """The row with these counts."""
-        reasons: dict[str, dict[str, int]] = {"dropped": {}, "unsealed": {}}
+        reasons: dict[str, dict[str, int]] = {"dropped": {}, "unsealed": {}, "unfinished": {}}
         for outcome, count in sorted(counts.items()):
             if outcome.kind in reasons:
                 reasons[outcome.kind][outcome.reason] = count

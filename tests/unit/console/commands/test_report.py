@@ -10,6 +10,7 @@ import pytest
 from harness.command_line import CONFIG
 from harness.published_run import Run
 from harness.rollouts import encode_record, make_failed
+from rollstream.producers import RolloutProducer
 from rollstream.sampler import NotEnoughGroups
 
 STEPS = 6
@@ -106,6 +107,7 @@ def test_every_end_of_a_rollout_has_its_count(run: Run) -> None:
         "eval": 2,
         "dropped": {"filtered": 2, "skipped": 2},
         "unsealed": {"failed": 1},
+        "unfinished": {},
         "dropped_share": 4 / 6,
     }
     # What a release gives back waits again, but for what was filtered.
@@ -114,6 +116,37 @@ def test_every_end_of_a_rollout_has_its_count(run: Run) -> None:
     totals = run.read("report", "--sampler", "trainer-a")["totals"]
     assert (totals["trained"], totals["served"], totals["waiting"]) == (0, 0, 6)
     assert totals["dropped"] == {"filtered": 2}
+
+
+@pytest.mark.proves("F16")
+def test_members_that_failed_were_aborted_or_truncated_are_told_by_length(run: Run) -> None:
+    run.publish("a", stop_reason="length", output_tokens=[1] * LONG)
+    run.publish("b", stop_reason="abort")
+    with (
+        RolloutProducer(
+            environment="math", broker=run.line.broker(), clock=run.line.clock
+        ) as producer,
+        producer.dispatch(example_id="c", group_size=3) as group,
+    ):
+        for _ in range(2):
+            group.publish(
+                policy_version="step-0",
+                weight_step=0,
+                prompt_tokens=[1],
+                output_tokens=[2],
+                logprobs=[-0.5],
+                reward=1.0,
+            )
+        group.fail("crashed")
+    run.seal(3)
+    found = run.read("report", "--sampler", "trainer-a")
+    assert found["totals"]["unfinished"] == {"aborted": 2, "failed": 1, "truncated": 2}
+    assert found["totals"]["waiting"] == 6
+    longest = row_of(found["by_length"], "tokens", [64, 127])
+    assert (longest["waiting"], longest["unfinished"]) == (2, {"truncated": 2})
+    lines = run.line.run("report", "--sampler", "trainer-a").stdout.splitlines()
+    (line,) = [line for line in lines if line.startswith("64 to 127")]
+    assert line.rstrip().endswith("2 truncated")
 
 
 def test_a_group_that_is_served_twice_counts_once(tmp_path: Path) -> None:

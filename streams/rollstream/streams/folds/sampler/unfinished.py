@@ -13,7 +13,8 @@ from rollstream.streams.folds.sampler.known import rollout_begins
 Unfinished = Literal["failed", "aborted", "truncated"]
 """``failed``: it never came, by what its producer said or since it broke a rule; ``aborted`` and
 ``truncated``: it did, and its last segment stopped so."""
-_STOPPED: dict[str, Unfinished] = {"abort": "aborted", "length": "truncated"}
+STOPPED: dict[str, Unfinished] = {"abort": "aborted", "length": "truncated"}
+"""By the stop reason of a rollout's last segment."""
 
 
 class UnfinishedMembers(NamedTuple):
@@ -32,7 +33,7 @@ def unfinished_members(event: Flushed) -> Iterator[UnfinishedMembers]:
             yield UnfinishedMembers(index, "failed", group.failed_members)
     segments = event.segments
     for number, reason in enumerate(segments.stop_reasons):
-        kind = _STOPPED.get(reason)
+        kind = STOPPED.get(reason)
         if kind is not None and event.groups:
             rows = [group.rows for group in event.groups]
             begins = rollout_begins(segments, np.cumsum([0, *rows[:-1]]))
