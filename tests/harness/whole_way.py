@@ -116,7 +116,8 @@ def goes_the_whole_way(bootstrap: str, folder: Path) -> None:
     checkpoint, policy, a second trainer's client, the audit, replay, lineage, show and report: each
     as promised, or it raises."""
     deployment = Deployment(bootstrap, folder)
-    assert len(json.loads(deployment.run("topics", "create", "--json"))) == 5
+    assert json.loads(deployment.run("topics", "create", "--json"))
+    assert json.loads(deployment.run("topics", "create", "--json")) == []
     deployment.run("topics", "check")
     try:
         with deployment.sealer():
