@@ -6,7 +6,6 @@ Logs are in memory and files on disk, so that any reader can look at them.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -88,7 +87,10 @@ class DocumentedRun:
 
     def _train(self, sampler: Sampler, step: int, end: int) -> None:
         while step < end:
-            policy = sampler.publish_policy(step, policy_version=f"step-{step}")
+            version = f"step-{step}"
+            policy = sampler.publish_policy(
+                step, policy_version=version, weights=f"/weights/{version}"
+            )
             self._sample(policy)
             batch = sampler.next_batch(step, GROUPS, timeout_s=10.0)
             self.served.append(batch)
@@ -96,11 +98,6 @@ class DocumentedRun:
             step += 1
 
     def _sample(self, policy: Policy) -> None:
-        named: dict[str, Any] = {
-            "policy_version": policy.version,
-            "weight_step": policy.step,
-            "policy_epoch": policy.epoch,
-        }
         with self.producer() as producer:
             for number, split in enumerate(("train", "train", "train", "eval")):
                 with producer.dispatch(
@@ -108,7 +105,7 @@ class DocumentedRun:
                 ) as group:
                     for reward in (0.0, 1.0):
                         group.publish(
-                            **named,
+                            policy=policy,
                             prompt_tokens=[1, 2, 3],
                             output_tokens=[4, 5],
                             logprobs=[-0.1, -0.2],
@@ -125,7 +122,7 @@ class DocumentedRun:
                         with group.trajectory() as trajectory:
                             for turn in range(turns):
                                 trajectory.turn(
-                                    **named,
+                                    policy=policy,
                                     prompt_tokens=[7] * (turn + 1),
                                     output_tokens=[8, 9],
                                     logprobs=[-0.3, -0.4],

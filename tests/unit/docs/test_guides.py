@@ -100,25 +100,22 @@ def test_a_trajectory_has_a_row_a_turn_each_with_its_whole_context(tmp_path: Pat
     ]
 
 
-def test_a_policy_reaches_workers_by_a_file(tmp_path: Path, run: DocumentedRun) -> None:
-    def save_weights(weights: bytes, path: Path) -> None:
-        path.write_bytes(weights)
-
-    policy = Policy("", 1, 6, "step-6.e1")
-    names = executed(TRAINING, "def send(policy", save_weights=save_weights)
-    names["send"](policy, b"weights", tmp_path)
-    loaded: list[bytes] = []
-    names = executed(
-        TRAINING,
-        "def newest_policy",
-        folder=tmp_path,
-        producer=run.producer(),
-        load_weights=lambda path: loaded.append(path.read_bytes()),
-        sample=lambda problem: [([1, 2], [-0.1, -0.2], reward) for reward in (0.0, 1.0)],
-    )
-    names["producer"].close()
-    assert names["policy"] == policy._asdict()
-    assert loaded == [b"weights"]
+def test_a_worker_loads_the_newest_policy_and_samples_with_it(tmp_path: Path) -> None:
+    run = DocumentedRun(tmp_path)
+    fetched: list[str] = []
+    with run.producer() as producer:
+        names = executed(
+            TRAINING,
+            "producer.policy(timeout_s=60)",
+            producer=producer,
+            loaded=None,
+            load_weights=fetched.append,
+            sample=lambda problem: [([1, 2], [-0.1, -0.2], reward) for reward in (0.0, 1.0)],
+        )
+        assert names["group"].wanted()
+    policy = names["policy"]
+    assert (policy.step, policy.version) == (RELEASED_FROM, f"step-{RELEASED_FROM}.e1")
+    assert fetched == [f"/weights/step-{RELEASED_FROM}"]
 
 
 def test_groups_with_equal_rewards_are_replaced(tmp_path: Path) -> None:
