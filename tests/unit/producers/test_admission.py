@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness.admission import granted
+from harness.admission import announce, announced, granted
 from harness.brokers import TIMEOUT_S, until
 from harness.faults import Fate, FaultyBroker
 from harness.granting import Granting
@@ -37,7 +37,7 @@ from rollstream.producers import (
 from rollstream.producers.admission.log import AdmissionLog, Granted
 from rollstream.producers.admission.shares import Allowance
 from rollstream.producers.admission.standing import ALIVE_S, Standing
-from rollstream.producers.admission.waiting import Admission
+from rollstream.producers.admission.waiting import GRANTED_AFTER_S, Admission
 from rollstream.runtime.clock import Clock, ManualClock
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.streams.broker import Broker
@@ -118,6 +118,37 @@ def test_shares_hold_for_their_time_by_the_workers_clock_and_then_a_few_more_are
         await play(producer, timeout_s=0)
         with pytest.raises(NotAdmitted):
             await play(producer, timeout_s=0)
+
+    worker.play(kind, scenario, clock)
+
+
+@kinds
+def test_a_sampler_whose_policy_is_known_may_grant_a_moment_later(kind: str) -> None:
+    """Else all that wait for the first policy would begin groups."""
+    clock = StillClock()
+    worker = Worker(MemoryBroker())
+    announce(worker.broker, worker.granting.topic, announced(0))
+
+    async def scenario(producer: AnyProducer) -> None:
+        playing = asyncio.ensure_future(play(producer))
+        await asyncio.to_thread(worker.granting.grant)
+        await asyncio.to_thread(worker.granting.until_told, 0, 1)
+        await worker.grant(1)
+        await playing
+
+    worker.play(kind, scenario, clock)
+
+
+@kinds
+def test_a_sampler_that_grants_none_limits_nobody(kind: str) -> None:
+    clock = StillClock()
+    worker = Worker(MemoryBroker())
+    announce(worker.broker, worker.granting.topic, announced(0))
+
+    async def scenario(producer: AnyProducer) -> None:
+        playing = asyncio.ensure_future(play(producer))
+        await asyncio.to_thread(until, playing.done, lambda: clock.advance(GRANTED_AFTER_S))
+        await playing
 
     worker.play(kind, scenario, clock)
 

@@ -14,11 +14,12 @@ from rollstream.runtime.stepping import StepThread
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import PolicyAnnounced
 from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, OffsetLost
+from rollstream.streams.errors import BrokerUnavailable, OffsetLost, UnknownTopic
 
 LOOK_S = 0.1  # How late a record may be read.
 _LOADING_S = 0.01  # The same while the log is read for the first time.
 _AGAIN_S = 0.5  # After an error; and how long the broker is asked where the log ends.
+_MISSING_S = 60.0  # A deployment may do without the topic; whoever waits is answered at once.
 _READ_RECORDS_MAX = 256
 _IDLE_S = 1.0  # Thousands of env workers follow one log, and nobody waits for a seek.
 _log = logging.getLogger("rollstream.admission")
@@ -113,7 +114,7 @@ class FollowedAdmission(AdmissionLog):
             if is_new or asked or failure is not None or not loaded:
                 self._notify()
         if failure is not None:
-            return _AGAIN_S
+            return _MISSING_S if isinstance(failure, UnknownTopic) else _AGAIN_S
         return 0.0 if count else LOOK_S if loaded else _LOADING_S
 
     @property

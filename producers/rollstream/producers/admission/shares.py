@@ -42,11 +42,14 @@ class Allowance:
     when they were read, by this process's clock. Once none are, the total of the sampler whose
     shares ended last stays, and after each ``idle_s`` from then on ``idle_groups`` more may be
     begun, so that nobody waits for ever for a trainer that is away.
+
+    Attributes:
+        lineage: theirs.
     """
 
     def __init__(self, producer_id: str, lineage: str) -> None:
+        self.lineage = lineage
         self._producer_id = producer_id
-        self._lineage = lineage
         self._shares: dict[str, _Share] = {}
         self._stays: tuple[_Share, int] | None = None  # The last ones, and the total that stays.
 
@@ -81,7 +84,7 @@ class Allowance:
 
     def _take(self, sampler: str, granted: Granted) -> None:
         shares = granted.shares
-        if shares.lineage != self._lineage:
+        if shares.lineage != self.lineage:
             self._shares.pop(sampler, None)  # It is another trainer's by now.
             return
         known = self._shares.get(sampler)

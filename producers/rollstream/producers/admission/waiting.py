@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.shares import Allowance, Limit
 from rollstream.producers.admission.standing import Request, Standing
 from rollstream.producers.errors import NotAdmitted, ProducerDied, counted
 from rollstream.runtime.clock import Clock
-from rollstream.runtime.deadline import LOG_WAITING_EVERY_S
+from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 
+GRANTED_AFTER_S = 1.0  # A sampler looks four times a second what to grant.
 _log = logging.getLogger("rollstream.admission")
 
 
@@ -60,10 +62,10 @@ class Admission:
         Raises:
             BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
         """
-        try:
+        seen = 0
+        with suppress(UnknownTopic):
             seen = self._admission_log.wait(0, timeout_s)
-        except UnknownTopic:
-            seen = 0
+            seen = self._wait_for_shares(seen)
         with self._lock:
             is_first, self.was_read = not self.was_read, True
             self._seen = max(self._seen, seen)
@@ -74,6 +76,18 @@ class Admission:
                 "granted any so far",
                 self._environment,
             )
+
+    def _wait_for_shares(self, seen: int) -> int:
+        """A sampler whose policy is known, and no shares, grants some at once, or never will:
+        else all that wait for the first policy would begin groups."""
+        deadline = Deadline(GRANTED_AFTER_S, self._clock)
+        while not deadline.passed():
+            lineages = {one.lineage for one in self._admission_log.policies().values()}
+            granted = (one.shares.lineage for one in self._admission_log.shares().values())
+            if self._allowance.lineage not in lineages.difference(granted):
+                break
+            seen = self._admission_log.wait(seen, deadline.left_s())
+        return seen
 
     def ask(self, groups: int, group: str, wake: Callable[[], object]) -> Request:
         """A request, admitted or waiting; call ``end`` or ``conclude`` in any case.
