@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +31,6 @@ from rollstream.store.rollups import VisibleFile, named_files
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.tracing import GroupOrigin, group_origin
 
-READERS = 8  # Files that are read side by side; each is a few small reads.
 WAITING, EVAL, DROPPED, IN_NO_BATCH = "waiting", "eval", "dropped", "in_no_batch"
 
 
@@ -185,17 +182,15 @@ def find_rollouts(
 
 
 def _chosen(asked: AskedRollouts, parts: Sequence[_Part], store: Blobs) -> list[_Candidate]:
-    with ThreadPoolExecutor(READERS) as readers:
-        each = readers.map(partial(_candidates, store, asked), parts)
-        order = asked.order
-        if order is None:
-            return [one for of_part in each for one in of_part]
-        # Equal ones stay in the order of files and rows.
-        return heapq.nsmallest(
-            asked.count,
-            (one for of_part in each for one in of_part),
-            key=lambda one: rank_of(order, one.reward, one.tokens),
-        )
+    # One after the other: of a file so little is read that threads wait for each other's turn.
+    each = (one for part in parts for one in _candidates(store, asked, part))
+    order = asked.order
+    if order is None:
+        return list(each)
+    # Equal ones stay in the order of files and rows.
+    return heapq.nsmallest(
+        asked.count, each, key=lambda one: rank_of(order, one.reward, one.tokens)
+    )
 
 
 def _candidates(store: Blobs, asked: AskedRollouts, part: _Part) -> list[_Candidate]:
