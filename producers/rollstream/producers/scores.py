@@ -149,7 +149,9 @@ class ScoreProducer:
             group_id: as sealed.
             scores: by rollout uid, a reward or a ``Score``.
             flags: of all of them.
-            attempt, scorer, environment: as for ``publish``, which raises the same.
+            attempt: as for ``publish``, which raises the same.
+            scorer: likewise.
+            environment: likewise.
         """
         if not group_id:
             raise InvalidRollout("group_id is empty; give the id of the sealed group")

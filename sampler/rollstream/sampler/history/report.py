@@ -69,7 +69,8 @@ def report_of(
         name: of the sampler; of one that is not configured any more the seal logs are known from
             its decisions.
         config: the configuration, or the path of its file.
-        first, stop: the steps that are counted: from ``first`` on, before ``stop``; None: no end.
+        first: the first step that is counted.
+        stop: the first one after it that is not; None: all are.
         environment: that is counted alone; None: all are.
         steps_a_row: of ``by_steps``; None: so many that there are at most 12 rows.
         broker: instead of the configured one; the caller closes it.

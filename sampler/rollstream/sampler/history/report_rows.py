@@ -103,7 +103,8 @@ class ReportCounters:
     """Counters of rollouts, whatever their number; as many as there are steps, and buckets.
 
     Args:
-        first, stop: steps that are counted: from ``first`` on, before ``stop``; None: no end.
+        first: the first step that is counted.
+        stop: the first one after it that is not; None: all are.
         environment: that is counted alone; None: all are.
     """
 
