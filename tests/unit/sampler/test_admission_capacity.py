@@ -238,5 +238,8 @@ def test_a_producer_that_is_silent_for_20_s_of_log_time_gives_its_groups_back() 
     world.now_us = 19 * SECOND_US
     assert world.open() == 3
     world.now_us = 21 * SECOND_US
+    assert world.open() == 3, "no sealer told of anybody since"
+    living = ProducerInFlight("living", 0, 0, 1, HOUR_US + world.now_us)
+    world.report(living, now_us=HOUR_US + world.now_us)
     assert world.open() == 12
-    assert world.load().producers == []
+    assert [one.producer_id for one in world.load().producers] == ["living"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.seal_events import flushed
-from rollstream.schemas.events import Event, InFlight, ProducerInFlight
+from rollstream.schemas.events import Event, Flushed, InFlight, ProducerInFlight
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.sampler.in_flight import (
     SILENT_AFTER_S,
@@ -76,13 +76,28 @@ def test_over_partitions_open_groups_add_up_and_the_newest_wait_and_most_begun_h
 
 
 def test_a_producer_counts_until_it_was_silent_on_every_partition() -> None:
+    late = NOW + 3 * SILENT
     groups = folded(
         (LOGS[0], reported(said("a", 2), said("b", 1))),
         (LOGS[1], reported(said("a", 0, last_ts=NOW + SILENT))),
+        (LOGS[1], reported(said("c", 0, last_ts=NOW - SILENT), now_ts=late)),
     )
     assert opened(groups, NOW + SILENT - 1) == {"a": 2, "b": 1}
     assert opened(groups, NOW + SILENT) == {"a": 2}
     assert opened(groups, NOW + 2 * SILENT) == {}
+
+
+def test_while_no_sealer_tells_of_any_producer_nobody_is_silent() -> None:
+    """All sealers died: what was in flight still is, as far as anybody knows."""
+    late = NOW + 10 * SILENT
+    events: list[tuple[PartitionAddress, Event]] = [
+        (LOG, reported(said("a", 2))),
+        (LOG, with_flush(now_ts=late)),  # By one that reads again what the other had read.
+        (LOGS[2], reported(said("other", 1, last_ts=late), now_ts=late)),
+    ]
+    assert opened(folded(*events), late) == {"a": 2}
+    events.append((LOG, reported(said("b", 1, last_ts=late), now_ts=late)))
+    assert opened(folded(*events), late) == {"b": 1}
 
 
 def test_what_an_earlier_owner_reported_and_a_new_owner_does_not_name_is_open_no_more() -> None:
@@ -158,11 +173,24 @@ class _Slow:
         for producer_id in sorted(named):
             logs = [log for log in LOGS if log.environment == environment]
             parts = [part for log in logs if (part := self._newest(log, producer_id))]
-            if parts and max(part.last_ts for part in parts) > now_ts - SILENT:
+            now = min(now_ts, self._told_ts(environment))
+            if parts and max(part.last_ts for part in parts) > now - SILENT:
                 newest = max(parts, key=lambda part: (part.last_ts, part.begun, part.waiting))
                 begun, total = max(part.begun for part in parts), sum(part.open for part in parts)
                 found.append(ProducerStanding(producer_id, begun, total, newest.waiting))
         return found
+
+    def _told_ts(self, environment: str) -> int:
+        """When an event named a producer last, or any that it named said something."""
+        return max(
+            (
+                max([event.now_ts, *(one.last_ts for one in _producers(event))])
+                for log, event in self._events
+                if log.environment == environment and isinstance(event, InFlight | Flushed)
+                if isinstance(event, InFlight) or event.in_flight
+            ),
+            default=0,
+        )
 
     def _newest(self, log: PartitionAddress, producer_id: str) -> ProducerInFlight | None:
         newest = None

@@ -34,6 +34,9 @@ class InFlightGroups:
 
     def __init__(self) -> None:
         self._producers: dict[PartitionAddress, dict[str, ProducerInFlight]] = {}
+        self._told_ts: dict[
+            PartitionAddress, int
+        ] = {}  # Log time of the newest that told anything.
         self._forgotten_ts: dict[PartitionAddress, int] = {}  # When a log's silent ones were.
 
     def apply(self, log: PartitionAddress, event: Event) -> None:
@@ -44,7 +47,11 @@ class InFlightGroups:
             reported = event.in_flight
         else:
             return
+        if isinstance(event, Flushed) and not reported:
+            return  # Its owner may still be reading what others told of.
         producers = self._producers.setdefault(log, {})
+        told_ts = max((one.last_ts for one in reported), default=event.now_ts)
+        self._told_ts[log] = max(self._told_ts.get(log, 0), told_ts, event.now_ts)
         if isinstance(event, InFlight) and event.complete:
             # An earlier owner's figures: what it reported as open ended, or is named here.
             producers.update({name: one._replace(open=0) for name, one in producers.items()})
@@ -63,19 +70,22 @@ class InFlightGroups:
 
     def standings(self, environment: str, now_ts: int) -> list[ProducerStanding]:
         """Of the environment's producers, by id, those that said something, on any partition,
-        within ``SILENT_AFTER_S`` before ``now_ts``, log time in microseconds."""
+        within ``SILENT_AFTER_S`` before ``now_ts``, log time in microseconds; or before the newest
+        event that told of any, where that is earlier: while no sealer tells, nobody is silent."""
         # One pass, since a sampler asks several times a second while it decides.
         found: dict[str, tuple[int, int, tuple[int, int, int]]] = {}
+        told_ts = 0
         for log, producers in self._producers.items():
             if log.environment != environment:
                 continue
+            told_ts = max(told_ts, self._told_ts[log])
             for producer_id, begun, is_open, waiting, last_ts in producers.values():
                 said = (last_ts, begun, waiting)  # At one time: told apart by what came of it.
                 if (known := found.get(producer_id)) is not None:
                     begun, is_open = max(begun, known[0]), is_open + known[1]  # noqa: PLW2901
                     said = max(said, known[2])
                 found[producer_id] = begun, is_open, said
-        silent_ts = now_ts - round(SILENT_AFTER_S * 1e6)
+        silent_ts = min(now_ts, told_ts) - round(SILENT_AFTER_S * 1e6)
         return [
             ProducerStanding(producer_id, begun, is_open, said[2])
             for producer_id, (begun, is_open, said) in sorted(found.items())
@@ -85,4 +95,4 @@ class InFlightGroups:
     def sorted_items(self) -> list[Any]:
         """For a digest."""
         held = [(log, sorted(held.values())) for log, held in self._producers.items()]
-        return [sorted(held), sorted(self._forgotten_ts.items())]
+        return [sorted(held), *(sorted(of.items()) for of in (self._told_ts, self._forgotten_ts))]
