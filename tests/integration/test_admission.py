@@ -12,8 +12,8 @@ import pytest
 
 from harness.brokers import TIMEOUT_S, until
 from rollstream.consumers import InlineExecutor, Sealer, create_deployment
-from rollstream.producers import ProducerClosed, RolloutProducer
-from rollstream.runtime.clock import SystemClock
+from rollstream.producers import NotAdmitted, ProducerClosed, RolloutProducer
+from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Sampler
@@ -40,28 +40,74 @@ def running(body: Callable[[threading.Event], None], count: int = 1) -> Iterator
             thread.join()
 
 
+class FastClock(SystemClock):
+    """The machine's clock, several times as fast."""
+
+    FASTER = 5
+
+    def now_us(self) -> int:
+        return super().now_us() * self.FASTER
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() * self.FASTER
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return super().wait(event, timeout_s / self.FASTER)
+
+
+class Deployment:
+    """A broker and a store, with a sampler that has published its first policy."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.clock = clock
+        self.broker = MemoryBroker(clock=clock)
+        self.store = open_store(folder.as_uri())
+        self.config = RollstreamConfig.model_validate(
+            {
+                "kafka": {"bootstrap": "in-memory:0"},
+                "store": {"root": folder.as_uri()},
+                "environments": {"math": {"partitions": 2, "flush_interval_s": 0.0}},
+                "samplers": {"a": {"environments": ["math"], "groups_per_step": GROUPS}},
+            }
+        )
+        create_deployment(self.config, broker=self.broker, store=self.store, clock=clock)
+
+    def producer(self) -> RolloutProducer:
+        return RolloutProducer(environment="math", broker=self.broker, clock=self.clock)
+
+    @contextmanager
+    def training(self) -> Iterator[Sampler]:
+        """A sampler, and a sealer on a thread."""
+        with (
+            Sampler(
+                "a", config=self.config, broker=self.broker, store=self.store, clock=self.clock
+            ) as sampler,
+            running(self._seal),
+        ):
+            step = sampler.resume(None)
+            sampler.publish_policy(step, policy_version="step-0")
+            yield sampler
+
+    def _seal(self, stopping: threading.Event) -> None:
+        with Sealer(
+            self.config,
+            broker=self.broker,
+            store=self.store,
+            clock=self.clock,
+            workers=InlineExecutor(),
+        ) as sealer:
+            while not stopping.is_set():
+                sealer.step(Deadline(0.1, self.clock))
+
+
 @pytest.mark.proves("F5")
 def test_workers_that_are_faster_begin_no_more_than_the_trainer_can_use(tmp_path: Path) -> None:
-    broker, store = MemoryBroker(), open_store(tmp_path.as_uri())
-    config = RollstreamConfig.model_validate(
-        {
-            "kafka": {"bootstrap": "in-memory:0"},
-            "store": {"root": tmp_path.as_uri()},
-            "environments": {"math": {"partitions": 2, "flush_interval_s": 0.0}},
-            "samplers": {"a": {"environments": ["math"], "groups_per_step": GROUPS}},
-        }
-    )
-    create_deployment(config, broker=broker, store=store, clock=SystemClock())
+    deployment = Deployment(tmp_path, SystemClock())
     begun = [0]
     lock = threading.Lock()
 
     def have_begun(groups: int) -> bool:
         return begun[0] >= groups
-
-    def seal(stopping: threading.Event) -> None:
-        with Sealer(config, broker=broker, store=store, workers=InlineExecutor()) as sealer:
-            while not stopping.is_set():
-                sealer.step(Deadline(0.1))
 
     def work(stopping: threading.Event) -> None:
         with suppress(ProducerClosed):
@@ -72,13 +118,7 @@ def test_workers_that_are_faster_begin_no_more_than_the_trainer_can_use(tmp_path
                         begun[0] += 1
                     group.publish(policy=policy, output_tokens=[1], logprobs=[-0.1], reward=1.0)
 
-    with (
-        Sampler("a", config=config, broker=broker, store=store) as sampler,
-        running(seal),
-        RolloutProducer(environment="math", broker=broker) as producer,
-    ):
-        step = sampler.resume(None)
-        sampler.publish_policy(step, policy_version="step-0")
+    with deployment.training() as sampler, deployment.producer() as producer:
         producer.policy(timeout_s=TIMEOUT_S)  # Workers have nothing to do before.
         with running(work, 3):
             try:
@@ -93,3 +133,24 @@ def test_workers_that_are_faster_begin_no_more_than_the_trainer_can_use(tmp_path
                     sampler.publish_policy(step + 1, policy_version=f"step-{step + 1}")
             finally:
                 producer.close()  # Ends the workers' waits.
+
+
+@pytest.mark.proves("F5")
+def test_a_worker_that_dies_with_all_that_may_be_begun_gives_it_back(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path, FastClock())
+    capacity = GROUPS * (1 + LAG)
+    with deployment.training(), deployment.producer() as other:
+        dying = deployment.producer()
+        dying.policy(timeout_s=TIMEOUT_S)
+        for number in range(capacity):
+            # Their blocks never end.
+            dying.dispatch(example_id=f"ex-{number}", group_size=1).__enter__()
+        with (
+            pytest.raises(NotAdmitted) as told,
+            dying.dispatch(example_id="ex", group_size=1, timeout_s=0),
+        ):
+            pass
+        assert len(told.value.open_groups) == capacity
+        dying.close()  # From here on it says nothing, as one that was killed.
+        for number in range(capacity):
+            other.dispatch(example_id=f"ex-{number}", group_size=1).__enter__()
