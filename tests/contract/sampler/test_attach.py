@@ -130,7 +130,7 @@ def test_another_configuration_than_the_actors_is_refused_with_the_key_and_both_
     with pytest.raises(ConfigurationDiffers, match="max_policy_lag = 8, and here it is 4") as at:
         SamplerClient.attach(world.name, config=other)
     key = f"samplers.{world.name}.max_policy_lag"
-    assert (at.value.key, at.value.running, at.value.given) == (key, None, 4)
+    assert (at.value.key, at.value.running, at.value.given) == (key, 8, 4)
     world.open().stats()
 
 
