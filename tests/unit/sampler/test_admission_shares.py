@@ -124,3 +124,13 @@ def test_those_that_need_several_at_one_time_get_them_one_after_the_other() -> N
         assert sum(totals.values()) == 6
         admitted.update(name for name, total in totals.items() if total >= 4)
     assert admitted == set(names)
+
+
+@pytest.mark.proves("F5")
+def test_what_was_granted_and_is_no_longer_open_is_taken_back_where_nobody_began_it() -> None:
+    shares = Shares()
+    totals = shared(shares, ("a", 0, 0, 9), ("b", 0, 0, 9), free=18, now_s=0.0)
+    assert totals == {"a": 9, "b": 9}
+    less = (("a", 2, 2, 9), ("b", 1, 1, 9))
+    assert shared(shares, *less, free=4, now_s=1.0) == {"a": 9, "b": 9}  # It may have begun it.
+    assert shared(shares, *less, free=4, now_s=2.6) == {"a": 4, "b": 3}

@@ -27,9 +27,9 @@ Ints = NDArray[np.int64]
 class Shares:
     """The producers of one environment, under one claim of the decision log.
 
-    What all were granted and have not begun is never more than what is open, but for what was
-    granted less than ``HELD_S`` ago. A sampler that lost its memory grants no other totals than by
-    what is open then.
+    What all were granted and have not begun is never more than what is open, but where less is open
+    than before: what was granted just then may have been begun. A sampler that lost its memory
+    grants no other totals than by what is open.
 
     Attributes:
         ids: of the living producers, sorted.
@@ -68,6 +68,9 @@ class Shares:
         self._begun, self._open = begun, is_open
         granted = np.maximum(self.totals - begun, 0)
         held = np.where(now_s - self._moved_s < HELD_S, granted, 0)
+        if int(held.sum()) > free:  # Less is open than was: what nobody has begun is taken back.
+            unknown = np.where(now_s - self._moved_s < 2 * REPORTED_S, held, 0)
+            held = filled(unknown, held, max(0, free - int(unknown.sum())), 0.0)
         left = max(0, free - int((held + self._unreported[0] + self._unreported[1]).sum()))
         first = log_us // TURN_US * _GOLDEN % 1.0
         # Who waits and did not begin what it had, for so long, needs more at one time.
