@@ -13,12 +13,14 @@ MANIFESTS = "manifests"
 ROLLUPS = "rollups"
 RETIRED = "retired"
 BATCHES = "batches"
+SCORES = "scores"
 SNAPSHOTS = "snapshots"
 ROOT_ID = "root_id.json"
 _PARTITION = re.compile(r"environment=([^/]+)/generation=([0-9]+)/partition=([0-9]+)/")
 _POLICY_VERSION = re.compile(r"/policy_version=([^/]+)/")
 _OFFSET_NAME = re.compile(r"(?:.*/)?([0-9]{20})\.json")
 _SNAPSHOT_NAME = re.compile(r"(?:.*/)?([0-9]{20})\.snapshot")
+_SCORES_NAME = re.compile(r".*/partition=[0-9]+/([0-9]{20})-([0-9]{20})\.parquet")
 _BATCH_NAME = re.compile(r"(?:.*/)?trainer_epoch=([0-9]+)/([0-9]{12,})\.json")
 
 
@@ -129,6 +131,33 @@ def snapshot_offset_in(path: str) -> int | None:
     """Of a snapshot; None: the file is none, whoever put it there."""
     name = _SNAPSHOT_NAME.fullmatch(path)
     return None if name is None else int(name[1])
+
+
+def scores_path(address: PartitionAddress, first: int, stop: int) -> str:
+    """The Parquet file of the scores at offsets [first, stop) of the partition's log."""
+    return f"{scores_prefix(address)}{first:020d}-{stop:020d}.parquet"
+
+
+def scores_prefix(address: PartitionAddress) -> str:
+    """What the paths of all scores of a partition begin with."""
+    return f"{SCORES}/{_partition(address)}/"
+
+
+def scores_of(environment: str, generation: int) -> str:
+    """What the paths of all scores of an environment begin with."""
+    return f"{SCORES}/{_environment(environment, generation)}/"
+
+
+def score_range_in(path: str) -> tuple[int, int] | None:
+    """The offsets of a file of scores; None: the file is none, whoever put it there."""
+    name = _SCORES_NAME.fullmatch(path)
+    return None if name is None else (int(name[1]), int(name[2]))
+
+
+def score_partition_in(path: str) -> int | None:
+    """The partition of the same."""
+    name = _SCORES_NAME.fullmatch(path)
+    return None if name is None else int(path.rpartition("/partition=")[2].partition("/")[0])
 
 
 def _partition(address: PartitionAddress) -> str:

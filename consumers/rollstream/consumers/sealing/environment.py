@@ -7,6 +7,7 @@ from collections import defaultdict
 
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.partition import FINAL_STATES, Partition, State
+from rollstream.consumers.sealing.score_files import ScoreFiles
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Record, TopicPartition
@@ -29,6 +30,7 @@ class EnvironmentSealer:
         self._topic = layout.rollouts(environment)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._ask_at_s: dict[TopicPartition, float] = {}
+        self._scores = ScoreFiles(context)
         self._reader = context.broker.group_reader(
             layout.sealer_group(environment), [self._topic], on_revoked=self._on_revoked
         )
@@ -65,6 +67,8 @@ class EnvironmentSealer:
         except BrokerUnavailable as error:
             self._log_unavailable(error)
         self.advance()
+        owned = [one for one in self._partitions.values() if one.state not in FINAL_STATES]
+        self._scores.step([one.address.partition for one in owned])
         return len(records)
 
     def advance(self, *, draining: bool = False) -> None:

@@ -1,0 +1,154 @@
+"""Late scores as files: each once, whoever wrote them and was killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness.failing_blobs import PassingBlobs
+from harness.sealing import SealWorld
+from rollstream.consumers.sealing.score_files import EVERY_S
+from rollstream.producers import ScoreProducer
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.store import Blobs, Bytes, Pieces
+from rollstream.store.layout import scores_of, scores_path
+from rollstream.store.scores import open_scores, written_up_to
+
+ADDRESS = PartitionAddress("math", 1, 0)
+pytestmark = pytest.mark.proves("A18")
+
+
+@pytest.fixture
+def world() -> Iterator[SealWorld]:
+    with SealWorld(partitions=1) as made:
+        yield made
+
+
+def score(world: SealWorld, *rewards: float, uid: str = "u", attempt: str = "") -> None:
+    with ScoreProducer(environment="math", scorer="tests", broker=world.broker) as producer:
+        for reward in rewards:
+            producer.publish(
+                rollout_uid=uid,
+                reward=reward,
+                rewards={"style": 0.5},
+                flags=["slow"],
+                attempt=attempt,
+            )
+
+
+def written(world: SealWorld) -> None:
+    """What is in the log is in files."""
+    with world.sealer() as sealer:
+        world.run(sealer, seconds=EVERY_S + 5.0)
+
+
+def rows(world: SealWorld) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = open_scores(world.blobs, "math").to_pylist()
+    return found
+
+
+def paths(world: SealWorld) -> list[str]:
+    return [blob.path for blob in world.blobs.list(scores_of("math", 1))]
+
+
+def test_sealers_write_each_score_once_and_readers_count_versions(world: SealWorld) -> None:
+    score(world, 1.0, 1.0, 2.0)
+    written(world)
+    score(world, 3.0, uid="v")
+    score(world, 4.0)
+    written(world)
+    written(world)
+    found = rows(world)
+    assert [(row["rollout_uid"], row["reward"], row["version"]) for row in found] == [
+        ("u", 1.0, 1),
+        ("u", 1.0, None),
+        ("u", 2.0, 2),
+        ("v", 3.0, 1),
+        ("u", 4.0, 3),
+    ]
+    assert [row["log_offset"] for row in found] == list(range(5))
+    assert found[0]["rewards"] == [("style", 0.5)]
+    assert (found[0]["flags"], found[0]["scorer"]) == (["slow"], "tests")
+    assert paths(world) == [scores_path(ADDRESS, 0, 3), scores_path(ADDRESS, 3, 5)]
+
+
+def test_a_whole_group_is_one_record_of_several_rows(world: SealWorld) -> None:
+    with ScoreProducer(environment="math", scorer="tests", broker=world.broker) as producer:
+        producer.upsert_scores("g", {"a": 1.0, "b": 0.0}, attempt="1")
+        producer.upsert_scores("g", {"a": 0.5, "b": 0.5}, attempt="1")
+        producer.publish(group_id="g", reward=7.0)
+    written(world)
+    found = [(r["group_id"], r["rollout_uid"], r["reward"], r["version"]) for r in rows(world)]
+    assert found == [
+        ("g", "a", 1.0, 1),
+        ("g", "b", 0.0, 1),
+        ("g", "a", 0.5, None),
+        ("g", "b", 0.5, None),
+        ("g", "", 7.0, 1),
+    ]
+
+
+def test_files_that_overlap_give_each_score_once(world: SealWorld) -> None:
+    score(world, 1.0, 2.0)
+    written(world)
+    (first,) = paths(world)
+    held = world.blobs.read(first)
+    world.blobs.delete(first)
+    score(world, 3.0)
+    written(world)  # As a writer does that does not see the other's file.
+    world.blobs.create(first, held)
+    assert len(paths(world)) == 2
+    assert [row["reward"] for row in rows(world)] == [1.0, 2.0, 3.0]
+    assert written_up_to(world.blobs, ADDRESS) == 3
+
+
+def test_a_file_that_was_lost_is_written_again(world: SealWorld) -> None:
+    for reward in (1.0, 2.0):
+        score(world, reward)
+        written(world)
+    world.blobs.delete(paths(world)[0])
+    assert rows(world) == []  # Behind a gap nobody knows versions.
+    written(world)
+    assert [row["version"] for row in rows(world)] == [1, 2]
+
+
+class Killed(BaseException):
+    """The end of a simulated process."""
+
+
+class DyingBlobs(PassingBlobs):
+    """Ends the process where a file of scores is written: before that, or ``after`` it."""
+
+    def __init__(self, inner: Blobs, *, after: bool) -> None:
+        super().__init__(inner)
+        self._after = after
+
+    def replace(self, path: str, data: Bytes | Pieces) -> None:
+        if not path.startswith("scores/"):
+            return super().replace(path, data)
+        if self._after:
+            super().replace(path, data)
+        raise Killed
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_sealer_that_is_killed_while_it_writes_leaves_each_score_once(
+    world: SealWorld, after: bool
+) -> None:
+    score(world, 1.0, 2.0)
+    dying = world.sealer(store=DyingBlobs(world.blobs, after=after))
+    with pytest.raises(Killed):
+        world.run(dying, seconds=EVERY_S + 5.0)
+    dying.close()
+    assert len(paths(world)) == after
+    score(world, 3.0)
+    written(world)
+    assert [row["reward"] for row in rows(world)] == [1.0, 2.0, 3.0]
+
+
+def test_without_scores_there_are_no_files(world: SealWorld) -> None:
+    written(world)
+    assert paths(world) == []
+    assert open_scores(world.blobs, "math").num_rows == 0
