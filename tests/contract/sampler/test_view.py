@@ -65,7 +65,14 @@ def specs(count: int, **fields: Any) -> list[GroupSpec]:
 
 def shared(stats: SamplerStats) -> SamplerStats:
     """Without what is of the process that answered."""
-    return replace(stats, pid=0, groups_read=0, cached_bytes=0)
+    return replace(
+        stats,
+        pid=0,
+        groups_read=0,
+        cached_bytes=0,
+        sample_latency_ms_p50=None,
+        sample_latency_ms_p99=None,
+    )
 
 
 def trained(world: SamplerWorld) -> SamplerApi:
