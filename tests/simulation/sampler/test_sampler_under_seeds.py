@@ -15,6 +15,7 @@ def test_a_sampler_that_was_only_asleep_decides_nothing_any_more(seed: int) -> N
     for _ in range(TURNS // 2):
         world.act()
     trainer = world.trainers[0]
+    trainer.begin_anew()  # A rival may have taken over.
     trainer.resume(None)
     old = trainer.client.sampler
     trainer.begin_anew()
