@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harness.command_line import CONFIG, CommandLine
@@ -332,6 +333,27 @@ def test_without_the_package_token_ids_are_shown_and_what_to_install_is_said(
     (said,) = done.stderr.splitlines()
     assert said.startswith("math: token ids, since `tokenizers` is not installed")
     assert "pip install '.[tokenizer]'" in said
+
+
+def test_a_file_that_is_gone_or_damaged_is_named(run: Run) -> None:
+    run.publish("a", "b")
+    run.seal(2)
+    (found,) = run.read("show", "a-0")
+    file = run.line.blobs.root / found["path"]
+    sealed = file.read_bytes()
+    tokens = np.array([3, 0], np.int32).tobytes()  # The first rollout's output.
+    assert tokens in sealed
+    file.write_bytes(sealed.replace(tokens, tokens[::-1], 1))
+    done = run.line.run("show", "a-0")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"{found['path']}: " in done.stderr
+    assert "not what was sealed" in done.stderr
+    file.unlink()
+    for asked in (["a-0"], ["--longest", "1"]):
+        done = run.line.run("show", *asked)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert found["path"] in done.stderr
+        assert len(done.stderr.splitlines()) == 1
 
 
 def test_show_of_nothing_says_what_to_give(files: CommandLine) -> None:
