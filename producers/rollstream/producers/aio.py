@@ -144,7 +144,10 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         self._raise_what_failed()
 
     def at_exit(self, timeout_s: float) -> None:
-        """Nothing is promised but to publishes that returned, and these are in the log."""
+        """Nothing is promised but to publishes that returned, and these are in the log: only
+        threads end."""
+        if self._closes_now():
+            self._end_admission()
 
     async def __aenter__(self) -> Self:
         return self

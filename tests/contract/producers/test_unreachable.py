@@ -98,6 +98,46 @@ def test_what_a_process_published_that_never_closed_is_in_the_log(kafka_bootstra
     broker.close()
 
 
+ASKING = {
+    "sync": """
+import sys
+from rollstream.producers import NoPolicy, RolloutProducer
+
+producer = RolloutProducer(sys.argv[1], environment="math", namespace=sys.argv[2])
+try:
+    producer.policy(timeout_s=0.5)
+except NoPolicy:
+    print("none")
+""",
+    "async": """
+import asyncio, sys
+from rollstream.producers import AsyncRolloutProducer, NoPolicy
+
+async def ask():
+    producer = AsyncRolloutProducer(sys.argv[1], environment="math", namespace=sys.argv[2])
+    try:
+        await producer.policy(timeout_s=0.5)
+    except NoPolicy:
+        print("none")
+    return producer
+
+producer = asyncio.run(ask())
+""",
+}
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("kind", ASKING)
+def test_a_process_that_follows_policies_and_never_closed_ends(
+    kafka_bootstrap: str, kind: str
+) -> None:
+    with KafkaBroker(kafka_bootstrap) as broker:
+        layout = new_layout(broker)
+    command = [sys.executable, "-c", ASKING[kind], kafka_bootstrap, layout.namespace]
+    process = subprocess.run(command, timeout=TIMEOUT_S, check=False, capture_output=True)
+    assert (process.returncode, process.stdout, process.stderr) == (0, b"none\n", b"")
+
+
 @pytest.mark.broker
 def test_a_forked_child_is_told_and_the_parent_goes_on(kafka_bootstrap: str) -> None:
     broker = KafkaBroker(kafka_bootstrap)

@@ -101,7 +101,10 @@ def test_the_same_with_await(world: RayWorld) -> None:
             assert batch.tokens.tobytes() == own.tokens.tobytes()
             assert (list(batch.token_arrays), list(again.token_arrays)) == ([], ["routed_experts"])
             await sampler.ack(batch)
-            policy = await sampler.publish_policy(step + 1, policy_version="step-1")
+            policy = await sampler.publish_policy(
+                step + 1, policy_version="step-1", weights="/w/1", metadata={"bits": 8}
+            )
+            assert (policy.weights, policy.metadata) == ("/w/1", {"bits": 8})
             await sampler.checkpointed(step)
             with pytest.raises(NotEnoughGroups):
                 await sampler.next_batch(step + 1, 1, timeout_s=0.05)

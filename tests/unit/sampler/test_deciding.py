@@ -94,7 +94,7 @@ def test_groups_off_the_branch_name_the_epoch_that_workers_must_publish() -> Non
     assert isinstance(error, NotEnoughGroups)
     assert error.dropped == {"off_branch": 3}
     published = sampler.do(PublishPolicy(step=1, policy_version="step-1"))
-    assert f"publish(policy_epoch={published.epoch}), as publish_policy returned" in str(error)
+    assert f"or its policy_epoch, which is {published.epoch} now" in str(error)
     assert "of lineage '': begin anew with a sampler that has its own" in str(error)
     sampler.seal(*specs(2, weight_step=1, policy_epoch=published.epoch))
     assert isinstance(sampler.choose(command), ServedBatch), "what the message says does help"

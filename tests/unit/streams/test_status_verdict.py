@@ -129,7 +129,7 @@ def test_a_sampler_that_was_never_started_is_not_stuck() -> None:
             "env workers",
             "t served nothing for 90 s; of 8 groups 7 were dropped as off_branch: "
             "a resume went back to before the weights that they name; workers must "
-            "publish(policy_epoch=2), as publish_policy returned it",
+            "publish(policy=producer.policy()), or its policy_epoch, which is 2 now",
         ),
         (
             {},

@@ -58,14 +58,14 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
         case DropReason.OFF_BRANCH:
             return (
                 "a resume went back to before the weights that they name; workers must publish("
-                f"policy_epoch={policy_epoch}), as publish_policy returned it. Where workers of "
-                "another trainer sampled them, both are of lineage "
+                f"policy=producer.policy()), or its policy_epoch, which is {policy_epoch} now. "
+                "Where workers of another trainer sampled them, both are of lineage "
                 f"{choosing.lineage!r}: begin anew with a sampler that has its own"
             )
         case DropReason.STALE:
             return (
-                f"their weights were more than {_either(limits)} steps behind; workers must load "
-                "newer weights and publish their weight_step, or raise "
+                f"their weights were more than {_either(limits)} steps behind; workers must ask "
+                "for producer.policy() before each group and sample with it, or raise "
                 f"samplers.{name}.{' or '.join(limits)}"
             )
         case DropReason.NO_WEIGHT_STEP:
