@@ -57,10 +57,10 @@ def test_weights_are_remembered_of_so_many_policies_and_versions_of_all(
 @pytest.mark.parametrize(
     ("settings", "lag"),
     [
-        ({"max_policy_lag": None}, -1),
+        ({"max_policy_lag": -1}, -1),
         ({"max_policy_lag": 0}, 0),
         ({"max_policy_lag": 8, "max_rollout_step_delay": 3}, 3),
-        ({"max_policy_lag": None, "max_rollout_step_delay": 3}, 3),
+        ({"max_policy_lag": -1, "max_rollout_step_delay": 3}, 3),
     ],
 )
 def test_workers_are_told_the_bound_on_staleness_that_is_reached_first(
