@@ -12,7 +12,7 @@ from harness.sealing import SealWorld
 from rollstream.schemas.events import Flushed, InFlight
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.entry import Producer
-from rollstream.streams.folds.sampler.in_flight import InFlightGroups
+from rollstream.streams.folds.sampler.in_flight import InFlightGroups, ProducerStanding
 from rollstream.streams.owned.follow import ConfirmedEvent
 
 
@@ -23,6 +23,14 @@ class _Dispatch(NamedTuple):
     appended_us: int
     producer_id: str
     group: tuple[str, str]
+
+
+def standings(world: SealWorld) -> list[ProducerStanding]:
+    """Of every producer that ever said something."""
+    fold = InFlightGroups()
+    for item in world.confirmed_events():
+        fold.apply(_address(world, item), item.event)
+    return fold.standings("math", 0)
 
 
 def in_flight_problems(world: SealWorld, *, alive: Collection[Producer] = ()) -> list[str]:
@@ -39,13 +47,10 @@ def in_flight_problems(world: SealWorld, *, alive: Collection[Producer] = ()) ->
         if record.producer is not None and record.values("split")[ref.entry] == "train"
     ]
     settled = settled_by(confirmed)
-    fold = InFlightGroups()
-    for item in confirmed:
-        fold.apply(_address(world, item), item.event)
     # Whoever dispatched a pending group last has it open.
     newest = {(one.ref.partition, one.group): one for one in dispatches if one.ref not in settled}
     opened = Counter(one.producer_id for one in newest.values())
-    found = {one.producer_id: one for one in fold.standings("math", 0)}
+    found = {one.producer_id: one for one in standings(world)}
     problems = [
         f"{name} has {opened[name]} open, and {found.get(name, 'nothing')} is said"
         for name in sorted({*opened, *found})

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer as KafkaProducer
 
 from harness.brokers import until
 from harness.history import problems_of
+from harness.in_flight import in_flight_problems, standings
 from harness.rollouts import encode_segment, make_dispatched
 from harness.sealing import SealWorld
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import SamplerView
+from rollstream.schemas.ingest.entry import Producer
 from rollstream.streams.status import measure
 
 pytestmark = pytest.mark.broker
@@ -83,7 +85,7 @@ def test_markers_of_a_foreign_transactional_producer_stop_nobody(
         kafka=kafka_bootstrap, root=tmp_path, partitions=1, target_group_size=3
     ) as world:
         topic = world.layout.rollouts("math")
-        foreign = Producer({"bootstrap.servers": kafka_bootstrap, "transactional.id": topic})
+        foreign = KafkaProducer({"bootstrap.servers": kafka_bootstrap, "transactional.id": topic})
         foreign.init_transactions(TIMEOUT_S)
         for number, end in enumerate((foreign.commit_transaction, foreign.abort_transaction)):
             foreign.begin_transaction()
@@ -131,3 +133,26 @@ def test_progress_names_what_was_dispatched_and_is_not_back(
                 lambda: world.run(sealer, seconds=0.1),
             )
             assert {*view.progress().dispatched["math"]} == {"away"}
+
+
+def test_what_a_producer_has_open_is_known_and_a_successor_goes_on(
+    kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    with SealWorld(kafka=kafka_bootstrap, root=tmp_path) as world:
+
+        def opened() -> dict[str, int]:
+            return {one.producer_id: one.open for one in standings(world)}
+
+        for number, group in enumerate(("g", "h", "i")):
+            entry = make_dispatched(group_uid=group, example_id=group, group_size=2)
+            world.publish_entries(entry, producer=Producer("a", number + 1, 0))
+        with world.sealer(workers=None) as sealer:
+            until(lambda: opened() == {"a": 3}, lambda: world.run(sealer, seconds=0.1))
+            for uid in ("g-0", "g-1"):
+                world.publish(uid, example_id="g", group_uid="g", group_size=2)
+            until(lambda: opened() == {"a": 2}, lambda: world.run(sealer, seconds=0.1))
+        for uid in ("h-0", "h-1"):
+            world.publish(uid, example_id="h", group_uid="h", group_size=2)
+        with world.sealer(workers=None) as successor:
+            until(lambda: opened() == {"a": 1}, lambda: world.run(successor, seconds=0.1))
+        assert in_flight_problems(world) == []

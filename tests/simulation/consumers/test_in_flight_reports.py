@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from harness.in_flight import in_flight_problems
+from harness.in_flight import in_flight_problems, standings
 from harness.kill_points import KillPoint, arm
 from harness.rollouts import make_alive, make_dispatched, make_failed
 from harness.sealing import Crash, SealWorld
@@ -18,9 +18,8 @@ from rollstream.consumers.assembling.in_flight import REPEAT_AFTER_US
 from rollstream.consumers.sealing.cadence import ALIVE_INTERVAL_S
 from rollstream.consumers.sealing.reports import REPORT_EVERY_S
 from rollstream.schemas.events import Flushed, InFlight, ProducerInFlight
-from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.entry import Entry, Producer
-from rollstream.streams.folds.sampler.in_flight import InFlightGroups, ProducerStanding
+from rollstream.streams.folds.sampler.in_flight import ProducerStanding
 
 SOON_S = 2 * REPORT_EVERY_S
 
@@ -42,14 +41,6 @@ def failed(group: str) -> Entry:
     return make_failed(
         count=2, rollout_uid=f"{group}-failed", group_uid=group, example_id=group, group_size=2
     )
-
-
-def standings(world: SealWorld) -> list[ProducerStanding]:
-    """Of every producer that ever said something."""
-    fold = InFlightGroups()
-    for item in world.confirmed_events():
-        fold.apply(PartitionAddress("math", 1, item.where.partition), item.event)
-    return fold.standings("math", 0)
 
 
 def named(world: SealWorld) -> Iterator[ProducerInFlight]:
