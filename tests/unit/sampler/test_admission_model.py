@@ -61,7 +61,7 @@ class Model:
         self.shares = Shares()
         self.ready = 0
         self.unacked = 0
-        self.steps = 0
+        self.ended = self.steps = 0
         self.names = 0
         self.read: list[tuple[float, dict[str, int]]] = []
         self.producers = [self._new() for _ in range(producers)]
@@ -102,6 +102,7 @@ class Model:
             for _, partition in ended:
                 self._say(one, partition, -1)
                 self.ready += 1
+                self.ended += 1
             while one.waiting and one.begun < one.total:
                 partition = self.dice.randrange(len(self.logs))
                 ends_s = self.now_s + self.dice.uniform(0.2, 1.8) * self.group_s
@@ -131,7 +132,8 @@ class Model:
     def _grant(self) -> None:
         living = self.in_flight.standings("math", self._log_us())
         taken = sum(one.open for one in living) + self.ready + self.unacked
-        self.shares.share(living, max(0, MOST - taken), self._log_us(), self.now_s)
+        free = max(0, MOST - taken)
+        self.shares.share(living, free, self.ended, self._log_us(), self.now_s)
         totals = dict(zip(self.shares.ids, self.shares.totals.tolist(), strict=True))
         self.read.append((self.now_s + READ_S, totals))
 

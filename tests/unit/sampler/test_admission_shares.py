@@ -14,11 +14,16 @@ counts = st.integers(0, 50)
 
 
 def shared(
-    shares: Shares, *producers: tuple[str, int, int, int], free: int, turn: int = 0, now_s: float
+    shares: Shares,
+    *producers: tuple[str, int, int, int],
+    free: int,
+    ended: int = 0,
+    turn: int = 0,
+    now_s: float,
 ) -> dict[str, int]:
     """Producer to its total."""
     standings = [ProducerStanding(*one) for one in producers]
-    shares.share(standings, free, turn * TURN_US, now_s)
+    shares.share(standings, free, ended, turn * TURN_US, now_s)
     return dict(zip(shares.ids, shares.totals.tolist(), strict=True))
 
 
@@ -94,8 +99,20 @@ def test_groups_that_other_partitions_have_still_to_report_are_not_granted_anew(
     assert shared(shares, ("a", 8, 2, 8), free=6, now_s=0.1) == {"a": 8}
     assert shared(shares, ("a", 8, 5, 8), free=3, now_s=0.5) == {"a": 8}
     assert shared(shares, ("a", 8, 8, 8), free=0, now_s=0.9) == {"a": 8}
-    # Or five of them have ended meanwhile, and so do not hold any capacity.
-    assert shared(shares, ("a", 8, 3, 8), free=5, now_s=3.0) == {"a": 13}
+    assert shared(shares, ("a", 8, 3, 8), free=5, ended=5, now_s=1.0) == {"a": 13}
+
+
+def test_groups_that_end_before_they_are_reported_hold_no_capacity() -> None:
+    shares = Shares()
+    shared(shares, ("a", 0, 0, 8), free=8, now_s=0.0)
+    assert shared(shares, ("a", 8, 2, 8), free=6, ended=6, now_s=0.1) == {"a": 14}
+
+
+def test_what_no_sealer_ever_reports_as_open_holds_capacity_for_a_moment_only() -> None:
+    shares = Shares()
+    shared(shares, ("a", 0, 0, 8), free=8, now_s=0.0)
+    assert shared(shares, ("a", 8, 2, 8), free=6, now_s=0.1) == {"a": 8}
+    assert shared(shares, ("a", 8, 2, 8), free=6, now_s=2.0) == {"a": 14}
 
 
 def test_what_a_producer_does_not_begin_goes_to_one_that_waits() -> None:

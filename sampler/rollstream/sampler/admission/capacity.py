@@ -28,12 +28,14 @@ class Load(NamedTuple):
         most: groups of it that may be ready, begun, or served and not acked, at one time.
         open: how many more of it may be begun.
         producers: those that live.
+        ended: groups that were sealed, or ended otherwise, so far.
     """
 
     step: int
     most: int
     open: int
     producers: Sequence[ProducerStanding]
+    ended: int = 0
 
 
 def takes_part(state: SamplerState, config: SamplerConfig, now_us: int) -> bool:
@@ -88,7 +90,9 @@ class Loads:
             free = -((left - most[name]) // uses)
             if uses > 1:  # The groups of a batch differ, however often each is used.
                 free = max(free, steps[name] - ready.get(name, 0) - begun[name])
-            loads[name] = Load(steps[name], most[name], max(0, free, lacking[name]), living[name])
+            now_open = max(0, free, lacking[name])
+            ended = state.in_flight.ended(name)
+            loads[name] = Load(steps[name], most[name], now_open, living[name], ended)
         return loads
 
     def _steps(self, state: SamplerState, requests: Sequence[Sequence[Quota]]) -> dict[str, int]:

@@ -79,7 +79,7 @@ class Granting:
         for name, load in seen.loads.items():
             shares = self._shares.setdefault(name, Shares())
             before = shares.ids, shares.totals
-            shares.share(load.producers, load.open, seen.log_us, now_s)
+            shares.share(load.producers, load.open, load.ended, seen.log_us, now_s)
             same = before[0] == shares.ids and np.array_equal(before[1], shares.totals)
             if is_new or not same:
                 records.append((name, self._record(shares, load)))

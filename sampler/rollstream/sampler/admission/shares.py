@@ -41,13 +41,18 @@ class Shares:
         self.totals: Ints = np.zeros(0, np.int64)
         self._begun: Ints = self.totals
         self._open: Ints = self.totals
-        # Begun, and not yet among those that are open: in this ``REPORTED_S`` and the last one.
-        self._unreported = (self.totals, self.totals)
-        self._window = 0
+        # Begun, and neither open nor ended: in this ``REPORTED_S`` and the last one.
+        self._unreported = (0, 0)
+        self._window = self._ended = 0
         self._moved_s = np.zeros(0)  # When a total, or what was begun of it, grew last.
 
     def share(
-        self, producers: Sequence[ProducerStanding], free: int, log_us: int, now_s: float
+        self,
+        producers: Sequence[ProducerStanding],
+        free: int,
+        ended: int,
+        log_us: int,
+        now_s: float,
     ) -> None:
         """Shares ``free`` groups among the living producers: first evenly among those that wait,
         each up to what it waits for; then each keeps what it had; the rest evenly among all. Before
@@ -56,6 +61,7 @@ class Shares:
 
         Args:
             producers: by rising id.
+            ended: groups that ended so far.
             now_s: by a clock that never goes back.
         """
         ids = tuple(map(itemgetter(0), producers))
@@ -64,14 +70,15 @@ class Shares:
             self._keep(ids, begun, is_open)
         risen = np.maximum(begun - self._begun, 0)
         self._moved_s[risen > 0] = now_s
-        self._report(risen - np.maximum(is_open - self._open, 0), int(now_s / REPORTED_S))
-        self._begun, self._open = begun, is_open
+        known = int((is_open - self._open).sum()) + ended - self._ended
+        self._report(int(risen.sum()) - known, int(now_s / REPORTED_S))
+        self._begun, self._open, self._ended = begun, is_open, ended
         granted = np.maximum(self.totals - begun, 0)
         held = np.where(now_s - self._moved_s < HELD_S, granted, 0)
         if int(held.sum()) > free:  # Less is open than was: what nobody has begun is taken back.
             unknown = np.where(now_s - self._moved_s < 2 * REPORTED_S, held, 0)
             held = filled(unknown, held, max(0, free - int(unknown.sum())), 0.0)
-        left = max(0, free - int((held + self._unreported[0] + self._unreported[1]).sum()))
+        left = max(0, free - int(held.sum()) - sum(self._unreported))
         first = log_us // TURN_US * _GOLDEN % 1.0
         # Who waits and did not begin what it had, for so long, needs more at one time.
         stuck = (held < granted) & (granted < waiting)
@@ -86,17 +93,15 @@ class Shares:
         self._moved_s[shares > granted] = now_s
         self.totals = begun + shares
 
-    def _report(self, more: Ints, window: int) -> None:
-        """So many more were begun than became open: sealers of other partitions have them."""
+    def _report(self, more: int, window: int) -> None:
+        """So many more were begun than became open, or ended: sealers of other partitions have
+        them, and say so soon."""
         now, last = self._unreported
         if window != self._window:
-            now, last = (
-                np.zeros_like(now),
-                now if window == self._window + 1 else np.zeros_like(now),
-            )
+            now, last = 0, now if window == self._window + 1 else 0
             self._window = window
-        now = now + more
-        self._unreported = np.maximum(now, 0), np.maximum(last + np.minimum(now, 0), 0)
+        now += more
+        self._unreported = max(now, 0), max(last + min(now, 0), 0)
 
     def _keep(self, ids: tuple[str, ...], begun: Ints, is_open: Ints) -> None:
         """What is known of these producers; nothing was granted to new ones."""
@@ -106,11 +111,8 @@ class Shares:
         def kept(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
             return np.where(at < 0, new, old[at]) if len(old) else new.copy()
 
-        none = np.zeros_like(begun)
         self.totals = kept(self.totals, begun)
         self._begun, self._open = kept(self._begun, begun), kept(self._open, is_open)
-        now, last = self._unreported
-        self._unreported = kept(now, none), kept(last, none)
         self._moved_s = kept(self._moved_s, np.full(len(ids), -np.inf))
         self.ids = ids
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 from rollstream.schemas.events import Event, Flushed, InFlight, ProducerInFlight
@@ -38,6 +39,7 @@ class InFlightGroups:
             PartitionAddress, int
         ] = {}  # Log time of the newest that told anything.
         self._forgotten_ts: dict[PartitionAddress, int] = {}  # When a log's silent ones were.
+        self._ended = Counter[str]()
 
     def apply(self, log: PartitionAddress, event: Event) -> None:
         """The next event of a seal log that counts."""
@@ -45,6 +47,8 @@ class InFlightGroups:
             reported = event.producers
         elif isinstance(event, Flushed):
             reported = event.in_flight
+            unsealed = sum(len(part.example_ids) for part in event.unsealed)
+            self._ended[log.environment] += len(event.groups) + unsealed
         else:
             return
         if isinstance(event, Flushed) and not reported:
@@ -67,6 +71,10 @@ class InFlightGroups:
                 for name, one in producers.items()
                 if one.open or event.now_ts - one.last_ts < _FORGOTTEN_AFTER_US
             }
+
+    def ended(self, environment: str) -> int:
+        """How many groups of it were sealed, or ended otherwise, of what was folded."""
+        return self._ended[environment]
 
     def standings(self, environment: str, now_ts: int) -> list[ProducerStanding]:
         """Of the environment's producers, by id, those that said something, on any partition,
