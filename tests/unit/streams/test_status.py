@@ -394,24 +394,14 @@ def test_group_that_was_replaced_is_not_ready_again_after_a_release(logs: Logs) 
 def test_groups_that_wait_are_not_ready(spec: GroupSpec, why: str) -> None:
     logs = Logs(max_policy_lag=3)
     sealing(logs)
-    logs.seal(GroupSpec(), spec, GroupSpec(), spec, spec)
+    evaluated = GroupSpec(split="eval")  # It waits for nothing.
+    logs.seal(GroupSpec(), spec, GroupSpec(), spec, spec, evaluated)
     figures = sampler(logs, served(0, 2))
     assert (figures.ready, figures.waiting, figures.waiting_since) == (1, {why: 2}, {})
     logs.clock.advance(1)
     logs.seal(spec, offset=10)
     (figures,) = logs.measure().samplers
     assert (figures.ready, figures.waiting, figures.waiting_since) == (1, {why: 3}, {why: 1})
-
-
-@pytest.mark.proves("F16")
-def test_evaluations_are_neither_ready_nor_wait() -> None:
-    logs = Logs(max_policy_lag=3)
-    sealing(logs)
-    logs.seal(GroupSpec(), GroupSpec(split="eval"), GroupSpec(), GroupSpec(split="eval"))
-    figures = sampler(logs, served(0, 2))
-    assert (figures.ready, figures.older) == (1, 0)
-    assert not figures.waiting
-    assert not figures.waiting_since
 
 
 def test_groups_from_before_what_is_read_are_told_apart(logs: Logs) -> None:
