@@ -28,11 +28,15 @@ CONFIG = RollstreamConfig.model_validate(
         "environments": {"math": {"partitions": 1, "flush_interval_s": 0.0}},
         "samplers": {
             # On policy: what the other model sampled is not for it.
-            "trainer-a": {"environments": ["math"], "lineage": "policy-a", "max_policy_lag": 1},
+            "trainer-a": {
+                **{"environments": ["math"], "lineage": "policy-a", "max_policy_lag": 1},
+                "admission": False,  # One thread plays all parts: nobody would seal meanwhile.
+            },
             # Any rollout will do: no bound on the lag, so no lineage is kept out.
             "trainer-b": {
                 **{"environments": ["math"], "lineage": "policy-b", "recency": "linear"},
                 **{"max_policy_lag": -1, "capacity": 64},  # The oldest go, where more are ready.
+                "admission": False,
             },
         },
     }

@@ -48,7 +48,8 @@ def test_where_no_sampler_ever_granted_any_nothing_is_limited(stage: Stage) -> N
     Granting(stage.broker, stage.layout)
     assert stage.play(admitted_now) == 9
     Granting(stage.broker, stage.layout).grant(lineage="another")
-    assert stage.play(admitted_now) == 9
+    assert stage.play(admitted_now, lineage="main") == 9
+    assert stage.play(admitted_now) == 0
 
 
 def test_a_producer_that_nobody_knows_tells_that_it_waits_and_begins_what_it_is_granted(

@@ -44,6 +44,16 @@ def test_nothing_is_limited_where_no_sampler_of_the_lineage_ever_granted_any() -
     assert reader.groups() is None
 
 
+def test_a_producer_without_a_lineage_is_of_the_only_one_there_is() -> None:
+    reader = Reader()
+    reader.read(granted(1, {ME: 3}, lineage="main"))
+    assert reader.groups() == 3
+    reader.read(granted(1, {ME: 4}, sampler="b", lineage="other"))
+    assert reader.groups() is None  # `policy()` asks it to name one.
+    reader.read(granted(1, {ME: 5}, sampler="c"))
+    assert reader.groups() == 5
+
+
 def test_a_producer_that_the_sampler_does_not_know_may_begin_nothing() -> None:
     reader = Reader()
     reader.read(granted(1, {"another": 7}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 from typing import NamedTuple
 
@@ -43,15 +43,20 @@ class Allowance:
     shares ended last stays, and after each ``idle_s`` from then on ``idle_groups`` more may be
     begun, so that nobody waits for ever for a trainer that is away.
 
-    Attributes:
-        lineage: theirs.
+    Args:
+        lineage: theirs; empty: the only one that there is, as in ``RolloutProducer.policy``.
     """
 
     def __init__(self, producer_id: str, lineage: str) -> None:
-        self.lineage = lineage
         self._producer_id = producer_id
-        self._shares: dict[str, _Share] = {}
+        self._lineage = lineage
+        self._known: dict[str, _Share] = {}  # Of each sampler, of whatever lineage.
+        self._shares: dict[str, _Share] = {}  # Of those that count.
         self._stays: tuple[_Share, int] | None = None  # The last ones, and the total that stays.
+
+    def own_lineage(self, known: Collection[str]) -> str:
+        """Which of the known lineages counts for the producer."""
+        return self._lineage or (next(iter(known)) if len({*known}) == 1 else "")
 
     def limit(self, newest: Mapping[str, Granted], begun: int, now_s: float) -> Limit:
         """The limit by the newest shares of each sampler.
@@ -61,7 +66,7 @@ class Allowance:
             begun: how many groups the producer has begun.
         """
         for sampler, granted in newest.items():
-            known = self._shares.get(sampler)
+            known = self._known.get(sampler)
             if known is None or known.granted is not granted:
                 self._take(sampler, granted)
         if not self._shares:
@@ -84,12 +89,12 @@ class Allowance:
 
     def _take(self, sampler: str, granted: Granted) -> None:
         shares = granted.shares
-        if shares.lineage != self.lineage:
-            self._shares.pop(sampler, None)  # It is another trainer's by now.
-            return
-        known = self._shares.get(sampler)
+        known = self._known.get(sampler)
         if self._producer_id in shares.producer_ids:
             total = int(shares.totals[shares.producer_ids.index(self._producer_id)])
         else:  # It does not know this producer (any more); one that leaves need not name any.
             total = known.total if known is not None and not shares.valid_s else 0
-        self._shares[sampler] = _Share(granted, total, granted.read_s + shares.valid_s)
+        self._known[sampler] = _Share(granted, total, granted.read_s + shares.valid_s)
+        lineages = {name: share.granted.shares.lineage for name, share in self._known.items()}
+        own = self.own_lineage(lineages.values())
+        self._shares = {name: self._known[name] for name in lineages if lineages[name] == own}

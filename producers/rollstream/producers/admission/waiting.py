@@ -82,9 +82,9 @@ class Admission:
         else all that wait for the first policy would begin groups."""
         deadline = Deadline(GRANTED_AFTER_S, self._clock)
         while not deadline.passed():
-            lineages = {one.lineage for one in self._admission_log.policies().values()}
-            granted = (one.shares.lineage for one in self._admission_log.shares().values())
-            if self._allowance.lineage not in lineages.difference(granted):
+            known = {one.lineage for one in self._admission_log.policies().values()}
+            granted = {one.shares.lineage for one in self._admission_log.shares().values()}
+            if self._allowance.own_lineage(known) not in known - granted:
                 break
             seen = self._admission_log.wait(seen, deadline.left_s())
         return seen
