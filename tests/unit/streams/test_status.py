@@ -399,7 +399,7 @@ def test_groups_that_wait_are_not_ready(spec: GroupSpec, why: str) -> None:
     figures = sampler(logs, served(0, 2))
     assert (figures.ready, figures.waiting, figures.waiting_since) == (1, {why: 2}, {})
     logs.clock.advance(1)
-    logs.seal(spec, offset=10)
+    logs.seal(spec, offset=12)
     (figures,) = logs.measure().samplers
     assert (figures.ready, figures.waiting, figures.waiting_since) == (1, {why: 3}, {why: 1})
 
