@@ -23,6 +23,7 @@ REACHED = {
         "batches from the record",
     },
     "snapshots": {"crashes", "rewinds", "starts from a snapshot", "snapshots damaged"},
+    "scores": {"crashes", "rewinds", "scores", "served with scores", "later versions"},
     "uses": {"crashes", "rewinds", "drops", "masks", "uses again", "partial acks"},
 }
 

@@ -28,6 +28,7 @@ from simulation.broken.steps import BROKEN_STEPS
 from simulation.broken.telling_at_once import TellingAtOnce
 from simulation.consumers.sealers import Sealers
 from simulation.sampler.reused import Reused
+from simulation.sampler.scored import LateRewards
 from simulation.sampler.snapshots import Snapshots
 from simulation.sampler.trainers import Trainers
 from simulation.streams.owners import Owners, log_over
@@ -45,6 +46,7 @@ WORLDS: Mapping[str, MakeWorld] = {
     "sampler": Trainers,
     "snapshots": Snapshots,
     "uses": Reused,
+    "scores": LateRewards,
 }
 
 # Defects of an owner, whoever it is: what stands between it and its log.
