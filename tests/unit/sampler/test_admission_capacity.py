@@ -127,6 +127,26 @@ def test_what_a_resume_left_behind_gives_its_capacity_back_once_a_batch_is_asked
 
 
 @pytest.mark.proves("F5")
+def test_what_is_in_flight_by_weights_that_a_resume_left_behind_holds_no_capacity() -> None:
+    world = World(groups_per_step=4)
+    world.ready(8)
+    for step in (0, 1):
+        world.do(PublishPolicy(step=step, policy_version=f"v{step}"))
+        world.serve(step, 4)
+        world.ack(step)
+    world.do(PublishPolicy(step=2, policy_version="v2"))
+    world.begun(10)
+    assert world.open() == 2
+    world.do(Resume(checkpointed_step=1))  # Weights 2: all that is in flight is on the branch.
+    assert world.open() == 2
+    world.do(Resume(checkpointed_step=0, later="release"))
+    ready = len(world.state.ready)
+    assert world.open() == 12 - ready
+    world.report(ProducerInFlight("a", 13, 11, 0, world.log_us))  # Three more, and two have ended.
+    assert world.open() == 12 - ready - 3
+
+
+@pytest.mark.proves("F5")
 def test_ready_is_counted_in_uses_that_are_left() -> None:
     world = World(groups_per_step=4, max_samples=4)
     assert world.load().most == 12

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.deciding.capacity import BATCHES_COUNTED, capacities
+from rollstream.schemas.order import Branch
 from rollstream.streams.folds.sampler.in_flight import ProducerStanding
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
@@ -59,6 +60,9 @@ class Loads:
     def __init__(self, config: SamplerConfig) -> None:
         self._config = config
         self._of_batches: dict[str, Counter[str]] = {}  # Groups by environment, by batch id.
+        self._looked_at: tuple[Branch | None] | None = None  # The branch at the last look.
+        # What each producer had begun by weights that a resume went back behind.
+        self._left_behind: dict[tuple[str, str], int] = {}
 
     def now(
         self, state: SamplerState, now_us: int, requests: Sequence[Sequence[Quota]] = ()
@@ -76,7 +80,8 @@ class Loads:
         names = state.choosing.names()
         in_log = log_now(state, now_us)
         living = {name: state.in_flight.standings(name, in_log) for name in names}
-        begun = {name: sum(one.open for one in living[name]) for name in names}
+        self._look_for_rewind(state, living)
+        begun = {name: self._begun(name, living[name]) for name in names}
         ready = state.ready.counts()
         steps = self._steps(state, requests)
         most = self._most(state, steps)
@@ -94,6 +99,34 @@ class Loads:
             ended = state.in_flight.ended(name)
             loads[name] = Load(steps[name], most[name], now_open, living[name], ended)
         return loads
+
+    def _look_for_rewind(
+        self, state: SamplerState, living: Mapping[str, Sequence[ProducerStanding]]
+    ) -> None:
+        """Where a resume went back behind weights that were published, what is in flight is off
+        the branch. A sampler that was started after it does not know what that was, and counts it
+        until it ends."""
+        branch = state.branches.get(state.policy_epoch)
+        before, self._looked_at = self._looked_at, (branch,)
+        if branch is None or before in (None, self._looked_at):
+            return
+        newest = max(map(state.published.newest_step, range(state.policy_epoch)))
+        if newest > branch.from_step and state.choosing.off_branch == "drop":
+            self._left_behind = {
+                (name, one.producer_id): one.begun
+                for name, producers in living.items()
+                for one in producers
+            }
+
+    def _begun(self, name: str, producers: Sequence[ProducerStanding]) -> int:
+        """Groups that are begun, have not ended, and may be served."""
+        if not self._left_behind:
+            return sum(one.open for one in producers)
+        left = self._left_behind
+        return sum(
+            min(one.open, max(0, one.begun - left.get((name, one.producer_id), 0)))
+            for one in producers
+        )
 
     def _steps(self, state: SamplerState, requests: Sequence[Sequence[Quota]]) -> dict[str, int]:
         """Groups a step of each environment: by the newest batch's ``mix``, else half of an even
