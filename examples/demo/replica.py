@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import numpy as np
 
@@ -13,103 +13,91 @@ from examples.demo import settings
 from examples.demo.policy import Completion
 from examples.demo.tasks import Problem, Task, load_tasks
 from examples.demo.weights import Weights, load
-from rollstream.producers import NoPolicy, RolloutProducer
-from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.producers import Group, NoPolicy, NotAdmitted, RolloutProducer
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.runtime.shutdown import stop_on_signals
 
-_LOOK_EVERY_S = 0.01
+# A replica that waits looks so often whether it is to stop.
 _STOP_WITHIN_S = 1.0
-
-
-class Pace:
-    """How many groups one replica may have made: at most so many batches ahead of its weights."""
-
-    def __init__(self, clock: Clock, first_step: int) -> None:
-        self._clock = clock
-        self._share = settings.BATCH_GROUPS // settings.REPLICAS
-        self._made = first_step * self._share
-        self._moved_s = clock.monotonic_s()
-        self._step = first_step
-
-    def may_go_on(self, step: int) -> bool:
-        """Whether another round may be sampled with the weights of ``step``."""
-        now_s = self._clock.monotonic_s()
-        if step != self._step:
-            self._step, self._moved_s = step, now_s
-        if self._made < (step + settings.BATCHES_AHEAD) * self._share:
-            return True
-        if now_s - self._moved_s < settings.STALLED_AFTER_S:
-            return False
-        self._moved_s = now_s
-        return True
-
-    def made(self, groups: int) -> None:
-        self._made = max(self._made, self._step * self._share) + groups
 
 
 class Replica:
     """One task, one producer, one order of problems."""
 
-    def __init__(self, task: Task, producer: RolloutProducer, rng: np.random.Generator) -> None:
+    def __init__(
+        self, task: Task, producer: RolloutProducer, weights: Weights, rng: np.random.Generator
+    ) -> None:
         self._task = task
         self._producer = producer
+        self._weights = weights
         self._rng = rng
         self._order: list[int] = []
 
-    def round(self, weights: Weights) -> int:
-        """Samples the next problems side by side and publishes a group each; how many groups."""
-        problems = [self._next_problem() for _ in range(settings.PROBLEMS_PER_ROUND)]
-        answers = weights.policy.sample(
-            [problem.prompt_tokens for problem in problems], settings.GROUP_SIZE, self._rng
-        )
-        for problem, completions in zip(problems, answers, strict=True):
-            self._publish(problem, completions, weights)
-        return len(problems)
+    def round(self) -> None:
+        """Samples problems side by side, as many as may be begun, and publishes a group each."""
+        with ExitStack() as blocks:
+            begun = self._begin(blocks)
+            if not begun:
+                return
+            self._follow()
+            answers = self._weights.policy.sample(
+                [problem.prompt_tokens for problem, _ in begun], settings.GROUP_SIZE, self._rng
+            )
+            for (problem, group), completions in zip(begun, answers, strict=True):
+                self._publish(problem, group, completions)
 
-    def _publish(
-        self, problem: Problem, completions: Sequence[Completion], weights: Weights
-    ) -> None:
-        with self._producer.dispatch(
-            example_id=problem.example_id, group_size=settings.GROUP_SIZE
-        ) as group:
-            for completion in completions:
-                reward = self._task.score(problem, completion.text)
-                group.publish(
-                    policy=weights.published,
-                    prompt_tokens=problem.prompt_tokens,
-                    output_tokens=completion.ids,
-                    logprobs=completion.logprobs,
-                    reward=reward,
-                    stop_reason=completion.stop_reason,
+    def _begin(self, blocks: ExitStack) -> list[tuple[Problem, Group]]:
+        """Waits until a group may be begun, and begins others as far as they need not wait."""
+        begun: list[tuple[Problem, Group]] = []
+        with suppress(NotAdmitted):
+            while len(begun) < settings.PROBLEMS_PER_ROUND:
+                problem = self._next_problem()
+                block = self._producer.dispatch(
+                    example_id=problem.example_id,
+                    group_size=settings.GROUP_SIZE,
+                    timeout_s=0.0 if begun else _STOP_WITHIN_S,
                 )
+                begun.append((problem, blocks.enter_context(block)))
+                self._order.pop()
+        return begun
+
+    def _follow(self) -> None:
+        """The newest weights; asked for once the groups are begun, since others came meanwhile."""
+        newest = self._producer.policy()
+        if newest != self._weights.published:
+            self._weights = load(newest)
+
+    def _publish(self, problem: Problem, group: Group, completions: Sequence[Completion]) -> None:
+        for completion in completions:
+            group.publish(
+                policy=self._weights.published,
+                prompt_tokens=problem.prompt_tokens,
+                output_tokens=completion.ids,
+                logprobs=completion.logprobs,
+                reward=self._task.score(problem, completion.text),
+                stop_reason=completion.stop_reason,
+            )
 
     def _next_problem(self) -> Problem:
+        """The one that is begun next."""
         if not self._order:
             self._order = list(self._rng.permutation(len(self._task.problems)))
-        return self._task.problems[self._order.pop()]
+        return self._task.problems[self._order[-1]]
 
 
-def run(args: argparse.Namespace, stopping: threading.Event, clock: Clock) -> None:
+def run(args: argparse.Namespace, stopping: threading.Event) -> None:
     """Until it is told to stop."""
     (task,) = load_tasks([args.task], settings.PROBLEMS_PER_TASK, settings.SEED)
     rng = np.random.default_rng(int(SystemEntropy().token(8), 16))
     with RolloutProducer(
         args.bootstrap, environment=task.name, replica_id=args.replica
     ) as producer:
-        replica = Replica(task, producer, rng)
         weights = first_weights(producer, stopping)
         if weights is None:
             return
-        pace = Pace(clock, weights.published.step)
+        replica = Replica(task, producer, weights, rng)
         while not stopping.is_set():
-            newest = producer.policy()
-            if newest != weights.published:
-                weights = load(newest)
-            if pace.may_go_on(newest.step):
-                pace.made(replica.round(weights))
-            else:
-                clock.wait(stopping, _LOOK_EVERY_S)
+            replica.round()
 
 
 def first_weights(producer: RolloutProducer, stopping: threading.Event) -> Weights | None:
@@ -125,7 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "task", "replica"):
         parser.add_argument(f"--{name}", required=True)
-    run(parser.parse_args(), stop_on_signals(), SystemClock())
+    run(parser.parse_args(), stop_on_signals())
 
 
 if __name__ == "__main__":

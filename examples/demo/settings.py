@@ -11,18 +11,10 @@ PROBLEMS_PER_TASK = 64
 GROUP_SIZE = 8
 BATCH_GROUPS = 64
 REPLICAS_PER_TASK = 2
-REPLICAS = REPLICAS_PER_TASK * len(TASK_NAMES)
 SEALERS = 2
 SEED = 7
-# Problems that a replica answers side by side: large enough that NumPy, not Python, does the work.
+# Most problems that a replica answers side by side: enough that NumPy, not Python, does the work.
 PROBLEMS_PER_ROUND = 8
-# Batches that a replica may be ahead of the weights that it has: what keeps the run asynchronous
-# and bounds how stale a rollout can be.
-BATCHES_AHEAD = 3
-# A replica that has seen no new weights for so long samples another round all the same: groups that
-# were lost with a killed replica must never leave the trainer waiting for ever.
-STALLED_AFTER_S = 1.0
-MAX_POLICY_LAG = 16
 STEPS_MIN = 150
 STEPS_MAX = 700
 TIME_LIMIT_S = 165.0
@@ -62,6 +54,5 @@ root = "{root.as_uri()}"
 {environments}
 [samplers.{SAMPLER}]
 environments = [{names}]
-max_policy_lag = {MAX_POLICY_LAG}
 seed = {SEED}
 """
