@@ -12,6 +12,7 @@ learner      a training step
 settings     the run's numbers, each with its reason
 weights      where new weights lie for the replicas
 replica      an env replica, as a process
+verifier     scores one task's groups once they are sealed, as a process
 trainer      batches in, steps, weights out
 fleet        the processes, kept alive
 chaos        kill -9 at set steps

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--chaos",
         action="store_true",
-        help="kill a sealer, the sampler and an env replica with -9 meanwhile",
+        help="kill a sealer, the sampler, an env replica and the verifier with -9 meanwhile",
     )
     chosen = parser.parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""Kills a sealer, the sampler actor and an env replica with -9 while the policy learns."""
+"""Kills one process of each kind with -9 while the policy learns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from examples.demo.fleet import Fleet
 from examples.demo.tasks import TASK_NAMES
 
 # Steps at which one dies: before the run may end, so that all have died and work goes on.
-SEALER_AT, ACTOR_AT, REPLICA_AT = 30, 60, 90
+SEALER_AT, ACTOR_AT, REPLICA_AT, VERIFIER_AT = 30, 60, 90, 110
 
 
 class Chaos:
@@ -34,6 +34,8 @@ class Chaos:
         elif step == REPLICA_AT:
             name = f"{TASK_NAMES[0]}-0"
             self._record(step, name, self._fleet.kill(name))
+        elif step == VERIFIER_AT:
+            self._record(step, "verifier", self._fleet.kill("verifier"))
 
     def _record(self, step: int, name: str, pid: int) -> None:
         self.killed.append(f"{name} (process {pid}) before step {step}")

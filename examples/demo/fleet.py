@@ -1,4 +1,4 @@
-"""The demo's processes: sealers and env replicas, started anew when one ends."""
+"""The demo's processes: sealers, env replicas and a verifier, started anew when one ends."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Fleet:
 
 
 def members(bootstrap: str, config: Path) -> list[Member]:
-    """Two sealers, and two env replicas for each task."""
+    """Two sealers, two env replicas for each task, and a verifier for one of them."""
     seal = ["-m", "rollstream.console.entry", "seal", "--config", str(config)]
     fleet = [Member(f"sealer-{i}", seal) for i in range(settings.SEALERS)]
     for task in TASK_NAMES:
@@ -123,4 +123,5 @@ def members(bootstrap: str, config: Path) -> list[Member]:
             arguments = ["--bootstrap", bootstrap, "--task", task, "--replica", name]
             module = ["-m", "examples.demo.replica"]
             fleet.append(Member(name, [*module, *arguments]))
-    return fleet
+    verify = ["-m", "examples.demo.verifier", "--config", str(config)]
+    return [*fleet, Member("verifier", verify)]

@@ -74,9 +74,15 @@ class Replica:
                 prompt_tokens=problem.prompt_tokens,
                 output_tokens=completion.ids,
                 logprobs=completion.logprobs,
-                reward=self._task.score(problem, completion.text),
+                reward=self._reward(problem, completion),
                 stop_reason=completion.stop_reason,
             )
+
+    def _reward(self, problem: Problem, completion: Completion) -> float | None:
+        """None where the verifier scores it."""
+        if self._task.name == settings.SCORED_LATE:
+            return None
+        return self._task.score(problem, completion.text)
 
     def _next_problem(self) -> Problem:
         """The one that is begun next."""

@@ -7,6 +7,8 @@ from pathlib import Path
 from examples.demo.tasks import TASK_NAMES
 
 SAMPLER = "demo"
+# Its replicas publish answers without a reward, and a verifier scores them once they are sealed.
+SCORED_LATE = TASK_NAMES[1]
 PROBLEMS_PER_TASK = 64
 GROUP_SIZE = 8
 BATCH_GROUPS = 64

@@ -16,10 +16,11 @@ from rollstream.consumers import AuditReport
 
 
 def duckdb_line(root: Path) -> str:
-    """A command to paste: the newest policies' mean reward, from the files alone."""
+    """A command to paste: the newest policies' mean published reward, from the files alone."""
     query = (
         "SELECT environment, policy_version, count(*) AS rollouts, round(avg(reward), 3) AS reward "
-        "FROM rows GROUP BY environment, policy_version ORDER BY min(created_ts) DESC LIMIT 12"
+        "FROM rows WHERE reward IS NOT NULL "
+        "GROUP BY environment, policy_version ORDER BY min(created_ts) DESC LIMIT 12"
     )
     # Through the manifests: a killed sealer may leave a file that no event names.
     opened = f"from rollstream.store import open_dataset; rows = open_dataset('{root}')"
