@@ -11,7 +11,7 @@ gradient     the loss of GRPO and its gradient
 learner      a training step
 settings     the run's numbers, each with its reason
 weights      where new weights lie for the replicas
-replica      an env replica, as a process
+replica      an env replica, as a process; one of a task evaluates too
 verifier     scores one task's groups once they are sealed, as a process
 trainer      batches in, steps, weights out
 fleet        the processes, kept alive

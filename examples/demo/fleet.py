@@ -121,6 +121,8 @@ def members(bootstrap: str, config: Path) -> list[Member]:
         for i in range(settings.REPLICAS_PER_TASK):
             name = f"{task}-{i}"
             arguments = ["--bootstrap", bootstrap, "--task", task, "--replica", name]
+            if i == 0:
+                arguments.append("--evaluates")
             module = ["-m", "examples.demo.replica"]
             fleet.append(Member(name, [*module, *arguments]))
     verify = ["-m", "examples.demo.verifier", "--config", str(config)]

@@ -32,6 +32,22 @@ class Replica:
         self._weights = weights
         self._rng = rng
         self._order: list[int] = []
+        self._trained = task.problems[: -settings.EVAL_PROBLEMS]
+        self._held_out = task.problems[-settings.EVAL_PROBLEMS :]
+        self._evaluated_at: int | None = None
+
+    def evaluate(self) -> None:
+        """Answers the problems that are never trained on, if it is time to; waits for nothing."""
+        step = self._weights.published.step
+        if self._evaluated_at is not None and step < self._evaluated_at + settings.EVAL_EVERY:
+            return
+        self._evaluated_at = step
+        answers = self._answers(self._held_out)
+        for problem, completions in zip(self._held_out, answers, strict=True):
+            with self._producer.dispatch(
+                example_id=problem.example_id, group_size=settings.GROUP_SIZE, split="eval"
+            ) as group:
+                self._publish(problem, group, completions, scored_late=False)
 
     def round(self) -> None:
         """Samples problems side by side, as many as may be begun, and publishes a group each."""
@@ -40,11 +56,10 @@ class Replica:
             if not begun:
                 return
             self._follow()
-            answers = self._weights.policy.sample(
-                [problem.prompt_tokens for problem, _ in begun], settings.GROUP_SIZE, self._rng
-            )
+            answers = self._answers([problem for problem, _ in begun])
+            late = self._task.name == settings.SCORED_LATE
             for (problem, group), completions in zip(begun, answers, strict=True):
-                self._publish(problem, group, completions)
+                self._publish(problem, group, completions, scored_late=late)
 
     def _begin(self, blocks: ExitStack) -> list[tuple[Problem, Group]]:
         """Waits until a group may be begun, and begins others as far as they need not wait."""
@@ -67,28 +82,34 @@ class Replica:
         if newest != self._weights.published:
             self._weights = load(newest)
 
-    def _publish(self, problem: Problem, group: Group, completions: Sequence[Completion]) -> None:
+    def _answers(self, problems: Sequence[Problem]) -> list[list[Completion]]:
+        prompts = [problem.prompt_tokens for problem in problems]
+        return self._weights.policy.sample(prompts, settings.GROUP_SIZE, self._rng)
+
+    def _publish(
+        self,
+        problem: Problem,
+        group: Group,
+        completions: Sequence[Completion],
+        *,
+        scored_late: bool,
+    ) -> None:
         for completion in completions:
+            reward = None if scored_late else self._task.score(problem, completion.text)
             group.publish(
                 policy=self._weights.published,
                 prompt_tokens=problem.prompt_tokens,
                 output_tokens=completion.ids,
                 logprobs=completion.logprobs,
-                reward=self._reward(problem, completion),
+                reward=reward,
                 stop_reason=completion.stop_reason,
             )
-
-    def _reward(self, problem: Problem, completion: Completion) -> float | None:
-        """None where the verifier scores it."""
-        if self._task.name == settings.SCORED_LATE:
-            return None
-        return self._task.score(problem, completion.text)
 
     def _next_problem(self) -> Problem:
         """The one that is begun next."""
         if not self._order:
-            self._order = list(self._rng.permutation(len(self._task.problems)))
-        return self._task.problems[self._order[-1]]
+            self._order = list(self._rng.permutation(len(self._trained)))
+        return self._trained[self._order[-1]]
 
 
 def run(args: argparse.Namespace, stopping: threading.Event) -> None:
@@ -103,6 +124,8 @@ def run(args: argparse.Namespace, stopping: threading.Event) -> None:
             return
         replica = Replica(task, producer, weights, rng)
         while not stopping.is_set():
+            if args.evaluates:
+                replica.evaluate()
             replica.round()
 
 
@@ -119,6 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "task", "replica"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--evaluates", action="store_true")
     run(parser.parse_args(), stop_on_signals())
 
 

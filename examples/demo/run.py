@@ -60,11 +60,13 @@ def run_demo(folder: Path, *, chaos: bool, console: Console | None = None) -> bo
                 history, killed = _train(sampler, folder, fleet, console, chaos=chaos)
             finally:
                 fleet.stop()
+            sampler.flush()
+            evaluations = sampler.evaluations()
         history.save(folder / "history.json")
         draw_curve(history, TASK_NAMES, folder / "learning_curve.png")
         console.print("reading every log and file once more for the audit …")
         report = audit(config)
-    return print_summary(console, history, report, killed, folder)
+    return print_summary(console, history, evaluations, report, killed, folder)
 
 
 def _empty(folder: Path) -> None:

@@ -7,9 +7,13 @@ from pathlib import Path
 from examples.demo.tasks import TASK_NAMES
 
 SAMPLER = "demo"
-# Its replicas publish answers without a reward, and a verifier scores them once they are sealed.
+# Its replicas publish what is trained on without rewards; a verifier scores it once it is sealed.
 SCORED_LATE = TASK_NAMES[1]
-PROBLEMS_PER_TASK = 64
+PROBLEMS_PER_TASK = 80
+# The last of them are never trained on: every so many steps one replica of the task answers them
+# with the newest weights, as split eval.
+EVAL_PROBLEMS = 16
+EVAL_EVERY = 25
 GROUP_SIZE = 8
 BATCH_GROUPS = 64
 REPLICAS_PER_TASK = 2

@@ -13,6 +13,7 @@ from examples.demo import settings
 from examples.demo.history import History
 from examples.demo.tasks import TASK_NAMES
 from rollstream.consumers import AuditReport
+from rollstream.sampler import Evaluation
 
 
 def duckdb_line(root: Path) -> str:
@@ -27,9 +28,25 @@ def duckdb_line(root: Path) -> str:
     return f'{sys.executable} -c "import duckdb; {opened}; print(duckdb.sql(\\"{query}\\"))"'
 
 
+def _evaluated(evaluations: Sequence[Evaluation]) -> Table:
+    """What the policies earned on problems that were never trained on, as they were published."""
+    table = Table(title="Problems never trained on (split eval)", title_justify="left")
+    table.add_column("environment")
+    for heading in ("step", "rollouts", "reward", "passed"):
+        table.add_column(heading, justify="right")
+    for one in sorted(evaluations, key=lambda one: (one.environment, one.weight_step)):
+        total = one.total
+        reward = "-" if total.reward_mean is None else f"{total.reward_mean:.2f}"
+        passed = "-" if total.pass_rate is None else f"{total.pass_rate:.0%}"
+        figures = (one.weight_step, total.trajectories, reward, passed)
+        table.add_row(one.environment, *map(str, figures))
+    return table
+
+
 def print_summary(
     console: Console,
     history: History,
+    evaluations: Sequence[Evaluation],
     report: AuditReport,
     killed: Sequence[str],
     folder: Path,
@@ -46,6 +63,7 @@ def print_summary(
             name, f"{history.first_reward(name):.2f}", f"{last:.2f}", f"{settings.REWARD_FLOOR}"
         )
     console.print(table)
+    console.print(_evaluated(evaluations))
     seconds = history.steps[-1].elapsed_s
     rollouts = sum(seen.rollouts for seen in history.steps)
     lag = sum(seen.lag_mean for seen in history.steps) / len(history.steps)
