@@ -106,11 +106,25 @@ def test_what_cannot_be_served_does_not_count_as_ready() -> None:
     world = World(groups_per_step=4, max_policy_lag=4)
     world.ready(2, split="eval")
     world.ready(2, lineage="other")
-    world.ready(2, rewards=(None, 1.0))
     world.ready(2, weight_step=-1)
     request = NextBatch(step=0, num_groups=4)
     world.decide(request)
     assert world.open(request) == 12
+
+
+@pytest.mark.proves("F5")
+def test_what_waits_for_a_score_counts_until_it_is_dropped() -> None:
+    world = World(groups_per_step=4, score_timeout_s=3600.0)
+    world.ready(5, rewards=(None, 1.0))
+    assert world.open() == 7
+    request = NextBatch(step=0, num_groups=8)
+    assert world.open(request) == 8  # A request that waits is not held back by them.
+
+    world = World(groups_per_step=4, score_timeout_s=1e-6)
+    world.ready(5, rewards=(None, 1.0))
+    world.do(Resume(checkpointed_step=None))  # Time goes on.
+    world.decide(request)
+    assert world.open() == 12
 
 
 @pytest.mark.proves("F5")

@@ -71,8 +71,8 @@ class Loads:
 
         ``most`` is as many steps' groups as ``target_policy_lag`` and one more, or fewer where
         the limits of lag or of ready groups allow fewer. Of that are taken ready groups by the uses
-        that are left of them; those that living producers have begun; those in batches that are
-        served and not acked. What a request lacks that waits may be begun whatever is ready.
+        that are left of them; those that wait for a score; those that living producers have begun;
+        those in batches that are served and not acked. What a request lacks that waits may be begun whatever is ready.
 
         Args:
             requests: those that wait for groups.
@@ -90,11 +90,12 @@ class Loads:
         uses = max(1, self._config.max_samples)
         loads = {}
         for name in names:
-            left = uses * (ready.get(name, 0) + begun[name]) + unacked[name]
+            to_come = begun[name] + state.late.awaited[name]
+            left = uses * (ready.get(name, 0) + to_come) + unacked[name]
             left -= state.uses.used_again(name)
             free = -((left - most[name]) // uses)
             if uses > 1:  # The groups of a batch differ, however often each is used.
-                free = max(free, steps[name] - ready.get(name, 0) - begun[name])
+                free = max(free, steps[name] - ready.get(name, 0) - to_come)
             now_open = max(0, free, lacking[name])
             ended = state.in_flight.ended(name)
             loads[name] = Load(steps[name], most[name], now_open, living[name], ended)

@@ -8,6 +8,7 @@ these the newest ``EARLY_MAX`` a partition are kept, so only beyond that bound t
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
@@ -34,11 +35,13 @@ class LateScores:
     Attributes:
         dropped: scores that waited for a group in vain, or for one that had ended before.
         latencies_ms: from the seal to the last awaited score, of groups that became ready lately.
+        awaited: how many groups of each environment wait for one.
     """
 
     def __init__(self, logs: Sequence[PartitionAddress], packed: PackedRefs) -> None:
         self.dropped = 0
         self.latencies_ms = array("d")
+        self.awaited = Counter[str]()
         self._packed = packed
         self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
         self._takers = SortedRows(2)  # (Target, ref) of the groups that take scores.
@@ -88,6 +91,7 @@ class LateScores:
     def wait(self, group: KnownGroup) -> None:
         """The group cannot be served without one."""
         self._waiting.add(group.sealed_ts, self._packed.pack(group.ref))
+        self.awaited[group.key.environment] += 1
 
     def end_wait(self, group: KnownGroup, logged_ts: int | None = None) -> None:
         """It can, or will never be.
@@ -96,6 +100,7 @@ class LateScores:
             logged_ts: log time of the last one that it waited for.
         """
         self._waiting.remove(group.sealed_ts, self._packed.pack(group.ref))
+        self.awaited[group.key.environment] -= 1
         if logged_ts is not None:
             self.latencies_ms.append(max(logged_ts - group.sealed_ts, 0) / 1e3)
             del self.latencies_ms[:-LATENCIES_KEPT]
