@@ -35,7 +35,10 @@ from benchmarks.systems.rollstream_services import services
 from benchmarks.systems.rollstream_source import SAMPLER
 from benchmarks.workload import ENVIRONMENT
 from rollstream.producers import AsyncRolloutProducer, NotAdmitted
+from rollstream.runtime.config.load import load_config
 from rollstream.sampler import SamplerClient
+from rollstream.sampler.serving.client import actor_name
+from rollstream.sampler.serving.loopback_ray import RAY_NAMESPACE
 
 PROCESSES, COROUTINES = 4, 100
 GROUP_SIZE, TOKENS = 4, 64
@@ -116,7 +119,9 @@ async def _work(number: int, folder: Path, bootstrap: str, slow: bool) -> None:
         while True:
             example = f"example-{dice.randrange(10_000)}"
             try:
-                async with producer.dispatch(example_id=example, group_size=GROUP_SIZE) as group:
+                async with producer.dispatch(
+                    example_id=example, group_size=GROUP_SIZE, timeout_s=TIMEOUT_S
+                ) as group:
                     policy = await producer.policy(timeout_s=TIMEOUT_S)
                     long = slow and dice.random() < SLOW
                     longest_s = SLOW_STEPS * STEP_S if long else 2 * sample_s
@@ -135,6 +140,7 @@ async def _work(number: int, folder: Path, bootstrap: str, slow: bool) -> None:
     async with AsyncRolloutProducer(
         bootstrap, environment=ENVIRONMENT, replica_id=f"replica-{number}"
     ) as producer:
+        await producer.policy(timeout_s=TIMEOUT_S)  # Before it nothing bounds what is begun.
         await asyncio.gather(*(sample(producer) for _ in range(COROUTINES)))
 
 
@@ -143,12 +149,13 @@ def measure(case: Case, steps: int) -> Found:
     found = Found()
     with tempfile.TemporaryDirectory(prefix="bench-fresh-") as name, ExitStack() as stack:
         folder = Path(name)
-        admission = str(case.admission).lower()
-        settings = f"admission = {admission}\ngroups_per_step = {BATCH_GROUPS}\n"
+        settings = (
+            f"groups_per_step = {BATCH_GROUPS}\n" if case.admission else "admission = false\n"
+        )
         started = services(folder, environment="flush_interval_s = 0.15\n", sampler=settings)
         bootstrap, _, config = stack.enter_context(started).address.partition(" ")
-        stack.callback(ray.shutdown)
         client = stack.enter_context(SamplerClient.attach(SAMPLER, config=config))
+        stack.callback(_end_actor, config)
         client.resume(None)
         client.publish_policy(0, policy_version="step-0")
         start = partial(_worker, folder, bootstrap, case.slow)
@@ -171,6 +178,12 @@ def measure(case: Case, steps: int) -> Found:
         outcomes = client.stats().outcomes
         found.dropped = {reason: count for reason, count in outcomes.items() if count}
     return found
+
+
+def _end_actor(config: str) -> None:
+    """It would serve the next run from the logs of this one."""
+    name = actor_name(SAMPLER, load_config(config))
+    ray.kill(ray.get_actor(name, namespace=RAY_NAMESPACE))
 
 
 @contextmanager
