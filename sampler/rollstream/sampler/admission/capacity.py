@@ -72,7 +72,8 @@ class Loads:
         ``most`` is as many steps' groups as ``target_policy_lag`` and one more, or fewer where
         the limits of lag or of ready groups allow fewer. Of that are taken ready groups by the uses
         that are left of them; those that wait for a score; those that living producers have begun;
-        those in batches that are served and not acked. What a request lacks that waits may be begun whatever is ready.
+        those in batches that are served and not acked. What a request lacks that waits may be begun
+        whatever is ready.
 
         Args:
             requests: those that wait for groups.
