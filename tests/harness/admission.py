@@ -36,10 +36,14 @@ def announced(step: int = 1, **overrides: Any) -> PolicyAnnounced:
 
 
 def granted(
-    number: int = 1, totals: Mapping[str, int] | None = None, **overrides: Any
+    number: int = 1,
+    totals: Mapping[str, int] | None = None,
+    needed: Mapping[str, int] | None = None,
+    **overrides: Any,
 ) -> SharesGranted:
-    """Shares of these producers."""
-    totals = totals or {}
+    """Shares of these producers; where any is needed, of the same ones."""
+    totals, needed = totals or {}, needed or {}
+    assert not needed or [*needed] == [*totals]
     fields: dict[str, Any] = {
         "sampler": "a",
         "lineage": "",
@@ -51,6 +55,7 @@ def granted(
         "capacity": sum(totals.values()),
         "producer_ids": tuple(totals),
         "totals": np.array([*totals.values()], np.int64),
+        "needed": np.array([*needed.values()], np.int64),
     }
     return SharesGranted(**{**fields, **overrides})
 

@@ -140,7 +140,7 @@ def _encode_defaults(avro_type: Any) -> None:
 
 def _encoded(default: Any, avro_type: Any) -> Any:
     match avro_type:
-        case "bytes":
+        case "bytes" | {"type": "bytes"}:
             return default.encode("latin-1")
         case [first, *_]:  # The default of a union is of its first branch.
             return _encoded(default, first)

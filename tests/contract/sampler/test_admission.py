@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 import pytest
 
+from harness.brokers import until
 from harness.groups import GroupSpec
 from harness.sampler_worlds import SamplerWorld, memory_world
+from rollstream.consumers import create_deployment
 from rollstream.producers.admission.following import FollowedAdmission
+from rollstream.producers.admission.shares import Allowance
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
+from rollstream.sampler import Sampler
 from rollstream.schemas.events import SharesGranted
 from rollstream.streams.topics.layout import Layout
 
@@ -25,7 +30,7 @@ class Worker:
         topic = Layout.of(world.config.kafka).admission(environment)
         self._log = FollowedAdmission(world.broker(), topic, SystemClock())
         self._name = world.name
-        self.close = self._log.close
+        self.shares, self.wait, self.close = self._log.shares, self._log.wait, self._log.close
 
     def until(self, wanted: Callable[[SharesGranted], bool]) -> SharesGranted:
         """The first shares that it reads of which that is true."""
@@ -89,6 +94,50 @@ def test_a_successor_goes_on_with_what_is_open_and_one_that_leaves_says_so(
             assert sum(totals_of(after).values()) == 2 + 7 + 3
         left = worker.until(lambda one: one.valid_s == 0)
         assert (left.epoch, left.idle_groups) == (after.epoch, 3)
+
+
+@pytest.mark.proves("F5")
+def test_a_trainer_that_waits_goes_on_while_another_one_of_its_lineage_is_quiet() -> None:
+    with ExitStack() as stack:
+        world = stack.enter_context(closing(memory_world()))
+        world.configure(groups_per_step=2, environments=("math",))
+        samplers = {"quiet": world.config.samplers[world.name], **world.config.samplers}
+        config = world.config.model_copy(update={"samplers": samplers})
+        create_deployment(config, broker=world.broker(), store=world.store)
+        quiet = Sampler("quiet", config=config, broker=world.broker(), store=world.store)
+        trainers = [stack.enter_context(one) for one in (quiet, world.open())]
+        worker = stack.enter_context(closing(Worker(world)))
+        calls = stack.enter_context(ThreadPoolExecutor(1))
+        sealer, allowance = world.writer(), Allowance("p", "")
+        begun = seen = 0
+
+        def make(groups: int) -> int:
+            sealer.report(p=(begun + groups, 0, 4))
+            sealer.flush(*(GroupSpec(example_id=f"ex-{begun + i}") for i in range(groups)))
+            return begun + groups
+
+        begun = make(2)
+        for trainer in trainers:
+            trainer.resume(None)
+            trainer.publish_policy(0, policy_version="v0")
+            trainer.ack(trainer.next_batch(0, 2))
+
+        def grant() -> list[str]:
+            return [name for name, one in worker.shares().items() if "p" in one.shares.producer_ids]
+
+        until(lambda: {*grant()} == {*samplers}, lambda: worker.wait(0, 0.05))
+        for step in range(1, 9):
+            call = calls.submit(trainers[1].next_batch, step, 2, timeout_s=TIMEOUT_S)
+            while not call.done():
+                now_s = SystemClock().monotonic_s()
+                limit = allowance.limit(worker.shares(), begun, now_s).groups
+                assert limit is not None
+                if limit > begun:
+                    begun = make(limit - begun)
+                seen = worker.wait(seen, 0.05)
+            trainers[1].ack(call.result())
+        left_behind = worker.shares()["quiet"].shares
+        assert (left_behind.valid_s > 0, left_behind.capacity) == (True, 0)
 
 
 def test_a_sampler_without_admission_writes_nothing_and_so_limits_nobody() -> None:

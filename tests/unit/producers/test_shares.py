@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -138,11 +139,44 @@ def test_shares_that_give_no_idle_time_are_no_error() -> None:
     assert reader.groups() == 3
 
 
+@pytest.mark.proves("F5")
+def test_nobody_who_waits_is_held_by_one_who_does_not() -> None:
+    reader = Reader()
+    reader.read(granted(1, {ME: 4}, sampler="idle", valid_s=60.0))
+    reader.read(granted(1, {"x": 9, ME: 12}, {"x": 8, ME: 6}, sampler="waits", valid_s=20.0))
+    assert reader.limit() == Limit(6, reader.newest["waits"], None, 20.0)
+    reader.read(granted(1, {ME: 5}, sampler="idle", valid_s=60.0))
+    assert reader.groups() == 6
+    reader.read(granted(1, {ME: 7}, sampler="idle", valid_s=60.0))
+    assert reader.groups() == 7  # More than is needed.
+    reader.read(granted(1, {ME: 4}, sampler="idle", valid_s=60.0))
+    reader.clock.advance(20.0)
+    assert reader.groups() == 4  # What needed more has run out.
+    reader.read(granted(2, {ME: 12}, {ME: 6}, sampler="waits", valid_s=0.0))
+    assert reader.groups() == 4  # It left.
+    reader.read(granted(3, {"x": 9}, {"x": 8}, sampler="waits"))
+    assert reader.groups() == 0  # And came back, and does not know this producer.
+    reader.read(granted(4, {ME: 12}, sampler="waits"))
+    assert reader.groups() == 4  # Its request waits no longer.
+
+
 class Model:
     """Says the same from the list of all that was ever read, slowly."""
 
     def __init__(self) -> None:
         self.read: list[tuple[float, SharesGranted]] = []
+
+    def needed(self, now_s: float) -> int:
+        """The most that any sampler's newest shares need of the producer."""
+        newest = {shares.sampler: (read_s, shares) for read_s, shares in self.read}
+        return max(
+            (
+                dict(zip(shares.producer_ids, shares.needed.tolist(), strict=False)).get(ME, 0)
+                for read_s, shares in newest.values()
+                if read_s + shares.valid_s > now_s
+            ),
+            default=0,
+        )
 
     def totals(self) -> dict[str, tuple[float, int]]:
         """When each sampler's shares end, and the producer's total."""
@@ -159,7 +193,7 @@ class Model:
         totals = self.totals()
         valid = [total for ends_s, total in totals.values() if ends_s > now_s]
         if not totals or valid:
-            return min(valid) if valid else None
+            return max(min(valid), self.needed(now_s)) if valid else None
         last_s = max(ends_s for ends_s, _ in totals.values())
         periods = 0
         while last_s + (periods + 1) * 8.0 <= now_s:
@@ -168,15 +202,17 @@ class Model:
 
 
 reads = st.builds(
-    lambda sampler, total, valid_s: granted(
+    lambda sampler, total, needed, valid_s: granted(
         1,
         {} if total is None else {"other": 50, ME: total},
+        {} if total is None or needed is None else {"other": 60, ME: needed},
         sampler=sampler,
         valid_s=valid_s,
         idle_s=8.0,
         idle_groups=3,
     ),
     st.sampled_from("abc"),
+    st.none() | st.integers(0, 9),
     st.none() | st.integers(0, 9),
     st.sampled_from([0.0, 1.0, 4.0]),
 )

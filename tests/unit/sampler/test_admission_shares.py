@@ -45,6 +45,52 @@ def test_all_that_is_open_is_shared_and_no_more(
         assert max(given_out.values()) <= min(given_out[name] for name in lacking) + 1
 
 
+@given(
+    st.lists(st.tuples(counts, counts, counts), min_size=1, max_size=12),
+    st.integers(0, 200),
+    st.integers(0, 1_000),
+    st.data(),
+)
+def test_what_a_request_lacks_is_needed_of_the_shares_whole_parts_to_those_who_wait(
+    figures: list[tuple[int, int, int]], free: int, turn: int, data: st.DataObject
+) -> None:
+    lacking = data.draw(st.integers(0, free))  # As much is open at least.
+    producers = [(f"p{at:02}", *one) for at, one in enumerate(figures)]
+    shares = Shares()
+    totals = shared(shares, *producers, free=free, turn=turn, now_s=0.0)
+    shares.need(lacking, turn * TURN_US)
+    if not lacking:
+        assert not len(shares.needed)
+        return
+    needed = dict(zip(shares.ids, shares.needed.tolist(), strict=True))
+    parts = {name: needed[name] - begun for name, begun, _, _ in producers}
+    assert all(0 <= parts[name] <= totals[name] - begun for name, begun, _, _ in producers)
+    asked = {name: min(totals[name] - begun, waits) for name, begun, _, waits in producers}
+    assert sum(parts.values()) >= lacking
+    assert sum(parts.values()) < lacking + max(1, *asked.values(), 1)
+    if sum(asked.values()) >= lacking:
+        assert all(part in (0, asked[name]) for name, part in parts.items())
+    else:
+        assert all(part >= asked[name] for name, part in parts.items())
+
+
+@pytest.mark.proves("F5")
+def test_what_is_needed_is_a_running_total_and_nothing_once_enough_is_begun() -> None:
+    shares = Shares()
+    shared(shares, ("a", 12, 3, 2), free=9, now_s=0.0)
+    shares.need(4, 0)
+    assert shares.needed.tolist() == [16]
+    shared(shares, ("a", 14, 3, 2), free=9, now_s=0.2)  # Two partitions have still to report.
+    shares.need(4, 0)
+    assert shares.needed.tolist() == [16]
+    shared(shares, ("a", 14, 5, 2), free=7, now_s=0.4)
+    shares.need(2, 0)
+    assert shares.needed.tolist() == [16]
+    shared(shares, ("a", 16, 7, 2), free=5, now_s=0.6)
+    shares.need(0, 0)
+    assert shares.needed.tolist() == []
+
+
 @given(st.lists(st.tuples(counts, counts), min_size=1, max_size=12), st.integers(0, 300))
 def test_what_is_filled_is_level_and_within_its_limits(
     figures: list[tuple[int, int]], left: int

@@ -92,6 +92,8 @@ def defaults_of(kind: type[Any]) -> dict[str, Any]:
 
 
 def plain_default(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tobytes().decode("latin-1")
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -109,7 +111,8 @@ def test_each_record_has_a_class_with_its_names_types_and_defaults(
     assert list(hints) == [f["name"] for f in fields]
     assert hints == {f["name"]: python_type(f["type"]) for f in fields}
     wire_defaults = {f["name"]: plain_default(f["default"]) for f in fields if "default" in f}
-    assert defaults_of(kind) == wire_defaults
+    defaults = {name: plain_default(value) for name, value in defaults_of(kind).items()}
+    assert defaults == wire_defaults
 
 
 def test_every_event_has_a_schema() -> None:

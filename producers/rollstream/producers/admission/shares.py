@@ -32,13 +32,15 @@ class _Share(NamedTuple):
 
     granted: Granted
     total: int
+    needed: int
     ends_s: float
 
 
 class Allowance:
     """What the samplers of one lineage allow one producer.
 
-    Each sets a total; of several whose shares are valid the smallest holds. Shares are valid from
+    Each sets a total; of several whose shares are valid the smallest holds, but that nobody who
+    waits is held by one who does not: what any of them needs may be begun. Shares are valid from
     when they were read, by this process's clock. Once none are, the total of the sampler whose
     shares ended last stays, and after each ``idle_s`` from then on ``idle_groups`` more may be
     begun, so that nobody waits for ever for a trainer that is away.
@@ -75,7 +77,10 @@ class Allowance:
         if valid:
             self._stays = None
             least = min(valid, key=lambda share: share.total)
+            needs = max(valid, key=lambda share: share.needed)
             ends_s = min(share.ends_s for share in valid)
+            if needs.needed > least.total:
+                return Limit(needs.needed, needs.granted, None, ends_s)
             return Limit(least.total, least.granted, None, ends_s)
         last = max(self._shares.values(), key=lambda share: (share.ends_s, -share.total))
         if self._stays is None or self._stays[0] is not last:
@@ -89,12 +94,14 @@ class Allowance:
 
     def _take(self, sampler: str, granted: Granted) -> None:
         shares = granted.shares
-        known = self._known.get(sampler)
+        known, needed = self._known.get(sampler), 0
         if self._producer_id in shares.producer_ids:
-            total = int(shares.totals[shares.producer_ids.index(self._producer_id)])
+            at = shares.producer_ids.index(self._producer_id)
+            total = int(shares.totals[at])
+            needed = int(shares.needed[at]) if len(shares.needed) else 0
         else:  # It does not know this producer (any more); one that leaves need not name any.
             total = known.total if known is not None and not shares.valid_s else 0
-        self._known[sampler] = _Share(granted, total, granted.read_s + shares.valid_s)
+        self._known[sampler] = _Share(granted, total, needed, granted.read_s + shares.valid_s)
         lineages = {name: share.granted.shares.lineage for name, share in self._known.items()}
         own = self.own_lineage(lineages.values())
         self._shares = {name: self._known[name] for name in lineages if lineages[name] == own}

@@ -30,6 +30,7 @@ class Load(NamedTuple):
         open: how many more of it may be begun.
         producers: those that live.
         ended: groups that were sealed, or ended otherwise, so far.
+        lacking: how many more must be begun for the requests that wait.
     """
 
     step: int
@@ -37,6 +38,7 @@ class Load(NamedTuple):
     open: int
     producers: Sequence[ProducerStanding]
     ended: int = 0
+    lacking: int = 0
 
 
 def takes_part(state: SamplerState, config: SamplerConfig, now_us: int) -> bool:
@@ -99,7 +101,9 @@ class Loads:
                 free = max(free, steps[name] - ready.get(name, 0) - to_come)
             now_open = max(0, free, lacking[name])
             ended = state.in_flight.ended(name)
-            loads[name] = Load(steps[name], most[name], now_open, living[name], ended)
+            loads[name] = Load(
+                steps[name], most[name], now_open, living[name], ended, lacking[name]
+            )
         return loads
 
     def _look_for_rewind(

@@ -78,9 +78,11 @@ class Granting:
         records = []
         for name, load in seen.loads.items():
             shares = self._shares.setdefault(name, Shares())
-            before = shares.ids, shares.totals
+            before = shares.ids, shares.totals, shares.needed
             shares.share(load.producers, load.open, load.ended, seen.log_us, now_s)
-            same = before[0] == shares.ids and np.array_equal(before[1], shares.totals)
+            shares.need(load.lacking, seen.log_us)
+            now = shares.totals, shares.needed
+            same = before[0] == shares.ids and all(map(np.array_equal, before[1:], now))
             if is_new or not same:
                 records.append((name, self._record(shares, load)))
         return records
@@ -105,4 +107,5 @@ class Granting:
             capacity=load.open,
             producer_ids=shares.ids,
             totals=shares.totals,
+            needed=shares.needed if valid_s else shares.needed[:0],
         )

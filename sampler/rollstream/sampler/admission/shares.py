@@ -34,12 +34,15 @@ class Shares:
     Attributes:
         ids: of the living producers, sorted.
         totals: how many groups each may have begun.
+        needed: of that, how many whatever other samplers grant; empty: they need not be asked.
     """
 
     def __init__(self) -> None:
         self.ids: tuple[str, ...] = ()
         self.totals: Ints = np.zeros(0, np.int64)
+        self.needed: Ints = self.totals
         self._begun: Ints = self.totals
+        self._waiting: Ints = self.totals
         self._open: Ints = self.totals
         # Begun, and neither open nor ended: in this ``REPORTED_S`` and the last one.
         self._unreported = (0, 0)
@@ -73,6 +76,7 @@ class Shares:
         known = int((is_open - self._open).sum()) + ended - self._ended
         self._report(int(risen.sum()) - known, int(now_s / REPORTED_S))
         self._begun, self._open, self._ended = begun, is_open, ended
+        self._waiting = waiting
         granted = np.maximum(self.totals - begun, 0)
         held = np.where(now_s - self._moved_s < HELD_S, granted, 0)
         if int(held.sum()) > free:  # Less is open than was: what nobody has begun is taken back.
@@ -92,6 +96,22 @@ class Shares:
         shares = filled(kept, kept + left, left, first)
         self._moved_s[shares > granted] = now_s
         self.totals = begun + shares
+
+    def need(self, lacking: int, log_us: int) -> None:
+        """Of what was shared just now: ``lacking`` groups must be begun for requests that wait.
+        Those who wait come first, one after the other, each with all of its share that it waits
+        for, since a part may be of no use to it: so it may be more in all. The rest evenly."""
+        lacking -= sum(self._unreported)
+        self.needed = self.totals[:0]
+        if lacking <= 0 or not self.ids:
+            return
+        first = log_us // TURN_US * _GOLDEN % 1.0
+        granted = self.totals - self._begun
+        parts = np.minimum(granted, self._waiting)
+        order = np.roll(np.arange(len(parts)), -int(first * len(parts)))
+        parts[order[np.cumsum(parts[order]) - parts[order] >= lacking]] = 0
+        left = max(0, lacking - int(parts.sum()))
+        self.needed = self._begun + filled(parts, granted, left, first)
 
     def _report(self, more: int, window: int) -> None:
         """So many more were begun than became open, or ended: sealers of other partitions have

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ class PolicyAnnounced:
 class SharesGranted:
     """How many groups each producer may have begun, for one sampler. Of several of one sampler the
     one with the highest ``epoch``, then ``number``, holds, for ``valid_s`` by its reader's clock.
-    """
+    ``needed`` is one a producer, or empty."""
 
     sampler: str
     lineage: str
@@ -42,3 +42,4 @@ class SharesGranted:
     capacity: int
     producer_ids: tuple[str, ...]
     totals: NDArray[np.int64]
+    needed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
