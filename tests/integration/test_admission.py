@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.admission import told
 from harness.brokers import TIMEOUT_S, until
 from rollstream.consumers import InlineExecutor, Sealer, create_deployment
 from rollstream.producers import NotAdmitted, ProducerClosed, RolloutProducer
@@ -17,8 +18,10 @@ from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Sampler
+from rollstream.schemas.events import SharesGranted
 from rollstream.store import open_store
 from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.topics.layout import Layout
 
 GROUPS = 4  # A step.
 LAG = 2  # Steps that generation may be ahead: the default.
@@ -86,7 +89,12 @@ class Deployment:
         ):
             step = sampler.resume(None)
             sampler.publish_policy(step, policy_version="step-0")
+            until(self._has_granted)  # A worker that begins before waits a second for it.
             yield sampler
+
+    def _has_granted(self) -> bool:
+        events = told(self.broker, Layout().admission("math"))
+        return any(isinstance(event, SharesGranted) for event in events)
 
     def _seal(self, stopping: threading.Event) -> None:
         with Sealer(
@@ -146,11 +154,11 @@ def test_a_worker_that_dies_with_all_that_may_be_begun_gives_it_back(tmp_path: P
             # Their blocks never end.
             dying.dispatch(example_id=f"ex-{number}", group_size=1).__enter__()
         with (
-            pytest.raises(NotAdmitted) as told,
+            pytest.raises(NotAdmitted) as refused,
             dying.dispatch(example_id="ex", group_size=1, timeout_s=0),
         ):
             pass
-        assert len(told.value.open_groups) == capacity
+        assert len(refused.value.open_groups) == capacity
         dying.close()  # From here on it says nothing, as one that was killed.
         for number in range(capacity):
             other.dispatch(example_id=f"ex-{number}", group_size=1).__enter__()

@@ -12,6 +12,7 @@ from zipfile import ZipFile
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
+from harness.admission import announce, announced
 from harness.kafka import REQUEST_TIMEOUT_S, read
 from harness.source_tree import ROOT, packages, pyproject
 from rollstream.schemas.ingest.entry import EntryKind
@@ -28,7 +29,6 @@ RUN_TIMEOUT_S = 60.0
 WORKER = """
 from types import SimpleNamespace
 
-policy = SimpleNamespace(version="step-3", step=3, epoch=0, lineage="")
 problem, prompt = "What is 6 times 7?", [1, 2, 3]
 completion = SimpleNamespace(ids=[4, 2], logprobs=[-0.1, -0.2])
 model = SimpleNamespace(sample=lambda problem, n: [completion] * n)
@@ -106,8 +106,11 @@ def test_first_lines_of_the_readme_publish_a_group_from_the_installed_wheel(
 ) -> None:
     environment = f"math-{uuid.uuid4().hex}"
     topic = Layout().rollouts(environment)
+    told = Layout().admission(environment)
     with KafkaBroker(kafka_bootstrap, {}) as broker:
-        broker.admin().create([TopicSpec(topic, 1, {})], REQUEST_TIMEOUT_S)
+        specs = [TopicSpec(topic, 1, {}), TopicSpec(told, 1, {})]
+        broker.admin().create(specs, REQUEST_TIMEOUT_S)
+        announce(broker, told, announced(3))
     program = tmp_path / "worker.py"
     program.write_text(WORKER + first_lines_of_the_readme(kafka_bootstrap, environment))
 
