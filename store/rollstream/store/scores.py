@@ -85,7 +85,8 @@ def open_scores(root: str | Path | Blobs, environment: str, *, generation: int =
 
     Column ``version`` counts, from 1, the scores of one rollout by one scorer, as samplers count
     them; null: the row says again what the version before it says, and changes nothing. Scores of a
-    whole group, of rollouts named with their group, and of rollouts by uid alone count apart.
+    rollout by uid alone count apart from those with its group's id; among these are those of the
+    whole group, whose rows have the greatest version that they are of any rollout.
 
     Args:
         root: ``store.root``, or the blobs below it.
@@ -146,18 +147,25 @@ def _rows_of(address: PartitionAddress, record: LoggedScore) -> Iterator[dict[st
 
 
 def _with_versions(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    newest: dict[tuple[str, str, str], ServedScore] = {}
+    """By group and scorer the newest version of each rollout that was named, and under no uid that
+    of all others."""
+    newest: dict[tuple[str, str], dict[str, ServedScore]] = {}
     for row in rows:
-        key = row["group_id"], row["rollout_uid"], row["scorer"]
-        score = RolloutScore(key[1], row["reward"], dict(row["rewards"]), tuple(row["flags"]))
+        group_id, uid, scorer = row["group_id"], row["rollout_uid"], row["scorer"]
+        score = RolloutScore(uid, row["reward"], dict(row["rewards"]), tuple(row["flags"]))
         event = Scored(
-            scorer=key[2],
+            scorer=scorer,
             attempt=row["attempt"],
-            group_id=key[0],
+            group_id=group_id,
             scored_ts=0,
             scores=(score,),
         )
-        version = next_version(newest.get(key), 0, event, score, 0)
-        if version is not None:
-            newest[key] = version
-        yield {**row, "version": None if version is None else version.version}
+        known = newest.setdefault((group_id, scorer), {})
+        found: dict[str, ServedScore] = {}
+        for one in {"", *known} if group_id and not uid else (uid,):
+            version = next_version(known.get(one, known.get("")), 0, event, score, 0)
+            if version is not None:
+                found[one] = version
+        known.update(found)
+        counts = [version.version for version in found.values()]
+        yield {**row, "version": max(counts, default=None)}

@@ -86,7 +86,7 @@ def test_a_whole_group_is_one_record_of_several_rows(world: SealWorld) -> None:
         ("g", "b", 0.0, 1),
         ("g", "a", 0.5, None),
         ("g", "b", 0.5, None),
-        ("g", "", 7.0, 1),
+        ("g", "", 7.0, 2),
     ]
 
 

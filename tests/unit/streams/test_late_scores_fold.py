@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from rollstream.schemas.choosing import Choosing, ServedEnvironment
 from rollstream.schemas.events import Flushed, RolloutScore, Scored, ServedScore
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.scoring import next_version
-from rollstream.streams.folds.refs import GroupRef
+from rollstream.store.open import open_store
+from rollstream.store.scores import LoggedScore, open_scores, write_scores
+from rollstream.streams.errors import ScoresForgotten
 from rollstream.streams.folds.sampler import late_scores
 from rollstream.streams.folds.sampler.known import known_groups
 from rollstream.streams.folds.sampler.saved_state import copied
@@ -147,14 +150,68 @@ def test_without_a_scorer_named_the_score_that_was_logged_last_counts() -> None:
     assert [(one.row, one.reward) for one in served_scores(after, choosing())] == [(0, 2.0)]
 
 
-def test_scores_that_find_no_group_are_bounded_the_oldest_first(
+def test_a_group_whose_score_was_forgotten_is_an_error_and_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(late_scores, "EARLY_MAX", 2)
     state = SamplerState("trainer-a", choosing(), LOGS)
     for offset in range(3):
-        state.apply_scores(LOGS[0], offset, Given(scored(f"f1-g{offset}-0", 1.0), SEALED_TS))
-    assert state.late.dropped == 1
-    state.apply_groups(LOGS[0], 0, sealed(1, 0, (None,), (None,), (None,)))
-    assert [ref.index_in_flush for ref in state.ready.refs()] == [1, 2]
-    assert state.waiting == {GroupRef(*LOGS[0], 0, 0): "reward"}
+        given = Given(scored(f"f{offset}-g0-0", 1.0), SEALED_TS)
+        state.apply_scores(LOGS[0], offset, given)
+    before = state.digest()
+    for each in (state, copied(state)):
+        with pytest.raises(ScoresForgotten, match="more than 2 records without a group"):
+            each.apply_groups(LOGS[0], 0, sealed(0, 0, (None,)))
+        assert each.digest() == before
+    state.apply_groups(LOGS[0], 0, sealed(0, 0, (1.0,)))  # It takes none.
+    state.apply_groups(LOGS[0], 1, sealed(1, 0, (None,)))
+    state.apply_groups(LOGS[1], 0, sealed(2, 1, (None,)))
+    assert len(state.ready) == 3
+    assert not state.waiting
+
+
+@given(histories(), st.integers(0, 99), st.sampled_from(["", "s"]), st.integers(0, 2))
+@settings(max_examples=150, deadline=None)
+def test_beyond_what_is_kept_the_state_is_the_same_or_there_is_an_error(
+    steps: dict[object, list[Apply]], seed: int, scorer: str, kept: int
+) -> None:
+    groups_first = {log: steps[log] for log in sorted(steps, key=lambda log: log not in LOGS)}
+    expected = SamplerState("trainer-a", choosing(scorer), LOGS)
+    for apply in (one for of in groups_first.values() for one in of):
+        apply(expected)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(late_scores, "EARLY_MAX", kept)
+        try:
+            found = folded(steps, seed, scorer)
+        except ScoresForgotten:
+            return
+    assert (found.digest(), found.cursor()) == (expected.digest(), expected.cursor())
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["", "f1-g0-0", "f1-g0-1"]),
+            st.sampled_from([0.0, 1.0]),
+            st.sampled_from(["", "a"]),
+            st.booleans(),
+        ),
+        max_size=8,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_the_files_count_versions_as_the_sampler_does(
+    said: list[tuple[str, float, str, bool]],
+) -> None:
+    (group,) = known_groups(LOGS[0], 0, sealed(1, 0, (None, None, None)))
+    events, versions = [], []
+    for offset, (uid, reward, attempt, named) in enumerate(said):
+        by = group.group.group_id if named or not uid else ""
+        events.append(LoggedScore(offset, offset, scored(uid, reward, attempt=attempt, group=by)))
+        after = with_scores(group, [Given(events[-1].event, offset)], choosing())
+        changed = [one for one in after.scores if one not in group.scores]
+        versions.append(max((one.version for one in changed), default=None))
+        group = after
+    with TemporaryDirectory() as root:
+        write_scores(open_store(f"file://{root}"), LOGS[0], 0, len(events), events)
+        assert open_scores(f"file://{root}", "math")["version"].to_pylist() == versions

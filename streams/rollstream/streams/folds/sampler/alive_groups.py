@@ -44,10 +44,13 @@ class AliveGroups:
         wanted: Sequence[int],
         choosing: Choosing,
     ) -> list[KnownGroup]:
-        """Those groups of the flush, as sealed; none of another event."""
+        """Those groups of the flush, as sealed; none of another event. Changes nothing, and raises
+        ``ScoresForgotten`` where a score of one of them is kept no more."""
         if not isinstance(event, Flushed):
             return []
-        return known_groups(log, offset, event, wanted, all_targets=bool(choosing.scorer))
+        groups = known_groups(log, offset, event, wanted, all_targets=bool(choosing.scorer))
+        self.late.require_kept([group for group in groups if group.is_train])
+        return groups
 
     def scored(self, group: KnownGroup, choosing: Choosing) -> KnownGroup:
         """A group that was sealed, with the scores that came before it."""

@@ -1,8 +1,9 @@
 """Which groups take late scores, which wait for them, and scores that came before their group.
 Pure.
 
-Scores and groups may be folded in any order. A score whose group is not known waits for it; of
-these the newest ``EARLY_MAX`` a partition are kept, so only beyond that bound the order matters.
+Scores and groups may be folded in any order. A score that finds no group waits for it; of these
+the newest ``EARLY_MAX`` a partition are kept. Of the others it is known for ever whose they were:
+a group whose score was forgotten is an error, never a state that another order does not give.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import takewhile
 
 from rollstream.schemas.events import Scored
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.errors import ScoresForgotten
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.packed_refs import PackedRefs
@@ -33,13 +35,11 @@ class LateScores:
     """By the logs of scores.
 
     Attributes:
-        dropped: scores that waited for a group in vain, or for one that had ended before.
         latencies_ms: from the seal to the last awaited score, of groups that became ready lately.
         awaited: how many groups of each environment wait for one.
     """
 
     def __init__(self, logs: Sequence[PartitionAddress], packed: PackedRefs) -> None:
-        self.dropped = 0
         self.latencies_ms = array("d")
         self.awaited = Counter[str]()
         self._packed = packed
@@ -48,6 +48,7 @@ class LateScores:
         self._waiting = SortedRows(2)  # (When it was sealed, ref) of those that wait for one.
         self._early: dict[PartitionAddress, dict[int, Given]] = {}  # By offset.
         self._early_of: dict[int, list[tuple[PartitionAddress, int]]] = {}  # By target.
+        self._forgotten = SortedRows(1)  # Targets of those that are kept no more.
 
     def __bool__(self) -> bool:
         """Whether any group takes scores."""
@@ -70,9 +71,26 @@ class LateScores:
         for target in targets:
             self._early_of.setdefault(target, []).append((log, offset))
         if len(early) > EARLY_MAX:
-            self._take(log, next(iter(early)))
-            self.dropped += 1
+            oldest = self._take(log, next(iter(early)))
+            for target in _targets(log.environment, oldest.event):
+                if not self._forgotten.count(target):
+                    self._forgotten.add(target)
         return []
+
+    def require_kept(self, groups: Sequence[KnownGroup]) -> None:
+        """Raises ``ScoresForgotten`` where scores of these groups, which take them, came before
+        them, and are kept no more."""
+        if not len(self._forgotten):
+            return
+        for group in groups:
+            if group.targets and any(map(self._forgotten.count, _targets_of(group))):
+                raise ScoresForgotten(
+                    f"{group.ref}: scores of group {group.group.group_id!r} came before it, and "
+                    f"more than {EARLY_MAX:,} records without a group came after them in their "
+                    "partition; end this process, delete the sampler's snapshots below snapshots/, "
+                    "and start it again, so that it reads groups first; and score fewer rollouts "
+                    "that take no score (docs/guides/late_rewards.md)"
+                )
 
     def arrive(self, group: KnownGroup) -> list[Given]:
         """The group takes scores from now on. Returns those that came before it, in their order."""
