@@ -100,6 +100,14 @@ def test_while_no_sealer_tells_of_any_producer_nobody_is_silent() -> None:
     assert opened(folded(*events), late) == {"b": 1}
 
 
+def test_what_was_said_too_long_ago_is_left_out_where_that_is_asked_for() -> None:
+    groups = folded((LOG, reported(said("a", 2), said("b", 1, last_ts=NOW + 1))))
+    late = NOW + 10 * SILENT
+    assert [one.producer_id for one in groups.standings("math", late, NOW)] == ["a", "b"]
+    assert [one.producer_id for one in groups.standings("math", late, NOW + 1)] == ["b"]
+    assert groups.standings("math", late, NOW + 2) == []
+
+
 def test_what_an_earlier_owner_reported_and_a_new_owner_does_not_name_is_open_no_more() -> None:
     groups = folded(
         (LOGS[0], reported(said("a", 2, begun=8), said("b", 1))),

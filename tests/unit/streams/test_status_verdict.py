@@ -304,3 +304,7 @@ def test_producers_that_wait_while_no_sampler_tells_them_are_named() -> None:
         assert stuck_stages(replace(figures, admission=(fine,)), CONFIG) == ()
     over = replace(HEALTHY_SAMPLER, over=True)
     assert stuck_stages(replace(figures, samplers=(over,)), CONFIG) == ()
+    other = replace(HEALTHY_SAMPLER, environments=("other",))
+    assert stuck_stages(replace(figures, samplers=(over, other)), CONFIG) == ()
+    again = replace(over, over=False)
+    assert stuck_stages(replace(figures, samplers=(over, again)), CONFIG) != ()

@@ -141,7 +141,8 @@ class SamplerFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionFigures:
-    """The producers of an environment that live, of which ``waiting`` wait to begin groups.
+    """The producers of an environment that live, of which ``waiting`` wait to begin groups; none
+    that was silent for a minute is counted.
 
     Attributes:
         told_by: samplers whose newest word on how many they may begin is valid.

@@ -121,8 +121,9 @@ class SamplerReading:
         return self._state.choosing.names()
 
     def producers(self, environment: str, now_us: int) -> list[ProducerStanding]:
-        """Of an environment that it serves those that live, as its sealers report them."""
-        return self._state.in_flight.standings(environment, now_us)
+        """Of an environment that it serves those that live, as its sealers report them; what is
+        said once a run is over, or its sealers ended, does not hold for ever."""
+        return self._state.in_flight.standings(environment, now_us, now_us - RECENT_US)
 
     def figures(self, now_us: int) -> SamplerFigures:
         """The figures once all logs were read."""

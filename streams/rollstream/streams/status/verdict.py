@@ -122,7 +122,11 @@ def _untold(
     admission: AdmissionFigures, figures: Figures, config: RollstreamConfig
 ) -> Verdict | None:
     """Whether producers wait while no sampler says how many groups they may begin."""
-    if admission.told_by or not admission.waiting or figures.over:
+    started = [
+        one for one in figures.samplers if admission.environment in one.environments and one.owner
+    ]
+    over = bool(started) and all(one.over for one in started)
+    if admission.told_by or not admission.waiting or over:
         return None
     sections = config.samplers.items()
     of = {name: one for name, one in sections if admission.environment in one.environments}

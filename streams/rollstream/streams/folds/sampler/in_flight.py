@@ -76,10 +76,13 @@ class InFlightGroups:
         """How many groups of it were sealed, or ended otherwise, of what was folded."""
         return self._ended[environment]
 
-    def standings(self, environment: str, now_ts: int) -> list[ProducerStanding]:
+    def standings(
+        self, environment: str, now_ts: int, said_since_ts: int = 0
+    ) -> list[ProducerStanding]:
         """Of the environment's producers, by id, those that said something, on any partition,
         within ``SILENT_AFTER_S`` before ``now_ts``, log time in microseconds; or before the newest
-        event that told of any, where that is earlier: while no sealer tells, nobody is silent."""
+        event that told of any, where that is earlier: while no sealer tells, nobody is silent.
+        Without those whose newest word is older than ``said_since_ts``."""
         # One pass, since a sampler asks several times a second while it decides.
         found: dict[str, tuple[int, int, tuple[int, int, int]]] = {}
         told_ts = 0
@@ -94,6 +97,7 @@ class InFlightGroups:
                     said = max(said, known[2])
                 found[producer_id] = begun, is_open, said
         silent_ts = min(now_ts, told_ts) - round(SILENT_AFTER_S * 1e6)
+        silent_ts = max(silent_ts, said_since_ts - 1)
         return [
             ProducerStanding(producer_id, begun, is_open, said[2])
             for producer_id, (begun, is_open, said) in sorted(found.items())
