@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import uuid
+from contextlib import closing
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -13,12 +14,14 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from harness.admission import announce, announced
-from harness.kafka import REQUEST_TIMEOUT_S, read
+from harness.kafka import REQUEST_TIMEOUT_S
 from harness.source_tree import ROOT, packages, pyproject
+from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.record import decode_record
-from rollstream.streams.broker import TopicSpec
+from rollstream.streams.broker import TopicPartition, TopicSpec
 from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.reading import read_between
 from rollstream.streams.topics.layout import Layout
 
 GROUP_SIZE = 8
@@ -117,9 +120,14 @@ def test_first_lines_of_the_readme_publish_a_group_from_the_installed_wheel(
     done = run(installed / "python", program, folder=tmp_path)
 
     assert done.returncode == 0, done.stderr
-    (value,) = read(kafka_bootstrap, topic, 1)
-    record = decode_record(value)
-    dispatched, *rollouts = map(record.entry, range(record.count))
+    where = TopicPartition(topic, 0)
+    with KafkaBroker(kafka_bootstrap, {}) as broker, closing(broker.reader({where: 0})) as reader:
+        _, end = reader.bounds(where, REQUEST_TIMEOUT_S)
+        values = read_between(reader, where, 0, end, Deadline(REQUEST_TIMEOUT_S))
+        records = [decode_record(one.value) for one in values]
+    entries = [record.entry(index) for record in records for index in range(record.count)]
+    # That it lives it may have said while it waited for admission.
+    dispatched, *rollouts = [one for one in entries if one.kind != EntryKind.ALIVE]
     assert dispatched.kind == EntryKind.DISPATCHED
     assert dispatched.fields["group_size"] == len(rollouts) == GROUP_SIZE
     for rollout in rollouts:
