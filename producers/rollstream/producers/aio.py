@@ -195,14 +195,15 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
 
     async def _tell_that_it_lives(self) -> None:
         """Runs while blocks are open, or wait."""
-        next_s = 0.0
-        while next_s < inf:
+        while True:
             environments, next_s = self._to_tell()
+            if next_s == inf:
+                self._telling = None  # At once: the next block that is entered begins it anew.
+                return
             for environment in environments:
                 with suppress(RollstreamError):  # Whoever publishes is told.
                     await self._tell(environment)
             await asyncio.sleep(min(next_s, ALIVE_S))
-        self._telling = None
 
     def _trajectory(self, turns: Turns) -> AsyncTrajectory:
         return AsyncTrajectory(turns, self._deliver)

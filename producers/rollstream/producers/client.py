@@ -272,9 +272,9 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
         self._send(self._outbox.alive(environment), raise_earlier=False, of_a_block=True)
 
     def _stay_alive(self) -> None:
-        if not self._thread.is_started:
-            with self._lock:
-                self._refuse()
+        with self._lock:
+            self._refuse()
+            if self._idle:  # It may be asleep for longer than a producer may be silent.
                 self._idle = False
                 self._thread.wake()
 

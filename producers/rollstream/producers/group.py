@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Self, Unpack
 
 from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
 from rollstream.producers.arguments import MemberArguments, takes
 from rollstream.producers.membership import Membership
+from rollstream.producers.outbox import Outgoing
 from rollstream.producers.steps import Queue, Send, at_once
 from rollstream.producers.trajectory import AsyncTrajectory, Trajectory, Turns
 from rollstream.producers.validate import GroupAddress
+from rollstream.schemas.errors import RollstreamError
 
 
 class Group:
@@ -121,12 +125,21 @@ class AsyncGroup:
             await self._admitted.enter()
         dispatched = self._membership.dispatched()
         try:
-            await self._deliver(dispatched)
+            await self._dispatch(dispatched)
         except BaseException:
             if self._admitted is not None:
                 self._admitted.end(int(dispatched.left))
             raise
         return self
+
+    async def _dispatch(self, dispatched: Outgoing) -> None:
+        try:
+            await self._deliver(dispatched)
+        except (Exception, asyncio.CancelledError) as error:
+            if dispatched.left:  # It may be in the log, and the block's end never comes.
+                with suppress(RollstreamError):
+                    await self._membership.leave(error, self._deliver)
+            raise
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:

@@ -29,10 +29,6 @@ class LingerThread:
         self._woken = threading.Event()
         self._thread: threading.Thread | None = None
 
-    @property
-    def is_started(self) -> bool:
-        return self._thread is not None
-
     def wake(self) -> None:
         """Something was gathered; the caller holds the producer's lock."""
         if self._thread is None:

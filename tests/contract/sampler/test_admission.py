@@ -12,6 +12,7 @@ from harness.brokers import until
 from harness.groups import GroupSpec
 from harness.sampler_worlds import SamplerWorld, memory_world
 from rollstream.consumers import create_deployment
+from rollstream.producers import NotAdmitted, RolloutProducer
 from rollstream.producers.admission.following import FollowedAdmission
 from rollstream.producers.admission.shares import Allowance
 from rollstream.runtime.clock import SystemClock
@@ -140,14 +141,46 @@ def test_a_trainer_that_waits_goes_on_while_another_one_of_its_lineage_is_quiet(
         assert (left_behind.valid_s > 0, left_behind.capacity) == (True, 0)
 
 
-def test_a_sampler_without_admission_writes_nothing_and_so_limits_nobody() -> None:
-    world = memory_world()
-    world.configure(admission=False)
-    with closing(world), closing(Worker(world)) as worker, world.open() as sampler:
+@pytest.mark.proves("F5")
+def test_a_sampler_that_is_opened_without_admission_frees_those_it_limited() -> None:
+    with closing(memory_world()) as world, closing(Worker(world)) as worker:
+        world.configure(groups_per_step=4, environments=("math",))
+        with world.open() as sampler:
+            sampler.resume(None)
+            sampler.publish_policy(0, policy_version="v0")
+            world.writer().report(a=(0, 0, 9))
+            worker.until_totals(a=12)
+        with producer_of(world) as producer:
+            with pytest.raises(NotAdmitted):
+                dispatch(producer, timeout_s=0.0)
+            world.restart()
+            world.configure(environments=("math",), admission=False)
+            with world.open() as sampler:
+                sampler.resume(None)
+                dispatch(producer, timeout_s=TIMEOUT_S)
+            dispatch(producer, timeout_s=0.0)
+
+
+@pytest.mark.proves("F5")
+def test_a_run_that_is_finished_frees_those_it_limited(world: SamplerWorld) -> None:
+    world.configure(groups_per_step=4, environments=("math",))
+    with closing(Worker(world)) as worker, world.open() as sampler:
         sampler.resume(None)
         sampler.publish_policy(0, policy_version="v0")
-        world.writer().report(a=(0, 0, 1))
-        world.successor().close()
-        seen = worker._log.wait(0, TIMEOUT_S)
-        assert worker._log.wait(seen, 1.0) == seen
-        assert worker._log.shares() == {}
+        world.writer().report(a=(0, 0, 9))
+        worker.until_totals(a=12)
+        with producer_of(world) as producer:
+            with pytest.raises(NotAdmitted):
+                dispatch(producer, timeout_s=0.0)
+            sampler.finish()
+            dispatch(producer, timeout_s=TIMEOUT_S)
+
+
+def producer_of(world: SamplerWorld) -> RolloutProducer:
+    namespace = world.config.kafka.namespace
+    return RolloutProducer(broker=world.broker(), environment="math", namespace=namespace)
+
+
+def dispatch(producer: RolloutProducer, timeout_s: float) -> None:
+    with producer.dispatch(example_id="ex", group_size=1, timeout_s=timeout_s):
+        pass

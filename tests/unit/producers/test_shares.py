@@ -123,6 +123,19 @@ def test_one_that_leaves_beside_another_that_lives_allows_and_limits_nothing() -
     assert reader.groups() == 6
 
 
+def test_one_that_takes_no_part_is_as_if_it_had_never_granted_any() -> None:
+    reader = Reader()
+    reader.read(granted(1, {ME: 4}, lineage="main"))
+    reader.read(granted(1, {ME: 6}, sampler="b", lineage="other"))
+    assert reader.groups() is None
+    reader.read(granted(2, {ME: 1}, lineage="main", valid_s=-1.0))
+    assert reader.groups() == 6  # The only lineage that is left.
+    reader.read(granted(2, {}, sampler="b", lineage="other", valid_s=-1.0))
+    assert reader.limit() == Limit(None)
+    reader.read(granted(3, {ME: 7}, lineage="main"))
+    assert reader.groups() == 7
+
+
 def test_a_producer_beyond_its_last_total_goes_on_from_what_it_has_begun() -> None:
     """It was not known any more; else it would wait until the idle groups caught up with it."""
     reader = Reader()
@@ -183,6 +196,9 @@ class Model:
         found: dict[str, tuple[float, int]] = {}
         for read_s, shares in self.read:
             totals = dict(zip(shares.producer_ids, shares.totals.tolist(), strict=True))
+            if shares.valid_s < 0:
+                found.pop(shares.sampler, None)
+                continue
             stays = (
                 found[shares.sampler][1] if shares.sampler in found and not shares.valid_s else 0
             )
@@ -214,7 +230,7 @@ reads = st.builds(
     st.sampled_from("abc"),
     st.none() | st.integers(0, 9),
     st.none() | st.integers(0, 9),
-    st.sampled_from([0.0, 1.0, 4.0]),
+    st.sampled_from([-1.0, 0.0, 1.0, 4.0]),
 )
 moves = st.sampled_from([0.0, 0.5, 1.0, 3.0, 8.0, 20.0])
 

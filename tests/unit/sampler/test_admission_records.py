@@ -10,7 +10,7 @@ from harness.decider import Decider
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.admission.granting import REPEAT_S, VALID_S, Granting, Observed
-from rollstream.sampler.deciding.trainer import Finish, PublishPolicy
+from rollstream.sampler.deciding.trainer import Finish, PublishPolicy, Resume
 from rollstream.sampler.serving.admission import Admission
 from rollstream.sampler.serving.announcing import Announcer, Kind, Make
 from rollstream.schemas.events import Claimed, ProducerInFlight, SharesGranted
@@ -61,7 +61,7 @@ def test_a_sampler_that_never_published_a_policy_limits_nobody() -> None:
     world = World()
     world.produce(("a", 0, 0, 1))
     assert world.changes() == []
-    assert world.granting.leave() == []
+    assert world.granting.leave(world.observe()) == []
 
 
 def test_a_record_is_written_when_a_total_changes() -> None:
@@ -130,8 +130,6 @@ def test_a_sampler_that_no_longer_takes_part_says_so_once_until_it_does_again() 
     ((_, left),) = world.changes()
     assert (left.valid_s, left.idle_groups) == (0.0, 6)
     assert world.changes() == []
-    world.do(Finish())
-    assert world.changes() == []
     world.restart(claimed_at=20)
     ((_, left),) = (
         world.changes()
@@ -139,10 +137,39 @@ def test_a_sampler_that_no_longer_takes_part_says_so_once_until_it_does_again() 
     assert (left.epoch, left.valid_s) == (20, 0.0)
 
 
+@pytest.mark.proves("F5")
+def test_one_whose_run_is_over_frees_the_workers_until_it_goes_on() -> None:
+    world = World()
+    world.publish()
+    world.produce(("a", 0, 0, 1))
+    assert world.totals() == {"a": 6}
+    world.do(Finish())
+    ((environment, out),) = world.changes()
+    assert (environment, out.valid_s < 0) == ("math", True)
+    assert world.changes() == []
+    ((_, closed),) = world.granting.leave(world.observe())
+    assert closed.valid_s < 0  # It stays so.
+    world.do(Resume(checkpointed_step=None))
+    world.publish()
+    assert world.totals() == {"a": 6}
+
+
+@pytest.mark.proves("F5")
+def test_one_without_admission_says_so_whatever_was_granted_under_its_name() -> None:
+    world = World(environments=("math", "code"))
+    world.publish()
+    world.config = {"environments": ("math", "code"), "admission": False}
+    world.restart(claimed_at=9)
+    records = dict(world.changes())
+    assert {name: one.valid_s < 0 for name, one in records.items()} == {"math": True, "code": True}
+    world.produce(("a", 0, 0, 1))
+    assert world.changes() == []
+
+
 def test_one_that_is_closed_leaves_with_a_record_that_ends_the_last_one() -> None:
     world = World()
     world.publish()
     world.produce(("a", 0, 0, 1))
     ((_, record),) = world.changes()
-    ((environment, left),) = world.granting.leave()
+    ((environment, left),) = world.granting.leave(world.observe())
     assert (environment, left.valid_s, left.epoch) == ("math", 0.0, record.epoch)

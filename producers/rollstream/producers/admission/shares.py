@@ -94,14 +94,16 @@ class Allowance:
 
     def _take(self, sampler: str, granted: Granted) -> None:
         shares = granted.shares
-        known, needed = self._known.get(sampler), 0
+        known, needed = self._known.pop(sampler, None), 0
         if self._producer_id in shares.producer_ids:
             at = shares.producer_ids.index(self._producer_id)
             total = int(shares.totals[at])
             needed = int(shares.needed[at]) if len(shares.needed) else 0
         else:  # It does not know this producer (any more); one that leaves need not name any.
             total = known.total if known is not None and not shares.valid_s else 0
-        self._known[sampler] = _Share(granted, total, needed, granted.read_s + shares.valid_s)
+        if shares.valid_s >= 0:  # Else it takes no part: as if it had never granted anything.
+            ends_s = granted.read_s + shares.valid_s
+            self._known[sampler] = _Share(granted, total, needed, ends_s)
         lineages = {name: share.granted.shares.lineage for name, share in self._known.items()}
         own = self.own_lineage(lineages.values())
         self._shares = {name: self._known[name] for name in lineages if lineages[name] == own}

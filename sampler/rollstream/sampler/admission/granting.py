@@ -15,6 +15,8 @@ from rollstream.streams.folds.sampler.state import SamplerState
 
 VALID_S = 30.0  # Three repetitions: one may get lost, and an owner may be started again.
 REPEAT_S = VALID_S / 3
+LEFT_S, NO_PART_S = 0.0, -1.0  # What ``valid_s`` says of a sampler that left, or takes no part.
+_NO_LOAD = Load(0, 0, 0, ())
 
 
 class Observed(NamedTuple):
@@ -23,13 +25,14 @@ class Observed(NamedTuple):
     Attributes:
         epoch: offset of the claim in the decision log.
         loads: by environment; empty: it never took part.
-        takes_part: whether it does now.
+        valid_s: ``VALID_S``: it takes part; ``LEFT_S``: not for now; ``NO_PART_S``: not at all,
+            since admission is off or the run is over.
         log_us: log time.
     """
 
     epoch: int
     loads: Mapping[str, Load]
-    takes_part: bool
+    valid_s: float
     log_us: int
 
 
@@ -37,7 +40,9 @@ class Granting:
     """The shares of one sampler's environments.
 
     Where the sampler does not take part, the newest record of each environment says that it has
-    left, so that those who go on sampling do not hold back; where it never did, there is none.
+    left, so that those who go on sampling do not hold back; where it never did, there is none. One
+    whose admission is off, or whose run is over, says so instead of what it said before, under
+    whatever configuration: nobody is to wait for it.
     """
 
     def __init__(self, name: str, config: SamplerConfig) -> None:
@@ -46,8 +51,7 @@ class Granting:
         self._loads = Loads(config)
         self._shares: dict[str, Shares] = {}
         self._epoch = -1
-        self._newest: Mapping[str, Load] = {}
-        self._has_left = False
+        self._valid_s = VALID_S  # By the newest records.
 
     def observe(
         self, state: SamplerState, now_us: int, requests: Sequence[Sequence[Quota]]
@@ -57,11 +61,15 @@ class Granting:
         Args:
             requests: those that wait for groups.
         """
-        loads: Mapping[str, Load] = {}
-        if self._config.admission and state.published.newest_ts > 0:
-            loads = self._loads.now(state, now_us, requests)
-        part = takes_part(state, self._config, now_us)
-        return Observed(state.claimed_at, loads, part, log_now(state, now_us))
+        in_log = log_now(state, now_us)
+        if state.over or not self._config.admission:
+            loads = dict.fromkeys(self._config.environments, _NO_LOAD)
+            return Observed(state.claimed_at, loads, NO_PART_S, in_log)
+        if state.published.newest_ts <= 0:
+            return Observed(state.claimed_at, {}, LEFT_S, in_log)
+        loads = self._loads.now(state, now_us, requests)
+        valid_s = VALID_S if takes_part(state, self._config, now_us) else LEFT_S
+        return Observed(state.claimed_at, loads, valid_s, in_log)
 
     def changes(self, seen: Observed, now_s: float) -> list[tuple[str, SharesGranted]]:
         """The environments of which anything changed, with their records; these hold until the next
@@ -70,11 +78,10 @@ class Granting:
         Args:
             now_s: by a clock that never goes back.
         """
-        is_new = seen.epoch != self._epoch
-        self._epoch, self._newest = seen.epoch, seen.loads
-        if not seen.takes_part:
-            return self.leave() if is_new or not self._has_left else []
-        is_new, self._has_left = is_new or self._has_left, False
+        is_new = seen.epoch != self._epoch or seen.valid_s != self._valid_s
+        if seen.valid_s <= 0:
+            return self.leave(seen) if is_new else []
+        self._epoch, self._valid_s = seen.epoch, seen.valid_s
         records = []
         for name, load in seen.loads.items():
             shares = self._shares.setdefault(name, Shares())
@@ -87,25 +94,25 @@ class Granting:
                 records.append((name, self._record(shares, load)))
         return records
 
-    def leave(self) -> list[tuple[str, SharesGranted]]:
+    def leave(self, seen: Observed) -> list[tuple[str, SharesGranted]]:
         """The last records of a sampler that takes part no longer; none where it never did."""
-        self._has_left = True
+        self._epoch, self._valid_s = seen.epoch, min(seen.valid_s, LEFT_S)
         return [
-            (name, self._record(self._shares.get(name, Shares()), load, 0.0))
-            for name, load in self._newest.items()
+            (name, self._record(self._shares.get(name, Shares()), load))
+            for name, load in seen.loads.items()
         ]
 
-    def _record(self, shares: Shares, load: Load, valid_s: float = VALID_S) -> SharesGranted:
+    def _record(self, shares: Shares, load: Load) -> SharesGranted:
         return SharesGranted(
             sampler=self._name,
             lineage=self._config.lineage,
             epoch=self._epoch,
             number=0,
-            valid_s=valid_s,
+            valid_s=self._valid_s,
             idle_s=self._config.admission_idle_s,
             idle_groups=max(1, load.most // max(1, len(load.producers))),
             capacity=load.open,
             producer_ids=shares.ids,
             totals=shares.totals,
-            needed=shares.needed if valid_s else shares.needed[:0],
+            needed=shares.needed if self._valid_s > 0 else shares.needed[:0],
         )

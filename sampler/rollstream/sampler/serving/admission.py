@@ -16,7 +16,7 @@ from rollstream.schemas.events import SharesGranted
 from rollstream.streams.errors import Fenced
 
 LOOK_EVERY_S = 0.25
-LEFT_REPEAT_S = 3_600.0  # What says that the sampler has left stays true.
+LEFT_REPEAT_S = 3_600.0  # What says that the sampler takes part no longer stays true.
 CLOSE_WAIT_S = 5.0
 _log = logging.getLogger("rollstream.sampler")
 
@@ -64,8 +64,9 @@ class Admission:
             return
         self._stopping = True
         self._thread.join(CLOSE_WAIT_S)
-        if self._observe() is not None:
-            self._put(self._granting.leave())
+        seen = self._observe()
+        if seen is not None:
+            self._put(self._granting.leave(seen))
 
     def _put(self, records: Sequence[tuple[str, SharesGranted]]) -> None:
         for environment, record in records:
@@ -74,7 +75,7 @@ class Admission:
                 """Each time with another number: readers count its validity from then on."""
                 return replace(record, number=next(self._numbers))
 
-            every_s = REPEAT_S if record.valid_s else LEFT_REPEAT_S
+            every_s = REPEAT_S if record.valid_s > 0 else LEFT_REPEAT_S
             self._announcer.put(environment, "shares", numbered, every_s=every_s)
 
     def _step(self) -> float | None:

@@ -294,10 +294,11 @@ class Owner:
         return True
 
     def tell_workers(self, *, follow: bool) -> None:
-        """Begins to tell env workers, from a thread, how many groups they may begin; with
-        ``follow`` that thread reads the seal logs while no call does. Idempotent."""
-        if self._config.samplers[self.name].admission:
-            self._admission.start(self._follow_now if follow else lambda: None)
+        """Begins to tell env workers, from a thread, how many groups they may begin, or that
+        nothing limits them; with ``follow`` that thread reads the seal logs while no call does,
+        where it needs them. Idempotent."""
+        follows = follow and self._config.samplers[self.name].admission
+        self._admission.start(self._follow_now if follows else lambda: None)
 
     def give_up(self, call: Call[R]) -> None:
         """Ends a call whose time is up with ``NotEnoughGroups``, unless it has ended; where no

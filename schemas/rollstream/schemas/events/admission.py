@@ -30,6 +30,7 @@ class PolicyAnnounced:
 class SharesGranted:
     """How many groups each producer may have begun, for one sampler. Of several of one sampler the
     one with the highest ``epoch``, then ``number``, holds, for ``valid_s`` by its reader's clock.
+    0: the sampler has left; negative: it takes no part, as if it had never granted anything.
     ``needed`` is one a producer, or empty."""
 
     sampler: str

@@ -1,0 +1,102 @@
+"""Blocks that begin and end just when what runs behind the producer rests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from harness.brokers import until
+from harness.producers import AnyProducer, new_layout, open_producer, published, sampled
+from rollstream.producers import RolloutProducer, aio, client
+from rollstream.producers.admission.standing import ALIVE_S
+from rollstream.runtime.clock import ManualClock
+from rollstream.schemas.ingest.entry import EntryKind
+from rollstream.streams.memory import MemoryBroker
+
+
+class StillClock(ManualClock):
+    """Moves by ``advance`` alone."""
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait(min(timeout_s, 0.01))
+
+
+class Log:
+    """Counts what came."""
+
+    def __init__(self) -> None:
+        self.broker = MemoryBroker()
+        self.layout = new_layout(self.broker)
+
+    def count(self, kind: EntryKind) -> int:
+        return [one.entry.kind for one in published(self.broker, self.layout)].count(kind)
+
+    async def until_alive(self, count: int) -> None:
+        await asyncio.to_thread(until, lambda: self.count(EntryKind.ALIVE) >= count)
+
+
+async def play(producer: AnyProducer) -> None:
+    async with producer.dispatch(example_id="ex", group_size=1) as group:
+        await group.publish(**sampled())
+
+
+def test_a_block_that_begins_whenever_another_ended_is_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aio, "ALIVE_S", 0.0)  # What tells looks in each turn of the loop.
+    clock, log = StillClock(), Log()
+
+    async def scenario() -> None:
+        producer = open_producer("async", log.broker, log.layout, environment="math", clock=clock)
+        async with producer.admit():
+            clock.advance(ALIVE_S)
+            await log.until_alive(1)
+        for turns in range(4):
+            async with producer.admit():
+                await asyncio.sleep(0)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            async with producer.admit():
+                clock.advance(ALIVE_S)
+                await log.until_alive(turns + 2)
+        await producer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_first_block_after_a_publish_wakes_the_thread_that_tells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "ALIVE_S", 0.01)  # Once it is awake it looks soon.
+    clock, log = StillClock(), Log()
+    with RolloutProducer(
+        broker=log.broker, environment="math", namespace=log.layout.namespace, clock=clock
+    ) as producer:
+        producer.publish(example_id="ex", **sampled())
+        until(lambda: producer._idle)  # The thread sleeps for longer than this test waits.
+        with producer.admit():
+            clock.advance(ALIVE_S)
+            until(lambda: log.count(EntryKind.ALIVE) == 1)
+
+
+def test_a_group_whose_dispatch_is_cancelled_after_it_left_ends_at_once() -> None:
+    log = Log()
+
+    async def scenario() -> None:
+        producer = open_producer("async", log.broker, log.layout, environment="math")
+        await play(producer)  # From here on it takes as many turns each time.
+        for turns in range(1, 6):
+            playing = asyncio.ensure_future(play(producer))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            playing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await playing
+        await producer.close()
+
+    asyncio.run(scenario())
+    assert log.count(EntryKind.DISPATCHED) > 1, "none was cancelled as late"
+    ended = log.count(EntryKind.FAILED) + log.count(EntryKind.SEGMENT)
+    assert ended == log.count(EntryKind.DISPATCHED)
