@@ -61,9 +61,10 @@ def test_a_broker_that_is_away_is_named_when_the_time_is_up() -> None:
 def test_one_that_is_dropped_without_close_ends_its_thread() -> None:
     broker = MemoryBroker()
     topic = new_topic(broker, 1, LOG_CONFIG)
+    before = threading.enumerate()
     log = FollowedAdmission(broker, topic, SystemClock())
     log.wait(0, TIMEOUT_S)
-    (thread,) = [one for one in threading.enumerate() if one.name == "rollstream-admission"]
+    (thread,) = [one for one in threading.enumerate() if one not in before]
     dropped = weakref.ref(log)
     del log
     until(lambda: dropped() is None, gc.collect)
