@@ -83,7 +83,8 @@ def _wrong_between(
         folds[partition].apply(_address(world, item), event)
         for one in event.producers if isinstance(event, InFlight) else event.in_flight:
             key = (partition, one.producer_id)
-            named_us[key] = max(named_us.get(key, 0), event.now_ts)
+            # What came later in the same millisecond has its time-stamp, and was not read.
+            named_us[key] = max(named_us.get(key, 0), event.now_ts // 1000 * 1000)
         if isinstance(event, InFlight) and event.complete:
             complete.add((partition, event.epoch))
         unsettled = [
