@@ -3,9 +3,10 @@
 ``python -m benchmarks.freshness``: four processes with 100 coroutines each dispatch groups, sample
 them for a while, which here is a sleep, and publish them under the newest policy that they know. A
 trainer takes a batch, trains, which is a sleep too, and publishes its next policy. First without
-admission, as far as the bound on staleness allows, and then with it; both once more where a tenth
-of the groups takes up to twelve steps; and with it while a worker's process, or the sampler's
-actor, is killed every ten seconds.
+admission, and then with it; both once more where a tenth of the groups takes up to twelve steps;
+and with it while a worker's process, or the sampler's actor, is killed every ten seconds. The bound
+on staleness is the default one in all of them; what it cost is the share of what was generated that
+was dropped as stale.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import numpy as np
 import ray
 
 from benchmarks.systems.interface import START_TIMEOUT_S, STOP_TIMEOUT_S
-from benchmarks.systems.rollstream_services import services
+from benchmarks.systems.rollstream_services import ANY_LAG, services
 from benchmarks.systems.rollstream_source import SAMPLER
 from benchmarks.workload import ENVIRONMENT
 from rollstream.producers import RolloutProducer
@@ -36,7 +36,7 @@ WAYS: tuple[PayloadsBy, ...] = get_args(PayloadsBy)
 
 def main() -> None:
     steps = len(WAYS) * (WARM_UP_BATCHES + _arguments().batches)
-    settings = f"max_open_batches = {len(TOKENS) * steps + 1}\n"
+    settings = f"{ANY_LAG}max_open_batches = {len(TOKENS) * steps + 1}\n"
     print(f"{'actor, ms a batch':24}{'p25':>8}{'p50':>8}{'p75':>8}{'batches':>9}")
     with tempfile.TemporaryDirectory(prefix="bench-payloads-") as name, ExitStack() as stack:
         address = stack.enter_context(services(Path(name), sampler=settings)).address

@@ -25,7 +25,7 @@ import ray
 
 from benchmarks.one_round import Child, child
 from benchmarks.systems.interface import START_TIMEOUT_S, STOP_TIMEOUT_S
-from benchmarks.systems.rollstream_services import services
+from benchmarks.systems.rollstream_services import ANY_LAG, services
 from benchmarks.systems.rollstream_source import SAMPLER
 from benchmarks.waiting_ranks import (
     BARE,
@@ -155,7 +155,7 @@ def main() -> None:
     arguments = _arguments()
     times = Times()
     with tempfile.TemporaryDirectory(prefix="bench-waiting-") as name, ExitStack() as stack:
-        settings = f"max_open_batches = {100 + 2 * arguments.rounds * arguments.acks}\n"
+        settings = f"{ANY_LAG}max_open_batches = {100 + 2 * arguments.rounds * arguments.acks}\n"
         started = services(Path(name), environment="flush_interval_s = 0.15\n", sampler=settings)
         address = stack.enter_context(started).address
         bootstrap, _, config = address.partition(" ")

@@ -87,8 +87,11 @@ class Rollstream:
 
     def services(self, folder: Path, scenario: Scenario) -> AbstractContextManager[Services]:
         interval_s = scenario.flush_interval_s
-        services: AbstractContextManager[Services] = _part("services").services(
-            folder, environment="" if interval_s is None else f"flush_interval_s = {interval_s}\n"
+        part = _part("services")
+        services: AbstractContextManager[Services] = part.services(
+            folder,
+            environment="" if interval_s is None else f"flush_interval_s = {interval_s}\n",
+            sampler=part.ANY_LAG,
         )
         return services
 

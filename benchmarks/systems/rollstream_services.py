@@ -18,6 +18,7 @@ from rollstream.runtime.config.load import load_config
 
 SEALERS = 2
 PARTITIONS = 2  # One for each sealer.
+ANY_LAG = "max_policy_lag = -1\n"  # Of a sampler: whatever was published is to be trained on.
 
 
 @contextmanager
@@ -34,9 +35,7 @@ def services(folder: Path, *, environment: str = "", sampler: str = "") -> Itera
             f'[kafka]\nbootstrap = "{kafka.bootstrap}"\n'
             f'[store]\nroot = "{(folder / "store").as_uri()}"\n'
             f"[environments.{ENVIRONMENT}]\npartitions = {PARTITIONS}\n{environment}"
-            # No bound on lag: whatever was published is to be trained on.
-            f'[samplers.{SAMPLER}]\nenvironments = ["{ENVIRONMENT}"]\n'
-            f"max_policy_lag = -1\n{sampler}"
+            f'[samplers.{SAMPLER}]\nenvironments = ["{ENVIRONMENT}"]\n{sampler}'
         )
         settings = load_config(config)
         create_deployment(settings, timeout_s=START_TIMEOUT_S)
