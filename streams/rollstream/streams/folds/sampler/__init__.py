@@ -7,6 +7,7 @@
 - ``packed_refs``, ``sorted_rows``  what the ready groups are sorted by, compactly
 - ``eligible``  the rules which groups cannot be served: not as they are, or never
 - ``retired``   groups of retired files, and the recorded cursor
+- ``decided``   what decisions do to groups, in whatever order flushes and decisions are folded
 - ``taken``, ``to_come``  what was decided about groups: taken ones, and those to come
 - ``dispatched``  groups that were dispatched and are not back yet, or never came
 - ``in_flight``  how many groups each producer has open, and waits to begin

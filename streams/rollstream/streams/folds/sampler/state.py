@@ -6,7 +6,7 @@ applied yet is kept until it is. So every reader reaches the same state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -25,30 +25,24 @@ from rollstream.schemas.events import (
     Dropped,
     Event,
     Finished,
-    Flushed,
     LogPosition,
     PolicyPublished,
     Replaced,
     Requested,
     Resumed,
-    Retired,
 )
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import Branch, Policy, PolicyRef
 from rollstream.schemas.reasons import DropReason
-from rollstream.streams.folds.refs import GroupRef, position_of, ref_of
-from rollstream.streams.folds.sampler.alive_groups import AliveGroups
+from rollstream.streams.folds.refs import GroupRef, ref_of
+from rollstream.streams.folds.sampler.decided import DecidedGroups
 from rollstream.streams.folds.sampler.dispatched import DispatchedGroups
 from rollstream.streams.folds.sampler.in_flight import InFlightGroups
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.pace import Pace
 from rollstream.streams.folds.sampler.published import PublishedPolicies
-from rollstream.streams.folds.sampler.retired import RetiredGroups
 from rollstream.streams.folds.sampler.scored import Given
-from rollstream.streams.folds.sampler.served import ExampleCounts, Outcome, ServedBatch
-from rollstream.streams.folds.sampler.taken import TakenGroups
-from rollstream.streams.folds.sampler.to_come import GroupsToCome
-from rollstream.streams.folds.sampler.uses import GroupUses
+from rollstream.streams.folds.sampler.served import Outcome, ServedBatch
 from rollstream.streams.owned.fold import FoldCheckpoint
 
 FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
@@ -97,7 +91,6 @@ class SamplerState:
         self._served_end = 0  # After the last step that was served and not released.
         self.batches: dict[int, ServedBatch] = {}
         self.published = PublishedPolicies()
-        self.outcomes = ExampleCounts()
         self.dispatched = DispatchedGroups()
         self.in_flight = InFlightGroups()
         self.pace = Pace()
@@ -105,14 +98,12 @@ class SamplerState:
         self._turn = self.events = 0
         self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
         self._seal_claims: dict[PartitionAddress, tuple[int, str]] = {}
-        self._alive = AliveGroups(choosing.seed, logs)
+        self._groups = DecidedGroups(choosing, self._applied)
+        self._alive, self.uses = self._groups.alive, self._groups.uses
+        self.outcomes = self._groups.outcomes
         self._known, self.ready = self._alive.known, self._alive.ready
         self.waiting, self.late = self._alive.waiting, self._alive.late
         self.evaluated = self._alive.evaluated
-        self.uses = GroupUses(choosing.max_samples)
-        self._taken = TakenGroups()
-        self._retired = RetiredGroups()
-        self._to_come = GroupsToCome()
 
     # Questions.
 
@@ -144,12 +135,12 @@ class SamplerState:
 
     def taken_before(self, log: PartitionAddress, offset: int) -> int:
         """How many groups of flushes before ``offset``, the first that was applied, are taken."""
-        return self._taken.count_before(log, offset)
+        return self._groups.taken.count_before(log, offset)
 
     def is_done(self, ref: GroupRef) -> bool:
         """Whether the group is in a final batch, or will never be served: it stays so, since a
         final batch is never released. Known from the decision log alone."""
-        return ref in self._taken and not self.is_open(ref)
+        return ref in self._groups.taken and not self.is_open(ref)
 
     def is_open(self, ref: GroupRef) -> bool:
         """Whether the group is in a batch that is not final."""
@@ -157,16 +148,16 @@ class SamplerState:
 
     def recorded(self, log: PartitionAddress) -> int:
         """How far the seal log was applied, by the newest cursor in the decision log; 0 before."""
-        return self._retired.recorded.get(log, 0)
+        return self._groups.retired.recorded.get(log, 0)
 
     def is_retired(self, ref: GroupRef) -> bool:
         """Whether the file of a group in a batch that is held was retired."""
-        return ref in self._retired
+        return ref in self._groups.retired
 
     @property
     def cursor_is_due(self) -> bool:
         """Whether files were retired that a later decision may name, by the recorded cursor."""
-        return self._retired.cursor_is_due
+        return self._groups.retired.cursor_is_due
 
     def group(self, chosen: ChosenGroup) -> KnownGroup | None:
         """The group as it was sealed; None where its seal log was not applied that far."""
@@ -175,7 +166,7 @@ class SamplerState:
     def paths(self, environment: str) -> list[str]:
         """Files of flushes of the environment with groups that are known and have not ended, but
         for retired files."""
-        retired = {one.file.path for ref in self._retired if (one := self._known.get(ref))}
+        retired = {one.file.path for ref in self._groups.retired if (one := self._known.get(ref))}
         return sorted(self._known.paths(environment) - retired)
 
     def sealed(self, ref: GroupRef) -> KnownGroup:
@@ -226,38 +217,14 @@ class SamplerState:
         """Applies the next event of a seal log that counts, by rising offset. One that does not
         hold together changes nothing."""
         assert offset >= self._applied[log], (log, offset, self._applied[log])
-        flushed = event.groups if isinstance(event, Flushed) else ()
-        taken, left = self._taken.of_flush(log, offset)
-        # Of most groups of a start from the logs all was decided: their keys are enough.
-        wanted = [
-            index
-            for index in range(len(flushed))
-            if left >> index & 1
-            and (not taken >> index & 1 or self.uses.held(GroupRef(*log, offset, index)))
-        ]
-        groups = self._alive.of_flush(log, offset, event, wanted, self.choosing)
+        groups = self._groups.of_flush(log, offset, event)
         self.dispatched.apply(log, event)
         self.in_flight.apply(log, event)
         self.pace.apply(log, event)
-        self._taken.apply(log, self._applied[log], offset, len(flushed))
-        self._applied[log] = offset + 1
         self.events += 1
         if isinstance(event, Claimed):
             self._seal_claims[log] = (offset, event.nonce)
-        if isinstance(event, Retired) and event.files:
-            self._retire(log, offset, event)
-        turns, outcomes = self._to_come.arrive(log, offset, len(flushed))
-        examples = [group.example_id for group in flushed]
-        served = [(examples[index], turn) for index, turn in turns.items()]
-        self.ready.mark_served(log.environment, served)
-        ended = [(examples[index], outcome) for index, outcome in outcomes.items()]
-        self.outcomes.add_all(log.environment, ended)
-        for sealed in groups:
-            group = self._alive.scored(sealed, self.choosing)
-            if not taken >> group.ref.index_in_flush & 1:
-                self._alive.add(group, self.choosing)
-            elif group.is_train:
-                self._known[group.ref] = group
+        self._groups.apply(log, offset, event, groups)
 
     def apply_scores(self, log: PartitionAddress, offset: int, given: Given) -> None:
         """Applies the next record of a log of scores, by rising offset."""
@@ -287,13 +254,13 @@ class SamplerState:
                 for group in event.groups:
                     self.over_step_delay += group.over_step_delay
                     self.over_timestamp_delay += group.over_timestamp_delay
-                    self._end(ref_of(group), DropReason(event.reason).value, dropped=True)
+                    self._groups.end(ref_of(group), DropReason(event.reason).value, dropped=True)
             case CurrentStepSet():
                 self.current_step = event.step
             case Claimed():
                 self.owner, self.claimed_at = event.owner, offset
             case CursorRecorded():
-                self._record(event.cursor)
+                self._groups.record(event.cursor)
 
     def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
         """Every decision matters for ever: a fold begins with the oldest claim."""
@@ -316,12 +283,12 @@ class SamplerState:
             sorted(self.published.versions.items()),
             (self.published.offset, sorted(self.published.kept.items())),
             sorted(self._applied.items()),
-            self._taken.sorted_items(),
+            self._groups.taken.sorted_items(),
             (self.ready.refs(), self.ready.turns()),
             sorted(self.waiting.items()),
             sorted(self._known),
-            (self.uses.sorted_items(), self._retired.sorted_items()),
-            (self._to_come.sorted_items(), self.outcomes.sorted_items()),
+            (self.uses.sorted_items(), self._groups.retired.sorted_items()),
+            (self._groups.to_come.sorted_items(), self.outcomes.sorted_items()),
             (self.dispatched.sorted_items(), self.in_flight.sorted_items()),
             (self.late.sorted_items(), self._alive.scores(), self.pace.sorted_items()),
         ):
@@ -336,28 +303,17 @@ class SamplerState:
 
     def _hand_out(self, event: BatchServed | Replaced, refs: Sequence[GroupRef]) -> None:
         for ref in self.uses.limit_by(event.choosing):
-            self._settle(ref)
-        self._record(event.cursor)
+            self._groups.settle(ref)
+        self._groups.record(event.cursor)
         self._turn = self.ready.begin_turn(self.reference(self.clock(event.step)))
-        served: dict[str, list[tuple[str, int]]] = {}
-        for ref in refs:
-            self.uses.begin(ref)
-            if self._is_to_come(ref):  # First: of most groups of a start from the logs.
-                self._taken.add(ref)
-                self._to_come.serve(ref, self._turn)
-                continue
-            self._take(ref)
-            if (key := self._known.key_of(ref)) is not None:
-                served.setdefault(key.environment, []).append((key.example_id, self._turn))
-        for environment, examples in served.items():
-            self.ready.mark_served(environment, examples)
+        self._groups.serve(refs, self._turn)
 
     def _replace(self, event: Replaced) -> None:
         batch = self.batches[event.step]
         outcome: Outcome = "unreadable" if event.outcome == "unreadable" else "filtered"
         for slot in event.slots.tolist():
             self.uses.give_back(batch.refs[slot])
-            self._end(batch.refs[slot], outcome)
+            self._groups.end(batch.refs[slot], outcome)
         after = self.batches[event.step] = batch.replaced_by(event)
         self._hand_out(event, [after.refs[slot] for slot in event.slots.tolist()])
 
@@ -370,12 +326,12 @@ class SamplerState:
             self.batches[at] = replace(batch, final=True)
             for slot, (ref, chosen) in enumerate(zip(batch.refs, batch.groups, strict=True)):
                 skipped = slot in batch.skipped
-                self._count(ref, "skipped" if skipped else outcome)
+                self._groups.count(ref, "skipped" if skipped else outcome)
                 self.over_step_delay += chosen.over_step_delay
                 self.over_timestamp_delay += chosen.over_timestamp_delay
                 self.uses.finish(ref, acked=batch.status is not None, skipped=skipped)
                 if self.uses.settle(ref):  # Else it is taken as before.
-                    self._release(ref)
+                    self._groups.release(ref)
         self.final_step = max(self.final_step, step)
         final = [at for at, batch in sorted(self.batches.items()) if batch.final]
         for at in final[:-FINAL_BATCHES_KEPT]:
@@ -398,13 +354,13 @@ class SamplerState:
             if event.later == "replay":
                 self.batches[at] = replace(batch, status=None, skipped=(), since_ts=event.now_ts)
                 if not batch.final:
-                    self._change(batch.acked, self.uses.reopen)
+                    self._groups.change(batch.acked, self.uses.reopen)
             elif batch.final:
                 self._forget(at)
             else:
                 del self.batches[at]
-                self._change(batch.acked, self.uses.reopen)
-                self._change(batch.refs, self.uses.give_back)
+                self._groups.change(batch.acked, self.uses.reopen)
+                self._groups.change(batch.refs, self.uses.give_back)
         if event.later == "release":
             self._served_end = min(self._served_end, newest + 1)
         # Replayed are also those that are final and no longer held: the record has them.
@@ -415,86 +371,9 @@ class SamplerState:
         self.batches[event.step] = replace(batch, status=event.status, skipped=event.skipped)
         if batch.status is None and not batch.final:
             self.pace.acked(event.now_ts - batch.since_ts)
-            self._change(self.batches[event.step].acked, self.uses.ack)
-
-    def _change(self, refs: Sequence[GroupRef], change: Callable[[GroupRef], None]) -> None:
-        for ref in refs:
-            change(ref)
-            self._settle(ref)
-
-    def _settle(self, ref: GroupRef) -> None:
-        """The uses of the group changed: it may be served again, or no longer."""
-        if self.uses.settle(ref):
-            self._release(ref)
-        else:
-            self._take(ref)
-            self._end_unheld(ref)
-
-    def _release(self, ref: GroupRef) -> None:
-        """The group may be served (again)."""
-        if not self._taken.remove(ref):
-            return
-        if self._retired.release(ref):
-            self._end_retired()
-            return
-        if (known := self._known.pop(ref, None)) is not None:
-            self._alive.add(known, self.choosing)
+            self._groups.change(self.batches[event.step].acked, self.uses.ack)
 
     def _forget(self, step: int) -> None:
         """The batch is no longer held; groups that were used up stay taken."""
         for ref in self.batches.pop(step).refs:
-            self.uses.forget(ref)
-            if not self.uses.settle(ref):
-                self._end_unheld(ref)
-
-    def _retire(self, log: PartitionAddress, offset: int, event: Retired) -> None:
-        """Groups of these files are not ready any more. Those that the decision log takes later
-        were decided before: of these it counts what was decided."""
-        for file in event.files:
-            for known in self._known.of_flush(log, file.offset):
-                if known.file.path == file.path:
-                    self._retired.add(known.ref, offset, taken=known.ref in self._taken)
-                    self._alive.withdraw(known.ref)
-        self._retired.newest[log] = offset
-        self._end_retired()
-
-    def _record(self, cursor: Sequence[LogPosition]) -> None:
-        if self._retired.record(position_of(cursor)):
-            self._end_retired()
-
-    def _end_retired(self) -> None:
-        for ref in self._retired.undecidable():
-            self._end(ref, "retired")
-
-    def _end(self, ref: GroupRef, outcome: Outcome, *, dropped: bool = False) -> None:
-        """The group will never be served (again); ``dropped``: unless a release gives it back."""
-        (self.uses.drop if dropped else self.uses.end)(ref)
-        self._take(ref)
-        self._count(ref, outcome)
-        self._end_unheld(ref)
-
-    def _end_unheld(self, ref: GroupRef) -> None:
-        """The group is taken for ever; where no batch that is held has it, nobody needs it."""
-        if self.uses.held(ref):
-            return
-        if not self._is_to_come(ref):
-            self._alive.discard(ref)
-            self._retired.discard(ref)
-        self._taken.end(ref)
-
-    def _take(self, ref: GroupRef) -> None:
-        if self._taken.add(ref):  # One that is taken is neither ready, nor waits.
-            self._retired.take(ref)
-            self._alive.withdraw(ref)
-
-    def _count(self, ref: GroupRef, outcome: Outcome) -> None:
-        if self._is_to_come(ref):
-            self._to_come.end(ref, outcome)
-        elif (key := self._known.key_of(ref)) is not None:
-            self.outcomes.add(outcome, key)
-
-    def _is_to_come(self, ref: GroupRef) -> bool:
-        """Whether the flush of the group is still to be applied."""
-        # An address equals the plain tuple, which costs less to make.
-        applied: int = self._applied.get(ref[:3], 0)  # type: ignore[call-overload]
-        return ref.offset >= applied
+            self._groups.forget(ref)
