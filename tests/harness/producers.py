@@ -177,6 +177,7 @@ def new_layout(
     }
     names = environments or (ENVIRONMENT,)
     specs = [TopicSpec(layout.rollouts(name), PARTITIONS, config) for name in names]
+    specs += [TopicSpec(layout.scores(name), PARTITIONS, config) for name in names]
     specs += [TopicSpec(layout.admission(name), 1, config) for name in names]
     broker.admin().create(specs, TIMEOUT_S)
     return layout

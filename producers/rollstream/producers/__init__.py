@@ -5,6 +5,7 @@ Map, a line a file:
 - ``client``       ``RolloutProducer``
 - ``aio``          ``AsyncRolloutProducer``
 - ``shell``        how both are made, and when they refuse calls (closed, forked)
+- ``connecting``   what every producer is made with: a broker, and topics' names
 - ``settings``     checks what a producer is made with (pure)
 - ``outbox``       the core of both: builds entries, collects failed deliveries (no I/O)
 - ``gather``       what is gathered for each partition until it is sent as one record (pure)
@@ -19,6 +20,7 @@ Map, a line a file:
 - ``steps``        how groups and trajectories publish entry by entry, awaited or not
 - ``process``      what becomes of producers when a process is forked, and when it ends
 - ``scores``       ``ScoreProducer``
+- ``score_versions``  reads scores, to learn which version one became
 - ``score_records``  what a verifier says as a record, or ``InvalidRollout`` (pure)
 - ``admission/``   what samplers tell env workers: policies, and how much they may begin
 - ``errors``       the errors that a producer raises
@@ -41,6 +43,7 @@ from rollstream.producers.errors import (
     RolloutTooLarge,
     ScoresNotDelivered,
     SeveralLineages,
+    VersionConflict,
 )
 from rollstream.producers.group import AsyncGroup, Group
 from rollstream.producers.score_records import Score
@@ -78,4 +81,5 @@ __all__ = [
     "TopicMismatch",
     "Trajectory",
     "UnknownTopic",
+    "VersionConflict",
 ]

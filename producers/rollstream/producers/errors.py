@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.schemas.events import Scored
 from rollstream.streams.errors import BrokerUnavailable
 
 _SHOWN_MAX = 5
@@ -182,6 +183,34 @@ class ScoresNotDelivered(DeliveryFailed):
             f"were not delivered to {broker} ({shown}): {cause}; publish them again, what is in "
             f"the log already counts once{more}",
         )
+
+
+class VersionConflict(ProducerError):
+    """Somebody scored these rollouts before: they have another version than was expected, and the
+    scores of this call do not count for them.
+
+    Attributes:
+        group_id: of the rollouts.
+        scorer: whose versions they are.
+        expected: the version; 0: none.
+        found: by rollout uid the newest version.
+    """
+
+    def __init__(self, event: Scored, found: Mapping[str, int]) -> None:
+        expected = event.expect_version
+        assert expected is not None, event
+        others = [f"{version} of {uid}" for uid, version in found.items()]
+        rollouts = counted(len(found), "rollout")
+        super().__init__(
+            f"scores of group {event.group_id} by {event.scorer!r}: the newest version was "
+            f"expected to be {expected}, but is {_first(others)}; of {rollouts} the "
+            "score does not count. Look at what was said (open_scores, rollstream show), then "
+            "score anew and expect the newest version"
+        )
+        self.group_id = event.group_id
+        self.scorer = event.scorer
+        self.expected = expected
+        self.found = dict(found)
 
 
 class FlushTimedOut(BrokerUnavailable):

@@ -33,7 +33,7 @@ class ScoreRecord(NamedTuple):
     key: bytes
     value: bytes
     rollout_uid: str
-    group_id: str
+    event: Scored
 
 
 def score_record(
@@ -43,6 +43,7 @@ def score_record(
     scorer: Any,
     attempt: Any,
     now_us: int,
+    expect_version: Any = None,
 ) -> ScoreRecord:
     """One record of these scores, by rollout uid; an empty uid: of each rollout of the group."""
     if not scorer:
@@ -60,9 +61,12 @@ def score_record(
         group_id=group,
         scored_ts=now_us,
         scores=tuple(map(_rollout_score, uids, scores.values())),
+        expect_version=(
+            None if expect_version is None else checked("expect_version", expect_version)
+        ),
     )
     key = (group or uids[0]).encode()
-    return ScoreRecord(key, codec.encode(event), "" if group else uids[0], group)
+    return ScoreRecord(key, codec.encode(event), "" if group else uids[0], event)
 
 
 def as_score(value: Any, flags: Sequence[str] = ()) -> Score:

@@ -8,22 +8,24 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
+from rollstream.producers.connecting import connection
 from rollstream.producers.errors import (
     FlushTimedOut,
     ForkedProducer,
     ProducerClosed,
     ScoresNotDelivered,
+    VersionConflict,
 )
 from rollstream.producers.process import watch
 from rollstream.producers.score_records import Score, ScoreRecord, as_score, score_record
-from rollstream.producers.settings import check_broker, check_names, check_timeout
+from rollstream.producers.score_versions import LoggedVersions
+from rollstream.producers.settings import check_timeout
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
-from rollstream.streams.broker import Broker, Delivery
+from rollstream.streams.broker import Broker, Delivery, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, BufferFull, UnknownTopic
-from rollstream.streams.kafka import KafkaBroker
-from rollstream.streams.topics.layout import DEFAULT_NAMESPACE, BadName, Layout
+from rollstream.streams.topics.layout import DEFAULT_NAMESPACE, BadName
 
 TIMEOUT_S = 30.0
 OUTSTANDING_MAX = 16_384  # Records on their way: a broker that is slow holds up who publishes.
@@ -74,21 +76,17 @@ class ScoreProducer:
         broker: Broker | None = None,
         clock: Clock | None = None,
     ) -> None:
-        check_broker(bootstrap, broker)
-        check_timeout(timeout_s)
-        generation = check_names({"environment": environment}, namespace, generation)
+        origin = {"environment": environment}
+        made = connection(bootstrap, broker, timeout_s, origin, namespace, generation)
+        self._broker, self._own_broker, self._broker_name, self._layout = made
         self._environment = environment
         self._scorer = scorer
-        self._layout = Layout(namespace, generation)
         self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
-        self._own_broker = None if bootstrap is None else KafkaBroker(bootstrap)
-        used: Broker | None = broker or self._own_broker
-        assert used is not None, "one of them was given"
-        self._broker = str(used) if isinstance(used, KafkaBroker) else type(used).__name__
-        self._writer = used.writer(report_offsets=False)
-        self._lock = threading.Lock()  # Held by whoever uses the writer.
-        self._topics: set[str] = set()  # That exist.
+        self._writer = self._broker.writer()
+        self._lock = threading.Lock()  # Held by whoever uses the writer, or reads.
+        self._topics: dict[str, int] = {}  # Those that exist, with how many partitions.
+        self._versions: dict[str, LoggedVersions] = {}  # By topic.
         self._outstanding = 0
         self._failed: list[tuple[ScoreRecord, RollstreamError]] = []
         self._refusal: RollstreamError | None = None
@@ -142,8 +140,17 @@ class ScoreProducer:
         attempt: str = "",
         scorer: str = "",
         environment: str = "",
+        expect_version: int | None = None,
     ) -> None:
-        """Queues the scores of rollouts of one group, as one record: all of them count, or none.
+        """Queues the scores of rollouts of one group, as one record that is in the log whole or not
+        at all.
+
+        With ``expect_version`` a score counts only where that is its rollout's newest version when
+        the record comes in the log, for every reader alike: of several who look at one version and
+        score anew, one succeeds. Such a call returns once the scores are the newest versions: it
+        waits for its record and reads the environment's scores up to it, the first one from their
+        beginning, which this process must be allowed to; other threads' calls wait meanwhile. Where
+        it raises anything but ``VersionConflict``, repeat it: what is in the log counts once.
 
         Args:
             group_id: as sealed.
@@ -152,13 +159,20 @@ class ScoreProducer:
             attempt: as for ``publish``, which raises the same.
             scorer: likewise.
             environment: likewise.
+            expect_version: the newest version of each of these rollouts by the scorer, as scored
+                within the group; 0: there is none. None: whatever it is.
+
+        Raises:
+            VersionConflict: names the rollouts that have another version, which these scores leave
+                as they are; those of others count.
+            BrokerUnavailable: what became of the scores was not known within ``timeout_s``.
         """
         if not group_id:
             raise InvalidRollout("group_id is empty; give the id of the sealed group")
         if not isinstance(scores, Mapping) or "" in scores:
             raise InvalidRollout(f"scores is {scores!r:.80}; give a reward by rollout uid")
         each = {uid: as_score(score, flags) for uid, score in scores.items()}
-        self._send(each, group_id, attempt, scorer, environment)
+        self._send(each, group_id, attempt, scorer, environment, expect_version)
 
     def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """Returns once everything published before is in the log.
@@ -173,7 +187,7 @@ class ScoreProducer:
             self._drain(Deadline(timeout_s, self._clock))
             self._raise_failures()
             if self._outstanding:
-                raise FlushTimedOut(self._broker, self._outstanding, timeout_s)
+                raise FlushTimedOut(self._broker_name, self._outstanding, timeout_s)
 
     def close(self) -> None:
         """Flushes within ``timeout_s`` and releases everything. Idempotent.
@@ -187,6 +201,8 @@ class ScoreProducer:
             self._refusal = ProducerClosed("this producer was closed; make a new one")
             self._drain(Deadline(self._timeout_s, self._clock))
             self._writer.abandon()  # What is still on its way is reported as in doubt.
+            for versions in self._versions.values():
+                versions.close()
         if self._own_broker is not None:
             self._own_broker.close()
         self._raise_failures()
@@ -218,7 +234,13 @@ class ScoreProducer:
             error.add_note(str(failed))  # What the caller's block raised stays in front.
 
     def _send(
-        self, scores: Mapping[str, Score], group_id: Any, attempt: Any, scorer: Any, named: Any
+        self,
+        scores: Mapping[str, Score],
+        group_id: Any,
+        attempt: Any,
+        scorer: Any,
+        named: Any,
+        expect_version: Any = None,
     ) -> None:
         record = score_record(
             scores,
@@ -226,6 +248,7 @@ class ScoreProducer:
             scorer=scorer or self._scorer,
             attempt=attempt,
             now_us=self._clock.now_us(),
+            expect_version=expect_version,
         )
         topic = self._topic(named or self._environment)
         deadline = Deadline(self._timeout_s, self._clock)
@@ -234,29 +257,59 @@ class ScoreProducer:
             self._find(topic, deadline)
             self._writer.poll(0.0)
             self._raise_failures()
-            while not self._append(topic, record):
+            delivered: list[Delivery] = []
+            while not self._append(topic, record, delivered):
                 if deadline.passed():
                     raise BufferFull(
                         f"no room for {self._timeout_s:g} s, with the scores of "
-                        f"{self._outstanding} records on their way to {self._broker}; check that "
-                        "the broker runs and can be reached; nothing was queued"
+                        f"{self._outstanding} records on their way to {self._broker_name}; check "
+                        "that the broker runs and can be reached; nothing was queued"
                     )
                 self._writer.poll(deadline.slice_s(_POLL_S))
-                deadline.log_waiting(lambda: f"room in the buffer for {self._broker}")
+                deadline.log_waiting(lambda: f"room in the buffer for {self._broker_name}")
+            if expect_version is not None:
+                self._await_delivery(topic, delivered, deadline)
+                self._check_counts(record, delivered[0], deadline)
 
-    def _append(self, topic: str, record: ScoreRecord) -> bool:
+    def _await_delivery(
+        self, topic: str, delivered: Sequence[Delivery], deadline: Deadline
+    ) -> None:
+        while not delivered:
+            if deadline.passed():
+                raise BrokerUnavailable(
+                    f"{self._broker_name} did not say within {self._timeout_s:g} s that the scores "
+                    f"are in {topic}; check that it runs and can be reached, then repeat the call"
+                )
+            self._writer.poll(deadline.slice_s(_POLL_S))
+            deadline.log_waiting(lambda: f"{self._broker_name} to take scores")
+        self._raise_failures()
+
+    def _check_counts(self, record: ScoreRecord, at: Delivery, deadline: Deadline) -> None:
+        versions = self._versions.get(at.topic)
+        if versions is None:
+            versions = LoggedVersions(self._broker, at.topic, self._topics[at.topic])
+            self._versions[at.topic] = versions
+        where = TopicPartition(at.topic, at.partition)
+        found = versions.lost(where, at.offset, deadline)
+        if found:
+            raise VersionConflict(record.event, found)
+
+    def _append(self, topic: str, record: ScoreRecord, delivered: list[Delivery]) -> bool:
         if self._outstanding >= OUTSTANDING_MAX:
             return False
         try:
-            answered = partial(self._on_delivery, record)
+            answered = partial(self._on_delivery, record, delivered)
             self._writer.append(topic, record.value, key=record.key, on_delivery=answered)
         except BufferFull:
             return False
         self._outstanding += 1
         return True
 
-    def _on_delivery(self, record: ScoreRecord, delivery: Delivery) -> None:
+    def _on_delivery(
+        self, record: ScoreRecord, delivered: list[Delivery], delivery: Delivery
+    ) -> None:
         self._outstanding -= 1
+        delivered.append(delivery)
         if delivery.error is not None:
             self._failed.append((record, delivery.error))
 
@@ -271,24 +324,24 @@ class ScoreProducer:
     def _find(self, topic: str, deadline: Deadline) -> None:
         while topic not in self._topics:
             try:
-                self._writer.partitions(topic, deadline.slice_s(_POLL_S * 10))
-                self._topics.add(topic)
+                found = self._writer.partitions(topic, deadline.slice_s(_POLL_S * 10))
+                self._topics[topic] = found
             except UnknownTopic as error:
                 raise UnknownTopic(
-                    f"topic {topic} does not exist on {self._broker}; `rollstream topics create` "
-                    "makes it for the configured environments, also in a deployment that is older"
+                    f"topic {topic} does not exist on {self._broker_name}; `rollstream topics "
+                    "create` makes it for the configured environments, also in an older deployment"
                 ) from error
             except BrokerUnavailable:
                 if deadline.passed():
                     raise
-                deadline.log_waiting(lambda: f"{self._broker} to say whether {topic} exists")
+                deadline.log_waiting(lambda: f"{self._broker_name} to say whether {topic} exists")
 
     def _drain(self, deadline: Deadline) -> None:
         while self._outstanding:
             self._writer.poll(deadline.slice_s(_POLL_S))
             if deadline.passed():
                 break
-            deadline.log_waiting(lambda: f"{self._broker} to take what was published")
+            deadline.log_waiting(lambda: f"{self._broker_name} to take what was published")
 
     def _refuse(self) -> None:
         if self._refusal is not None:
@@ -299,6 +352,8 @@ class ScoreProducer:
             return
         failed, self._failed = self._failed, []
         uids = dict.fromkeys(one.rollout_uid for one, _ in failed if one.rollout_uid)
-        groups = dict.fromkeys(one.group_id for one, _ in failed if one.group_id)
+        groups = dict.fromkeys(one.event.group_id for one, _ in failed if one.event.group_id)
         cause = str(failed[0][1])
-        raise ScoresNotDelivered(list(uids), list(groups), self._broker, cause, self._outstanding)
+        raise ScoresNotDelivered(
+            list(uids), list(groups), self._broker_name, cause, self._outstanding
+        )

@@ -20,15 +20,14 @@ from rollstream.producers.admission.policies import Announced, PolicyLike, Wante
 from rollstream.producers.admission.shares import Allowance
 from rollstream.producers.admission.standing import Standing
 from rollstream.producers.admission.waiting import Admission
+from rollstream.producers.connecting import connection
 from rollstream.producers.errors import ForkedProducer, ProducerClosed, ProducerDied
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outbox, Outgoing
 from rollstream.producers.process import watch
 from rollstream.producers.sending import Sender
 from rollstream.producers.settings import (
-    check_broker,
     check_groups,
-    check_names,
     check_policy_request,
     check_timeout,
 )
@@ -39,8 +38,7 @@ from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable, BufferFull
-from rollstream.streams.kafka import KafkaBroker
-from rollstream.streams.topics.layout import DEFAULT_NAMESPACE, Layout
+from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 
 GroupT = TypeVar("GroupT")
 TrajectoryT = TypeVar("TrajectoryT")
@@ -69,30 +67,25 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         broker: Broker | None = None,
         clock: Clock | None = None,
     ) -> None:
-        check_broker(bootstrap, broker)
-        check_timeout(timeout_s)
         origin = {
             "environment": environment,
             "replica_id": replica_id,
             "worker_id": worker_id,
             "lineage": lineage,
         }
-        generation = check_names(origin, namespace, generation)
+        made = connection(bootstrap, broker, timeout_s, origin, namespace, generation)
+        self._broker, self._own_broker, name, layout = made
         self._clock = clock or SystemClock()
         self._timeout_s = timeout_s
-        self._own_broker = None if bootstrap is None else KafkaBroker(bootstrap)
-        used: Broker | None = broker or self._own_broker
-        assert used is not None, "one of them was given"
-        self._broker = used
         self._admissions: dict[str, AdmissionLog] = {}
         self._admitting: dict[str, Admission] = {}
         self._outbox = Outbox(
-            broker=str(used) if isinstance(used, KafkaBroker) else type(used).__name__,
+            broker=name,
             environment=environment,
             replica_id=replica_id,
             worker_id=worker_id or f"{socket.gethostname()}:{os.getpid()}",
             lineage=lineage,
-            layout=Layout(namespace, generation),
+            layout=layout,
             uid_prefix=SystemEntropy().token(8),
             clock=self._clock,
         )
@@ -105,7 +98,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         # linger, and fresh pages cost more than encoding.
         np.empty(_KEPT_BYTES, np.uint8)
         # Records come whole, one of a partition at a time: there is nothing to linger for.
-        writer = used.writer(linger_ms=0.0, report_offsets=False)
+        writer = self._broker.writer(linger_ms=0.0, report_offsets=False)
         self._sender = Sender(writer, self._outbox, self._settle)
         self._begin()
         watch(self)

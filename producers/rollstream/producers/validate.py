@@ -364,6 +364,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "worker_id": _name,
     "reason": _filled_text,
     "count": _number,
+    "expect_version": _number,
     "continuation_of": _text,
     "prefix_hash": _text,
     "rewards": _rewards,

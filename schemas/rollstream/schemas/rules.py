@@ -35,6 +35,7 @@ BOUNDS: Mapping[str, range] = {
     "count": range(1, INT_MAX + 1),
     "begun": range(LONG_MAX + 1),
     "waiting": COUNTS,
+    "expect_version": COUNTS,
 }
 # Of a name: seal events repeat some for thousands of rollouts, and each must leave room for others.
 NAME_CHARS_MAX = 4_096

@@ -8,33 +8,71 @@ from math import isfinite
 
 from rollstream.schemas.events import RolloutScore, Scored, ServedScore
 
-FIRST_VERSION = 1
+NO_VERSION = 0  # Of a rollout that a scorer has said nothing of; versions count from 1.
+
+
+def version_of(newest: ServedScore | None) -> int:
+    """That of the newest score."""
+    return NO_VERSION if newest is None else newest.version
+
+
+def repeats(before: ServedScore | None, event: Scored, score: RolloutScore) -> bool:
+    """Whether all of the score is the same as before, or both name the same attempt. So a verifier
+    that is killed and tries again, with another result, counts once."""
+    if before is None:
+        return False
+    same = (score.reward, score.rewards, score.flags) == before[1:3] + before[-1:]
+    return same or bool(event.attempt and event.attempt == before.attempt)
 
 
 def next_version(
     before: ServedScore | None, row: int, event: Scored, score: RolloutScore, logged_ts: int
 ) -> ServedScore | None:
     """The score as the next version of a rollout and scorer, given with the group's id or without;
-    None: it says again what ``before``, the newest version, says, and changes nothing.
-
-    It says so again where all of it is the same, or where both name the same attempt. So a verifier
-    that is killed and tries again, with another result, counts once.
-    """
-    if before is not None:
-        same = (score.reward, score.rewards, score.flags) == before[1:3] + before[-1:]
-        if same or (event.attempt and event.attempt == before.attempt):
-            return None
+    None: it ``repeats`` what ``before``, the newest version, says, or expects another version than
+    that, and changes nothing."""
+    if repeats(before, event, score):
+        return None
+    if event.expect_version not in (None, version_of(before)):
+        return None
     return ServedScore(
         row,
         score.reward,
         score.rewards,
         event.scorer,
-        FIRST_VERSION if before is None else before.version + 1,
+        version_of(before) + 1,
         event.attempt,
         logged_ts,
         bool(event.group_id),
         score.flags,
     )
+
+
+class NewestVersions:
+    """The newest version of each rollout, by group and scorer, as the records of one log give them
+    in their order. It does not know who is in a group: a score of the whole group is one of each
+    rollout that was named before, and, under no uid, one of all others."""
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[str, str], dict[str, ServedScore]] = {}
+
+    def of(self, event: Scored, uid: str) -> ServedScore | None:
+        """That of a rollout, by the scorer of the record and within its group."""
+        known = self._newest.get((event.group_id, event.scorer), {})
+        return known.get(uid, known.get(""))
+
+    def add(self, event: Scored, score: RolloutScore) -> int | None:
+        """Counts a score of the next record. Returns the greatest version that it is of any
+        rollout; None: it changes nothing."""
+        known = self._newest.setdefault((event.group_id, event.scorer), {})
+        whole = event.group_id and not score.rollout_uid
+        found: dict[str, ServedScore] = {}
+        for uid in {"", *known} if whole else (score.rollout_uid,):
+            version = next_version(self.of(event, uid), 0, event, score, 0)
+            if version is not None:
+                found[uid] = version
+        known.update(found)
+        return max((version.version for version in found.values()), default=None)
 
 
 def why_unusable(event: Scored) -> str:

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollstream.schemas.events import RolloutScore, Scored, ServedScore
+from rollstream.schemas.events import RolloutScore, Scored
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.scoring import next_version
+from rollstream.schemas.scoring import NewestVersions
 from rollstream.store.blobs import Blobs
 from rollstream.store.errors import CorruptFile
 from rollstream.store.layout import (
@@ -38,6 +38,7 @@ SCHEMA = pa.schema(
         ("reward", pa.float64()),
         ("rewards", pa.map_(pa.string(), pa.float64())),
         ("flags", pa.list_(pa.string())),
+        ("expect_version", pa.int32()),
         ("logged_ts", pa.timestamp("us", tz="UTC")),
         ("scored_ts", pa.timestamp("us", tz="UTC")),
         ("log_generation", pa.int32()),
@@ -84,9 +85,10 @@ def open_scores(root: str | Path | Blobs, environment: str, *, generation: int =
     ``rollout_uid`` for a whole group; in the order of partitions and offsets.
 
     Column ``version`` counts, from 1, the scores of one rollout by one scorer, as samplers count
-    them; null: the row says again what the version before it says, and changes nothing. Scores of a
-    rollout by uid alone count apart from those with its group's id; among these are those of the
-    whole group, whose rows have the greatest version that they are of any rollout.
+    them; null: the row changes nothing, since it says again what the version before it says, or
+    expected another version (``expect_version``). Scores of a rollout by uid alone count apart from
+    those with its group's id; among these are those of the whole group, whose rows have the
+    greatest version that they are of any rollout.
 
     Args:
         root: ``store.root``, or the blobs below it.
@@ -137,6 +139,7 @@ def _rows_of(address: PartitionAddress, record: LoggedScore) -> Iterator[dict[st
             "reward": one.reward,
             "rewards": sorted(one.rewards.items()),
             "flags": list(one.flags),
+            "expect_version": event.expect_version,
             "logged_ts": record.logged_ts,
             "scored_ts": event.scored_ts,
             "log_generation": address.generation,
@@ -147,25 +150,16 @@ def _rows_of(address: PartitionAddress, record: LoggedScore) -> Iterator[dict[st
 
 
 def _with_versions(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """By group and scorer the newest version of each rollout that was named, and under no uid that
-    of all others."""
-    newest: dict[tuple[str, str], dict[str, ServedScore]] = {}
+    versions = NewestVersions()
     for row in rows:
-        group_id, uid, scorer = row["group_id"], row["rollout_uid"], row["scorer"]
-        score = RolloutScore(uid, row["reward"], dict(row["rewards"]), tuple(row["flags"]))
+        rewards, flags = dict(row["rewards"]), tuple(row["flags"])
+        score = RolloutScore(row["rollout_uid"], row["reward"], rewards, flags)
         event = Scored(
-            scorer=scorer,
+            scorer=row["scorer"],
             attempt=row["attempt"],
-            group_id=group_id,
+            group_id=row["group_id"],
             scored_ts=0,
             scores=(score,),
+            expect_version=row["expect_version"],
         )
-        known = newest.setdefault((group_id, scorer), {})
-        found: dict[str, ServedScore] = {}
-        for one in {"", *known} if group_id and not uid else (uid,):
-            version = next_version(known.get(one, known.get("")), 0, event, score, 0)
-            if version is not None:
-                found[one] = version
-        known.update(found)
-        counts = [version.version for version in found.values()]
-        yield {**row, "version": max(counts, default=None)}
+        yield {**row, "version": versions.add(event, score)}

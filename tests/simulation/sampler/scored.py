@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
 from harness.groups import GroupSpec
 from harness.sampler_worlds import ENVIRONMENTS
-from rollstream.producers import ScoreProducer
+from rollstream.producers import ScoreProducer, VersionConflict
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import BatchServed, Flushed, Replaced, Scored
 from rollstream.schemas.ids import PartitionAddress
@@ -89,7 +89,9 @@ class LateRewards(Trainers):
                 self._scores.publish(group_id=group, reward=reward, **given)
             case "each":
                 rewards = {uid: dice.choice((0.0, 1.0)) for uid in uids}
-                self._scores.upsert_scores(group, rewards, **given)
+                given["expect_version"] = dice.choice((None, None, 0, 1))
+                with suppress(VersionConflict):
+                    self._scores.upsert_scores(group, rewards, **given)
             case _:
                 self._scores.publish(rollout_uid=dice.choice(uids), reward=reward, **given)
         self._scores.flush()

@@ -37,7 +37,13 @@ def choosing(scorer: str = "") -> Choosing:
 
 
 def scored(
-    uid: str, reward: float, *, scorer: str = "s", attempt: str = "", group: str = ""
+    uid: str,
+    reward: float,
+    *,
+    scorer: str = "s",
+    attempt: str = "",
+    group: str = "",
+    expect_version: int | None = None,
 ) -> Scored:
     return Scored(
         scorer=scorer,
@@ -45,6 +51,7 @@ def scored(
         group_id=group,
         scored_ts=0,
         scores=(RolloutScore(uid, reward, {}, ()),),
+        expect_version=expect_version,
     )
 
 
@@ -87,6 +94,7 @@ def histories(draw: st.DrawFn) -> dict[object, list[Apply]]:
                 scorer=draw(st.sampled_from(["s", "t"])),
                 attempt=draw(st.sampled_from(["", "a"])),
                 group=group,
+                expect_version=draw(st.sampled_from([None, None, 0, 1])),
             )
             what = Given(event, SEALED_TS + draw(st.integers(0, 3)))
             steps["scores", log].append(
@@ -130,6 +138,17 @@ def test_versions_count_what_differs() -> None:
         before = found or before
         versions.append(found and found.version)
     assert versions == [1, None, 2, None, None, 3]
+
+
+def test_a_score_that_expects_another_version_changes_nothing() -> None:
+    before: ServedScore | None = None
+    versions = []
+    for reward, expected in ((9.0, 1), (1.0, 0), (2.0, 0), (2.0, 1), (2.0, 7), (3.0, 1), (3.0, 2)):
+        event = scored("u", reward, expect_version=expected)
+        found = next_version(before, 0, event, event.scores[0], 0)
+        before = found or before
+        versions.append(found and found.version)
+    assert versions == [None, 1, None, 2, None, None, 3]
 
 
 def test_a_score_is_what_the_last_segment_of_a_trajectory_earned() -> None:
@@ -195,19 +214,21 @@ def test_beyond_what_is_kept_the_state_is_the_same_or_there_is_an_error(
             st.sampled_from([0.0, 1.0]),
             st.sampled_from(["", "a"]),
             st.booleans(),
+            st.sampled_from([None, 0, 1, 2]),
         ),
         max_size=8,
     )
 )
 @settings(max_examples=60, deadline=None)
 def test_the_files_count_versions_as_the_sampler_does(
-    said: list[tuple[str, float, str, bool]],
+    said: list[tuple[str, float, str, bool, int | None]],
 ) -> None:
     (group,) = known_groups(LOGS[0], 0, sealed(1, 0, (None, None, None)))
     events, versions = [], []
-    for offset, (uid, reward, attempt, named) in enumerate(said):
+    for offset, (uid, reward, attempt, named, expected) in enumerate(said):
         by = group.group.group_id if named or not uid else ""
-        events.append(LoggedScore(offset, offset, scored(uid, reward, attempt=attempt, group=by)))
+        event = scored(uid, reward, attempt=attempt, group=by, expect_version=expected)
+        events.append(LoggedScore(offset, offset, event))
         after = with_scores(group, [Given(events[-1].event, offset)], choosing())
         changed = [one for one in after.scores if one not in group.scores]
         versions.append(max((one.version for one in changed), default=None))

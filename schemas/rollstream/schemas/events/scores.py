@@ -21,7 +21,8 @@ class Scored:
     """What a scorer says of one rollout, or of several of one group at once.
 
     Without ``group_id`` it is of the rollout that the first of ``scores`` names. Every reader
-    counts versions in the same way (``rollstream.schemas.scoring``), so that none stands here.
+    counts versions in the same way (``rollstream.schemas.scoring``), so that none stands here, but
+    the newest one that there is to be for the score to count, where its writer named any.
     """
 
     scorer: str
@@ -29,3 +30,4 @@ class Scored:
     group_id: str
     scored_ts: int
     scores: tuple[RolloutScore, ...]
+    expect_version: int | None = None

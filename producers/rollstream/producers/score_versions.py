@@ -1,0 +1,65 @@
+"""Reads a log of scores, so that who scores learns which version a score became."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.events import Scored
+from rollstream.schemas.scoring import NewestVersions, repeats, version_of
+from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.owned.follow import READ_RECORDS_MAX, READ_SLICE_S, Follower
+
+NONE_LOST: Mapping[str, int] = MappingProxyType({})
+
+
+class LoggedVersions:
+    """The versions of an environment's scores, as far as they were read: from the beginning of its
+    logs, once. Keeps the newest score of each rollout and scorer, about 0.5 KB."""
+
+    def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
+        logs = [TopicPartition(topic, number) for number in range(partitions)]
+        self._newest = [NewestVersions() for _ in logs]
+        self._follower = Follower(broker, dict.fromkeys(logs, 0), logs)
+
+    def lost(self, where: TopicPartition, offset: int, deadline: Deadline) -> Mapping[str, int]:
+        """Reads up to the record of scores at this offset, which no call has named before. Returns
+        the rollouts of which it is not what it expected to be, with their newest version before it;
+        the others' newest score is what it says.
+
+        Raises:
+            BrokerUnavailable: it was not read in time; go on with another record. Others: as
+                ``Follower.poll``.
+        """
+        found = NONE_LOST
+        while self._follower.next_offsets()[where] <= offset:
+            if deadline.passed():
+                raise BrokerUnavailable(f"{where} was not read up to offset {offset} in time")
+            deadline.log_waiting(lambda: f"{where} to be read up to offset {offset}")
+            for one in self._follower.poll(READ_RECORDS_MAX, deadline.slice_s(READ_SLICE_S)):
+                assert isinstance(one.event, Scored), one
+                newest = self._newest[one.where.partition]
+                if (one.where, one.offset) == (where, offset):
+                    found = _lost(newest, one.event)
+                for score in one.event.scores:
+                    newest.add(one.event, score)
+        return found
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._follower.close()
+
+
+def _lost(newest: NewestVersions, event: Scored) -> Mapping[str, int]:
+    expected, found = event.expect_version, {}
+    assert expected is not None, event
+    for score in event.scores:
+        before = newest.of(event, score.rollout_uid)
+        version = version_of(before)
+        # What it says already was said as the version after, by a call whose answer was lost.
+        again = version == expected + 1 and repeats(before, event, score)
+        if version != expected and not again:
+            found[score.rollout_uid] = version
+    return found

@@ -1,0 +1,186 @@
+"""Scores that expect a version: of several who score anew, one succeeds, for every reader alike."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness.brokers import TIMEOUT_S, World
+from harness.kafka import KafkaFactory
+from harness.producers import PARTITIONS, new_layout
+from rollstream.producers import (
+    InvalidRollout,
+    ProducerError,
+    Score,
+    ScoreProducer,
+    VersionConflict,
+)
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.events import Scored
+from rollstream.schemas.scoring import NewestVersions
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.owned.follow import Follower
+from rollstream.streams.topics.layout import Layout
+
+SHORT_S = 1.0
+pytestmark = pytest.mark.proves("A18")
+Make = Callable[[], ScoreProducer]
+
+
+@pytest.fixture
+def layout(world: World) -> Layout:
+    return new_layout(world.broker())
+
+
+@pytest.fixture
+def make(world: World, layout: Layout) -> Iterator[Make]:
+    made: list[ScoreProducer] = []
+
+    def new() -> ScoreProducer:
+        made.append(
+            ScoreProducer(
+                environment="math",
+                scorer="tests",
+                namespace=layout.namespace,
+                broker=world.broker(),
+            )
+        )
+        return made[-1]
+
+    yield new
+    for one in made:
+        one.close()
+
+
+def newest(world: World, layout: Layout, group: str, uid: str) -> tuple[float, int]:
+    """Reward and version of a rollout, as who reads the log from its beginning counts them."""
+    topic = layout.scores("math")
+    logs = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    versions, last = NewestVersions(), None
+    follower = Follower(world.broker(), dict.fromkeys(logs, 0), logs)
+    for one in follower.read_to_end(Deadline(TIMEOUT_S)):
+        assert isinstance(one.event, Scored)
+        for score in one.event.scores:
+            versions.add(one.event, score)
+        if one.event.group_id == group:
+            last = versions.of(one.event, uid)
+    follower.close()
+    assert last is not None
+    return last.reward, last.version
+
+
+def test_a_score_counts_where_the_version_is_the_expected_one(
+    world: World, layout: Layout, make: Make
+) -> None:
+    scores = make()
+    scores.upsert_scores("g", {"a": 1.0, "b": 2.0}, expect_version=0)
+    scores.upsert_scores("g", {"a": 3.0}, expect_version=1)
+    with pytest.raises(VersionConflict, match=r"group g by 'tests': .* to be 1, but is 2 of a;"):
+        scores.upsert_scores("g", {"a": 9.0, "b": 4.0}, expect_version=1)
+    assert newest(world, layout, "g", "a") == (3.0, 2)
+    assert newest(world, layout, "g", "b") == (4.0, 2)
+
+
+def test_the_error_names_what_was_expected_and_found(make: Make) -> None:
+    make().upsert_scores("g", {"a": 1.0, "b": 2.0}, expect_version=0)
+    with pytest.raises(VersionConflict) as lost:
+        make().upsert_scores("g", {"a": 9.0, "b": Score(2.0, flags=["x"])}, expect_version=3)
+    assert isinstance(lost.value, ProducerError)
+    assert (lost.value.group_id, lost.value.scorer, lost.value.expected) == ("g", "tests", 3)
+    assert lost.value.found == {"a": 1, "b": 1}
+
+
+def test_of_many_who_expect_the_same_version_one_succeeds_each_time(
+    world: World, layout: Layout, make: Make
+) -> None:
+    rounds, writers = 3, 4
+    won: list[tuple[int, int]] = []
+    lost: list[tuple[int, int]] = []
+
+    def write(scores: ScoreProducer, number: int) -> None:
+        for version in range(rounds):
+            barrier.wait(TIMEOUT_S)
+            try:
+                reward = 10.0 * version + number
+                scores.upsert_scores("g", {"a": reward}, expect_version=version)
+                won.append((version, number))
+            except VersionConflict as conflict:
+                lost.append((version, conflict.found["a"]))
+
+    barrier = threading.Barrier(writers)
+    made = [make() for _ in range(writers)]
+    threads = [
+        threading.Thread(target=write, args=(scores, number)) for number, scores in enumerate(made)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [version for version, _ in sorted(won)] == list(range(rounds))
+    each = [(version, version + 1) for version in range(rounds)]
+    assert sorted(lost) == sorted(each * (writers - 1))
+    last = max(won)
+    assert newest(world, layout, "g", "a") == (10.0 * last[0] + last[1], rounds)
+
+
+def test_a_call_whose_answer_was_lost_is_repeated(world: World, layout: Layout, make: Make) -> None:
+    for reward in (2.0, 7.0):  # A verifier that was killed has another result.
+        make().upsert_scores("g", {"a": 1.0}, expect_version=0)
+        make().upsert_scores("h", {"a": reward}, attempt="x", expect_version=0)
+    assert newest(world, layout, "g", "a") == (1.0, 1)
+    assert newest(world, layout, "h", "a") == (2.0, 1)
+
+
+def test_groups_and_scorers_count_apart(make: Make) -> None:
+    scores = make()
+    scores.publish(rollout_uid="a", reward=1.0)
+    scores.publish(group_id="g", reward=1.0, scorer="judge")
+    scores.upsert_scores("g", {"a": 2.0}, expect_version=0)
+    # Of the whole group is of each rollout.
+    scores.upsert_scores("g", {"a": 2.0}, scorer="judge", expect_version=1)
+    scores.publish(group_id="g", reward=5.0)
+    scores.upsert_scores("g", {"a": 6.0}, expect_version=2)
+    scores.upsert_scores("g", {"b": 6.0}, expect_version=1)
+
+
+@pytest.mark.parametrize("version", [-1, 1.5, "1", True, 2**31])
+def test_what_is_no_version_is_refused(make: Make, version: object) -> None:
+    with pytest.raises(InvalidRollout, match=r"expect_version is .*; give a"):
+        make().upsert_scores("g", {"a": 1.0}, expect_version=version)  # type: ignore[arg-type]
+
+
+@pytest.mark.broker
+def test_a_broker_that_is_away_is_named_within_the_time_and_the_call_repeated(
+    own_kafka: KafkaFactory,
+) -> None:
+    kafka = own_kafka()
+    with KafkaBroker(kafka.bootstrap) as broker:
+        layout = new_layout(broker)
+
+    def producer(timeout_s: float) -> ScoreProducer:
+        return ScoreProducer(
+            kafka.bootstrap,
+            environment="math",
+            scorer="tests",
+            namespace=layout.namespace,
+            timeout_s=timeout_s,
+        )
+
+    with producer(SHORT_S) as hasty, producer(TIMEOUT_S) as other:
+        other.upsert_scores("g", {"a": 1.0}, expect_version=0)
+        hasty.publish(rollout_uid="u", reward=0.0)
+        hasty.flush(TIMEOUT_S)
+        os.kill(kafka.pid, signal.SIGSTOP)
+        with pytest.raises(BrokerUnavailable, match=rf"{kafka.bootstrap} .* repeat the call"):
+            hasty.upsert_scores("g", {"a": 2.0}, expect_version=1)
+        os.kill(kafka.pid, signal.SIGCONT)
+        hasty.flush(TIMEOUT_S)
+        other.upsert_scores("g", {"a": 2.0}, expect_version=1)
+        with pytest.raises(VersionConflict, match="to be 1, but is 2 of a"):
+            other.upsert_scores("g", {"a": 3.0}, expect_version=1)
