@@ -41,10 +41,10 @@ from rollstream.sampler import SamplerClient
 from rollstream.sampler.serving.client import actor_name
 from rollstream.sampler.serving.loopback_ray import RAY_NAMESPACE
 
-PROCESSES, COROUTINES = 4, 100
+PROCESSES, COROUTINES = 4, 40
 GROUP_SIZE, TOKENS = 4, 64
 BATCH_GROUPS = 32
-STEP_S = 0.5
+STEP_S = 1.0
 FASTER = 10.0  # So many times the trainer's pace do the workers sample.
 SLOW, SLOW_STEPS = 0.1, 12.0
 KILL_EVERY_S = 10.0

@@ -104,4 +104,4 @@ def test_the_first_that_waits_is_told_at_once_and_more_within_a_second() -> None
         assert not standing.tells_of_wait(100.9)
     assert standing.tells_that_it_lives(100.9) == (False, TELL_AGAIN_S)
     assert standing.tells_that_it_lives(101.0) == (True, TELL_AGAIN_S)
-    assert standing.tells_that_it_lives(105.5) == (False, 0.5)
+    assert standing.tells_that_it_lives(101.0 + ALIVE_S - 0.5) == (False, 0.5)

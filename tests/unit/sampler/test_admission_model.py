@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from rollstream.producers.admission.standing import ALIVE_S
 from rollstream.sampler.admission.shares import Shares
 from rollstream.schemas.events import InFlight, ProducerInFlight
 from rollstream.schemas.ids import PartitionAddress
@@ -18,7 +19,6 @@ from rollstream.streams.folds.sampler.in_flight import InFlightGroups
 LOOK_S = 0.25
 REPORT_S = 1.0  # How often a sealer reports what changed.
 READ_S = 0.25  # How late a producer reads its total.
-ALIVE_S = 5.0
 GROUPS = 16  # A step's.
 MOST = 3 * GROUPS
 START_US = 10**15

@@ -12,7 +12,7 @@ from rollstream.schemas.ingest.entry import Producer
 REPORTED_BYTES_MAX = 1024 * 1024  # Of one event, but for groups that end with it.
 # Of a producer of which nothing changed but that it still lives: less than it lets pass before it
 # says so again, so that what readers know is at most a second older than that.
-REPEAT_AFTER_US = 2_500_000
+REPEAT_AFTER_US = 1_000_000
 _FORGET_AFTER_US = 600_000_000
 _FORGET_EVERY_US = 60_000_000
 

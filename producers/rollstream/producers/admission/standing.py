@@ -11,7 +11,7 @@ from rollstream.schemas.ingest.entry import Producer
 
 # A producer that counts is never silent for longer: a quarter of the time after which it is taken
 # for dead.
-ALIVE_S = 5.0
+ALIVE_S = 2.0
 TELL_AGAIN_S = 1.0  # How soon it tells that another number of groups waits.
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from rollstream.schemas.events import Event, Flushed, InFlight, ProducerInFlight
 from rollstream.schemas.ids import PartitionAddress
 
-SILENT_AFTER_S = 20.0  # Four times as long as a producer that counts ever is silent.
+SILENT_AFTER_S = 8.0  # Four times as long as a producer that counts ever is silent.
 _FORGOTTEN_AFTER_US = 600_000_000  # Long enough that nobody counts it any more.
 _FORGET_EVERY_US = 60_000_000
 
