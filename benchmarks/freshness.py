@@ -1,8 +1,9 @@
 """Measures how fresh what is trained is, where workers could sample ten times what is trained.
 
-``python -m benchmarks.freshness``: four processes with 100 coroutines each dispatch groups, sample
-them for a while, which here is a sleep, and publish them under the newest policy that they know. A
-trainer takes a batch, trains, which is a sleep too, and publishes its next policy. First without
+``python -m benchmarks.freshness``: four processes with 40 coroutines each dispatch groups, sample
+them for up to a step, which here is a sleep, and publish them under the newest policy that they
+know. A trainer takes a batch, trains for a second, which is a sleep too, and publishes its next
+policy. First without
 admission, and then with it; both once more where a tenth of the groups takes up to twelve steps;
 and with it while a worker's process, or the sampler's actor, is killed every ten seconds. The bound
 on staleness is the default one in all of them; what it cost is the share of what was generated that
