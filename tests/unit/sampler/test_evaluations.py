@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import tracemalloc
 
 import pytest
 
@@ -13,6 +14,7 @@ from rollstream.sampler import Earned, Evaluation
 from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.evaluation import AskEvaluations
 from rollstream.sampler.errors import NotEnoughGroups
+from rollstream.streams.folds.sampler.saved_state import copied
 
 
 def table(sampler: Decider, passing: float = 1.0) -> dict[tuple[str, str], Evaluation]:
@@ -114,3 +116,23 @@ def test_a_trajectory_is_truncated_by_its_last_segment() -> None:
         ]
         sampler.seal(GroupSpec(example_id=uid, extras=turns))
     assert sampler.progress().unfinished == {"math": {"u": {"truncated": 1}}}
+
+
+def test_a_copy_of_the_state_costs_the_policies_that_were_evaluated_since() -> None:
+    sampler = Decider()
+    for step in range(40):
+        sampler.seal(*(evaluated(f"example-{n}", 0.0, 1.0, step=step) for n in range(100)))
+    first, then = copied(sampler.state), sampler.state.digest()
+    tracemalloc.start()
+    try:
+        sampler.seal(evaluated("example-0", 5.0, step=39))
+        second = copied(sampler.state)
+        cost = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert cost < 40 * 100 * 8  # One pointer to each example of each policy.
+    assert first.digest() == then
+    assert second.digest() == sampler.state.digest() != then
+    first.apply_groups(*sampler.sealed[-1])  # What a copy is given does not reach the original.
+    assert first.digest() == second.digest() == sampler.state.digest()
+    assert table(sampler)["math", "step-39"].examples["example-0"].trajectories == 3

@@ -23,7 +23,7 @@ class Evaluated(NamedTuple):
 
 class Returns(NamedTuple):
     """Of an example: float64 [trajectories], each the sum of what its segments earned, and how many
-    more there are in groups of which a member's reward is awaited."""
+    more there are in groups of which a member's reward is awaited. Neither ever changes."""
 
     returns: array[float]
     awaited: int
@@ -33,14 +33,23 @@ class EvaluatedGroups:
     """Eight bytes a trajectory, for as long as the logs are folded: evaluations are few, and a
     table of them outlives their files.
 
+    A copy shares with its original what neither of them changed since: of the policies that are
+    evaluated now alone the examples are copied.
+
     Attributes:
         groups: how many there are.
     """
 
     def __init__(self) -> None:
         self.groups = 0
-        self._found: dict[Evaluated, dict[str, array[float]]] = {}
-        self._awaited: dict[Evaluated, dict[str, int]] = {}
+        self._found: dict[Evaluated, dict[str, Returns]] = {}
+        self._unshared: set[Evaluated] = set()
+
+    def __copy__(self) -> EvaluatedGroups:
+        copy = EvaluatedGroups()
+        copy.groups, copy._found = self.groups, dict(self._found)
+        self._unshared.clear()
+        return copy
 
     def add(self, group: KnownGroup) -> None:
         """The group, which is of split ``eval``, was sealed."""
@@ -53,25 +62,21 @@ class EvaluatedGroups:
             head.weight_step,
             head.policy_version,
         )
+        if key not in self._unshared:
+            self._unshared.add(key)
+            self._found[key] = dict(self._found.get(key, {}))
         starts = np.flatnonzero(rows.begins)
-        found = self._found.setdefault(key, {}).setdefault(group.key.example_id, array("d"))
+        returns, awaited = self._found[key].get(group.key.example_id, _NONE)
         if group.has_rewards:
-            found.frombytes(np.add.reduceat(rows.earned, starts).tobytes())
+            returns = returns + array("d", np.add.reduceat(rows.earned, starts).tobytes())
         else:
-            awaited = self._awaited.setdefault(key, {})
-            awaited[group.key.example_id] = awaited.get(group.key.example_id, 0) + len(starts)
+            awaited += len(starts)
+        self._found[key][group.key.example_id] = Returns(returns, awaited)
 
     def items(self) -> Iterator[tuple[Evaluated, dict[str, Returns]]]:
         """By environment, then lineage, epoch, step and version; examples by their id."""
         for key, examples in sorted(self._found.items()):
-            awaited = self._awaited.get(key, {})
-            yield (
-                key,
-                {
-                    example_id: Returns(returns, awaited.get(example_id, 0))
-                    for example_id, returns in sorted(examples.items())
-                },
-            )
+            yield key, dict(sorted(examples.items()))
 
     def sorted_items(self) -> list[Any]:
         """For a digest: in whatever order they came."""
@@ -80,3 +85,6 @@ class EvaluatedGroups:
             for key, examples in self.items()
             for example_id, (returns, awaited) in examples.items()
         ]
+
+
+_NONE = Returns(array("d"), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from rollstream.schemas.events import Event, Flushed, InFlight, ProducerInFlight
@@ -28,6 +29,12 @@ class ProducerStanding(NamedTuple):
     waiting: int
 
 
+# One producer over all partitions of an environment: the most that it began, what it has open
+# together, and when it said something last, with what it had begun then and waited for. Things said
+# at one time are told apart by what came of them.
+_Sum = tuple[int, int, tuple[int, int, int]]
+
+
 class InFlightGroups:
     """By the events of the seal logs, each log by itself: the logs may be folded in any
     interleaving. Holds a producer of a log until it was silent there for ten minutes of the log's
@@ -35,9 +42,10 @@ class InFlightGroups:
 
     def __init__(self) -> None:
         self._producers: dict[PartitionAddress, dict[str, ProducerInFlight]] = {}
-        self._told_ts: dict[
-            PartitionAddress, int
-        ] = {}  # Log time of the newest that told anything.
+        # By environment: a sampler asks several times a second, while it decides.
+        self._sums: dict[str, dict[str, _Sum]] = {}
+        # Log time of the newest event that told anything.
+        self._told_ts: dict[PartitionAddress, int] = {}
         self._forgotten_ts: dict[PartitionAddress, int] = {}  # When a log's silent ones were.
         self._ended = Counter[str]()
 
@@ -58,19 +66,14 @@ class InFlightGroups:
         self._told_ts[log] = max(self._told_ts.get(log, 0), told_ts, event.now_ts)
         if isinstance(event, InFlight) and event.complete:
             # An earlier owner's figures: what it reported as open ended, or is named here.
-            producers.update({name: one._replace(open=0) for name, one in producers.items()})
-        for one in reported:
-            known = producers.get(one.producer_id, one)
-            # A new owner, that reads again what is pending, does not know what was said since.
-            newer = one if one.last_ts >= known.last_ts else known._replace(open=one.open)
-            producers[one.producer_id] = newer
+            self._put(log, [one._replace(open=0) for one in producers.values() if one.open])
+        self._put(log, reported)
         if event.now_ts >= self._forgotten_ts.get(log, 0) + _FORGET_EVERY_US:
             self._forgotten_ts[log] = event.now_ts
-            self._producers[log] = {
-                name: one
-                for name, one in producers.items()
-                if one.open or event.now_ts - one.last_ts < _FORGOTTEN_AFTER_US
-            }
+            for known in list(producers.values()):
+                if not known.open and event.now_ts - known.last_ts >= _FORGOTTEN_AFTER_US:
+                    del producers[known.producer_id]
+                    self._sum_anew(log.environment, known.producer_id)
 
     def ended(self, environment: str) -> int:
         """How many groups of it were sealed, or ended otherwise, of what was folded."""
@@ -82,29 +85,55 @@ class InFlightGroups:
         """Of the environment's producers, by id, those that said something, on any partition,
         within ``SILENT_AFTER_S`` before ``now_ts``, log time in microseconds; or before the newest
         event that told of any, where that is earlier: while no sealer tells, nobody is silent.
-        Without those whose newest word is older than ``said_since_ts``."""
-        # One pass, since a sampler asks several times a second while it decides.
-        found: dict[str, tuple[int, int, tuple[int, int, int]]] = {}
-        told_ts = 0
-        for log, producers in self._producers.items():
-            if log.environment != environment:
-                continue
-            told_ts = max(told_ts, self._told_ts[log])
-            for producer_id, begun, is_open, waiting, last_ts in producers.values():
-                said = (last_ts, begun, waiting)  # At one time: told apart by what came of it.
-                if (known := found.get(producer_id)) is not None:
-                    begun, is_open = max(begun, known[0]), is_open + known[1]  # noqa: PLW2901
-                    said = max(said, known[2])
-                found[producer_id] = begun, is_open, said
-        silent_ts = min(now_ts, told_ts) - round(SILENT_AFTER_S * 1e6)
+        Without those that said nothing since ``said_since_ts``."""
+        told = (ts for log, ts in self._told_ts.items() if log.environment == environment)
+        silent_ts = min(now_ts, max(told, default=0)) - round(SILENT_AFTER_S * 1e6)
         silent_ts = max(silent_ts, said_since_ts - 1)
+        sums = sorted(self._sums.get(environment, {}).items())
         return [
-            ProducerStanding(producer_id, begun, is_open, said[2])
-            for producer_id, (begun, is_open, said) in sorted(found.items())
-            if said[0] > silent_ts
+            ProducerStanding(producer_id, begun, is_open, waiting)
+            for producer_id, (begun, is_open, (last_ts, _, waiting)) in sums
+            if last_ts > silent_ts
         ]
 
     def sorted_items(self) -> list[Any]:
         """For a digest."""
         held = [(log, sorted(held.values())) for log, held in self._producers.items()]
         return [sorted(held), *(sorted(of.items()) for of in (self._told_ts, self._forgotten_ts))]
+
+    def _put(self, log: PartitionAddress, reported: Iterable[ProducerInFlight]) -> None:
+        """Figures on this partition. They cost no look at the others but where one falls that only
+        rises as a rule."""
+        producers, sums = self._producers[log], self._sums.setdefault(log.environment, {})
+        for one in reported:
+            producer_id, begun, is_open, _, last_ts = one
+            before, known = producers.get(producer_id), sums.get(producer_id)
+            if before is not None and last_ts < before.last_ts:
+                # A new owner, that reads again what is pending, does not know what was said since.
+                one = before._replace(open=is_open)  # noqa: PLW2901
+                begun = one.begun
+            said = _said(one)
+            producers[producer_id] = one
+            if known is None:
+                sums[producer_id] = begun, is_open, said
+            elif before is None or (begun >= before.begun and said >= _said(before)):
+                more = is_open - (before.open if before is not None else 0)
+                sums[producer_id] = max(begun, known[0]), known[1] + more, max(said, known[2])
+            else:
+                self._sum_anew(log.environment, producer_id)
+
+    def _sum_anew(self, environment: str, producer_id: str) -> None:
+        parts = [
+            one
+            for log, producers in self._producers.items()
+            if log.environment == environment and (one := producers.get(producer_id)) is not None
+        ]
+        sums = self._sums[environment]
+        del sums[producer_id]
+        if parts:
+            begun, is_open = max(one.begun for one in parts), sum(one.open for one in parts)
+            sums[producer_id] = begun, is_open, max(map(_said, parts))
+
+
+def _said(one: ProducerInFlight) -> tuple[int, int, int]:
+    return one.last_ts, one.begun, one.waiting
