@@ -50,17 +50,18 @@ class NoPolicy(ProducerError, TimeoutError):
 
 
 class SeveralLineages(ProducerError, ValueError):
-    """Two models are in training in one environment, and the call names none.
+    """Two models are in training in one environment, and neither the call nor the producer names
+    one.
 
     Attributes:
-        lineages: of the policies that there are, sorted.
+        lineages: of these models, sorted.
     """
 
     def __init__(self, environment: str, lineages: Sequence[str]) -> None:
         super().__init__(
-            f"environment {environment!r} has policies of lineages "
-            f"{' and '.join(map(repr, lineages))}; name the one to sample with: "
-            f"policy(lineage={lineages[0]!r}), or RolloutProducer(lineage={lineages[0]!r}, …)"
+            f"environment {environment!r} has models of lineages "
+            f"{' and '.join(map(repr, lineages))} in training; name the one to sample with: "
+            f"RolloutProducer(lineage={lineages[-1]!r}, …), or policy(lineage={lineages[-1]!r})"
         )
         self.lineages = tuple(lineages)
 

@@ -131,6 +131,8 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             NotAdmitted: on entering the block: ``timeout_s`` is over; it names what was waited for,
                 and the groups that this producer itself holds open.
             InvalidRollout, InvalidSettings: name argument, value and remedy.
+            SeveralLineages: on entering the block: samplers of two models grant shares, and the
+                producer names no lineage.
             NotAuthorised, BrokerUnavailable: on entering the first block: what samplers grant may
                 not, or could not, be read.
         """
@@ -162,8 +164,8 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             timeout_s: how long to wait for admission; 0: not at all.
 
         Raises:
-            NotAdmitted, InvalidRollout, InvalidSettings, NotAuthorised, BrokerUnavailable: as
-                ``dispatch``.
+            NotAdmitted, SeveralLineages, InvalidRollout, InvalidSettings, NotAuthorised,
+                BrokerUnavailable: as ``dispatch``.
         """
         check_groups(groups)
         environment = checked("environment", environment or self._outbox.environment)
@@ -290,9 +292,15 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         standing = self._outbox.standing(environment)
         admission = self._admitting.get(environment)
         if admission is None:
-            allowance = Allowance(self._outbox.uid_prefix, self._outbox.lineage)
-            log = self._admission(environment)
-            made = Admission(environment, allowance, standing, log, self._clock)
+            allowance = Allowance(environment, self._outbox.uid_prefix, self._outbox.lineage)
+            made = Admission(
+                environment,
+                self._outbox.lineage,
+                allowance,
+                standing,
+                self._admission(environment),
+                self._clock,
+            )
             admission = self._admitting.setdefault(environment, made)  # Threads may ask at once.
             self._refuse()  # Else nobody would end its waits.
         published = partial(self._published, topic, standing)

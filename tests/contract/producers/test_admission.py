@@ -13,7 +13,13 @@ from harness.admission import announce, granted
 from harness.granting import Granting
 from harness.producer_stage import Stage
 from harness.producers import AnyProducer, sampled
-from rollstream.producers import InvalidRollout, InvalidSettings, NotAdmitted, ProducerClosed
+from rollstream.producers import (
+    InvalidRollout,
+    InvalidSettings,
+    NotAdmitted,
+    ProducerClosed,
+    SeveralLineages,
+)
 from rollstream.schemas.ingest.entry import EntryKind
 
 
@@ -119,6 +125,30 @@ def test_of_several_samplers_the_smallest_total_holds_until_it_leaves(
         assert await admitted_now(producer) == 3
 
     stage.play(scenario)
+
+
+def test_where_samplers_of_two_lineages_grant_shares_the_producer_names_one(
+    stage: Stage, granting: Granting
+) -> None:
+    granting.grant(lineage="main")
+
+    async def either(producer: AnyProducer) -> None:
+        waiting = asyncio.ensure_future(play(producer))
+        await elsewhere(granting.until_told, 0, 1)
+        await elsewhere(partial(granting.grant, sampler="b", lineage="other"))
+        with pytest.raises(SeveralLineages, match="'main' and 'other'"):  # What waits is told.
+            await waiting
+        with pytest.raises(SeveralLineages):
+            await play(producer)
+        with pytest.raises(SeveralLineages) as told:
+            async with producer.admit():
+                pass
+        assert told.value.lineages == ("main", "other")
+        await play(producer, split="eval")
+
+    stage.play(either)
+    assert stage.play(admitted_now, lineage="other") == 0
+    assert stage.play(admitted_now, lineage="third") == 9
 
 
 def test_a_zombies_older_epoch_and_what_is_late_or_repeated_change_nothing(

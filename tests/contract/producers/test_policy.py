@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import pickle
 from typing import Any
 
@@ -86,7 +87,9 @@ def test_of_two_models_in_training_one_is_named(stage: Stage) -> None:
     tell(stage, announced(5, lineage="a"), announced(7, lineage="b", sampler="b"))
 
     async def either(producer: AnyProducer) -> list[int]:
-        with pytest.raises(SeveralLineages, match=r"lineages 'a' and 'b'; .*lineage='a'") as both:
+        with pytest.raises(
+            SeveralLineages, match=r"'a' and 'b' in training; .*lineage='b'"
+        ) as both:
             await newest(producer)
         assert both.value.lineages == ("a", "b")
         first = await newest(producer, lineage="a")
@@ -98,6 +101,48 @@ def test_of_two_models_in_training_one_is_named(stage: Stage) -> None:
 
     assert stage.play(either) == [5, 6]
     assert stage.play(own, lineage="b") == 7
+
+
+@pytest.mark.proves("F22")
+def test_a_trainer_that_goes_on_under_another_sampler_is_followed_at_once(stage: Stage) -> None:
+    """Its epochs begin anew. The old sampler's repetition, by a zombie or not, changes nothing."""
+    old = announced(9, sampler="old", policy_epoch=3, published_ts=100, max_policy_lag=2)
+    tell(stage, announced(8, sampler="old", policy_epoch=3, published_ts=90))
+
+    async def scenario(producer: AnyProducer) -> list[tuple[int, int]]:
+        found = [await newest(producer)]
+        tell(stage, old)
+        found.append(await newest(producer, newer_than=found[-1]))
+        for policy in (
+            announced(9, sampler="new", published_ts=200, policy_version="anew"),
+            announced(10, sampler="new", published_ts=300),
+        ):
+            tell(stage, policy, old)
+            found.append(await newest(producer, newer_than=found[-1]))
+        tell(stage, old)
+        with pytest.raises(NoPolicy):
+            await producer.policy(newer_than=found[-1], timeout_s=SHORT_S)
+        found.append(await newest(producer))
+        return [(one.epoch, one.step) for one in found]
+
+    assert stage.play(scenario) == [(3, 8), (3, 9), (0, 9), (0, 10), (0, 10)]
+
+
+@pytest.mark.proves("F22")
+def test_where_the_trainer_that_published_last_went_back_behind_all_it_published_none_is_given(
+    stage: Stage,
+) -> None:
+    tell(stage, announced(5, sampler="old", published_ts=100))
+    tell(stage, announced(8, sampler="new", published_ts=200, branches={1: 3}))
+
+    async def scenario(producer: AnyProducer) -> int:
+        with pytest.raises(NoPolicy):
+            await producer.policy(timeout_s=SHORT_S)
+        back = announced(4, offset=12, policy_epoch=1, branches={1: 3})
+        tell(stage, dataclasses.replace(back, sampler="new", published_ts=300))
+        return (await newest(producer)).step
+
+    assert stage.play(scenario) == 4
 
 
 @pytest.mark.proves("F22")

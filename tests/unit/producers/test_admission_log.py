@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from harness.admission import announce, announced
+from harness.admission import announce, announced, granted
 from harness.brokers import LOG_CONFIG, TIMEOUT_S, new_topic, until
 from rollstream.producers.admission.following import FollowedAdmission
 from rollstream.producers.admission.newest import LIVES_S
@@ -46,6 +46,39 @@ def test_a_sampler_that_announced_nothing_for_long_is_left_out() -> None:
         announce(broker, topic, announced(5, sampler="old"))
         log.wait(2, 1.0)
         assert set(log.policies()) == {"old", "new"}
+
+
+def test_shares_that_the_log_holds_are_as_old_as_its_newest_record_says() -> None:
+    """Whatever the worker's clock and the broker's are apart."""
+    brokers, workers = ManualClock(now_us=1_000_000_000_000_000), ManualClock()
+    broker = MemoryBroker(clock=brokers)
+    topic = new_topic(broker, 1, LOG_CONFIG)
+    announce(broker, topic, granted(1, sampler="dead"), granted(1))
+    brokers.advance(20.0)
+    announce(broker, topic, granted(2))
+    workers.advance(1_000.0)
+    with closing(FollowedAdmission(broker, topic, workers)) as log:
+        seen = log.wait(0, TIMEOUT_S)
+        now_s = workers.monotonic_s()
+        read_s = {name: one.read_s for name, one in log.shares().items()}
+        assert read_s == {"a": now_s, "dead": now_s - 20.0}
+        brokers.advance(5.0)
+        announce(broker, topic, granted(3))  # What comes now counts from when it is read.
+        log.wait(seen, TIMEOUT_S)
+        assert log.shares()["a"].read_s == now_s
+        assert log.shares()["dead"].read_s == now_s - 20.0
+
+
+def test_shares_before_which_the_brokers_clock_went_back_count_from_when_they_are_read() -> None:
+    brokers, workers = ManualClock(now_us=1_000_000_000_000_000), ManualClock()
+    broker = MemoryBroker(clock=brokers)
+    topic = new_topic(broker, 1, LOG_CONFIG)
+    announce(broker, topic, granted(1))
+    brokers.advance(-1_000_000.0)
+    announce(broker, topic, granted(1, sampler="b"))
+    with closing(FollowedAdmission(broker, topic, workers)) as log:
+        log.wait(0, TIMEOUT_S)
+        assert {one.read_s for one in log.shares().values()} == {workers.monotonic_s()}
 
 
 def test_a_broker_that_is_away_is_named_when_the_time_is_up() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.admission import granted
+from rollstream.producers import SeveralLineages
 from rollstream.producers.admission.log import Granted
 from rollstream.producers.admission.shares import Allowance, Limit
 from rollstream.runtime.clock import ManualClock
@@ -22,7 +23,7 @@ class Reader:
         self.clock = ManualClock()
         self.newest: dict[str, Granted] = {}
         self.begun = 0
-        self._allowance = Allowance(ME, lineage)
+        self._allowance = Allowance("math", ME, lineage)
 
     def read(self, shares: SharesGranted) -> None:
         self.newest[shares.sampler] = Granted(shares, self.clock.monotonic_s())
@@ -49,10 +50,16 @@ def test_a_producer_without_a_lineage_is_of_the_only_one_there_is() -> None:
     reader = Reader()
     reader.read(granted(1, {ME: 3}, lineage="main"))
     assert reader.groups() == 3
+    reader.clock.advance(10)
     reader.read(granted(1, {ME: 4}, sampler="b", lineage="other"))
-    assert reader.groups() is None  # `policy()` asks it to name one.
-    reader.read(granted(1, {ME: 5}, sampler="c"))
-    assert reader.groups() == 5
+    with pytest.raises(SeveralLineages, match=r"'math' has .* 'main' and 'other'.*='other'"):
+        reader.groups()
+    reader.clock.advance(20)
+    assert reader.groups() == 4  # The other one ended.
+    reader.clock.advance(10)
+    assert reader.groups() == 4  # It ended last.
+    reader.read(granted(2, {ME: 3}, lineage="main"))
+    assert reader.groups() == 3
 
 
 def test_a_producer_that_the_sampler_does_not_know_may_begin_nothing() -> None:
@@ -127,7 +134,6 @@ def test_one_that_takes_no_part_is_as_if_it_had_never_granted_any() -> None:
     reader = Reader()
     reader.read(granted(1, {ME: 4}, lineage="main"))
     reader.read(granted(1, {ME: 6}, sampler="b", lineage="other"))
-    assert reader.groups() is None
     reader.read(granted(2, {ME: 1}, lineage="main", valid_s=-1.0))
     assert reader.groups() == 6  # The only lineage that is left.
     reader.read(granted(2, {}, sampler="b", lineage="other", valid_s=-1.0))

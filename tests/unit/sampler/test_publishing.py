@@ -80,3 +80,18 @@ def test_a_trainer_that_keeps_what_is_off_the_branch_tells_of_no_branch() -> Non
     told = announced_policy(sampler.state)
     assert told is not None
     assert told.branch_epochs.tolist() == []
+
+
+def test_workers_are_told_in_log_time_when_the_newest_policy_was_published() -> None:
+    """Neither a resume nor who owns the sampler moves it, so a repetition is as old as it was."""
+    sampler = Decider()
+    published = []
+    for step, log_us in ((0, 5_000_000), (0, 6_000_000), (3, 9_000_000)):
+        sampler.log_us = log_us
+        sampler.do(PublishPolicy(step=step, policy_version=f"v{step}"))
+        sampler.log_us += 1_000_000
+        sampler.do(Resume(checkpointed_step=2))
+        told = announced_policy(sampler.state)
+        assert told is not None
+        published.append(told.published_ts)
+    assert published == [5_000_000, 6_000_000, 9_000_000]

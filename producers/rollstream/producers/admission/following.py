@@ -49,6 +49,7 @@ class FollowedAdmission(AdmissionLog):
         self._reader: LogReader | None = None
         self._read_to = 0
         self._end = -1  # Of the log as it stood at the first look; -1: not known yet.
+        self._loaded = False  # Whether all was read that it held then.
         self._failure: Exception | None = None  # How the last look ended.
         self._version = 0
         self._looks = 0  # Begun.
@@ -109,7 +110,10 @@ class FollowedAdmission(AdmissionLog):
             self._failure = failure
             self._looked = self._looks
             loaded = self._is_loaded
-            if is_new or (loaded and not self._version):
+            if loaded and not self._loaded:
+                self._loaded = is_new = True
+                self._newest.age_shares(self._clock.monotonic_s())
+            if is_new:
                 self._version += 1
             if is_new or asked or failure is not None or not loaded:
                 self._notify()

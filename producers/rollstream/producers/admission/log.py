@@ -13,7 +13,8 @@ class Granted(NamedTuple):
 
     Attributes:
         read_s: when this process read them, by its monotonic clock: from then on they are valid
-            for ``shares.valid_s``, whatever any other clock says.
+            for ``shares.valid_s``, whatever any other clock says. Of those that the log held at
+            the first read, earlier by how much newer the log's last record is, in log time.
     """
 
     shares: SharesGranted

@@ -25,6 +25,8 @@ class NewestRecords:
         self.shares: Mapping[str, Granted] = {}
         self._announced: Mapping[str, tuple[PolicyAnnounced, int]] = {}  # And when last, by Kafka.
         self._newest_us = 0
+        self._last_us = 0  # Log time of the record that was read last.
+        self._granted_us: dict[str, int] = {}  # Log time of each sampler's newest shares.
 
     def add(self, record: Record, read_s: float) -> bool:
         """Adds a record that was read now; returns whether anything is another than before.
@@ -34,11 +36,23 @@ class NewestRecords:
         """
         event = codec.decode(record.value)
         self._newest_us = max(self._newest_us, record.timestamp_us)
+        self._last_us = record.timestamp_us
         if isinstance(event, PolicyAnnounced):
             return self._announce(event, record.timestamp_us)
         if isinstance(event, SharesGranted):
-            return self._grant(event, read_s)
+            return self._grant(event, record.timestamp_us, read_s)
         raise UnreadableEvent("not_an_event", f"{type(event).__name__}, which env workers need not")
+
+    def age_shares(self, read_s: float) -> None:
+        """All that the log held was read by now: shares that it held count as read when they were
+        written, by how much later the log's last record was. Only log time tells that, and where
+        the broker's clock went back they count as read now."""
+        self.shares = {
+            sampler: one._replace(
+                read_s=min(one.read_s, read_s - (self._last_us - self._granted_us[sampler]) / 1e6)
+            )
+            for sampler, one in self.shares.items()
+        }
 
     def policies(self) -> Mapping[str, PolicyAnnounced]:
         """As ``AdmissionLog.policies``."""
@@ -60,11 +74,12 @@ class NewestRecords:
         self._announced = {**self._announced, event.sampler: (event, announced_us)}
         return is_newer
 
-    def _grant(self, event: SharesGranted, read_s: float) -> bool:
+    def _grant(self, event: SharesGranted, granted_us: int, read_s: float) -> bool:
         known = self.shares.get(event.sampler)
         if known is not None:
             newest = known.shares
             if (event.epoch, event.number) <= (newest.epoch, newest.number):
                 return False
+        self._granted_us[event.sampler] = granted_us
         self.shares = {**self.shares, event.sampler: Granted(event, read_s)}
         return True

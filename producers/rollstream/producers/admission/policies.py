@@ -107,30 +107,39 @@ class Wanted(NamedTuple):
 def newest_of(
     announced: Announced, lineage: str | None, newer_than: PolicyLike | None = None
 ) -> PolicyAnnounced | None:
-    """The newest policy that its trainer has not left; of ``lineage``, or of the only one that
-    there is. None: there is none."""
+    """Of the trainer that published last, by log time, the newest policy; of ``lineage``, or of the
+    only one that there is. None: there is none yet, or none that it has not left."""
     lineages = _lineages(announced)
     if lineage is None and len(lineages) == 1:
         (lineage,) = lineages
-    found = [
-        policy
-        for policy in announced.values()
-        if policy.lineage == lineage
-        and not off_branch(ref_of(policy), _branches(policy))
-        and (newer_than is None or _replaces(policy, newer_than))
-    ]
-    return max(found, key=_age, default=None)
+    of_lineage = [policy for policy in announced.values() if policy.lineage == lineage]
+    newest = max(of_lineage, key=_published, default=None)
+    if newest is None or off_branch(ref_of(newest), _branches(newest)):
+        return None
+    if newer_than is not None and not _replaces(newest, newer_than, of_lineage):
+        return None
+    return newest
 
 
 def _lineages(announced: Announced) -> list[str]:
     return sorted({policy.lineage for policy in announced.values()})
 
 
-def _replaces(policy: PolicyAnnounced, other: PolicyLike) -> bool:
-    """Whether it is newer, or its trainer has left the other one and goes on from this one."""
-    if _age(policy) > (other.epoch, other.step):
+def _published(policy: PolicyAnnounced) -> tuple[int, int, int]:
+    return policy.published_ts, *_age(policy)
+
+
+def _replaces(
+    policy: PolicyAnnounced, other: PolicyLike, announced: Sequence[PolicyAnnounced]
+) -> bool:
+    """Whether it is newer, or its trainer has left the other one and goes on from this one, or goes
+    on where the other one's trainer, under another sampler, published last."""
+    ref = PolicyRef(other.lineage, other.epoch, other.step)
+    if _age(policy) > (ref.epoch, ref.step) or off_branch(ref, _branches(policy)):
         return True
-    return off_branch(PolicyRef(other.lineage, other.epoch, other.step), _branches(policy))
+    if (*_age(policy), policy.policy_version) == (other.epoch, other.step, other.version):
+        return False
+    return any(_age(one) >= (other.epoch, other.step) for one in announced if one is not policy)
 
 
 def is_stale(policy: PolicyRef, announced: Announced) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
 from rollstream.producers.admission.log import Granted
+from rollstream.producers.errors import SeveralLineages
 
 _IDLE_S_MIN = 1.0  # Shares that give no time are no reason to divide by it.
 
@@ -35,6 +36,10 @@ class _Share(NamedTuple):
     needed: int
     ends_s: float
 
+    @property
+    def lineage(self) -> str:
+        return self.granted.shares.lineage
+
 
 class Allowance:
     """What the samplers of one lineage allow one producer.
@@ -46,19 +51,17 @@ class Allowance:
     begun, so that nobody waits for ever for a trainer that is away.
 
     Args:
-        lineage: theirs; empty: the only one that there is, as in ``RolloutProducer.policy``.
+        environment: for messages.
+        lineage: theirs; empty: the only one that there is, as in ``RolloutProducer.policy``; where
+            no shares are valid, that of those that ended last.
     """
 
-    def __init__(self, producer_id: str, lineage: str) -> None:
+    def __init__(self, environment: str, producer_id: str, lineage: str) -> None:
+        self._environment = environment
         self._producer_id = producer_id
         self._lineage = lineage
         self._known: dict[str, _Share] = {}  # Of each sampler, of whatever lineage.
-        self._shares: dict[str, _Share] = {}  # Of those that count.
         self._stays: tuple[_Share, int] | None = None  # The last ones, and the total that stays.
-
-    def own_lineage(self, known: Collection[str]) -> str:
-        """Which of the known lineages counts for the producer."""
-        return self._lineage or (next(iter(known)) if len({*known}) == 1 else "")
 
     def limit(self, newest: Mapping[str, Granted], begun: int, now_s: float) -> Limit:
         """The limit by the newest shares of each sampler.
@@ -66,14 +69,21 @@ class Allowance:
         Args:
             newest: as ``AdmissionLog.shares``.
             begun: how many groups the producer has begun.
+
+        Raises:
+            SeveralLineages: shares of two are valid, and the producer names none.
         """
         for sampler, granted in newest.items():
             known = self._known.get(sampler)
             if known is None or known.granted is not granted:
                 self._take(sampler, granted)
-        if not self._shares:
+        named = self._lineage
+        shares = [one for one in self._known.values() if named in ("", one.lineage)]
+        if not shares:
             return Limit(None)
-        valid = [share for share in self._shares.values() if now_s < share.ends_s]
+        valid = [one for one in shares if now_s < one.ends_s]
+        if len(lineages := {one.lineage for one in valid}) > 1:
+            raise SeveralLineages(self._environment, sorted(lineages))
         if valid:
             self._stays = None
             least = min(valid, key=lambda share: share.total)
@@ -82,14 +92,13 @@ class Allowance:
             if needs.needed > least.total:
                 return Limit(needs.needed, needs.granted, None, ends_s)
             return Limit(least.total, least.granted, None, ends_s)
-        last = max(self._shares.values(), key=lambda share: (share.ends_s, -share.total))
+        last = max(shares, key=lambda share: (share.ends_s, -share.total))
         if self._stays is None or self._stays[0] is not last:
             # A producer that was granted less than it has begun already may go on, too.
             self._stays = last, max(last.total, begun)
-        shares = last.granted.shares
-        idle_s = max(shares.idle_s, _IDLE_S_MIN)
+        idle_s = max(last.granted.shares.idle_s, _IDLE_S_MIN)
         periods = int((now_s - last.ends_s) // idle_s)
-        groups = self._stays[1] + periods * shares.idle_groups
+        groups = self._stays[1] + periods * last.granted.shares.idle_groups
         return Limit(groups, last.granted, last.ends_s, last.ends_s + (periods + 1) * idle_s)
 
     def _take(self, sampler: str, granted: Granted) -> None:
@@ -104,6 +113,3 @@ class Allowance:
         if shares.valid_s >= 0:  # Else it takes no part: as if it had never granted anything.
             ends_s = granted.read_s + shares.valid_s
             self._known[sampler] = _Share(granted, total, needed, ends_s)
-        lineages = {name: share.granted.shares.lineage for name, share in self._known.items()}
-        own = self.own_lineage(lineages.values())
-        self._shares = {name: self._known[name] for name in lineages if lineages[name] == own}

@@ -10,7 +10,7 @@ from contextlib import suppress
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.shares import Allowance, Limit
 from rollstream.producers.admission.standing import Request, Standing
-from rollstream.producers.errors import NotAdmitted, ProducerDied, counted
+from rollstream.producers.errors import NotAdmitted, ProducerDied, SeveralLineages, counted
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.schemas.errors import RollstreamError
@@ -27,6 +27,7 @@ class Admission:
 
     Args:
         environment: for messages.
+        lineage: whose samplers count; empty: that of the only model in training.
         allowance: what samplers grant the producer.
         standing: what the producer has begun, and who waits.
         admission_log: where samplers grant it.
@@ -39,6 +40,7 @@ class Admission:
     def __init__(
         self,
         environment: str,
+        lineage: str,
         allowance: Allowance,
         standing: Standing,
         admission_log: AdmissionLog,
@@ -46,6 +48,7 @@ class Admission:
     ) -> None:
         self.was_read = False
         self._environment = environment
+        self._lineage = lineage
         self._allowance = allowance
         self._standing = standing
         self._admission_log = admission_log
@@ -60,7 +63,7 @@ class Admission:
         """Reads what was granted so far, before the first request.
 
         Raises:
-            BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
+            BrokerUnavailable, NotAuthorised: the broker's answer, or none in time. SeveralLineages.
         """
         seen = 0
         with suppress(UnknownTopic):
@@ -84,7 +87,7 @@ class Admission:
         while not deadline.passed():
             known = {one.lineage for one in self._admission_log.policies().values()}
             granted = {one.shares.lineage for one in self._admission_log.shares().values()}
-            if self._allowance.own_lineage(known) not in known - granted:
+            if (known & {self._lineage} if self._lineage else known) <= granted:
                 break
             seen = self._admission_log.wait(seen, deadline.left_s())
         return seen
@@ -94,6 +97,7 @@ class Admission:
 
         Raises:
             ProducerClosed, ForkedProducer, ProducerDied: nothing is admitted any more.
+            SeveralLineages.
         """
         with self._lock:
             if self._refusal is not None:
@@ -111,7 +115,7 @@ class Admission:
         """The request was woken, or its time is up: returns where it was admitted.
 
         Raises:
-            NotAdmitted: it still waits, and is withdrawn. What ended its wait.
+            NotAdmitted: it still waits, and is withdrawn. What ended its wait. SeveralLineages.
         """
         with self._lock:
             now_s = self._clock.monotonic_s()
@@ -181,7 +185,8 @@ class Admission:
         self._standing.end(request, begun)
         if self._standing.waiting:
             now_s = self._clock.monotonic_s()
-            self._standing.serve(self._limit(now_s), now_s)
+            with suppress(SeveralLineages):  # Those that wait are told by who serves them.
+                self._standing.serve(self._limit(now_s), now_s)
 
     def _limit(self, now_s: float) -> Limit:
         return self._allowance.limit(self._admission_log.shares(), self._standing.used, now_s)

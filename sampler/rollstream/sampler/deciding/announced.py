@@ -33,4 +33,5 @@ def announced_policy(state: SamplerState) -> PolicyAnnounced | None:
         max_policy_lag=min(lags, default=-1),
         branch_epochs=np.array([one.epoch for one in left], np.int32),
         branch_steps=np.array([one.from_step for one in left], np.int64),
+        published_ts=state.published.newest_ts,
     )

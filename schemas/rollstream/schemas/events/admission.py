@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyAnnounced:
     """The newest policy of a sampler's trainer. Of several of one sampler the one with the highest
-    ``offset`` holds, so a zombie that repeats an older one changes nothing."""
+    ``offset`` holds, and of several samplers of one lineage the one with the highest
+    ``published_ts`` (log time), so a zombie that repeats an older one changes nothing."""
 
     sampler: str
     offset: int
@@ -24,6 +25,7 @@ class PolicyAnnounced:
     max_policy_lag: int
     branch_epochs: NDArray[np.int32]
     branch_steps: NDArray[np.int64]
+    published_ts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
