@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 
+import numpy as np
 import xxhash
 
 from rollstream.sampler.deciding.choose import Asked, quotas
@@ -53,6 +54,8 @@ def expected(
             stage = [group for group in among if matches(group) and group not in chosen]
             left = [group for group in kept if group not in chosen]
             order = _order(stage, left, turns, asked.start_offset)
+            if choosing.reward_weighting == "spread":
+                order = _drawn(order, stage, until, choosing, asked)
             while len(chosen) < until:
                 left = [group for group in stage if group not in chosen]
                 if not left:
@@ -72,6 +75,10 @@ def _kept(
     if choosing.max_policy_lag >= 0:
         oldest = reference.step - choosing.max_policy_lag
         found = [group for group in found if all(p.step >= oldest for p in group.policies)]
+    if choosing.min_mean_reward is not None:
+        found = [group for group in found if np.mean(_returns(group)) >= choosing.min_mean_reward]
+    if choosing.max_mean_reward is not None:
+        found = [group for group in found if np.mean(_returns(group)) <= choosing.max_mean_reward]
     if asked.accept is not None:
         found = [group for group in found if not group.all_equal]
     return found
@@ -99,6 +106,28 @@ def _order(
     keys = sorted({group.key for group in groups}, key=place)
     first = start_offset % len(keys) if keys else 0
     return keys[first:] + keys[:first]
+
+
+def _drawn(
+    order: list[Key], stage: list[KnownGroup], until: int, choosing: Choosing, asked: Asked
+) -> list[Key]:
+    """Of the first four times as many as are wanted those first whose exponential time, at the rate
+    of the spread of what their oldest group earned, is over first."""
+    times = {}
+    for key in order[: 4 * until]:
+        oldest = min((group for group in stage if group.key == key), key=_age)
+        salt = f"{choosing.seed}\x1f{asked.step}\x1f{asked.attempt}"
+        text = f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1fspread"
+        uniform = (xxhash.xxh3_64_intdigest(text.encode()) + 1) / 2.0**64
+        spread = np.std(_returns(oldest))
+        times[key] = -math.log(uniform) / spread if spread else math.inf
+    return sorted(times, key=lambda key: times[key]) + order[len(times) :]
+
+
+def _returns(group: KnownGroup) -> list[float]:
+    """What each rollout earned, of groups whose rollouts are a row each."""
+    earned: list[float] = group.rows.unpack().earned.tolist()
+    return earned
 
 
 def _age(group: KnownGroup) -> Age:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from rollstream.schemas.errors import RollstreamError
 
 Recency = Literal["uniform", "linear", "exp"]
+RewardWeighting = Literal["uniform", "spread"]
 
 
 class UnknownSettings(RollstreamError):
@@ -62,6 +63,9 @@ class Choosing:
     scorer: str = ""
     score_version: int | None = None
     score_timeout_s: float = 1800.0
+    min_mean_reward: float | None = None
+    max_mean_reward: float | None = None
+    reward_weighting: RewardWeighting = "uniform"
 
     def recorded(self) -> str:
         """As decisions record it: canonical JSON."""
@@ -92,6 +96,11 @@ class Choosing:
     def bounds_lag(self) -> bool:
         """Whether weights that are too old keep anything from being served."""
         return self.max_policy_lag >= 0 or self.max_rollout_step_delay >= 0
+
+    @property
+    def bounds_reward(self) -> bool:
+        """Whether what its rollouts earned keeps a group from being served."""
+        return self.min_mean_reward is not None or self.max_mean_reward is not None
 
     def names(self) -> tuple[str, ...]:
         """The environments' names."""

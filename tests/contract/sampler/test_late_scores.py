@@ -182,6 +182,32 @@ def test_groups_whose_scores_are_equal_are_left_out_as_others_are(
     assert sampler.stats().outcomes == {"filtered": 1}
 
 
+def test_scores_filter_and_weigh_and_the_batch_replays_after_an_edit(
+    world: SamplerWorld, scores: ScoreProducer
+) -> None:
+    world.configure(
+        score_timeout_s=FOR_EVER_S, min_mean_reward=0.25, reward_weighting="spread", seed=3
+    )
+    specs = [GroupSpec(rewards=(None, None), example_id=f"ex-{number}") for number in range(3)]
+    flushed = world.writer().flush(*specs)
+    sampler = world.open()
+    sampler.resume(None)
+    verdicts = ((0.0, 0.0), (0.5, 0.5), (0.0, 1.0))
+    for number, (group, rewards) in enumerate(zip(flushed.groups, verdicts, strict=True)):
+        pair = uids(flushed)[2 * number : 2 * number + 2]
+        scores.upsert_scores(group.group_id, dict(zip(pair, rewards, strict=True)))
+    scores.flush()
+    batch = served(sampler, num_groups=2)
+    assert list(batch.example_ids) == ["ex-2", "ex-2", "ex-1", "ex-1"]
+    assert sampler.stats().outcomes == {"filtered": 1}
+    scores.publish(group_id=flushed.groups[2].group_id, reward=0.0)
+    scores.flush()
+    world.restart()
+    edited = world.config.model_copy(update={"samplers": {}})
+    (replayed,) = replay_step(world.name, 0, config=edited, broker=world.broker(), timeout_s=WAIT_S)
+    assert replayed.same
+
+
 def test_a_group_that_nobody_scores_is_dropped_and_counted(world: SamplerWorld) -> None:
     world.configure(score_timeout_s=60.0)
     world.writer().flush(LATE)

@@ -107,6 +107,9 @@ class LateRewards(Trainers):
             **super()._settings(),
             "score_timeout_s": 1e10,  # These groups were sealed long ago.
             "scorer": self._choosing.choice(("", "judge")),
+            "recency": "uniform",
+            "reward_weighting": self._choosing.choice(("uniform", "spread")),
+            "min_mean_reward": self._choosing.choice((None, None, 0.1)),
         }
 
     def _writer(self, environment: str, partition: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,7 @@ GROUPS = st.lists(
     st.builds(
         GroupSpec,
         example_id=st.sampled_from("abcde"),
-        rewards=st.sampled_from([(0.0, 1.0), (1.0, 1.0)]),
+        rewards=st.sampled_from([(0.0, 1.0), (1.0, 1.0), (0.0, 0.0), (0.0, 0.5)]),
         weight_steps=st.tuples(STEPS, STEPS) | STEPS.map(lambda step: (step, step)),
     ),
     min_size=1,
@@ -41,10 +42,18 @@ CHOOSING = st.fixed_dictionaries(
     optional={
         "seed": st.integers(0, 3),
         "recency": st.sampled_from(["linear", "exp"]),
+        "reward_weighting": st.just("spread"),
         "on_policy_fraction": st.sampled_from([0.25, 0.5, 1.0]),
         "prefer_policy_versions": st.sets(st.sampled_from(["v0", "v1"]), min_size=1).map(tuple),
         "recent_n_versions": st.integers(1, 3),
         "max_policy_lag": st.integers(0, 6),
+    },
+)
+FILTER = st.fixed_dictionaries(
+    {},
+    optional={
+        "min_mean_reward": st.sampled_from([0.0, 0.25, 0.5]),
+        "max_mean_reward": st.sampled_from([0.5, 0.9, 1.0]),
     },
 )
 ASKED = st.fixed_dictionaries(
@@ -84,14 +93,23 @@ def steps_of(sampler: Decider, groups: tuple[str, ...]) -> list[int]:
     served=st.lists(st.integers(1, 3), max_size=3),
     published=st.integers(0, 3),
     choosing=CHOOSING,
+    kept=FILTER,
     asked=ASKED,
     alpha=st.sampled_from([1.0, 0.5, 3.0]),
 )
 @settings(max_examples=300)
 def test_the_choice_is_that_of_the_model(
-    flushes: Any, served: list[int], published: int, choosing: Any, asked: Any, alpha: float
+    flushes: Any,
+    served: list[int],
+    published: int,
+    choosing: Any,
+    kept: Any,
+    asked: Any,
+    alpha: float,
 ) -> None:
-    sampler = Decider(seed=choosing.get("seed", 0))
+    if choosing.get("reward_weighting"):
+        choosing.pop("recency", None)
+    sampler = Decider(seed=choosing.get("seed", 0), **kept)
     for log, groups in flushes:
         sampler.seal(*groups, log=log)
     turns: dict[Key, int] = {}
@@ -119,19 +137,22 @@ def named(sampler: Decider, batch: ServedBatch) -> list[tuple[Any, str]]:
 @given(
     flushes=FLUSHES,
     config=CHOOSING,
+    kept=FILTER,
     limits=st.fixed_dictionaries({}, optional={"max_rollout_step_delay": st.integers(0, 6)}),
     count=st.integers(1, 8),
     batches=st.integers(1, 3),
 )
 @settings(max_examples=150)
 def test_what_is_looked_at_is_what_is_served_next_and_looking_changes_nothing(
-    flushes: Any, config: Any, limits: Any, count: int, batches: int
+    flushes: Any, config: Any, kept: Any, limits: Any, count: int, batches: int
 ) -> None:
+    if config.get("reward_weighting"):
+        config.pop("recency", None)
     if "recent_n_versions" in config or config.get("on_policy_fraction") == 1.0:
         config.pop("prefer_policy_versions", None)
     if limits:
         config["max_policy_lag"] = max(7, config.get("max_policy_lag", 0))
-    sampler = Decider(**config, **limits)
+    sampler = Decider(**config, **kept, **limits)
     for log, groups in flushes:
         sampler.seal(*groups, log=log)
     for step in range(batches):
@@ -221,6 +242,37 @@ def test_a_greater_alpha_prefers_newer_policies_more(recency: str) -> None:
     assert shares[0] + 40 < shares[2]
 
 
+@pytest.mark.proves("A18")
+def test_what_earned_too_little_or_too_much_is_dropped_at_once_and_counted() -> None:
+    sampler = Decider(min_mean_reward=0.25, max_mean_reward=0.75, capacity_groups=3)
+    earned = ((0.0, 0.5), (0.5, 1.0), (0.0, 0.0), (1.0, 1.0))
+    sampler.seal(*[GroupSpec(example_id=f"ex-{i}", rewards=of) for i, of in enumerate(earned)])
+    sampler.evict()
+    assert len(sampler.state.ready) == 2  # What was filtered holds no room for others.
+    assert sampler.state.outcomes.totals() == {"filtered": 2}
+    assert set(sampler.examples(sampler.serve(0, 2))) == {"ex-0", "ex-1"}
+    error = sampler.choose(NextBatch(step=1, num_groups=1))
+    assert isinstance(error, NotEnoughGroups)
+    assert "min_mean_reward = 0.25 or max_mean_reward = 0.75" in str(error)
+
+
+@pytest.mark.proves("A18")
+def test_by_spread_examples_whose_rewards_differ_more_come_first_more_often() -> None:
+    first = Counter[str]()
+    for seed in range(300):
+        sampler = Decider(seed=seed, reward_weighting="spread")
+        sampler.seal(
+            GroupSpec(example_id="equal", rewards=(1.0, 1.0)),
+            GroupSpec(example_id="some", rewards=(0.0, 0.25)),
+            GroupSpec(example_id="most", rewards=(0.0, 1.0)),
+        )
+        batch = sampler.serve(0, 2)
+        assert "equal" not in sampler.examples(batch)
+        first[sampler.examples(batch)[0]] += 1
+        assert sampler.examples(sampler.serve(1, 1)) == ["equal"]  # It is served, if last.
+    assert 210 < first["most"] < 270  # Four to one: 240.
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -258,6 +310,12 @@ def test_an_unknown_choice_is_an_error_and_never_another_one(
         ({"groups_per_step": 9, "admission": False}, "groups_per_step 9 has no effect"),
         ({"admission_idle_s": 9, "admission": False}, "admission_idle_s 9 has no effect"),
         ({"recency": "exp", "max_policy_lag": -1}, "capacity = 192"),
+        ({"reward_weighting": "spread", "max_policy_lag": -1}, "capacity = 192"),
+        ({"reward_weighting": "spread", "recency": "exp"}, "set one of them"),
+        ({"reward_weighting": "mean"}, "reward_weighting"),
+        ({"min_mean_reward": 0.6, "max_mean_reward": 0.5}, "every group would be dropped"),
+        ({"min_mean_reward": float("nan")}, "min_mean_reward"),
+        ({"max_mean_reward": float("inf")}, "max_mean_reward"),
     ],
 )
 def test_settings_that_could_choose_nothing_are_refused_with_the_reason(

@@ -222,6 +222,16 @@ class SamplerConfig(Section):
     score_timeout_s: float = Field(default=1800.0, gt=0)
     """A group with a rollout that has no reward and no score is dropped as unscored so many seconds
     after its seal."""
+    min_mean_reward: float | None = Field(default=None, allow_inf_nan=False)
+    """Groups whose rollouts earned less on average are dropped as filtered, being too hard; none:
+    no limit."""
+    max_mean_reward: float | None = Field(default=None, allow_inf_nan=False)
+    """Groups whose rollouts earned more on average are dropped as filtered, being too easy; none:
+    no limit."""
+    reward_weighting: Literal["uniform", "spread"] = "uniform"
+    """spread: among examples that waited longest, four times as many as are wanted, those are drawn
+    whose rewards differ: by the standard deviation of what the group's rollouts earned; uniform:
+    those that waited longest."""
     ack_timeout_s: float = Field(default=1800.0, gt=0)
     """A batch that is neither acked nor released after so many seconds is reported; it is given to
     nobody else."""
@@ -252,6 +262,7 @@ class SamplerConfig(Section):
                 "max_policy_lag, or set it to -1 for no limit on groups"
             )
         self._admission_can_progress()
+        self._rewards_can_progress()
         if self.alpha != 1 and self.recency == "uniform":
             raise ValueError(
                 f"alpha {self.alpha:g} has no effect with recency 'uniform'; set recency to "
@@ -292,14 +303,16 @@ class SamplerConfig(Section):
                 "ready (capacity_groups and capacity): no step could ever have so many; lower it, "
                 "or raise these"
             )
+        drawn = {name: getattr(self, name) for name in ("recency", "reward_weighting")}
+        draws = [f"{name} {value!r}" for name, value in drawn.items() if value != "uniform"]
         if (
             self.admission
-            and self.recency != "uniform"
+            and draws
             and self.capacity is None
             and max(lag, self.max_rollout_step_delay) < 0
         ):
             raise ValueError(
-                f"recency {self.recency!r} without a bound on lag leaves old groups unserved for "
+                f"{draws[0]} without a bound on lag leaves old groups unserved for "
                 "ever, and by admission what is ready keeps others from being begun; set capacity, "
                 "above which the oldest are dropped (capacity = 192), or max_policy_lag"
             )
@@ -309,6 +322,19 @@ class SamplerConfig(Section):
                     f"{name} {getattr(self, name):g} has no effect with admission false; set "
                     f"admission to true, or leave {name} out"
                 )
+
+    def _rewards_can_progress(self) -> None:
+        low, high = self.min_mean_reward, self.max_mean_reward
+        if low is not None and high is not None and low > high:
+            raise ValueError(
+                f"min_mean_reward {low:g} is above max_mean_reward {high:g}: every group would be "
+                "dropped; lower it, or raise the other"
+            )
+        if self.reward_weighting != "uniform" and self.recency != "uniform":
+            raise ValueError(
+                f"reward_weighting {self.reward_weighting!r} weighs an example's oldest group, and "
+                f"recency {self.recency!r} draws another one; set one of them"
+            )
 
 
 class RollstreamConfig(Section):

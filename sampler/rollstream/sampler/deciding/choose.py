@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 import xxhash
@@ -33,6 +34,7 @@ among the groups of an example, which ``recency`` weights.
 2: turns are those of ``ReadyIndex``, and where ``recency`` is uniform an example gives its oldest
 group: by age, and by no hash.
 """
+WEIGHED_PER_GROUP = 4  # Examples that spread looks at: about what admission lets be ready.
 _HASH_RANGE = 2.0**64
 _Buckets = Iterator[tuple[Key, Sequence[KnownGroup]]]
 
@@ -94,7 +96,8 @@ def sample_groups(
     that its oldest group was sampled with or that was the newest when it was served last, and none
     gives a second group before every other has given one. Groups of the newest policy come first
     where ``on_policy_fraction`` wants them, then those of preferred versions, then all that are
-    eligible; each in turns. A key gives its oldest group, or one that is drawn by ``recency``.
+    eligible; each in turns, or as ``reward_weighting`` draws the keys. A key gives its oldest
+    group, or one that is drawn by ``recency``.
 
     Args:
         choosing: the settings; those of ``state`` or others.
@@ -280,6 +283,8 @@ class _Turns:
         if self._limits.active or self._left_out or self._taken:
             keys = self._within_limits(keys)
         keys = _rotated(keys, self._asked.start_offset)
+        if self._choosing.reward_weighting == "spread":
+            keys = _by_spread(keys, WEIGHED_PER_GROUP * wanted, self._salt)
         among = ((key, bucket, range(len(bucket))) for key, bucket in keys)
         visits: Iterator[tuple[Key, Sequence[KnownGroup], Sequence[int]]] = among
         turn = 0
@@ -331,6 +336,20 @@ def _rotated(keys: _Buckets, start_offset: int) -> _Buckets:
     if first and len(first) < start_offset:
         first = first[(at := start_offset % len(first)) :] + first[:at]
     return chain(keys, first)
+
+
+def _by_spread(keys: _Buckets, count: int, salt: str) -> _Buckets:
+    """The same, the first so many in an order that is drawn: each time by the standard deviation of
+    what the rollouts of the key's oldest group earned, and where that is 0 after all others, in
+    turn. (Each gets an exponential time whose rate is its weight: Efraimidis and Spirakis, 2006.)
+    """
+    timed = []
+    for at, (key, bucket) in enumerate(islice(keys, count)):
+        _, spread = bucket[0].reward_moments()
+        text = f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1fspread"
+        point = (xxhash.xxh3_64_intdigest(text.encode()) + 1) / _HASH_RANGE
+        timed.append((-math.log(point) / spread if spread else math.inf, at, (key, bucket)))
+    return chain([one for *_, one in sorted(timed, key=itemgetter(0, 1))], keys)
 
 
 def _draw(

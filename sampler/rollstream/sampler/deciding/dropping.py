@@ -38,10 +38,11 @@ def useless_groups(
     drops = _beyond_use(state, choosing, step, now_us)
     drops[DropReason.UNSCORED] = dict.fromkeys(_unscored(state, choosing, now_us), _ALL)
     dropped = {ref for refs in drops.values() for ref in refs}
-    if all_equal:
-        equal = [ref for ref in state.ready.all_equal() if ref not in dropped]
-        drops[DropReason.FILTERED] = dict.fromkeys(equal, _ALL)
-        dropped.update(equal)
+    filtered = [*state.ready.filtered(), *(state.ready.all_equal() if all_equal else ())]
+    if filtered:
+        left = [ref for ref in filtered if ref not in dropped]
+        drops[DropReason.FILTERED] = dict.fromkeys(left, _ALL)
+        dropped.update(left)
     drops[DropReason.CAPACITY] = dict.fromkeys(_over_capacity(state, dropped), _ALL)
     return drops
 
@@ -125,15 +126,17 @@ def refs_of(drops: Drops) -> set[GroupRef]:
 def after_sealed(state: SamplerState, now: Now) -> list[SamplerEvent]:
     """The events that what was sealed calls for, though nobody asks for anything: those that drop
     groups whose age will never be known, where there is a limit, groups that waited for a score
-    for too long, and the oldest of the others beyond ``capacity_groups`` and ``capacity``; and the
-    cursor, where files were retired since it was recorded. Sealers wait for that before they delete
-    these."""
+    for too long, those that earned too little or too much, and the oldest of the others beyond
+    ``capacity_groups`` and ``capacity``; and the cursor, where files were retired since it was
+    recorded. Sealers wait for that before they delete these."""
     unknown = _of_unknown_step(state)
     unscored = _unscored(state, state.choosing, now["now_ts"])
+    filtered = sorted({*state.ready.filtered()} - {*unknown})
     drops = {
         DropReason.NO_WEIGHT_STEP: unknown,
         DropReason.UNSCORED: unscored,
-        DropReason.CAPACITY: _over_capacity(state, {*unknown, *unscored}),
+        DropReason.FILTERED: filtered,
+        DropReason.CAPACITY: _over_capacity(state, {*unknown, *unscored, *filtered}),
     }
     events = drop_events(drops, now)
     if state.cursor_is_due:

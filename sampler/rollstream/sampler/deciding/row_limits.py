@@ -85,7 +85,7 @@ class RowLimits:
             drop = DropReason.STALE
         elif int(stays.sum()) < least:
             drop = DropReason.TOO_OLD
-        elif self._spread and _all_equal(np.add.reduceat(rows.earned, starts)[stays]):
+        elif self._spread and _all_equal(rows.returns()[stays]):
             drop = DropReason.FILTERED
         of_rollout = np.cumsum(rows.begins) - 1
         return KeptRows(stays[of_rollout], *counts, drop)

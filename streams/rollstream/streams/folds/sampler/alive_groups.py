@@ -8,7 +8,7 @@ from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import Event, Flushed, ServedScore
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.eligible import Waits, waits_for
+from rollstream.streams.folds.sampler.eligible import Waits, is_filtered, waits_for
 from rollstream.streams.folds.sampler.evaluated import EvaluatedGroups
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.folds.sampler.known_groups import KnownGroups
@@ -66,7 +66,7 @@ class AliveGroups:
             return
         self.known[group.ref] = group
         if waits is None:
-            self.ready.add(group)
+            self.ready.add(group, filtered=is_filtered(group, choosing))
         else:
             self.waiting[group.ref] = waits
             if waits == "reward":

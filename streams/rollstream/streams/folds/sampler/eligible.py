@@ -34,6 +34,16 @@ def waits_for(known: KnownGroup, choosing: Choosing) -> Waits | None:
     return None
 
 
+def is_filtered(known: KnownGroup, choosing: Choosing) -> bool:
+    """Whether its rollouts earned too little or too much on average, by their scores as far as they
+    have any; those that are too old are among them."""
+    if not choosing.bounds_reward:
+        return False
+    mean, _ = known.reward_moments()
+    low, high = choosing.min_mean_reward, choosing.max_mean_reward
+    return (low is not None and mean < low) or (high is not None and mean > high)
+
+
 def dropped_for(
     policies: Sequence[PolicyRef],
     newest: PolicyRef,

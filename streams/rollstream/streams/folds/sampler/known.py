@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -77,6 +78,12 @@ class KnownGroup(NamedTuple):
     rows: PackedRows
     targets: bytes = b""
     scores: tuple[ServedScore, ...] = ()
+
+    def reward_moments(self) -> tuple[float, float]:
+        """Mean and standard deviation of what its rollouts earned; the same on every machine."""
+        returns: list[float] = self.rows.unpack().returns().tolist()
+        mean = math.fsum(returns) / len(returns)
+        return mean, math.sqrt(math.fsum((one - mean) ** 2 for one in returns) / len(returns))
 
 
 def known_groups(

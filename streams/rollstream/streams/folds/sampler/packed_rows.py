@@ -28,6 +28,11 @@ class RowColumns(NamedTuple):
     earned: NDArray[np.float64]
     begins: NDArray[np.bool_]
 
+    def returns(self) -> NDArray[np.float64]:
+        """float64 [rollouts], what the segments of each earned in sum."""
+        earned: NDArray[np.float64] = np.add.reduceat(self.earned, np.flatnonzero(self.begins))
+        return earned
+
 
 class PackedRows(NamedTuple):
     """The same in bytes: 16 and 8 a row where rows share their step, were made within 71 minutes

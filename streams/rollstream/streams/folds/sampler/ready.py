@@ -80,6 +80,7 @@ class ReadyIndex:
         self._having: dict[PolicyRef, set[Policies]] = {}
         self._distinct: list[PolicyRef] = []
         self._all_equal = SortedRows(2)  # By age.
+        self._filtered = set[int]()
 
     def __len__(self) -> int:
         return self._size
@@ -98,8 +99,8 @@ class ReadyIndex:
         found = self._environments.values()
         return sorted(self._unpacked(ref for of in found for _, ref in of.ages))
 
-    def add(self, group: KnownGroup) -> None:
-        """The group, which is known, is ready from now on."""
+    def add(self, group: KnownGroup, *, filtered: bool = False) -> None:
+        """The group, which is known, is ready from now on; ``filtered``, until it is dropped."""
         assert group.ref not in self, group.ref
         ref = self._packed.pack(group.ref)
         flush = ref >> INDEX_BITS
@@ -120,6 +121,8 @@ class ReadyIndex:
         self._by_number.add(number, ref)
         if group.all_equal:
             self._all_equal.add(group.sealed_ts, ref)
+        if filtered:
+            self._filtered.add(ref)
 
     def discard(self, of: GroupRef) -> None:
         """The group, which is known if it is ready, is no longer ready."""
@@ -148,6 +151,7 @@ class ReadyIndex:
                     del self._distinct[bisect_left(self._distinct, policy)]
         if group.all_equal:
             self._all_equal.remove(group.sealed_ts, ref)
+        self._filtered.discard(ref)
 
     def begin_turn(self, newest: PolicyRef) -> int:
         """The next turn, while this policy is the newest."""
@@ -243,6 +247,10 @@ class ReadyIndex:
     def all_equal(self) -> list[GroupRef]:
         """Groups whose rewards are all the same, those sealed longest ago first."""
         return self._unpacked(ref for _, ref in self._all_equal)
+
+    def filtered(self) -> list[GroupRef]:
+        """Groups that will be dropped whatever is trained next, by what they earned; sorted."""
+        return self._unpacked(sorted(self._filtered))
 
     def oldest(self, count: int, environment: str | None = None) -> list[GroupRef]:
         """The groups sealed longest ago, of the environment or of all."""

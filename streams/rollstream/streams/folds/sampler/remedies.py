@@ -90,10 +90,12 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
                 f"{name}.{' or '.join(counts)}"
             )
         case DropReason.FILTERED:
+            bounds = _reward_bounds(name, choosing)
             return (
-                "their rewards were all equal where accept='nonzero_std' was asked for, or "
+                "their rewards were all equal where accept='nonzero_std' was asked for, "
+                f"{bounds and f'were on average beyond {bounds}, '}or "
                 "replace() put other groups into their slots; wait for groups whose rewards "
-                "differ, or ask without accept"
+                f"differ, or ask without accept{bounds and f', or change {bounds}'}"
             )
         case DropReason.UNREADABLE:
             return (
@@ -122,6 +124,12 @@ def given_up_without_bound(name: str, choosing: Choosing) -> str:
         "age, of unknown weights and of any lineage are trained on, and where workers are faster "
         "than the trainer, lag grows for as long as the run lasts"
     )
+
+
+def _reward_bounds(name: str, choosing: Choosing) -> str:
+    bounds = {key: getattr(choosing, key) for key in ("min_mean_reward", "max_mean_reward")}
+    found = [f"{key} = {one:g}" for key, one in bounds.items() if one is not None]
+    return f"samplers.{name}.{' or '.join(found)}" if found else ""
 
 
 def _step_limits(choosing: Choosing) -> dict[str, int]:

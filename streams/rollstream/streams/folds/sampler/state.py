@@ -47,7 +47,10 @@ from rollstream.streams.owned.fold import FoldCheckpoint
 
 FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
 NOTHING = -1
-_CHOSEN = ("seed", "lineage", "bounds_lag", "max_samples", "scorer", "score_version")
+_CHOSEN = (
+    *("seed", "lineage", "bounds_lag", "max_samples", "scorer", "score_version"),
+    *("min_mean_reward", "max_mean_reward"),
+)
 _FOLDED_BY = attrgetter("name", *(f"choosing.{name}" for name in _CHOSEN))
 
 
