@@ -217,5 +217,8 @@ class CountingReader:
     def seek(self, where: TopicPartition, offset: int) -> None:
         self._inner.seek(where, offset)
 
+    def pause(self, where: TopicPartition) -> None:
+        self._inner.pause(where)
+
     def close(self) -> None:
         self._inner.close()

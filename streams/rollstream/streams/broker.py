@@ -134,6 +134,9 @@ class LogReader(Protocol):
     def seek(self, where: TopicPartition, offset: int) -> None:
         """Makes ``offset`` the next record of ``where`` that ``poll`` returns."""
 
+    def pause(self, where: TopicPartition) -> None:
+        """Stops reading it; ``seek`` starts again. Idempotent."""
+
     def close(self) -> None:
         """Idempotent."""
 

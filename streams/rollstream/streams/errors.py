@@ -94,11 +94,6 @@ class CorruptLog(RollstreamError):
     """A log holds what no owner may write: a defect. Readers stop there and fold nothing more."""
 
 
-class ScoresForgotten(RollstreamError):
-    """A group came after so many scores without a group that its own were forgotten; folded in
-    another order they would count. The group is not folded, and nothing more is decided."""
-
-
 def lost_message(where: str, read: int, found: str) -> str:
     """Of a ``LogLost`` of a process that read the log up to an offset, and then found this."""
     return (

@@ -190,6 +190,26 @@ def test_seek_goes_back_and_forth(world: World) -> None:
         assert read(reader, 1)[0].offset == offset
 
 
+def test_a_paused_partition_is_not_read_until_it_is_sought(world: World) -> None:
+    topic, broker = world.topic(partitions=2), world.broker()
+    one, other = (TopicPartition(topic, number) for number in range(2))
+    write(broker, one, [b"%d" % number for number in range(10)])
+    reader = broker.reader({one: 0, other: 0})
+    reader.pause(one)
+    write(broker, other, [b"first"])
+    assert [record.value for record in read(reader, 1)] == [b"first"]
+    reader.seek(one, 3)
+    assert [record.offset for record in read(reader, 7)] == [*range(3, 10)]
+    reader.pause(one)
+    reader.pause(one)
+    write(broker, one, [b"unseen"])
+    write(broker, other, [b"second"])
+    assert [record.value for record in read(reader, 1)] == [b"second"]
+    assert reader.poll(10, 0.2) == []
+    reader.seek(one, 10)
+    assert [record.value for record in read(reader, 1)] == [b"unseen"]
+
+
 @pytest.mark.parametrize("wanted", [3, 50])
 def test_an_offset_that_is_not_in_the_log_is_said_until_sought(world: World, wanted: int) -> None:
     where = TopicPartition(world.topic(), 0)

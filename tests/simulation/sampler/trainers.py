@@ -450,7 +450,7 @@ class Trainers:
         with closing(Follower(self._plain, dict.fromkeys(logs, 0))) as follower:
             for confirmed in follower.read_to_end(Deadline(WAIT_S)):
                 log, offset, event = logs[confirmed.where], confirmed.offset, confirmed.event
-                state.apply_groups(log, offset, event)
+                state.apply_groups(log, offset, event, confirmed.timestamp_us)
                 sealed += groups_of(log, offset, event)
         return state, sealed
 

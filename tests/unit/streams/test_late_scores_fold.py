@@ -20,8 +20,8 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.scoring import next_version
 from rollstream.store.open import open_store
 from rollstream.store.scores import LoggedScore, open_scores, write_scores
-from rollstream.streams.errors import ScoresForgotten
-from rollstream.streams.folds.sampler import late_scores
+from rollstream.streams.folds.sampler import early_scores
+from rollstream.streams.folds.sampler.early_scores import GROUP_WAIT_US, WAIT_US
 from rollstream.streams.folds.sampler.known import known_groups
 from rollstream.streams.folds.sampler.saved_state import copied
 from rollstream.streams.folds.sampler.scored import Given, served_scores, with_scores
@@ -169,42 +169,105 @@ def test_without_a_scorer_named_the_score_that_was_logged_last_counts() -> None:
     assert [(one.row, one.reward) for one in served_scores(after, choosing())] == [(0, 2.0)]
 
 
-def test_a_group_whose_score_was_forgotten_is_an_error_and_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(late_scores, "EARLY_MAX", 2)
+def given_of(uid: str, logged_ts: int, *, group: str = "", reward: float = 1.0) -> Given:
+    return Given(scored(uid, reward, group=group), logged_ts)
+
+
+def test_scores_wait_for_their_group_a_day_of_log_time_and_no_longer() -> None:
+    day = SEALED_TS + WAIT_US
+    for seal_first in (False, True):
+        for late_us, ready in ((0, 1), (1, 0)):
+            state = SamplerState("trainer-a", choosing(), LOGS)
+            score = partial(state.apply_scores, LOGS[0], 0, given_of("f1-g0-0", SEALED_TS))
+            seal = partial(state.apply_groups, LOGS[1], 0, sealed(1, 1, (None,)), day + late_us)
+            for step in (seal, score) if seal_first else (score, seal):
+                step()
+            assert (len(state.ready), len(state.waiting)) == (ready, 1 - ready)
+
+
+def test_what_waited_in_vain_is_forgotten_once_the_seal_logs_were_read_up_to_then() -> None:
     state = SamplerState("trainer-a", choosing(), LOGS)
-    for offset in range(3):
-        given = Given(scored(f"f{offset}-g0-0", 1.0), SEALED_TS)
-        state.apply_scores(LOGS[0], offset, given)
-    before = state.digest()
-    for each in (state, copied(state)):
-        with pytest.raises(ScoresForgotten, match="more than 2 records without a group"):
-            each.apply_groups(LOGS[0], 0, sealed(0, 0, (None,)))
-        assert each.digest() == before
-    state.apply_groups(LOGS[0], 0, sealed(0, 0, (1.0,)))  # It takes none.
-    state.apply_groups(LOGS[0], 1, sealed(1, 0, (None,)))
-    state.apply_groups(LOGS[1], 0, sealed(2, 1, (None,)))
-    assert len(state.ready) == 3
-    assert not state.waiting
+    state.apply_scores(LOGS[0], 0, given_of("u", SEALED_TS))
+    state.apply_scores(LOGS[0], 1, given_of("", SEALED_TS, group="g"))
+    assert (state.late.early, state.late.unused) == (2, {})
+    state.late.seal_logs_read("math", SEALED_TS + GROUP_WAIT_US + 1)
+    assert (state.late.early, state.late.unused) == (1, {"no_group": 1})
+    state.late.seal_logs_read("math", SEALED_TS + WAIT_US + 1)
+    assert (state.late.early, state.late.unused) == (0, {"no_group": 2})
+    state.apply_scores(LOGS[1], 0, given_of("v", SEALED_TS))
+    assert (state.late.early, state.late.unused) == (0, {"no_group": 3})
 
 
-@given(histories(), st.integers(0, 99), st.sampled_from(["", "s"]), st.integers(0, 2))
-@settings(max_examples=150, deadline=None)
-def test_beyond_what_is_kept_the_state_is_the_same_or_there_is_an_error(
-    steps: dict[object, list[Apply]], seed: int, scorer: str, kept: int
+@pytest.mark.parametrize("seal_first", [False, True])
+def test_scores_of_groups_that_take_none_are_not_held(seal_first: bool) -> None:
+    flushed = sealed(1, 0, (1.0, 0.0), (0.5,))
+    state = SamplerState("trainer-a", choosing(), LOGS)
+    if seal_first:
+        state.apply_groups(LOGS[0], 0, flushed)
+    for offset, uid in enumerate(flushed.segments.uids):
+        state.apply_scores(LOGS[1], offset, given_of(uid, SEALED_TS))
+    for offset, group in enumerate(flushed.groups):
+        state.apply_scores(LOGS[0], offset, given_of("", SEALED_TS, group=group.group_id))
+    if not seal_first:
+        assert state.late.early == 5
+        state.apply_groups(LOGS[0], 0, flushed)
+    assert (state.late.early, state.late.unused) == (0, {"not_taken": 5})
+
+
+@pytest.mark.parametrize("bound", ["EARLY_MAX", "EARLY_BYTES_MAX"])
+def test_a_log_is_full_by_what_waits_of_it_alone(
+    bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    groups_first = {log: steps[log] for log in sorted(steps, key=lambda log: log not in LOGS)}
+    monkeypatch.setattr(early_scores, bound, {"EARLY_MAX": 3, "EARLY_BYTES_MAX": 150}[bound])
+    state = SamplerState("trainer-a", choosing(), LOGS)
+    offset = 0
+    while not state.late.is_full(LOGS[0]):
+        state.apply_scores(LOGS[0], offset, given_of(f"f{offset}-g0-0", SEALED_TS))
+        offset += 1
+    assert offset == state.late.early == 3
+    assert not state.late.is_full(LOGS[1])
+    state.apply_groups(LOGS[0], 0, sealed(0, 0, (None,)))
+    assert not state.late.is_full(LOGS[0])
+    assert not copied(state).late.is_full(LOGS[0])
+    assert (len(state.ready), state.late.early) == (1, 2)
+
+
+@given(
+    histories(),
+    st.integers(0, 99),
+    st.sampled_from(["", "s"]),
+    st.lists(st.sampled_from([0, 2 * GROUP_WAIT_US, 2 * WAIT_US]), min_size=6, max_size=6),
+)
+@settings(max_examples=150, deadline=None)
+def test_what_is_forgotten_when_seal_logs_were_read_changes_no_state(
+    steps: dict[object, list[Apply]], seed: int, scorer: str, delays: list[int]
+) -> None:
+    """Flushes are logged at any time; at each, whoever folds may know that nothing older comes."""
+    times: dict[object, list[int]] = {}
+    for log in LOGS:
+        drawn = sorted(SEALED_TS + delays.pop() for _ in steps[log])
+        times[log] = drawn
+        steps[log] = [
+            partial(SamplerState.apply_groups, **step.keywords, logged_ts=at)
+            for step, at in zip(steps[log], drawn, strict=True)
+            if isinstance(step, partial)
+        ]
     expected = SamplerState("trainer-a", choosing(scorer), LOGS)
-    for apply in (one for of in groups_first.values() for one in of):
+    for apply in (
+        one for log in sorted(steps, key=lambda log: log not in LOGS) for one in steps[log]
+    ):
         apply(expected)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(late_scores, "EARLY_MAX", kept)
-        try:
-            found = folded(steps, seed, scorer)
-        except ScoresForgotten:
-            return
-    assert (found.digest(), found.cursor()) == (expected.digest(), expected.cursor())
+    state, shuffle = SamplerState("trainer-a", choosing(scorer), LOGS), random.Random(seed)
+    left = {log: list(of) for log, of in steps.items()}
+    while any(left.values()):
+        turn = shuffle.choice([log for log, of in left.items() if of])
+        left[turn].pop(0)(state)
+        to_come = [at for log in LOGS for at in times[log][len(times[log]) - len(left[log]) :]]
+        state.late.seal_logs_read("math", min(to_come, default=SEALED_TS + 3 * WAIT_US))
+        if shuffle.random() < 0.2:
+            state = copied(state)
+    assert (state.digest(), state.cursor()) == (expected.digest(), expected.cursor())
+    assert state.late.early == 0
 
 
 @given(

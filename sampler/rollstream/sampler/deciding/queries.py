@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
@@ -86,6 +86,9 @@ class SamplerStats:
         generator_queue_len: groups that were dispatched and have not ended, as in ``progress()``.
         verifier_latency_ms: median of the log time from the seal to the last score that a group
             waited for, of the newest 512 such groups that it folded; None: there was none.
+        scores_early: records of scores that wait for their group.
+        scores_unused: others, by why they are of no use: ``not_taken``, their group was sealed and
+            takes none, or has ended; ``no_group``, none was sealed in time.
     """
 
     pid: int
@@ -122,6 +125,8 @@ class SamplerStats:
     evictions: int
     generator_queue_len: int
     verifier_latency_ms: float | None = None
+    scores_early: int = 0
+    scores_unused: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +217,8 @@ def _of_a_replay_buffer(state: SamplerState, context: ResultContext) -> dict[str
         "evictions": state.outcomes.totals().get(DropReason.CAPACITY.value, 0),
         "generator_queue_len": sum(1 for _ in state.dispatched.open()),
         "verifier_latency_ms": _percentile(state.late.latencies_ms, 50),
+        "scores_early": state.late.early,
+        "scores_unused": dict(sorted((+state.late.unused).items())),
     }
 
 

@@ -40,6 +40,7 @@ from rollstream.schemas.digest import combined, row_digests
 from rollstream.schemas.events import (
     BatchServed,
     Claimed,
+    Flushed,
     LogPosition,
     Replaced,
     Scored,
@@ -62,6 +63,7 @@ from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.topics.layout import Layout
 
 TIMEOUT_S = 600.0  # A long log takes a while.
+NO_GROUP_COMES = 1 << 62  # A log time.
 Choice = BatchServed | Replaced
 
 
@@ -198,7 +200,7 @@ def _decided_again(
     """Each choice, from the state of what had been sealed, scored and decided before it."""
     cursors = list(map(_positions, choices))
     between: list[tuple[PartitionAddress, ConfirmedEvent]] = []  # First choice and last.
-    for one in chain(sealed, scored):
+    for one in chain(sealed, _after_groups(state, between, scored)):
         address = addresses[one.where]
         if _is_before(one, cursors[0][address]):
             _apply(state, address, one)
@@ -218,6 +220,18 @@ def _decided_again(
         yield _decide_again(choice.offset, choice.event, state)
 
 
+def _after_groups(
+    state: SamplerState,
+    later: Sequence[tuple[PartitionAddress, ConfirmedEvent]],
+    scored: Iterable[ConfirmedEvent],
+) -> Iterator[ConfirmedEvent]:
+    """The scores, once all groups but those of ``later`` were applied: they wait for those."""
+    flushed = [one.timestamp_us for _, one in later if isinstance(one.event, Flushed)]
+    for environment in state.choosing.names():
+        state.late.seal_logs_read(environment, min(flushed, default=NO_GROUP_COMES))
+    yield from scored
+
+
 def _positions(choice: _Chosen) -> dict[PartitionAddress, LogPosition]:
     """How far the logs had been applied."""
     return {PartitionAddress(*astuple(at)[:3]): at for at in choice.event.cursor}
@@ -232,7 +246,7 @@ def _apply(state: SamplerState, address: PartitionAddress, one: ConfirmedEvent) 
     if isinstance(one.event, Scored):
         state.apply_scores(address, one.offset, Given(one.event, one.timestamp_us))
     else:
-        state.apply_groups(address, one.offset, one.event)
+        state.apply_groups(address, one.offset, one.event, one.timestamp_us)
 
 
 def check_from_files(

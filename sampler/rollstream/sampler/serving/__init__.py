@@ -6,6 +6,7 @@
 - ``view``           ``SamplerView``: reads a sampler, and claims nothing
 - ``owner``          the engine: decide, append, wait until it is confirmed, reply
 - ``logs``           claims the decision log, reads the seal logs, and folds both
+- ``score_pressure``  reads scores no farther ahead of the groups than is held of them
 - ``snapshots``      the state as a file, from which a start goes on
 - ``repairing``      other groups for those whose files cannot be read
 - ``calls``          calls under way, and those that wait for groups

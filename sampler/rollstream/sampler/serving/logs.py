@@ -23,6 +23,7 @@ from rollstream.sampler.serving.configuration import (
     seal_logs_of,
 )
 from rollstream.sampler.serving.lost_logs import newest_written, require_log_of
+from rollstream.sampler.serving.score_pressure import ScorePressure
 from rollstream.sampler.serving.snapshots import Snapshots
 from rollstream.schemas.events import SamplerEvent, Scored
 from rollstream.schemas.ids import PartitionAddress
@@ -76,6 +77,7 @@ class SamplerLogs:
         self._clock = clock
         self._addresses = seal_logs_of(name, config)
         self._score_logs: dict[TopicPartition, PartitionAddress] = {}  # Once they were looked for.
+        self._pressure = ScorePressure(self._addresses, clock)
         self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
         self._reading: Follower | None = None  # That a thread polls now.
         logs = list(self._addresses.values())
@@ -213,6 +215,8 @@ class SamplerLogs:
             self.stop()  # The follower stands behind all of them.
             raise
         self.changed = self.changed or bool(sealed)
+        assert self._follower is not None, "claim first"
+        self._pressure.look(self.state, self._follower, self._score_logs)
         events = after_sealed(self.state, self.now())
         return not events or self.confirm(events, deadline)
 
@@ -292,6 +296,10 @@ class SamplerLogs:
     def _fold_all(self, follower: Follower, deadline: Deadline) -> None:
         for one in follower.read_to_end(deadline, ends_within_s=self.attempt().timeout_s):
             self._apply(one)
+            if isinstance(one.event, Scored) and self.state.late.is_full(
+                self._score_logs[one.where]
+            ):
+                self._pressure.look(self.state, follower, self._score_logs)
 
     def _apply(self, one: ConfirmedEvent) -> None:
         """Folds an event of a seal log, or of a log of scores, unless an earlier attempt did."""
@@ -302,7 +310,7 @@ class SamplerLogs:
             return
         address = self._addresses[one.where]
         if one.offset >= self.state.applied(address):
-            self.state.apply_groups(address, one.offset, one.event)
+            self.state.apply_groups(address, one.offset, one.event, one.timestamp_us)
 
     def _follow_all(self, deadline: Deadline) -> Follower:
         """Reads on where the state ends. Where scores are to be read besides, all groups are folded
@@ -310,6 +318,8 @@ class SamplerLogs:
         if self._score_logs:
             with closing(Follower(self._broker, self._starts())) as groups:
                 self._fold_all(groups, deadline)
+                for environment in self.state.choosing.names():
+                    self._pressure.read_so_far(self.state, groups, environment)
         late = {where: self.state.late.applied(log) for where, log in self._score_logs.items()}
         return Follower(self._broker, {**self._starts(), **late}, scores=late)
 

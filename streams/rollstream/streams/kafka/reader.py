@@ -36,6 +36,7 @@ class KafkaReader:
         self._starts = dict(starts)
         self._consumer: Consumer | None = None
         self._begun = False
+        self._paused: set[TopicPartition] = set()
         self._unproven = {where.topic for where in starts}
         self._closed = False
         self._failures: list[KafkaError] = []
@@ -103,8 +104,20 @@ class KafkaReader:
         if self._consumer is not None and self._begun:
             # A new assignment instead of librdkafka's seek: it works in whatever state the
             # partition is, also after an offset was lost, and drops what was read ahead.
-            self._consumer.incremental_unassign([at_offset(where, END)])
+            if where not in self._paused:
+                self._consumer.incremental_unassign([at_offset(where, END)])
             self._consumer.incremental_assign([at_offset(where, offset)])
+        self._paused.discard(where)
+
+    def pause(self, where: TopicPartition) -> None:
+        assert where in self._starts, where
+        if where in self._paused:
+            return
+        self._paused.add(where)
+        self._lost.pop(where, None)
+        self._ends.pop(where, None)
+        if self._consumer is not None and self._begun:
+            self._consumer.incremental_unassign([at_offset(where, END)])
 
     def close(self) -> None:
         self._closed = True
@@ -124,8 +137,8 @@ class KafkaReader:
             # librdkafka would find the end some time later; what is written after this call counts.
             self._starts[where] = self.bounds(where, _ANSWER_TIMEOUT_S)[1]
         self._begun = True
-        positions = [at_offset(where, offset) for where, offset in self._starts.items()]
-        consumer.incremental_assign(positions)
+        starts = {at: offset for at, offset in self._starts.items() if at not in self._paused}
+        consumer.incremental_assign([at_offset(where, offset) for where, offset in starts.items()])
 
     def _prove_topics(self, consumer: Consumer, timeout_s: float) -> None:
         """librdkafka waits silently for a missing topic, so the first idle poll asks for it."""
@@ -158,7 +171,7 @@ class KafkaReader:
         for message in messages:
             error, offset = message.error(), message.offset()
             where = TopicPartition(message.topic(), message.partition())
-            if where in failed:
+            if where in failed or where in self._paused:
                 continue
             if error is None:
                 good.append(message)

@@ -14,6 +14,7 @@ class MemoryReader:
     def __init__(self, logs: MemoryLogs, starts: Mapping[TopicPartition, int]) -> None:
         self._logs = logs
         self._positions = dict(starts)
+        self._paused: set[TopicPartition] = set()
         self._turn = 0
         self._changed = logs.watch()
 
@@ -42,7 +43,12 @@ class MemoryReader:
 
     def seek(self, where: TopicPartition, offset: int) -> None:
         assert where in self._positions, where
+        self._paused.discard(where)
         self._positions[where] = offset
+
+    def pause(self, where: TopicPartition) -> None:
+        assert where in self._positions, where
+        self._paused.add(where)
 
     def close(self) -> None:
         self._logs.unwatch(self._changed)
@@ -52,7 +58,7 @@ class MemoryReader:
         """Where a member of a group rebalances."""
 
     def _read(self, records_max: int) -> list[Record]:
-        partitions = sorted(self._positions)
+        partitions = sorted(self._positions.keys() - self._paused)
         records: list[Record] = []
         behind: dict[TopicPartition, int] = {}
         for index in range(len(partitions)):

@@ -51,6 +51,9 @@ class Follower:
     Args:
         scores: those among the logs that nobody owns, which hold scores: each counts, and a record
             that is none is passed over, with a log message. They start anywhere.
+
+    Attributes:
+        paused: the logs that are not read.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Follower:
         }
         self._fences = {where: Fence() for where in starts}
         self._records: deque[Record] = deque()
+        self.paused: set[TopicPartition] = set()
         self._lost = ""  # Why nothing is read any more.
 
     def poll(self, records_max: int, timeout_s: float) -> list[ConfirmedEvent]:
@@ -88,7 +92,7 @@ class Follower:
         confirmed: list[ConfirmedEvent] = []
         while self._records:
             record = self._records[0]
-            where = TopicPartition(record.topic, record.partition)
+            where = _where(record)
             try:
                 event = self._decode(where, record)
             except (NewerEvent, CorruptLog):
@@ -106,6 +110,28 @@ class Follower:
     def next_offsets(self) -> dict[TopicPartition, int]:
         """Per partition the next offset that ``poll`` will look at; the start before any."""
         return dict(self._positions)
+
+    def pause(self, where: TopicPartition) -> None:
+        """Returns nothing more of this log until ``go_on``; ``read_to_end`` leaves it where it is.
+        Idempotent."""
+        if where not in self.paused:
+            self.paused.add(where)
+            self._reader.pause(where)
+            self._records = deque(one for one in self._records if _where(one) != where)
+
+    def go_on(self, where: TopicPartition) -> None:
+        """Reads on a log that was paused, from where that was. Idempotent."""
+        if where in self.paused:
+            self.paused.discard(where)
+            self._reader.seek(where, self._positions[where])
+
+    def has_read(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> bool:
+        """Asks the broker whether everything in this log that is older, by its clock, was returned.
+
+        Raises:
+            BrokerUnavailable: no answer in time.
+        """
+        return self._reader.offset_at(where, timestamp_us, timeout_s) <= self._positions[where]
 
     def read_to_end(
         self,
@@ -132,7 +158,7 @@ class Follower:
         self._expect_logs()
         ends = self._ends(Deadline(deadline.slice_s(ends_within_s), deadline.clock))
         for where, end in ends.items():
-            while self._positions[where] < end:
+            while self._positions[where] < end and where not in self.paused:
                 if deadline.passed():
                     raise BrokerUnavailable(
                         f"{where} was read up to {self._positions[where]}, not to its end at "
@@ -174,6 +200,10 @@ class Follower:
                 f"{where}: {type(event).__name__} at {record.offset}; start at a claim or at 0"
             )
         return event
+
+
+def _where(record: Record) -> TopicPartition:
+    return TopicPartition(record.topic, record.partition)
 
 
 def _score_in(where: TopicPartition, record: Record) -> Scored | None:

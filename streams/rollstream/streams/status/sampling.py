@@ -96,7 +96,7 @@ class SamplerReading:
         if log not in self._starts:
             return
         event = confirmed.event
-        self._state.apply_groups(log, confirmed.offset, event)
+        self._state.apply_groups(log, confirmed.offset, event, confirmed.timestamp_us)
         if not isinstance(event, Flushed):
             return
         self._groups_read += len(event.groups)

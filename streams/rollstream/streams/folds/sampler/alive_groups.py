@@ -8,6 +8,7 @@ from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import Event, Flushed, ServedScore
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.early_scores import waits_until
 from rollstream.streams.folds.sampler.eligible import Waits, is_filtered, waits_for
 from rollstream.streams.folds.sampler.evaluated import EvaluatedGroups
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
@@ -41,22 +42,27 @@ class AliveGroups:
         log: PartitionAddress,
         offset: int,
         event: Event,
+        logged_ts: int,
         wanted: Sequence[int],
         choosing: Choosing,
     ) -> list[KnownGroup]:
-        """Those groups of the flush, as sealed; none of another event. Changes nothing, and raises
-        ``ScoresForgotten`` where a score of one of them is kept no more."""
+        """Those groups of the flush, as sealed; none of another event. Changes nothing."""
         if not isinstance(event, Flushed):
             return []
-        groups = known_groups(log, offset, event, wanted, all_targets=bool(choosing.scorer))
-        self.late.require_kept([group for group in groups if group.is_train])
-        return groups
+        scored = bool(choosing.scorer)
+        return known_groups(log, offset, event, wanted, all_targets=scored, logged_ts=logged_ts)
 
     def scored(self, group: KnownGroup, choosing: Choosing) -> KnownGroup:
         """A group that was sealed, with the scores that came before it."""
         if not (group.targets and group.is_train):
             return group
         return with_scores(group, self.late.arrive(group), choosing)
+
+    def end_flush(self, log: PartitionAddress, event: Event, logged_ts: int) -> None:
+        """All of an event of a seal log was applied."""
+        self.late.passed(logged_ts)
+        if isinstance(event, Flushed) and event.groups:
+            self.late.sealed(log.environment, event)
 
     def add(self, group: KnownGroup, choosing: Choosing) -> None:
         """The group may be served, or waits."""
@@ -76,6 +82,8 @@ class AliveGroups:
         """Applies the next record of a log of scores, by rising offset."""
         for ref in self.late.apply(log, offset, given):
             before = self.known[ref]
+            if before.logged_ts > waits_until(given):
+                continue
             group = with_scores(before, [given], choosing)
             if group is before:
                 continue

@@ -45,7 +45,9 @@ class DecidedGroups:
 
     # Events of the seal logs.
 
-    def of_flush(self, log: PartitionAddress, offset: int, event: Event) -> list[KnownGroup]:
+    def of_flush(
+        self, log: PartitionAddress, offset: int, event: Event, logged_ts: int
+    ) -> list[KnownGroup]:
         """The groups of a flush of which more than their keys is needed; none of another event.
         Changes nothing, and raises where the event does not hold together."""
         if not isinstance(event, Flushed):
@@ -58,7 +60,7 @@ class DecidedGroups:
             if left >> index & 1
             and (not taken >> index & 1 or self.uses.held(GroupRef(*log, offset, index)))
         ]
-        return self.alive.of_flush(log, offset, event, wanted, self._choosing)
+        return self.alive.of_flush(log, offset, event, logged_ts, wanted, self._choosing)
 
     def apply(
         self, log: PartitionAddress, offset: int, event: Event, groups: Sequence[KnownGroup]

@@ -64,6 +64,7 @@ class KnownGroup(NamedTuple):
         rows: what limits look at.
         targets: ``score_targets`` of its rollouts; empty: no late score changes it.
         scores: late ones, of each row, scorer and way to give it the newest version.
+        logged_ts: log time of the flush's own record, microseconds; 0: not known.
     """
 
     ref: GroupRef
@@ -78,6 +79,7 @@ class KnownGroup(NamedTuple):
     rows: PackedRows
     targets: bytes = b""
     scores: tuple[ServedScore, ...] = ()
+    logged_ts: int = 0
 
     def reward_moments(self) -> tuple[float, float]:
         """Mean and standard deviation of what its rollouts earned; the same on every machine."""
@@ -93,12 +95,14 @@ def known_groups(
     wanted: Sequence[int] | None = None,
     *,
     all_targets: bool = False,
+    logged_ts: int = 0,
 ) -> list[KnownGroup]:
     """Returns the groups that the flush at ``offset`` sealed, in its order.
 
     Args:
         wanted: the indexes of those that are returned, rising; None: all.
         all_targets: whether late scores change also groups that have their rewards.
+        logged_ts: log time of the flush's record.
     """
     if not event.groups:
         return []
@@ -145,6 +149,7 @@ def known_groups(
             all_equal[index],
             rows[index],
             targets(index),
+            logged_ts=logged_ts,
         )
         for index, group in ((index, event.groups[index]) for index in wanted)
     ]

@@ -33,8 +33,9 @@ class _Flush:
             None: it is not alive.
     """
 
-    def __init__(self, sealed_ts: int) -> None:
+    def __init__(self, sealed_ts: int, logged_ts: int) -> None:
         self.sealed_ts = sealed_ts
+        self.logged_ts = logged_ts
         self.files: list[SealedFile] = []
         self.policies: list[tuple[PolicyRef, ...]] = []
         self.versions: list[tuple[str, int]] = []  # Of a policy, with its epoch.
@@ -42,7 +43,7 @@ class _Flush:
         self.alive = 0
 
     def copied(self) -> _Flush:
-        other = _Flush(self.sealed_ts)
+        other = _Flush(self.sealed_ts, self.logged_ts)
         other.files, other.policies = self.files[:], self.policies[:]
         other.versions, other.records = self.versions[:], self.records[:]
         other.alive = self.alive
@@ -101,7 +102,7 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         number, index = divmod(self.packed.pack(ref), 1 << INDEX_BITS)
         flush = self._flushes.get(number)
         if flush is None:
-            flush = self._flushes[number] = _Flush(group.sealed_ts)
+            flush = self._flushes[number] = _Flush(group.sealed_ts, group.logged_ts)
         missing = index + 1 - len(flush.records)
         if missing > 0:
             flush.records.extend([None] * missing)
@@ -281,6 +282,7 @@ def _unpack(ref: GroupRef, record: bytes, flush: _Flush) -> KnownGroup:
         PackedRows(rows, record[at + targets + scores :]),
         record[at : at + targets],
         tuple(_score(*one) for one in json.loads(given)) if given else (),
+        flush.logged_ts,
     )
 
 

@@ -1,9 +1,8 @@
 """Which groups take late scores, which wait for them, and scores that came before their group.
 Pure.
 
-Scores and groups may be folded in any order. A score that finds no group waits for it; of these
-the newest ``EARLY_MAX`` a partition are kept. Of the others it is known for ever whose they were:
-a group whose score was forgotten is an error, never a state that another order does not give.
+Scores and groups may be folded in any order. A score that finds no group waits for it; one of a
+group that was sealed lately, and takes none, does not.
 """
 
 from __future__ import annotations
@@ -13,22 +12,23 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-from rollstream.schemas.events import Scored
+from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.errors import ScoresForgotten
 from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.early_scores import EarlyScores, waits_until
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.packed_refs import PackedRefs
+from rollstream.streams.folds.sampler.recently_sealed import RecentlySealed, targets_in
 from rollstream.streams.folds.sampler.score_targets import (
     group_target,
-    rollout_target,
+    target_of,
     unpack_targets,
 )
 from rollstream.streams.folds.sampler.scored import Given
 from rollstream.streams.folds.sampler.sorted_rows import SortedRows
 
-EARLY_MAX = 16_384  # Records of a partition that wait for their group: about 1 KB each.
 LATENCIES_KEPT = 512
+CLOCKS_APART_US = 60_000_000  # Between the clocks of a cluster's brokers, at most.
 
 
 class LateScores:
@@ -37,6 +37,8 @@ class LateScores:
     Attributes:
         latencies_ms: from the seal to the last awaited score, of groups that became ready lately.
         awaited: how many groups of each environment wait for one.
+        unused: how many records were of no use, by why: ``no_group``, none was sealed in time;
+            ``not_taken``, it was sealed and takes none, or has ended.
     """
 
     def __init__(self, logs: Sequence[PartitionAddress], packed: PackedRefs) -> None:
@@ -46,9 +48,11 @@ class LateScores:
         self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
         self._takers = SortedRows(2)  # (Target, ref) of the groups that take scores.
         self._waiting = SortedRows(2)  # (When it was sealed, ref) of those that wait for one.
-        self._early: dict[PartitionAddress, dict[int, Given]] = {}  # By offset.
-        self._early_of: dict[int, list[tuple[PartitionAddress, int]]] = {}  # By target.
-        self._forgotten = SortedRows(1)  # Targets of those that are kept no more.
+        self._early = EarlyScores(logs)
+        self._sealed = RecentlySealed()
+        self._newest_ts = 0  # Log time of the newest record of any log.
+        self._passed_ts = Counter[str]()  # The seal logs of an environment were read up to then.
+        self.unused = Counter[str]()
 
     def __bool__(self) -> bool:
         """Whether any group takes scores."""
@@ -58,47 +62,71 @@ class LateScores:
         """The next offset to be applied."""
         return self._applied[log]
 
+    @property
+    def early(self) -> int:
+        """How many records wait for a group."""
+        return len(self._early)
+
+    def is_full(self, log: PartitionAddress) -> bool:
+        """Whether no more of this log is to be read: so many of its records wait for a group."""
+        return self._early.is_full(log)
+
     def apply(self, log: PartitionAddress, offset: int, given: Given) -> list[GroupRef]:
-        """The groups that the next record of a log is about; it is kept where there are none."""
+        """The groups that the next record of a log is about; it waits where there are none."""
         assert offset >= self._applied[log], (log, offset)
         self._applied[log] = offset + 1
-        targets = _targets(log.environment, given.event)
-        refs = {ref for target in targets for ref in self._takers.lasts(target)}
+        self.passed(given.logged_ts)
+        target = target_of(log.environment, given.event)
+        refs = sorted(set(self._takers.lasts(target)))
         if refs:
-            return list(map(self._packed.unpack, sorted(refs)))
-        early = self._early.setdefault(log, {})
-        early[offset] = given
-        for target in targets:
-            self._early_of.setdefault(target, []).append((log, offset))
-        if len(early) > EARLY_MAX:
-            oldest = self._take(log, next(iter(early)))
-            for target in _targets(log.environment, oldest.event):
-                if not self._forgotten.count(target):
-                    self._forgotten.add(target)
+            return list(map(self._packed.unpack, refs))
+        if target in self._sealed:
+            self.unused["not_taken"] += 1
+        elif waits_until(given) < self._passed_ts[log.environment]:
+            self.unused["no_group"] += 1
+        else:
+            self._early.keep(log, offset, given)
         return []
 
-    def require_kept(self, groups: Sequence[KnownGroup]) -> None:
-        """Raises ``ScoresForgotten`` where scores of these groups, which take them, came before
-        them, and are kept no more."""
-        if not len(self._forgotten):
+    def passed(self, logged_ts: int) -> None:
+        """A record of this log time was read, of whatever log."""
+        self._newest_ts = max(self._newest_ts, logged_ts)
+
+    def sealed(self, environment: str, event: Flushed) -> None:
+        """A flush was applied, after ``arrive`` for those of its groups that take scores."""
+        self._sealed.add(environment, event)
+        if not len(self._early):
             return
-        for group in groups:
-            if group.targets and any(map(self._forgotten.count, _targets_of(group))):
-                raise ScoresForgotten(
-                    f"{group.ref}: scores of group {group.group.group_id!r} came before it, and "
-                    f"more than {EARLY_MAX:,} records without a group came after them in their "
-                    "partition; end this process, delete the sampler's snapshots below snapshots/, "
-                    "and start it again, so that it reads groups first; and score fewer rollouts "
-                    "that take no score (docs/guides/late_rewards.md)"
-                )
+        group_ids = tuple(group.group_id for group in event.groups)
+        for target in targets_in(environment, group_ids, tuple(event.segments.uids)):
+            self.unused["not_taken"] += len(self._early.take(target))
 
     def arrive(self, group: KnownGroup) -> list[Given]:
-        """The group takes scores from now on. Returns those that came before it, in their order."""
+        """The group takes scores from now on. Returns those that waited for it, in their order."""
         ref, found = self._packed.pack(group.ref), []
         for target in _targets_of(group):
             self._takers.add(target, ref)
-            found += self._early_of.get(target, [])
-        return [self._take(*where) for where in sorted(set(found))]
+            found += self._early.take(target)
+        given = [one for _, one in sorted(found, key=lambda one: one[0])]
+        in_time = [one for one in given if group.logged_ts <= waits_until(one)]
+        self.unused["no_group"] += len(given) - len(in_time)
+        return in_time
+
+    @property
+    def passed_ts(self) -> int:
+        """A log time that has passed by every broker's clock: what is written next is newer."""
+        return self._newest_ts - CLOCKS_APART_US
+
+    def any_overdue(self, environment: str) -> bool:
+        """Whether scores wait in vain, if the seal logs were read up to ``passed_ts``."""
+        first = self._early.least_until(environment)
+        return first is not None and first < self.passed_ts
+
+    def seal_logs_read(self, environment: str, passed_ts: int) -> None:
+        """Every record of the environment's seal logs that is older than ``passed_ts`` was applied,
+        and none that is older will come: forgets what waited for such ones."""
+        self._passed_ts[environment] = max(self._passed_ts[environment], passed_ts)
+        self.unused["no_group"] += self._early.release(environment, passed_ts)
 
     def leave(self, group: KnownGroup) -> None:
         """The group takes none any more."""
@@ -131,22 +159,6 @@ class LateScores:
     def sorted_items(self) -> list[tuple[object, ...]]:
         """For a digest; without what may never find a group."""
         return [tuple(self._takers), tuple(self._waiting), *sorted(self._applied.items())]
-
-    def _take(self, log: PartitionAddress, offset: int) -> Given:
-        given = self._early[log].pop(offset)
-        for target in _targets(log.environment, given.event):
-            places = self._early_of[target]
-            places.remove((log, offset))
-            if not places:
-                del self._early_of[target]
-        return given
-
-
-def _targets(environment: str, event: Scored) -> list[int]:
-    if event.group_id:
-        return [group_target(environment, event.group_id)]
-    # Of several uids the first one tells: each has a record of its own.
-    return [rollout_target(environment, one.rollout_uid) for one in event.scores[:1]]
 
 
 def _targets_of(group: KnownGroup) -> Iterator[int]:

@@ -8,6 +8,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from rollstream.schemas.events import Scored
+
 _HASH_BYTES = 8
 
 
@@ -19,6 +21,13 @@ def rollout_target(environment: str, rollout_uid: str) -> int:
 def group_target(environment: str, group_id: str) -> int:
     """Of scores that name the group."""
     return xxhash.xxh3_64_intdigest(f"{environment}\x1fgroup\x1f{group_id}".encode())
+
+
+def target_of(environment: str, event: Scored) -> int:
+    """Of a record: of several uids without a group the first one tells, each has a record."""
+    if event.group_id:
+        return group_target(environment, event.group_id)
+    return rollout_target(environment, event.scores[0].rollout_uid)
 
 
 def pack_targets(environment: str, uids: Sequence[str], awaited: NDArray[np.bool_]) -> bytes:

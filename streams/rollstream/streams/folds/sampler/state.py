@@ -216,11 +216,18 @@ class SamplerState:
         """The seal log is applied from ``offset`` on; nothing is kept for groups before it."""
         self._applied[log] = offset
 
-    def apply_groups(self, log: PartitionAddress, offset: int, event: Event) -> None:
+    def apply_groups(
+        self, log: PartitionAddress, offset: int, event: Event, logged_ts: int = 0
+    ) -> None:
         """Applies the next event of a seal log that counts, by rising offset. One that does not
-        hold together changes nothing."""
+        hold together changes nothing.
+
+        Args:
+            logged_ts: log time of its record, up to which scores of its groups are in time; 0:
+                however old they are.
+        """
         assert offset >= self._applied[log], (log, offset, self._applied[log])
-        groups = self._groups.of_flush(log, offset, event)
+        groups = self._groups.of_flush(log, offset, event, logged_ts)
         self.dispatched.apply(log, event)
         self.in_flight.apply(log, event)
         self.pace.apply(log, event)
@@ -228,6 +235,7 @@ class SamplerState:
         if isinstance(event, Claimed):
             self._seal_claims[log] = (offset, event.nonce)
         self._groups.apply(log, offset, event, groups)
+        self._alive.end_flush(log, event, logged_ts)
 
     def apply_scores(self, log: PartitionAddress, offset: int, given: Given) -> None:
         """Applies the next record of a log of scores, by rising offset."""
@@ -237,6 +245,7 @@ class SamplerState:
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
         """Applies the next event of the decision log that counts, by rising offset."""
         self.events += 1
+        self.late.passed(timestamp_us)
         self.published.apply(offset, timestamp_us, event)
         if not isinstance(event, Claimed | Adopted | Dropped | CursorRecorded | Requested):
             self.over = isinstance(event, Finished)

@@ -1,0 +1,130 @@
+"""Scores that no group takes end no sampler: their log is read on when they waited in vain."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from harness.groups import GroupSpec
+from harness.sampler_worlds import LocalWorld, config_of, new_name
+from rollstream.producers import ScoreProducer
+from rollstream.runtime.clock import ManualClock
+from rollstream.sampler import NotEnoughGroups, Sampler
+from rollstream.sampler.history import replay_step
+from rollstream.store.memory import MemoryBlobs
+from rollstream.streams.folds.sampler import early_scores
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+
+LATE = GroupSpec(rewards=(None,))
+DAY_S = 86_400.0
+pytestmark = pytest.mark.proves("A18", "I5", "I8")
+
+
+class World:
+    """Four records of a partition may wait for a group."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(early_scores, "EARLY_MAX", 4)
+        self.clock = ManualClock()  # The broker's.
+        broker = MemoryBroker(MemoryLogs(self.clock))
+        self.local = LocalWorld(broker, MemoryBlobs(), config_of("file:///unused", new_name()))
+        self.local.configure(score_timeout_s=4e9)
+        self.scores = ScoreProducer(
+            environment="math",
+            scorer="tests",
+            namespace=self.local.config.kafka.namespace,
+            broker=broker,
+        )
+        self.writers = [self.local.writer("math", partition) for partition in range(2)]
+
+    @contextmanager
+    def sampler(self) -> Iterator[Sampler]:
+        world = self.local
+        with Sampler(
+            world.name, config=world.config, broker=world.broker(), store=world.store
+        ) as made:
+            yield made
+
+    def useless(self, count: int, what: str) -> None:
+        """Scores of rollouts that nobody ever publishes."""
+        for number in range(count):
+            self.scores.publish(rollout_uid=f"{what}-{number}", reward=0.0)
+        self.scores.flush()
+
+    def scored(self, partition: int = 0) -> None:
+        """A group, and its score behind all others."""
+        flushed = self.writers[partition].flush(LATE)
+        self.scores.publish(rollout_uid=flushed.segments.uids[0], reward=1.0)
+        self.scores.flush()
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(monkeypatch)
+    yield made
+    made.scores.close()
+    made.local.close()
+
+
+def ready(sampler: Sampler) -> int:
+    """How many groups can be served; folds what has arrived, some polls each time."""
+    for _ in range(4):
+        with pytest.raises(NotEnoughGroups):
+            sampler.next_batch(sampler.stats().next_step, 99, timeout_s=0)
+    return sum(sampler.stats().ready.values())
+
+
+def test_a_log_of_which_too_much_waits_is_read_on_when_that_waited_for_too_long(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "rollstream.sampler"), world.sampler() as sampler:
+        sampler.resume(None)
+        world.useless(20, "nobody")
+        assert ready(sampler) == 0
+        assert 4 < sampler.stats().scores_early <= 20  # Of two partitions; a poll is taken whole.
+        for partition in range(8):
+            world.scored(partition % 2)
+        assert ready(sampler) == 0
+        assert len([one for one in caplog.messages if "are read on once" in one]) == 2
+        world.clock.advance(DAY_S + 180.0)
+        assert ready(sampler) == 0  # Nothing says that the day is over.
+        world.writers[1].flush(GroupSpec(rewards=(0.0,)))
+        assert ready(sampler) == 9
+        stats = sampler.stats()
+        assert (stats.scores_early, stats.scores_unused) == (0, {"no_group": 20})
+
+
+def test_a_restart_and_a_replay_read_scores_as_the_sampler_before_them(world: World) -> None:
+    world.useless(30, "old")
+    with world.sampler() as sampler:
+        sampler.resume(None)
+        world.clock.advance(DAY_S + 180.0)
+        for partition in range(8):
+            world.scored(partition % 2)
+        assert ready(sampler) == 8
+        assert sampler.stats().scores_unused == {"no_group": 30}
+        sampler.next_batch(0, 5)
+    with world.sampler() as again:
+        assert ready(again) == 3
+        assert again.stats().scores_unused == {"no_group": 30}
+        again.next_batch(1, 3)
+    name, config = world.local.name, world.local.config
+    for step in range(2):
+        (replayed,) = replay_step(name, step, config=config, broker=world.local.broker())
+        assert replayed.same
+
+
+def test_scores_of_groups_that_take_none_hold_nothing_up(world: World) -> None:
+    with world.sampler() as sampler:
+        sampler.resume(None)
+        for _ in range(20):
+            flushed = world.writers[0].flush(GroupSpec(rewards=(0.5,)))
+            world.scores.publish(rollout_uid=flushed.segments.uids[0], reward=1.0)
+            world.scores.publish(group_id=flushed.groups[0].group_id, reward=1.0)
+        world.scored()
+        assert ready(sampler) == 21
+        stats = sampler.stats()
+        assert (stats.scores_early, stats.scores_unused) == (0, {"not_taken": 40})
