@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import random
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,9 @@ from rollstream.sampler import Earned, Evaluation
 from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.evaluation import AskEvaluations
 from rollstream.sampler.errors import NotEnoughGroups
+from rollstream.schemas.events import RolloutScore, Scored
 from rollstream.streams.folds.sampler.saved_state import copied
+from rollstream.streams.folds.sampler.scored import Given
 
 
 def table(sampler: Decider, passing: float = 1.0) -> dict[tuple[str, str], Evaluation]:
@@ -85,6 +90,50 @@ def test_the_table_is_the_same_in_whatever_order_partitions_are_read() -> None:
             offsets[log] += 1
         tables.append((table(sampler), sampler.state.digest()))
     assert tables[0] == tables[1]
+
+
+@pytest.mark.proves("F16", "A18")
+@pytest.mark.parametrize("scored_first", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "last"),
+    [({}, 0.25), ({"scorer": "tests"}, 0.5), ({"scorer": "tests", "score_version": 1}, 0.0)],
+)
+def test_late_scores_are_in_the_table_as_a_batch_would_have_them(
+    scored_first: bool, settings: dict[str, Any], last: float
+) -> None:
+    sampler, offsets = Decider(**settings), itertools.count()
+
+    def score(uid: str, reward: float, scorer: str = "tests") -> None:
+        event = Scored(
+            scorer=scorer,
+            attempt="",
+            group_id="",
+            scored_ts=0,
+            scores=(RolloutScore(uid, reward, {}, ()),),
+        )
+        offset = next(offsets)
+        sampler.state.apply_scores(LOGS[1], offset, Given(event, offset))
+
+    late = [{"rollout_uid": uid} for uid in ("one", "other")]
+    group = dataclasses.replace(evaluated("a", None, None), extras=late)
+    if not scored_first:
+        sampler.seal(group, evaluated("a", 4.0))
+        assert table(sampler)["math", "step-0"].total == Earned(1, 2, 4.0, 0.0, 1.0)
+    score("one", 1.0)
+    score("other", 0.0)
+    if scored_first:
+        sampler.seal(group, evaluated("a", 4.0))
+        score("other", 0.0)  # It says nothing new.
+    else:
+        assert table(sampler)["math", "step-0"].total.reward_mean == pytest.approx(5.0 / 3)
+        sampler.state = copied(sampler.state)
+    score("other", 0.5)
+    score("other", 0.25, "a judge")
+    total = table(sampler)["math", "step-0"].total
+    assert (total.trajectories, total.awaited) == (3, 0)
+    assert total.reward_mean == pytest.approx((1.0 + last + 4.0) / 3)
+    assert sampler.state.waiting == {}
+    assert sampler.state.ready.counts() == {}
 
 
 # Members.

@@ -55,8 +55,10 @@ def scored(
     )
 
 
-def sealed(number: int, partition: int, *rewards: tuple[float | None, ...]) -> Flushed:
-    specs = [GroupSpec(rewards=of, example_id=f"ex-{number}") for of in rewards]
+def sealed(
+    number: int, partition: int, *rewards: tuple[float | None, ...], split: str = "train"
+) -> Flushed:
+    specs = [GroupSpec(rewards=of, example_id=f"ex-{number}", split=split) for of in rewards]
     return flush_of(specs, name=f"f{number}", partition=partition, now_ts=SEALED_TS)
 
 
@@ -76,7 +78,8 @@ def histories(draw: st.DrawFn) -> dict[object, list[Apply]]:
                     st.sampled_from([(None, None), (0.0, None), (1.0, 1.0)]), min_size=1, max_size=2
                 )
             )
-            flushed = sealed(10 * log.partition + offset, log.partition, *rewards)
+            split = draw(st.sampled_from(["train", "train", "eval"]))
+            flushed = sealed(10 * log.partition + offset, log.partition, *rewards, split=split)
             steps[log].append(
                 partial(SamplerState.apply_groups, log=log, offset=offset, event=flushed)
             )

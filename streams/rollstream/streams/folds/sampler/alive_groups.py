@@ -35,7 +35,7 @@ class AliveGroups:
         self.ready = ReadyIndex(seed, self.known)
         self.waiting: dict[GroupRef, Waits] = {}
         self.late = LateScores(logs, self.known.packed)
-        self.evaluated = EvaluatedGroups()
+        self.evaluated = EvaluatedGroups(self.known.packed)
 
     def of_flush(
         self,
@@ -54,7 +54,7 @@ class AliveGroups:
 
     def scored(self, group: KnownGroup, choosing: Choosing) -> KnownGroup:
         """A group that was sealed, with the scores that came before it."""
-        if not (group.targets and group.is_train):
+        if not group.targets:
             return group
         return with_scores(group, self.late.arrive(group), choosing)
 
@@ -81,13 +81,15 @@ class AliveGroups:
     def score(self, log: PartitionAddress, offset: int, given: Given, choosing: Choosing) -> None:
         """Applies the next record of a log of scores, by rising offset."""
         for ref in self.late.apply(log, offset, given):
-            before = self.known[ref]
+            before = self.evaluated.scored.get(ref) or self.known[ref]
             if before.logged_ts > waits_until(given):
                 continue
             group = with_scores(before, [given], choosing)
             if group is before:
                 continue
-            if ref in self.ready:
+            if not group.is_train:
+                self.evaluated.replace(group)
+            elif ref in self.ready:
                 self.ready.discard(ref)
                 self.add(group, choosing)
             elif group.has_rewards and self.waiting.get(ref) == "reward":

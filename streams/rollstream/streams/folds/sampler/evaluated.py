@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.known_groups import KnownGroups
+from rollstream.streams.folds.sampler.packed_refs import PackedRefs
 
 
 class Evaluated(NamedTuple):
@@ -31,29 +33,44 @@ class Returns(NamedTuple):
 
 class EvaluatedGroups:
     """Eight bytes a trajectory, for as long as the logs are folded: evaluations are few, and a
-    table of them outlives their files.
+    table of them outlives their files. Those that take late scores, always, are kept besides.
 
     A copy shares with its original what neither of them changed since: of the policies that are
     evaluated now alone the examples are copied.
 
     Attributes:
         groups: how many there are.
+        scored: those of them that take late scores.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, packed: PackedRefs) -> None:
         self.groups = 0
+        self.scored = KnownGroups(packed)
         self._found: dict[Evaluated, dict[str, Returns]] = {}
         self._unshared: set[Evaluated] = set()
 
     def __copy__(self) -> EvaluatedGroups:
-        copy = EvaluatedGroups()
+        copy = EvaluatedGroups(self.scored.packed)
         copy.groups, copy._found = self.groups, dict(self._found)
+        copy.scored = self.scored.__copy__()
         self._unshared.clear()
         return copy
 
     def add(self, group: KnownGroup) -> None:
         """The group, which is of split ``eval``, was sealed."""
         self.groups += 1
+        if group.targets:
+            self.scored[group.ref] = group
+        self._count(group)
+
+    def replace(self, group: KnownGroup) -> None:
+        """A late score changed the group, which takes them."""
+        self._count(self.scored[group.ref], added=False)
+        self.scored[group.ref] = group
+        self._count(group)
+
+    def _count(self, group: KnownGroup, *, added: bool = True) -> None:
+        """What its trajectories earned is among what is found, or no longer."""
         head, rows = group.group, group.rows.unpack()
         key = Evaluated(
             group.key.environment,
@@ -67,10 +84,13 @@ class EvaluatedGroups:
             self._found[key] = dict(self._found.get(key, {}))
         starts = np.flatnonzero(rows.begins)
         returns, awaited = self._found[key].get(group.key.example_id, _NONE)
-        if group.has_rewards:
-            returns = returns + array("d", np.add.reduceat(rows.earned, starts).tobytes())
+        if not group.has_rewards:
+            awaited += len(starts) if added else -len(starts)
         else:
-            awaited += len(starts)
+            earned = array("d", np.add.reduceat(rows.earned, starts).tobytes())
+            returns = returns + earned if added else returns[:]
+            for one in () if added else earned:
+                returns.remove(one)
         self._found[key][group.key.example_id] = Returns(returns, awaited)
 
     def items(self) -> Iterator[tuple[Evaluated, dict[str, Returns]]]:

@@ -20,7 +20,7 @@ from rollstream.streams.folds.sampler.packed_rows import PackedRows
 # version among those of the flush, bytes of the targets of late scores, of these scores as JSON, of
 # the lineage, of an id that is not hexadecimal, and of the example.
 _HEAD = struct.Struct("<16s16sqIIBHHHIIIII")
-_HAS_REWARDS, _ALL_EQUAL = 1, 2
+_HAS_REWARDS, _ALL_EQUAL, _IS_TRAIN = 1, 2, 4
 _ID_AT, _ID_BYTES = 16, 16
 NEWEST_MAX = 4_096  # Groups that came last, or were looked at last: about 1.5 KB each.
 
@@ -51,7 +51,7 @@ class _Flush:
 
 
 class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
-    """Groups of split ``train`` by ref. Each takes about 250 bytes with 8 rows, besides what it
+    """Groups by ref. Each takes about 250 bytes with 8 rows, besides what it
     shares with the others of its flush, but for ``NEWEST_MAX`` that stay objects: a queue that is
     served as fast as it fills packs none."""
 
@@ -98,7 +98,6 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
 
     def __setitem__(self, ref: GroupRef, group: KnownGroup) -> None:
         assert group.ref == ref, (ref, group)
-        assert group.is_train, group
         number, index = divmod(self.packed.pack(ref), 1 << INDEX_BITS)
         flush = self._flushes.get(number)
         if flush is None:
@@ -233,7 +232,9 @@ def _pack(group: KnownGroup, flush: _Flush) -> bytes:
         header.weight_step,
         header.row_start,
         header.rows,
-        _HAS_REWARDS * group.has_rewards | _ALL_EQUAL * group.all_equal,
+        _HAS_REWARDS * group.has_rewards
+        | _ALL_EQUAL * group.all_equal
+        | _IS_TRAIN * group.is_train,
         flush.files.index(group.file),
         flush.policies.index(group.policies),
         flush.versions.index(version),
@@ -276,7 +277,7 @@ def _unpack(ref: GroupRef, record: bytes, flush: _Flush) -> KnownGroup:
         flush.files[file],
         flush.sealed_ts,
         flush.policies[policies],
-        True,
+        bool(flags & _IS_TRAIN),
         bool(flags & _HAS_REWARDS),
         bool(flags & _ALL_EQUAL),
         PackedRows(rows, record[at + targets + scores :]),
