@@ -31,7 +31,7 @@ def main() -> None:
             scenario = replace(scenario, measure_s=arguments.measure_s)
         for number in range(arguments.rounds):
             for system in systems:
-                if scenario.systems and system.name not in scenario.systems:
+                if system.name not in scenario.systems:
                     continue
                 one = run_round(system, scenario, warm_up_s=arguments.warm_up_s)
                 measured.setdefault((system.name, name), []).append(one)
@@ -43,6 +43,7 @@ def main() -> None:
     found = report.rows(measured)
     print()
     print(report.table(found))
+    print(report.admission(measured))
     print(f"\nwritten to {report.write(found)}")
 
 

@@ -9,6 +9,8 @@ from itertools import chain
 from pathlib import Path
 from statistics import median, quantiles
 
+import numpy as np
+
 from benchmarks.one_round import Round
 from benchmarks.scenarios import SCENARIOS
 from benchmarks.workload import Workload
@@ -61,7 +63,7 @@ def rows(measured: Mapping[tuple[str, str], Sequence[Round]]) -> list[Row]:
             rollouts_per_s=round(speed, 1),
             mb_per_s=round(speed * Workload(scenario).bytes_per_rollout / 1e6, 1),
             ratio_to_raw=None if raw is None or paced else round(speed / raw, 3),
-            cpu_us=round(median(sum(r.cpu_us_per_rollout.values()) for r in rounds), 1),
+            cpu_us=round(median(map(_cpu_us, rounds)), 1),
             p50_ms=p50_ms,
             p99_ms=p99_ms,
             peak_rss_mib=_medians([r.peak_rss_mib for r in rounds]),
@@ -99,6 +101,32 @@ def table(found: Sequence[Row]) -> str:
         cpu = ", ".join(f"{label} {us:.1f}" for label, us in row.cpu_us_per_rollout.items())
         lines.append(f"{row.scenario:>11}  {row.system:<11} {memory} | {cpu}")
     return "\n".join(lines)
+
+
+def admission(measured: Mapping[tuple[str, str], Sequence[Round]]) -> str:
+    """With admission beside without: the ratios of pairs of rounds; empty where there are none."""
+    lines = [""]
+    for scenario in dict.fromkeys(name for _, name in measured):
+        on, off = (measured.get((name, scenario), []) for name in ("admitted", "rollstream"))
+        pairs = list(zip(on, off, strict=False))
+        if pairs:
+            speed = [one.rollouts_per_s / other.rollouts_per_s for one, other in pairs]
+            cpu = [_cpu_us(one) / _cpu_us(other) for one, other in pairs]
+            lines.append(
+                f"{scenario:>11}  admission on over off: rollouts/s {_spread(speed)}, "
+                f"CPU a rollout {_spread(cpu)}, of {len(pairs)} pairs"
+            )
+    return "\n".join(lines)
+
+
+def _cpu_us(one: Round) -> float:
+    return sum(one.cpu_us_per_rollout.values())
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    """The median, and the quartiles."""
+    low, middle, high = np.percentile(ratios, (25, 50, 75))
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _or_blank(value: float | None, digits: int) -> str:

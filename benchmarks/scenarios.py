@@ -2,7 +2,8 @@
 
 ``256`` to ``lognormal``: response tokens a rollout, as fast as the system takes them. ``wide`` and
 ``wide-unread``: router arrays with each token. ``workers`` and ``groups``: many slow producers.
-``latency``: one rollout at a time.
+``admission``: groups in ``dispatch`` blocks, as fast as the system takes them. ``latency``: one
+rollout at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Scenario:
             the trainer has the one before and waits, and the time between is measured.
         flush_interval_s: of Rollstream's sealers; None: the default.
         measure_s: seconds of measurement.
-        systems: the systems that are measured with it; empty: all.
+        systems: the systems that are measured with it.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Scenario:
     ahead_max: int = 4096
     flush_interval_s: float | None = None
     measure_s: float = 6.0
-    systems: tuple[str, ...] = ()
+    systems: tuple[str, ...] = ("raw", "rollstream", "ray", "redis")
 
     @property
     def block(self) -> int:
@@ -111,6 +112,12 @@ SCENARIOS = {
         _wide("wide-unread", ()),
         _slow("workers", in_groups=False),
         _slow("groups", in_groups=True),
+        Scenario(
+            name="admission",
+            sent_twice=0.0,
+            in_groups=True,
+            systems=("rollstream", "admitted"),
+        ),
         Scenario(
             name="latency",
             processes=1,

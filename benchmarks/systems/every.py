@@ -9,6 +9,7 @@ from benchmarks.systems.interface import System
 _SYSTEMS = {
     "raw": ("raw", "Raw"),
     "rollstream": ("rollstream", "Rollstream"),
+    "admitted": ("rollstream", "Admitted"),
     "ray": ("ray_actor", "RayActor"),
     "redis": ("redis_streams", "RedisStreams"),
 }

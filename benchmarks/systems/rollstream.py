@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scenarios import Scenario
-from benchmarks.systems.interface import STOP_TIMEOUT_S, Services, Source
+from benchmarks.scenarios import GROUPS_PER_BATCH, Scenario
+from benchmarks.systems.interface import START_TIMEOUT_S, STOP_TIMEOUT_S, Services, Source
 from benchmarks.workload import ENVIRONMENT, Rollout, Workload
 from rollstream.producers import Group, RolloutProducer
+
+# A step takes some 50 ms here, and what was begun is known up to a second later.
+_ADMISSION = f"groups_per_step = {GROUPS_PER_BATCH}\ntarget_policy_lag = 32\n"
 
 
 class RollstreamPublisher:
@@ -40,10 +44,17 @@ class RollstreamPublisher:
 
 
 class GroupPublisher(RollstreamPublisher):
-    """Publishes groups in ``dispatch`` blocks; the members of one come one after another."""
+    """Publishes groups in ``dispatch`` blocks; the members of one come one after another.
 
-    def __init__(self, bootstrap: str, number: int, group_size: int) -> None:
+    Args:
+        admission: whether blocks begin when the sampler admits them, and ask for the policy.
+    """
+
+    def __init__(self, bootstrap: str, number: int, group_size: int, admission: bool) -> None:
         super().__init__(bootstrap, number, group_size)
+        self._admission = admission
+        if admission:
+            self._producer.policy(timeout_s=START_TIMEOUT_S)  # Before it nothing is limited.
         self._block = ExitStack()
         self._group: Group | None = None
         self._published = 0
@@ -56,6 +67,8 @@ class GroupPublisher(RollstreamPublisher):
                 group_size=self._group_size,
             )
             self._group = self._block.enter_context(block)
+            if self._admission:
+                self._producer.policy()
         self._group.publish(**_member(rollout))
         self._published += 1
         if self._published % self._group_size == 0:
@@ -80,7 +93,14 @@ def _member(rollout: Rollout) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Rollstream:
+    """Without a bound on lag, since rollouts name their weights in advance.
+
+    Attributes:
+        admission: whether its trainer publishes policies, so that workers begin what is admitted.
+    """
+
     name: str = "rollstream"
+    admission: bool = False
 
     def missing(self) -> str | None:
         return None
@@ -91,20 +111,25 @@ class Rollstream:
         services: AbstractContextManager[Services] = part.services(
             folder,
             environment="" if interval_s is None else f"flush_interval_s = {interval_s}\n",
-            sampler=part.ANY_LAG,
+            sampler=part.ANY_LAG + (_ADMISSION if self.admission else ""),
         )
         return services
 
     def publisher(self, address: str, number: int, workload: Workload) -> RollstreamPublisher:
         bootstrap, _, _ = address.partition(" ")
         scenario = workload.scenario
-        publisher = GroupPublisher if scenario.in_groups else RollstreamPublisher
-        return publisher(bootstrap, number, scenario.group_size)
+        if scenario.in_groups:
+            return GroupPublisher(bootstrap, number, scenario.group_size, self.admission)
+        return RollstreamPublisher(bootstrap, number, scenario.group_size)
 
     def source(self, address: str, workload: Workload) -> Source:
         _, _, config = address.partition(" ")
-        source: Source = _part("source").RollstreamSource(Path(config), workload.scenario)
+        part = _part("source")
+        source: Source = part.RollstreamSource(Path(config), workload.scenario, self.admission)
         return source
+
+
+Admitted = partial(Rollstream, name="admitted", admission=True)
 
 
 def _part(name: str) -> Any:

@@ -19,10 +19,14 @@ CHECKPOINT_EVERY = 16  # Steps.
 
 
 class RollstreamSource:
-    def __init__(self, config: Path, scenario: Scenario) -> None:
+    """Publishes a policy a step where workers wait for ``admission``."""
+
+    def __init__(self, config: Path, scenario: Scenario, admission: bool) -> None:
         self._scenario = scenario
         self._client = SamplerClient.attach(SAMPLER, config=config)
         self._step = self._client.resume(None)
+        self._admission = admission
+        self._publish_policy()
         self._newest: Batch | None = None
         # Requests the next batch while this one is trained on.
         self._ahead = ThreadPoolExecutor(1)
@@ -34,6 +38,7 @@ class RollstreamSource:
             self._client.ack(self._newest)
             if self._step % CHECKPOINT_EVERY == 0:
                 self._client.checkpointed(self._step - 1)
+            self._publish_policy()
         batch = (self._coming or self._ask()).result()
         self._newest = batch
         self._step += 1
@@ -59,6 +64,10 @@ class RollstreamSource:
             timeout_s=TAKE_TIMEOUT_S,
             columns=self._scenario.columns,
         )
+
+    def _publish_policy(self) -> None:
+        if self._admission:
+            self._client.publish_policy(self._step, policy_version=f"step-{self._step}")
 
     def pids(self) -> Mapping[str, int]:
         actor = self._client.stats().pid
