@@ -41,7 +41,7 @@ class ServedEnvironment:
 class Choosing:
     """What is chosen is a function of this, of the state, of the request and of the seed; nothing
     else that is configured has a part in it. The fields are those of ``[samplers.<name>]``, which
-    explains them.
+    explains them. ``samples_per_insert`` and ``error_buffer`` only delay it.
     """
 
     environments: tuple[ServedEnvironment, ...]
@@ -56,6 +56,8 @@ class Choosing:
     max_rollout_step_delay: int = -1
     max_rollout_timestamp_delay: float = -1.0
     max_samples: int = 1
+    samples_per_insert: float | None = None
+    error_buffer: tuple[float, float] | None = None
     capacity_groups: int = 65_536
     capacity: int | None = None
     max_open_batches: int = 64

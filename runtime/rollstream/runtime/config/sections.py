@@ -4,12 +4,14 @@ are settings with which nothing could progress."""
 
 from __future__ import annotations
 
+from math import ceil, floor
 from typing import Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    FiniteFloat,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -209,6 +211,12 @@ class SamplerConfig(Section):
     admission_idle_s: float = Field(default=600.0, gt=0)
     """Seconds after the newest policy was published after which the sampler no longer says how much
     may be generated; from then on each producer may begin its share of groups once in this time."""
+    samples_per_insert: FiniteFloat | None = Field(default=None, ge=1)
+    """How often a group that becomes ready is used on average, within a trainer epoch: the batch
+    waits, or env workers do, where error_buffer is left. None: no limit."""
+    error_buffer: tuple[FiniteFloat, FiniteFloat] | None = None
+    """The least and the most that samples_per_insert times the groups that became ready, less the
+    groups in batches, may be: next_batch waits below the first, env workers above the other."""
     max_open_batches: int = Field(default=64, ge=1)
     """Most served batches that are not final; then next_batch refuses until checkpointed."""
     off_branch: Literal["drop", "keep"] = "drop"
@@ -263,6 +271,7 @@ class SamplerConfig(Section):
             )
         self._admission_can_progress()
         self._rewards_can_progress()
+        self._ratio_can_progress()
         if self.alpha != 1 and self.recency == "uniform":
             raise ValueError(
                 f"alpha {self.alpha:g} has no effect with recency 'uniform'; set recency to "
@@ -294,9 +303,7 @@ class SamplerConfig(Section):
                 "it lets workers generate ahead would be dropped as stale; lower it, or raise "
                 "max_policy_lag"
             )
-        most = self.capacity_groups
-        if self.capacity is not None:
-            most = min(most, self.capacity * len(self.environments))
+        most = self._ready_most()
         if self.groups_per_step is not None and self.groups_per_step > most:
             raise ValueError(
                 f"groups_per_step {self.groups_per_step} is above the {most} groups that may be "
@@ -334,6 +341,55 @@ class SamplerConfig(Section):
             raise ValueError(
                 f"reward_weighting {self.reward_weighting!r} weighs an example's oldest group, and "
                 f"recency {self.recency!r} draws another one; set one of them"
+            )
+
+    def _ready_most(self) -> int:
+        """The most groups that may be ready."""
+        if self.capacity is None:
+            return self.capacity_groups
+        return min(self.capacity_groups, self.capacity * len(self.environments))
+
+    def _ratio_can_progress(self) -> None:
+        spi, buffer = self.samples_per_insert, self.error_buffer
+        if spi is None or buffer is None:
+            if (spi, buffer) != (None, None):
+                raise ValueError(
+                    f"samples_per_insert {spi} and error_buffer {buffer} need one another: write "
+                    "samples_per_insert = 2 and error_buffer = [0, 512], or leave both out"
+                )
+            return
+        least, most = buffer
+        shown = f"error_buffer [{least:g}, {most:g}]"
+        groups, ready = self.groups_per_step or 1, self._ready_most()
+        if not self.admission:
+            raise ValueError(
+                f"samples_per_insert {spi:g} holds env workers back by admission, which is false: "
+                "set admission to true, or leave samples_per_insert out"
+            )
+        if 0 < self.max_samples < spi:
+            raise ValueError(
+                f"samples_per_insert {spi:g} is above max_samples {self.max_samples}: no group is "
+                "used as often, so workers would wait for uses that never come, and batches for "
+                f"them; set max_samples to {ceil(spi)} or more, or samples_per_insert lower"
+            )
+        if least + groups > spi * ready:
+            raise ValueError(
+                f"{shown} begins above what may be ready: the first batch, of {groups} groups or "
+                f"more, waits for {ceil((least + groups) / spi)}, and capacity_groups and capacity "
+                f"keep {ready}; lower its first number to {floor(spi * ready - groups)}, or raise "
+                "these"
+            )
+        if most < spi * groups:
+            raise ValueError(
+                f"{shown} ends below what one batch needs: {groups} groups that become ready allow "
+                f"{spi:g} × {groups} uses, and workers would wait before; raise its second number "
+                f"to {ceil(spi * groups)} or more"
+            )
+        if most - least < groups + spi:
+            raise ValueError(
+                f"{shown} is smaller than one batch needs: a batch takes {groups} of it and a "
+                f"group that becomes ready gives {spi:g}, so that both sides could wait at one "
+                f"time; raise its second number to {ceil(least + groups + spi)} or more"
             )
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.deciding.capacity import BATCHES_COUNTED, capacities
+from rollstream.sampler.deciding.ratio import room_for_inserts
 from rollstream.schemas.order import Branch
 from rollstream.streams.folds.sampler.in_flight import ProducerStanding
 from rollstream.streams.folds.sampler.served import ServedBatch
@@ -84,13 +85,14 @@ class Loads:
         in_log = log_now(state, now_us)
         living = {name: state.in_flight.standings(name, in_log) for name in names}
         self._look_for_rewind(state, living)
-        begun = {name: self._begun(name, living[name]) for name in names}
+        begun = Counter({name: self._begun(name, living[name]) for name in names})
         ready = state.ready.counts()
         steps = self._steps(state, requests)
         most = self._most(state, steps)
         unacked = self._unacked(state)
         lacking = _lacking(requests, ready, begun)
         uses = max(1, self._config.max_samples)
+        room = room_for_inserts(state, begun.total() + state.late.awaited.total())
         loads = {}
         for name in names:
             to_come = begun[name] + state.late.awaited[name]
@@ -99,6 +101,8 @@ class Loads:
             free = -((left - most[name]) // uses)
             if uses > 1:  # The groups of a batch differ, however often each is used.
                 free = max(free, steps[name] - ready.get(name, 0) - to_come)
+            if room is not None:
+                free = min(free, ceil(room * steps[name] / sum(steps.values())))
             now_open = max(0, free, lacking[name])
             ended = state.in_flight.ended(name)
             loads[name] = Load(

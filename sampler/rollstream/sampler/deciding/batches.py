@@ -20,7 +20,13 @@ from rollstream.sampler.deciding.command import (
     ResultContext,
     Unread,
 )
-from rollstream.sampler.deciding.dropping import Drops, drop_events, refs_of, useless_groups
+from rollstream.sampler.deciding.dropping import (
+    Drops,
+    drop_events,
+    refs_of,
+    unfit_groups,
+    useless_groups,
+)
 from rollstream.sampler.deciding.held_batches import (
     batch_of,
     group_of,
@@ -28,6 +34,7 @@ from rollstream.sampler.deciding.held_batches import (
     not_in_record,
     unchanged_batch,
 )
+from rollstream.sampler.deciding.ratio import held_back
 from rollstream.sampler.deciding.requests import (
     add_late,
     check_request,
@@ -242,7 +249,7 @@ class NextBatch(BatchCommand):
         self._check_new_step(state)
         choice, drops = choose(state, state.choosing, self.asked(), now["now_ts"])
         events = drop_events(drops, now)
-        if choice is None:
+        if choice is None or held_back(state, self.num_groups, unfit_groups(drops)):
             return events
         groups = tuple(_chosen(one, state.choosing) for one in choice)
         newest = state.newest_policy()
@@ -282,7 +289,12 @@ class NextBatch(BatchCommand):
     def shortage(self, state: SamplerState) -> Shortage | None:
         if self.step in state.batches or is_recorded(self.step, state):
             return None
-        return shortage_of(state, state.choosing, self.asked())
+        short = shortage_of(state, state.choosing, self.asked())
+        held = held_back(state, self.num_groups)
+        if held is None:
+            return short
+        more = state.choosing.names(), len(state.ready) + held.lacking
+        return short._replace(quotas=[*short.quotas, more], held=held)
 
     def _check_same_request(self, served: ServedBatch) -> None:
         if self.request() != served.event.request:

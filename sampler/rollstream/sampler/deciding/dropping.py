@@ -18,6 +18,7 @@ from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.eligible import dropped_for
 from rollstream.streams.folds.sampler.ready import Policies
 from rollstream.streams.folds.sampler.state import SamplerState
+from rollstream.streams.folds.sampler.uses import WERE_READY
 
 DROPPED_PER_EVENT_MAX = 8_192  # So that an event stays far below a message's limit.
 
@@ -121,6 +122,11 @@ def branches_left(state: SamplerState, choosing: Choosing) -> tuple[Branch, ...]
 def refs_of(drops: Drops) -> set[GroupRef]:
     """All groups that are dropped."""
     return {ref for refs in drops.values() for ref in refs}
+
+
+def unfit_groups(drops: Drops) -> set[GroupRef]:
+    """Those of them that no batch could have had before."""
+    return refs_of({why: refs for why, refs in drops.items() if why.value not in WERE_READY})
 
 
 def after_sealed(state: SamplerState, now: Now) -> list[SamplerEvent]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rollstream.sampler.deciding.ratio import Held
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import ref_of
@@ -16,12 +17,14 @@ from rollstream.streams.folds.sampler.state import SamplerState
 
 class Shortage(NamedTuple):
     """A command waits for ``wanted`` groups for the batch of ``step``; ``sources`` names
-    the environments that they may come from, in words, and ``quotas`` how many from which."""
+    the environments that they may come from, in words, and ``quotas`` how many from which.
+    ``held``: why it would wait if they were there."""
 
     step: int
     wanted: int
     sources: str
     quotas: Sequence[tuple[Sequence[str], int]]
+    held: Held | None = None
 
     def error(self, state: SamplerState) -> NotEnoughGroups:
         """The error for a command that waited in vain: what is ready, waits, and was dropped."""
@@ -32,7 +35,8 @@ class Shortage(NamedTuple):
         totals = state.outcomes.totals()
         dropped = {why.value: totals[why] for why in DropReason if why in totals}
         name, choosing = state.name, state.choosing
-        reasons = describe_waiting(waiting, name, choosing)
+        reasons = [] if self.held is None else [self.held.why(name)]
+        reasons += describe_waiting(waiting, name, choosing)
         reasons += [
             f"{n} were dropped as {why}: "
             + why_dropped(DropReason(why), name, choosing, state.policy_epoch)

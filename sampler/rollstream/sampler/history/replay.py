@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path, PurePosixPath
@@ -171,7 +171,8 @@ def replay_step(
             addresses = {
                 layout._replace(generation=log.generation).groups_log(log): log for log in logs
             }
-            state = SamplerState(name, choosing, list(logs))
+            unlimited = replace(choosing, samples_per_insert=None)  # Which had no part in it.
+            state = SamplerState(name, unlimited, list(logs))
             sealed = read_logs(used, addresses, Deadline(timeout_s, clock))
             made = list(run)
             scores = {

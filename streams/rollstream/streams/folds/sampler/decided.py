@@ -150,7 +150,7 @@ class DecidedGroups:
 
     def end(self, ref: GroupRef, outcome: Outcome, *, dropped: bool = False) -> None:
         """The group will never be served (again); ``dropped``: unless a release gives it back."""
-        (self.uses.drop if dropped else self.uses.end)(ref)
+        self.uses.drop(ref, outcome) if dropped else self.uses.end(ref)
         self._take(ref)
         self.count(ref, outcome)
         self._end_unheld(ref)

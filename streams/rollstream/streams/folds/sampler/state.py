@@ -350,8 +350,8 @@ class SamplerState:
             self._forget(at)
 
     def _resume(self, event: Resumed) -> None:
-        self.trainer_epoch = event.trainer_epoch
-        self.current_step = None
+        self.trainer_epoch, self.current_step = event.trainer_epoch, None
+        self.uses.begin_epoch(event.trainer_epoch)
         newest = NOTHING if event.checkpointed_step is None else event.checkpointed_step
         if event.policy_epoch != self.policy_epoch:
             self.policy_epoch = event.policy_epoch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rollstream.streams.folds.refs import GroupRef
 
@@ -26,6 +26,8 @@ class _Uses(NamedTuple):
         unacked: those of these that are not acked.
         ended: it will never be served again, whatever is released.
         dropped: it will not be served again, unless a use is given back.
+        epoch: the trainer epoch of its newest use; -1: it has none that was not given back.
+        lately: those of ``used`` that were decided in that trainer epoch.
     """
 
     used: int = 0
@@ -34,6 +36,8 @@ class _Uses(NamedTuple):
     unacked: int = 0
     ended: bool = False
     dropped: bool = False
+    epoch: int = -1
+    lately: int = 0
 
 
 # Groups share the few values that there are.
@@ -49,10 +53,22 @@ def _changed(
         uses.unacked + unacked,
         ended,
         dropped,
+        uses.epoch,
+        uses.lately,
     )
 
 
+@lru_cache(maxsize=1_024)
+def _begun(uses: _Uses, epoch: int) -> _Uses:
+    """With one more use, in this trainer epoch."""
+    lately = 1 + (uses.lately if uses.epoch == epoch else 0)
+    changed = _changed(uses, 1, 1, 1, 1, uses.ended, uses.dropped)
+    return changed._replace(epoch=epoch, lately=lately)
+
+
 _UNUSED = _Uses()
+WERE_READY = frozenset(("stale", "too_old", "capacity", "by_trainer"))
+"""So end groups that a batch could have had before; others that are dropped were fit for none."""
 
 
 class GroupUses:
@@ -60,6 +76,9 @@ class GroupUses:
 
     A group is in one batch at a time that is neither acked nor final; only where batches are
     replayed after a resume it may be in several. After each change ask ``settle``.
+
+    Attributes:
+        lately: uses that were decided in the trainer epoch in effect, and not given back.
     """
 
     def __init__(self, max_samples: int) -> None:
@@ -68,6 +87,9 @@ class GroupUses:
         self._again: dict[GroupRef, int] = {}
         self._used_again = Counter[str]()
         self._max_samples = max_samples  # Of the newest decision, so that logs say it.
+        self._epoch = self.lately = 0
+        self._first_lately = 0  # Groups that were used in this epoch, or dropped unused.
+        self._again_lately = 0  # Groups of ``_again`` that were used in this epoch.
 
     def held(self, ref: GroupRef) -> bool:
         """Whether a batch that is held has the group."""
@@ -84,6 +106,19 @@ class GroupUses:
         uses = self._groups.get(ref, _UNUSED)
         return 0 if uses.ended or uses.dropped else max(0, max_samples - uses.used)
 
+    def inserted(self, ready: int) -> int:
+        """Groups that were ready in the trainer epoch in effect, with those that are: ``ready``."""
+        return self._first_lately + ready - self._again_lately
+
+    def is_fresh(self, ref: GroupRef) -> bool:
+        """Whether it was not used in the trainer epoch in effect."""
+        return self._groups.get(ref, _UNUSED).epoch != self._epoch
+
+    def begin_epoch(self, trainer_epoch: int) -> None:
+        """A trainer resumed: what was used before no longer counts as used lately."""
+        self._epoch = trainer_epoch
+        self.lately = self._first_lately = self._again_lately = 0
+
     def used_again(self, environment: str) -> int:
         """Uses, so far, of its groups that may be served again; without a limit one a group."""
         return self._used_again[environment]
@@ -91,8 +126,9 @@ class GroupUses:
     def begin(self, ref: GroupRef) -> None:
         """A batch has the group from now on."""
         self._mark_again(ref, 0)
-        uses = self._groups.get(ref, _UNUSED)
-        self._groups[ref] = _changed(uses, 1, 1, 1, 1, uses.ended, uses.dropped)
+        self.lately += 1
+        self._first_lately += self.is_fresh(ref)
+        self._groups[ref] = _begun(self._groups.get(ref, _UNUSED), self._epoch)
 
     def ack(self, ref: GroupRef) -> None:
         """A batch that has it was acked."""
@@ -108,6 +144,11 @@ class GroupUses:
         """A batch that had it unacked was released, or another group took its slot: that was no
         use."""
         uses = self._groups[ref]
+        if uses.epoch == self._epoch:
+            self.lately -= 1
+            self._first_lately -= uses.lately == 1
+            last = -1 if uses.lately == 1 else uses.epoch
+            uses = uses._replace(epoch=last, lately=uses.lately - 1)
         self._groups[ref] = _changed(uses, -1, -1, -1, -1, uses.ended, False)
 
     def finish(self, ref: GroupRef, *, acked: bool, skipped: bool) -> None:
@@ -124,10 +165,11 @@ class GroupUses:
         uses = self._groups[ref]
         self._groups[ref] = _changed(uses, 0, -1, 0, 0, uses.ended, uses.dropped)
 
-    def drop(self, ref: GroupRef) -> None:
+    def drop(self, ref: GroupRef, reason: str) -> None:
         """It will not be served beyond the batches that are open: those have it, and a release of
         one gives it back."""
         self._mark_again(ref, 0)
+        self._first_lately += reason in WERE_READY and self.is_fresh(ref)
         if self.is_open(ref):
             self._groups[ref] = self._groups[ref]._replace(dropped=True)
         else:
@@ -170,11 +212,14 @@ class GroupUses:
         return available
 
     def _mark_again(self, ref: GroupRef, uses: int) -> None:
-        if uses or ref in self._again:
-            self._used_again[ref.environment] += uses - self._again.pop(ref, 0)
+        before = self._again.pop(ref, 0)
+        if uses or before:
+            self._used_again[ref.environment] += uses - before
+            self._again_lately += (bool(uses) - bool(before)) * (not self.is_fresh(ref))
             if uses:
                 self._again[ref] = uses
 
-    def sorted_items(self) -> list[tuple[GroupRef, tuple[int, ...]]]:
+    def sorted_items(self) -> list[Any]:
         """For a digest."""
-        return sorted(self._groups.items())
+        counts = (self._epoch, self.lately, self._first_lately, self._again_lately)
+        return [counts, *sorted(self._groups.items())]
