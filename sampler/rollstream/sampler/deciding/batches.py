@@ -294,7 +294,8 @@ class NextBatch(BatchCommand):
         if held is None:
             return short
         more = state.choosing.names(), len(state.ready) + held.lacking
-        return short._replace(quotas=[*short.quotas, more], held=held)
+        enough = len(state.ready) >= self.num_groups
+        return short._replace(quotas=[*short.quotas, more], held=held if enough else None)
 
     def _check_same_request(self, served: ServedBatch) -> None:
         if self.request() != served.event.request:
