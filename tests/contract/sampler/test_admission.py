@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from rollstream.producers.admission.following import FollowedAdmission
 from rollstream.producers.admission.shares import Allowance
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler import Sampler
+from rollstream.sampler import NotEnoughGroups, Sampler
 from rollstream.schemas.events import SharesGranted
 from rollstream.streams.topics.layout import Layout
 
@@ -174,6 +175,40 @@ def test_a_run_that_is_finished_frees_those_it_limited(world: SamplerWorld) -> N
                 dispatch(producer, timeout_s=0.0)
             sampler.finish()
             dispatch(producer, timeout_s=TIMEOUT_S)
+
+
+@pytest.mark.proves("F5")
+def test_a_batch_that_the_ratio_holds_back_opens_what_it_waits_for_whoever_is_restarted(
+    world: SamplerWorld, worker: Worker
+) -> None:
+    ratio: dict[str, Any] = {"samples_per_insert": 2, "error_buffer": (0, 16)}
+    world.configure(groups_per_step=4, environments=("math",), max_samples=4, **ratio)
+    sealer = world.writer()
+    sealer.report(a=(4, 0, 9))
+    sealer.flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(4)))
+    sampler = world.open()
+    sampler.resume(None)
+    sampler.publish_policy(0, policy_version="v0")
+    for step in (0, 1):
+        sampler.ack(sampler.next_batch(step, 4, timeout_s=TIMEOUT_S))
+    with pytest.raises(NotEnoughGroups, match=r"4 groups were ready .* used 8 times"):
+        sampler.next_batch(2, 4, timeout_s=0.05)
+    with ThreadPoolExecutor(1) as calls:
+        call = calls.submit(sampler.next_batch, 2, 4, timeout_s=TIMEOUT_S)
+        opened = worker.until(lambda one: one.needed.tolist() == [6])
+        assert totals_of(opened) == {"a": 6}
+        sealer.report(a=(6, 0, 9))
+        sealer.flush(GroupSpec(example_id="ex-4"), GroupSpec(example_id="ex-5"))
+        served = call.result()
+    sampler.ack(served)
+    world.restart()
+    sampler = world.open()
+    again = sampler.next_batch(2, 4, timeout_s=TIMEOUT_S)
+    assert again.sampled.group_ids == served.sampled.group_ids
+    with pytest.raises(NotEnoughGroups, match=r"6 groups were ready .* used 12 times"):
+        sampler.next_batch(3, 4, timeout_s=0.05)
+    step = sampler.resume(2)
+    assert sampler.next_batch(step, 4, timeout_s=TIMEOUT_S).num_groups == 4
 
 
 def producer_of(world: SamplerWorld) -> RolloutProducer:

@@ -110,6 +110,16 @@ def test_every_setting_had_a_part_in_a_choice(name: str) -> None:
     assert not all(replayed(logs, step)[0].same for step in with_setting)
 
 
+@pytest.mark.proves("F5")
+def test_a_sample_to_insert_ratio_delays_a_choice_and_has_no_part_in_it() -> None:
+    def limited(event: BatchServed) -> BatchServed:
+        ratio = {"samples_per_insert": 1.0, "error_buffer": [10**6, 10**7]}
+        return replace(event, choosing=json.dumps(json.loads(event.choosing) | ratio))
+
+    logs = changed_choices(limited)
+    assert all(replayed(logs, step)[0].same for step in range(STEPS))
+
+
 @pytest.mark.proves("F19")
 @pytest.mark.parametrize("what", ["setting", "environment's setting", "algorithm"])
 def test_what_a_newer_version_chose_by_is_named_with_that_version(what: str) -> None:

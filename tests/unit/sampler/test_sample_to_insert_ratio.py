@@ -16,6 +16,7 @@ from harness.groups import GroupSpec
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.admission.capacity import Loads
 from rollstream.sampler.deciding.batches import NextBatch, Replace
+from rollstream.sampler.deciding.queries import AskStats
 from rollstream.sampler.deciding.ratio import inserts
 from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, Purge, Resume
 from rollstream.sampler.errors import NotEnoughGroups
@@ -146,9 +147,11 @@ def test_a_new_trainer_is_not_held_by_what_another_one_used() -> None:
     world.train(4)
     assert isinstance(world.ask(4), NotEnoughGroups)
     world.do(Resume(checkpointed_step=1))
-    assert (inserts(world.state), world.state.uses.lately) == (4, 0)
+    stats = world.do(AskStats())
+    assert (stats.inserts, stats.uses) == (4, 0)
     world.train(4)
     world.train(4)
+    assert world.do(AskStats()).uses == 8
     assert isinstance(world.ask(4), NotEnoughGroups)
 
 

@@ -26,6 +26,7 @@ from rollstream.sampler.deciding.held_batches import (
     is_recorded,
     unchanged_batch,
 )
+from rollstream.sampler.deciding.ratio import inserts
 from rollstream.sampler.deciding.sampling import group_with_rows
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.events import SamplerEvent
@@ -53,6 +54,8 @@ class SamplerStats:
             calls lack.
         producers: how many live, by environment, and ``producers_waiting`` of these wait to begin
             groups.
+        inserts, uses: groups that were ready in the trainer epoch in effect, and slots of batches
+            that were decided in it: what ``samples_per_insert`` is the ratio of.
         outcomes: groups by what became of them, in all.
         open_batches: served and not final.
         overdue: their steps that are neither acked nor released ``ack_timeout_s`` after they were
@@ -101,6 +104,8 @@ class SamplerStats:
     capacity: Mapping[str, int]
     producers: Mapping[str, int]
     producers_waiting: Mapping[str, int]
+    inserts: int
+    uses: int
     outcomes: Mapping[str, int]
     open_batches: int
     overdue: tuple[int, ...]
@@ -180,6 +185,8 @@ class AskStats(Command[SamplerStats]):
             producers_waiting={
                 name: sum(one.waiting > 0 for one in load.producers) for name, load in loads.items()
             },
+            inserts=inserts(state),
+            uses=state.uses.lately,
             outcomes=state.outcomes.totals(),
             open_batches=len(state.open_batches()),
             overdue=overdue_steps(state, context.config, context.now_us),
