@@ -308,7 +308,7 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
     """Those that a constructor takes."""
     groups = draw(st.integers(1, 6))
     least = draw(st.integers(-20, 40))
-    config = {
+    config: dict[str, Any] = {
         "groups_per_step": groups,
         "samples_per_insert": draw(st.sampled_from([1.0, 1.3, 2.0, 4.0])),
         "max_samples": draw(st.sampled_from([1, 2, 4, 7, -1])),
