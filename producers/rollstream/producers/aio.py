@@ -24,7 +24,7 @@ from rollstream.producers.shell import LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
 from rollstream.producers.trajectory import AsyncTrajectory, Turns
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
-from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown
+from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown, TopicMismatch
 
 _POLL_S = 0.002  # How late a delivery report may be seen; one task polls for all coroutines.
 _ASK_S = 0.05  # How long the loop may stand still while a topic is looked up, once a topic.
@@ -132,6 +132,10 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
             return
         if self._telling is not None:
             self._telling.cancel()
+        for alive in self._last_to_tell():
+            alive.answer = _Answer(partial(self._sender.gatherer.take_out, alive))
+            with suppress(TopicMismatch):
+                self._sender.append(alive)
         await self._drain(self._timeout_s)
         if background := [one for one in (self._looking, self._telling) if one is not None]:
             await asyncio.wait(background)

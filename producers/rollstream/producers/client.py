@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Self, Unpack
 
@@ -209,6 +209,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
         if not self._closes_now():
             return
         with self._lock:
+            self._tell(self._last_to_tell())
             self._drain(self._timeout_s)
         self._thread.join()
         self._end_admission()
@@ -380,11 +381,14 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
         if not self._admitting:
             return IDLE_S
         environments, next_s = self._to_tell()
-        for alive in map(self._outbox.alive, environments):
-            if alive.topic in self._sender.partitions:
-                with suppress(TopicMismatch):  # The next publish raises it.
-                    self._sender.append(alive)  # Where there is no room, much else tells it.
+        topics = self._sender.partitions
+        self._tell(one for one in map(self._outbox.alive, environments) if one.topic in topics)
         return min(next_s, ALIVE_S)  # A block that begins wakes nobody.
+
+    def _tell(self, entries: Iterable[Outgoing]) -> None:
+        for alive in entries:
+            with suppress(TopicMismatch):  # The next publish raises it.
+                self._sender.append(alive)  # Where there is no room, much else tells it.
 
     def _find_topic(self, topic: str) -> None:
         deadline = Deadline(self._timeout_s)  # The broker's time, whatever the producer's clock.

@@ -24,6 +24,9 @@ class InvalidSettings(ProducerError, ValueError):
 class ProducerClosed(ProducerError):
     """The producer was closed; make a new one."""
 
+    def __init__(self, message: str = "this producer was closed; make a new one") -> None:
+        super().__init__(message)
+
 
 class ProducerDied(ProducerError):
     """The thread or task that sends in the background has ended with an error; make a new

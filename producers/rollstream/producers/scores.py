@@ -198,7 +198,7 @@ class ScoreProducer:
         with self._lock:
             if self._refusal is not None:
                 return
-            self._refusal = ProducerClosed("this producer was closed; make a new one")
+            self._refusal = ProducerClosed()
             self._drain(Deadline(self._timeout_s, self._clock))
             self._writer.abandon()  # What is still on its way is reported as in doubt.
             for versions in self._versions.values():

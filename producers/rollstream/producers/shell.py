@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -275,7 +275,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         """Closes the producer for further calls; False where it was closed, or forked, before."""
         if self._refusal is not self._death:
             return False
-        self._refusal = ProducerClosed("this producer was closed; make a new one")
+        self._refusal = ProducerClosed()
         self._end_waits(self._refusal)
         return True
 
@@ -318,6 +318,13 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             environments += [environment] if tells else []
             next_s = min(next_s, left_s)
         return environments, next_s
+
+    def _last_to_tell(self) -> Iterator[Outgoing]:
+        """At its end: that nothing waits any more, where it told last that something does."""
+        for environment, admission in list(self._admitting.items()):
+            alive = self._outbox.alive(environment)
+            if alive.topic in self._sender.partitions and admission.tells_that_none_waits():
+                yield alive
 
     def _topic_to_look_at(self) -> str | None:
         """A topic whose partitions are to be asked for again, as each is once in a minute."""

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
+from os import PathLike, fspath
 from types import MappingProxyType
 from typing import Any
 
@@ -68,6 +69,11 @@ def text(name: str, value: Any) -> str:
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"{name} {value!r:.60} cannot be written as UTF-8: {error}") from None
     return str.__str__(value)  # A member of a str enumeration has another name for itself.
+
+
+def as_text(value: Any) -> Any:
+    """A path as its string; anything else as it is."""
+    return fspath(value) if isinstance(value, PathLike) else value
 
 
 def short_text(name: str, value: Any) -> str:

@@ -290,6 +290,25 @@ def test_a_time_that_is_none_and_an_environment_that_is_none_are_refused(stage: 
     stage.play(scenario)
 
 
+@pytest.mark.parametrize("ends", ["by time-out", "by close"])
+def test_a_producer_that_waits_no_more_says_so(stage: Stage, granting: Granting, ends: str) -> None:
+    granting.grant()
+
+    async def scenario(producer: AnyProducer) -> None:
+        async with AsyncExitStack() as stack:
+            playing = asyncio.ensure_future(play(producer, timeout_s=0.5))
+            await elsewhere(granting.until_told, 0, 1)
+            if ends == "by close":
+                stack.push_async_callback(producer.close)
+        with pytest.raises(NotAdmitted if ends == "by time-out" else ProducerClosed):
+            await playing
+        if ends == "by time-out":
+            await elsewhere(granting.until_told, 0, 0)
+
+    stage.play(scenario)
+    assert [one[1:] for one in granting.told()] == [(0, 1), (0, 0)]
+
+
 def test_close_ends_what_waits(stage: Stage, granting: Granting) -> None:
     granting.grant()
 

@@ -255,14 +255,19 @@ def test_before_its_first_member_a_group_is_as_old_as_the_newest_policy_then(
     stage.play(scenario)
 
 
-def test_a_close_ends_the_wait_for_a_policy(stage: Stage) -> None:
+def test_a_close_ends_the_wait_for_a_policy_and_what_is_known_of_one(stage: Stage) -> None:
     async def scenario(producer: AnyProducer) -> None:
         waiting = asyncio.create_task(newest(producer))
         with pytest.raises(NoPolicy):  # So that the other one waits, too.
             await producer.policy(timeout_s=SHORT_S)
+        tell(stage, announced(1))
+        policy = await waiting
+        waiting = asyncio.create_task(newest(producer, newer_than=policy))
         await producer.close()
         with pytest.raises(ProducerClosed):
             await waiting
+        with pytest.raises(ProducerClosed):  # Nobody knows by now.
+            policy.stale()
         with pytest.raises(ProducerClosed):
             await newest(producer)
 

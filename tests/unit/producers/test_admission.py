@@ -122,6 +122,33 @@ def test_shares_hold_for_their_time_by_the_workers_clock_and_then_a_few_more_are
     worker.play(kind, scenario, clock)
 
 
+class SilentBroker(MemoryBroker):
+    """Nobody answers while it is away."""
+
+    away = False
+
+    def outage(self) -> str:
+        return "no broker answers" if self.away else ""
+
+
+@kinds
+def test_not_admitted_names_the_outage_that_keeps_it_from_knowing(kind: str) -> None:
+    broker = SilentBroker()
+    worker = Worker(broker)
+    worker.granting.grant()
+
+    async def scenario(producer: AnyProducer) -> None:
+        with pytest.raises(NotAdmitted) as told:
+            await play(producer, timeout_s=0)
+        assert "cannot be read" not in str(told.value)
+        broker.away = True
+        with pytest.raises(NotAdmitted, match="cannot be read now: no broker answers"):
+            await play(producer, timeout_s=0)
+        broker.away = False
+
+    worker.play(kind, scenario, StillClock())
+
+
 @kinds
 def test_a_sampler_whose_policy_is_known_may_grant_a_moment_later(kind: str) -> None:
     """Else all that wait for the first policy would begin groups."""
@@ -406,6 +433,9 @@ class BreakingLog(AdmissionLog):
         if seen and self.breaks:
             raise TypeError("what nobody thought of")
         return seen + 1
+
+    def outage(self) -> str:
+        return ""
 
     def close(self) -> None:
         pass

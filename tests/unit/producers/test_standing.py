@@ -91,6 +91,9 @@ def test_it_tells_that_it_lives_only_while_something_is_open_or_waits() -> None:
     standing.end(one, 1)
     assert standing.tells_that_it_lives(2 * ALIVE_S) == (True, TELL_AGAIN_S)
     standing.end(two, 0)
+    # That nothing waits any more, once.
+    assert standing.tells_that_it_lives(2 * ALIVE_S) == (False, TELL_AGAIN_S)
+    assert standing.tells_that_it_lives(2 * ALIVE_S + TELL_AGAIN_S) == (True, float("inf"))
     assert standing.tells_that_it_lives(9 * ALIVE_S) == (False, float("inf"))
 
 

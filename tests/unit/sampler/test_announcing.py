@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -84,7 +85,8 @@ def world() -> Iterator[World]:
 def test_workers_of_every_environment_are_told_what_was_published(world: World) -> None:
     sampler = world.open()
     sampler.resume(None)
-    sampler.publish_policy(0, policy_version="first", weights="/w/0", metadata={"bits": [4, 8]})
+    weights = PurePosixPath("/w/0")
+    sampler.publish_policy(0, policy_version="first", weights=weights, metadata={"bits": [4, 8]})
     for environment in ("code", "math"):
         until(partial(world.was_told, environment))
         event = world.newest(environment)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from rollstream.producers.admission.log import AdmissionLog, Granted
 from rollstream.producers.admission.newest import NewestRecords
+from rollstream.producers.errors import ProducerClosed
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.runtime.stepping import StepThread
@@ -61,6 +62,8 @@ class FollowedAdmission(AdmissionLog):
         self._closed = False
 
     def policies(self) -> Mapping[str, PolicyAnnounced]:
+        if self._closed:
+            raise ProducerClosed
         return self._newest.policies()
 
     def shares(self) -> Mapping[str, Granted]:
@@ -84,6 +87,10 @@ class FollowedAdmission(AdmissionLog):
             with self._lock:
                 self._waiting.discard(changed)
         return self._version
+
+    def outage(self) -> str:
+        failure = self._failure
+        return self._broker.outage() or ("" if failure is None else str(failure))
 
     def close(self) -> None:
         with self._lock:
@@ -152,7 +159,7 @@ class FollowedAdmission(AdmissionLog):
         if outage or not self._is_loaded:
             found = outage or "the broker has not handed over all that it holds"
             raise BrokerUnavailable(
-                f"{self._where} was not read within {deadline.timeout_s:g} s: {found}"
+                f"{self._where} was not read within {round(deadline.timeout_s, 2):g} s: {found}"
             )
 
     def _read(self) -> tuple[bool, int]:

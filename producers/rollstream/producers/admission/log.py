@@ -30,7 +30,11 @@ class AdmissionLog(Protocol):
 
     def policies(self) -> Mapping[str, PolicyAnnounced]:
         """The newest of each sampler that lives, as far as was read: one that last announced it
-        600 s before the newest record of the log, by the broker's clock, is left out."""
+        600 s before the newest record of the log, by the broker's clock, is left out.
+
+        Raises:
+            ProducerClosed: it was closed, so whether anything is newer is not known.
+        """
 
     def shares(self) -> Mapping[str, Granted]:
         """The newest of each sampler, as far as was read; those that left among them."""
@@ -44,6 +48,9 @@ class AdmissionLog(Protocol):
             UnknownTopic: the environment has no such topic. NotAuthorised. BrokerUnavailable: none
                 can be reached, or the log was not read so far, when the time is up.
         """
+
+    def outage(self) -> str:
+        """Why the log cannot be read now; empty: it can. Asks nobody."""
 
     def close(self) -> None:
         """Ends its thread. Idempotent."""

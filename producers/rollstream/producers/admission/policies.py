@@ -54,7 +54,11 @@ class FollowedPolicy:
     def stale(self) -> bool:
         """Whether what is sampled with it now would be dropped: it is further behind the newest
         policy that is known here than the trainer's ``max_policy_lag``, or off the branch that its
-        trainer is on. Asks nobody."""
+        trainer is on. Asks nobody.
+
+        Raises:
+            ProducerClosed: the producer that returned it was closed, and follows no policies.
+        """
         return is_stale(PolicyRef(self.lineage, self.epoch, self.step), self._announced())
 
     def __reduce__(self) -> tuple[type[Policy], tuple[Any, ...]]:

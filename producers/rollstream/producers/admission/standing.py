@@ -111,15 +111,26 @@ class Standing:
 
     def tells_that_it_lives(self, now_s: float) -> tuple[bool, float]:
         """Whether it is to tell now, and in how many seconds next; while nothing is open and
-        nothing waits there is nothing to tell."""
-        if not self.open and not self.waiting:
-            return False, inf
+        nothing waits there is nothing to tell, but that nothing waits any more."""
+        is_idle = not self.open and not self.waiting
         is_known = self.groups_waiting == self._told_waiting
+        if is_idle and is_known:
+            return False, inf
         tells = now_s >= self._told_s + (ALIVE_S if is_known else TELL_AGAIN_S)
         if tells:
             self._tell(now_s)
+            if is_idle:
+                return True, inf
         next_s = self._told_s + ALIVE_S - now_s
-        return tells, min(next_s, TELL_AGAIN_S) if self.waiting else next_s
+        return tells, min(next_s, TELL_AGAIN_S) if self.waiting or is_idle else next_s
+
+    def tells_that_none_waits(self, now_s: float) -> bool:
+        """Whether it is to tell, at its end, that nothing waits: it told last that something
+        does."""
+        tells = self._told_waiting > 0
+        if tells:
+            self._tell(now_s)
+        return tells
 
     def open_groups(self) -> list[str]:
         """What the blocks that have not ended hold, in words."""
@@ -131,7 +142,8 @@ class Standing:
         if request.group:
             self._begun += request.groups
             # The entry that dispatches it tells.
-            self._told_s, self._told_waiting = now_s, self.groups_waiting
+            self._told_s = now_s
+            self._told_waiting = self.groups_waiting - (request.groups if request.waits else 0)
         else:
             self._held += request.groups
         self.open[request] = None

@@ -144,6 +144,11 @@ class Admission:
         with self._lock:
             return self._standing.tells_that_it_lives(self._clock.monotonic_s())
 
+    def tells_that_none_waits(self) -> bool:
+        """Whether the producer, which refuses all by now, is to tell that nothing waits."""
+        with self._lock:
+            return self._standing.tells_that_none_waits(self._clock.monotonic_s())
+
     def refuse(self, error: RollstreamError) -> None:
         """Ends all waits with this, and every later request."""
         with self._lock:
@@ -204,6 +209,8 @@ class Admission:
         assert limit.by is not None, "nothing else limits it"
         shares, read_s = limit.by
         away = "" if limit.away_s is None else "; it is away, its shares have run out"
+        outage = self._admission_log.outage()
+        away += f"; what it grants cannot be read now: {outage}" if outage else ""
         return (
             f"to begin {counted(groups, 'group')} of {self._environment!r} beyond the "
             f"{self._standing.used} that this producer has begun or holds; sampler "

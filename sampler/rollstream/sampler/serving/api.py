@@ -6,11 +6,13 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any, Self, SupportsIndex
 
 from rollstream.runtime.clock import Clock
 from rollstream.sampler.arguments import (
     NO_METADATA,
+    as_text,
     group_ids,
     json_object,
     reason_given,
@@ -344,7 +346,7 @@ class SamplerApi(LooksAtGroups):
         step: SupportsIndex,
         *,
         policy_version: str,
-        weights: str = "",
+        weights: str | PathLike[str] = "",
         metadata: Mapping[str, Any] = NO_METADATA,
     ) -> Policy:
         """Records that weights ``step`` have this version; lag is measured against the newest. Env
@@ -354,8 +356,8 @@ class SamplerApi(LooksAtGroups):
         Args:
             step: optimizer steps behind the weights.
             policy_version: names them; at most 200 bytes, for it names a folder too.
-            weights: where workers find them: a path, an address, or whatever they understand; at
-                most 4,096 characters.
+            weights: where workers find them: an address, or whatever they understand, at most
+                4,096 characters; or a path, which is taken as its string.
             metadata: what else they are to know, as JSON can hold it; at most 64 KiB.
 
         Returns:
@@ -373,7 +375,7 @@ class SamplerApi(LooksAtGroups):
         command = PublishPolicy(
             step=whole_number("step", step),
             policy_version=version("policy_version", policy_version),
-            weights=short_text("weights", weights),
+            weights=short_text("weights", as_text(weights)),
             metadata=json_object("metadata", metadata),
         )
         return self._ask(command)
