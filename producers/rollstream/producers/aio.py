@@ -201,7 +201,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         """Runs while blocks are open, or wait."""
         while True:
             environments, next_s = self._to_tell()
-            if next_s == inf:
+            if next_s == inf and not environments:
                 self._telling = None  # At once: the next block that is entered begins it anew.
                 return
             for environment in environments:

@@ -168,6 +168,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
 
         Raises:
             NoPolicy: the time is up; it says what was waited for, and what may be the reason.
+            RunOver: none will come, since the trainer's run is over; a ``NoPolicy``.
             SeveralLineages: two models are in training, and none is named.
             InvalidSettings: names the argument, its value and what to give instead.
         """

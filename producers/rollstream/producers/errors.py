@@ -52,6 +52,10 @@ class NoPolicy(ProducerError, TimeoutError):
     for, and why none may have come."""
 
 
+class RunOver(NoPolicy):
+    """No newer policy comes: the run of the trainer that published last is over."""
+
+
 class SeveralLineages(ProducerError, ValueError):
     """Two models are in training in one environment, and neither the call nor the producer names
     one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from abc import ABC, abstractmethod
@@ -43,6 +44,7 @@ from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 GroupT = TypeVar("GroupT")
 TrajectoryT = TypeVar("TrajectoryT")
 AdmittedT = TypeVar("AdmittedT")
+_log = logging.getLogger("rollstream.admission")
 LOOK_AGAIN_S = 60.0  # How often a producer asks whether its topics have the partitions they had.
 LOOK_TIMEOUT_S = 0.5
 _KEPT_BYTES = 8 * 1024 * 1024  # Several records; at most twice as many stay with the process.
@@ -91,6 +93,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         )
         self._look_again_s = self._clock.monotonic_s() + LOOK_AGAIN_S
         self._to_look_at: list[str] = []
+        self._warned_of: set[str] = set()  # Environments.
         self._refusal: RollstreamError | None = None
         self._death: ProducerDied | None = None
         # Freeing a large block tells glibc to keep what is freed later (its thresholds for mmap and
@@ -332,7 +335,29 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         if now_s >= self._look_again_s:
             self._look_again_s = now_s + LOOK_AGAIN_S
             self._to_look_at = list(self._sender.partitions)
+            self._warn_of_unlimited(now_s)
         return self._to_look_at.pop() if self._to_look_at else None
+
+    def _warn_of_unlimited(self, now_s: float) -> None:
+        """Says once that what is published fills what others wait for, where that is known: the
+        environment's policies are followed, samplers grant shares, and no block asked for one."""
+        for environment, log in list(self._admissions.items()):
+            if environment in self._admitting or environment in self._warned_of:
+                continue
+            granted = any(
+                now_s < one.read_s + one.shares.valid_s
+                and self._outbox.lineage in ("", one.shares.lineage)
+                for one in log.shares().values()
+            )
+            if granted and self._sender.appended(self._outbox.topic(environment)):
+                self._warned_of.add(environment)
+                _log.warning(
+                    "samplers limit how many groups of %r are begun, and this producer publishes "
+                    "without asking, so it fills what others wait for; publish in a block of "
+                    'dispatch(), or of admit() where there are no groups; only split="eval" needs '
+                    "neither",
+                    environment,
+                )
 
     def _unreachable(self, topic: str) -> BrokerUnavailable:
         return BrokerUnavailable(

@@ -13,7 +13,13 @@ from harness.admission import announce, announced
 from harness.brokers import TIMEOUT_S
 from harness.producer_stage import Stage
 from harness.producers import AnyProducer, sampled, segments_of
-from rollstream.producers import FollowedPolicy, NoPolicy, ProducerClosed, SeveralLineages
+from rollstream.producers import (
+    FollowedPolicy,
+    NoPolicy,
+    ProducerClosed,
+    RunOver,
+    SeveralLineages,
+)
 from rollstream.schemas.events import PolicyAnnounced
 from rollstream.schemas.order import Policy
 
@@ -34,12 +40,13 @@ def test_the_newest_policy_is_there_at_once_with_all_that_its_trainer_said(stage
     tell(stage, announced(1), announced(2, policy_epoch=3, metadata='{"bits":8}', lineage="a"))
 
     async def scenario(producer: AnyProducer) -> FollowedPolicy:
-        return await newest(producer)
+        policy = await newest(producer)
+        assert not policy.stale()
+        return policy
 
     policy = stage.play(scenario)
     assert (policy.version, policy.step, policy.epoch, policy.lineage) == ("step-2", 2, 3, "a")
     assert (policy.weights, policy.metadata) == ("/weights/2", {"bits": 8})
-    assert not policy.stale()
 
 
 @pytest.mark.proves("F22")
@@ -52,6 +59,33 @@ def test_a_policy_is_waited_for_and_then_the_next_one(stage: Stage) -> None:
         return [(await first).step, (await second).step]
 
     assert stage.play(scenario) == [1, 3]
+
+
+@pytest.mark.proves("F22")
+def test_who_waits_for_a_newer_one_is_told_that_the_run_is_over_and_may_begin_again(
+    stage: Stage,
+) -> None:
+    tell(stage, announced(4))
+
+    async def scenario(producer: AnyProducer) -> int:
+        fourth = await newest(producer)
+        waiting = asyncio.create_task(newest(producer, newer_than=fourth))
+        tell(stage, announced(5), announced(5, offset=6, over=True))
+        fifth = await waiting
+        with pytest.raises(RunOver, match=r"the run of sampler 'a' is over.* 'step-5' \(step 5\)"):
+            await newest(producer, newer_than=fifth)
+        assert await newest(producer) == fifth
+        tell(stage, announced(6, offset=9), announced(5, offset=6, over=True))
+        return (await until_newer(producer, fifth)).step
+
+    async def until_newer(producer: AnyProducer, policy: FollowedPolicy) -> FollowedPolicy:
+        while True:
+            try:
+                return await newest(producer, newer_than=policy)
+            except RunOver:
+                await asyncio.sleep(0.01)
+
+    assert stage.play(scenario) == 6
 
 
 def test_many_may_wait_at_once(stage: Stage) -> None:

@@ -13,7 +13,7 @@ from harness.brokers import until
 from harness.groups import GroupSpec
 from harness.sampler_worlds import SamplerWorld, memory_world
 from rollstream.consumers import create_deployment
-from rollstream.producers import NotAdmitted, RolloutProducer
+from rollstream.producers import NotAdmitted, RolloutProducer, RunOver
 from rollstream.producers.admission.following import FollowedAdmission
 from rollstream.producers.admission.shares import Allowance
 from rollstream.runtime.clock import SystemClock
@@ -173,8 +173,11 @@ def test_a_run_that_is_finished_frees_those_it_limited(world: SamplerWorld) -> N
         with producer_of(world) as producer:
             with pytest.raises(NotAdmitted):
                 dispatch(producer, timeout_s=0.0)
+            policy = producer.policy()
             sampler.finish()
             dispatch(producer, timeout_s=TIMEOUT_S)
+            with pytest.raises(RunOver, match=world.name):
+                producer.policy(newer_than=policy, timeout_s=TIMEOUT_S)
 
 
 @pytest.mark.proves("F5")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,6 +40,7 @@ from rollstream.producers.admission.log import AdmissionLog, Granted
 from rollstream.producers.admission.shares import Allowance
 from rollstream.producers.admission.standing import ALIVE_S, Standing
 from rollstream.producers.admission.waiting import GRANTED_AFTER_S, Admission
+from rollstream.producers.shell import LOOK_AGAIN_S
 from rollstream.runtime.clock import Clock, ManualClock
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.streams.broker import Broker
@@ -227,6 +230,43 @@ def test_a_producer_that_waits_tells_so_every_five_seconds(kind: str) -> None:
 
     worker.play(kind, scenario, clock)
     assert worker.count(EntryKind.ALIVE) == 2
+
+
+@kinds
+@pytest.mark.parametrize("asks", [False, True])
+def test_who_publishes_without_asking_where_shares_are_granted_is_warned_once(
+    kind: str, asks: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = StillClock()
+    worker = Worker(MemoryBroker())
+    announce(worker.broker, worker.granting.topic, announced(0))
+    count = itertools.count(2)
+
+    async def warned(producer: AnyProducer) -> int:
+        """After the producer looked around, as it does once a minute, which the second one that is
+        published at a time waits for at most, and the third one certainly."""
+        clock.advance(LOOK_AGAIN_S)
+        for _ in range(3):
+            await producer.publish(example_id="ex", **sampled())
+            expected = next(count)
+            await asyncio.to_thread(
+                until, partial(lambda least: worker.count(EntryKind.SEGMENT) >= least, expected)
+            )
+        return sum("publishes without asking" in line for line in caplog.messages)
+
+    async def scenario(producer: AnyProducer) -> None:
+        policy = await producer.policy(timeout_s=TIMEOUT_S)
+        await producer.publish(example_id="ex", **sampled())
+        assert await warned(producer) == 0  # Nobody grants any.
+        await worker.grant(0, valid_s=1e6)
+        announce(worker.broker, worker.granting.topic, announced(1))
+        await producer.policy(newer_than=policy, timeout_s=TIMEOUT_S)
+        if asks:
+            with pytest.raises(NotAdmitted):
+                await play(producer, timeout_s=0)
+        assert [await warned(producer) for _ in range(2)] == [0 if asks else 1] * 2
+
+    worker.play(kind, scenario, clock)
 
 
 @kinds

@@ -111,6 +111,17 @@ def test_a_resume_is_told_with_its_branch_and_the_newest_policy_that_is_on_it(
     until(lambda: world.newest().policy_epoch == 1)
 
 
+def test_that_the_run_is_over_is_told_and_that_it_begins_again(world: World) -> None:
+    world.train(1)
+    sampler = world.open()
+    sampler.finish()
+    until(lambda: world.was_told() and world.newest().over)
+    sampler.finish()
+    assert (world.newest().step, world.newest().policy_version) == (1, "step-1")
+    sampler.set_current_step(1)
+    until(lambda: not world.newest().over)
+
+
 def test_where_the_run_goes_back_before_all_policies_the_newest_is_told_to_be_left(
     world: World,
 ) -> None:

@@ -28,7 +28,7 @@ async def newest_policy(
     """The policy that is wanted, as soon as it is known.
 
     Raises:
-        NoPolicy: it is not known when the time is up. SeveralLineages.
+        NoPolicy: it is not known when the time is up. RunOver, SeveralLineages.
     """
     seen, failure = 0, None
     while True:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from rollstream.producers.errors import SeveralLineages
+from rollstream.producers.errors import RunOver, SeveralLineages
 from rollstream.schemas.events import PolicyAnnounced
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, Policy, PolicyRef, off_branch
 
@@ -89,6 +89,7 @@ class Wanted(NamedTuple):
 
         Raises:
             SeveralLineages: there are two models in training, and none is named.
+            RunOver: there is none yet, and none will come.
         """
         known = announced()
         lineages = _lineages(known)
@@ -96,6 +97,12 @@ class Wanted(NamedTuple):
             raise SeveralLineages(self.environment, lineages)
         newest = newest_of(known, self.lineage, self.newer_than)
         if newest is None:
+            last = _last_published(known, self.lineage)
+            if last is not None and last.over:
+                raise RunOver(
+                    f"{self} will not come: the run of sampler {last.sampler!r} is over, and its "
+                    f"newest policy is {last.policy_version!r} (step {last.step})"
+                )
             return None
         return FollowedPolicy(
             version=newest.policy_version,
@@ -113,16 +120,21 @@ def newest_of(
 ) -> PolicyAnnounced | None:
     """Of the trainer that published last, by log time, the newest policy; of ``lineage``, or of the
     only one that there is. None: there is none yet, or none that it has not left."""
+    newest = _last_published(announced, lineage)
+    if newest is None or off_branch(ref_of(newest), _branches(newest)):
+        return None
+    if newer_than is not None and not _replaces(newest, newer_than, announced):
+        return None
+    return newest
+
+
+def _last_published(announced: Announced, lineage: str | None) -> PolicyAnnounced | None:
+    """What the trainer tells that published last."""
     lineages = _lineages(announced)
     if lineage is None and len(lineages) == 1:
         (lineage,) = lineages
     of_lineage = [policy for policy in announced.values() if policy.lineage == lineage]
-    newest = max(of_lineage, key=_published, default=None)
-    if newest is None or off_branch(ref_of(newest), _branches(newest)):
-        return None
-    if newer_than is not None and not _replaces(newest, newer_than, of_lineage):
-        return None
-    return newest
+    return max(of_lineage, key=_published, default=None)
 
 
 def _lineages(announced: Announced) -> list[str]:
@@ -133,9 +145,7 @@ def _published(policy: PolicyAnnounced) -> tuple[int, int, int]:
     return policy.published_ts, *_age(policy)
 
 
-def _replaces(
-    policy: PolicyAnnounced, other: PolicyLike, announced: Sequence[PolicyAnnounced]
-) -> bool:
+def _replaces(policy: PolicyAnnounced, other: PolicyLike, announced: Announced) -> bool:
     """Whether it is newer, or its trainer has left the other one and goes on from this one, or goes
     on where the other one's trainer, under another sampler, published last."""
     ref = PolicyRef(other.lineage, other.epoch, other.step)
@@ -143,7 +153,12 @@ def _replaces(
         return True
     if (*_age(policy), policy.policy_version) == (other.epoch, other.step, other.version):
         return False
-    return any(_age(one) >= (other.epoch, other.step) for one in announced if one is not policy)
+    others = [
+        one
+        for one in announced.values()
+        if one.lineage == policy.lineage and one.sampler != policy.sampler
+    ]
+    return any(_age(one) >= (other.epoch, other.step) for one in others)
 
 
 def is_stale(policy: PolicyRef, announced: Announced) -> bool:

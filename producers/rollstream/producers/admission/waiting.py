@@ -179,6 +179,13 @@ class Admission:
         with self._lock:
             now_s = self._clock.monotonic_s()
             limit = self._limit(now_s)
+            if limit.groups is None and self._standing.waiting:
+                _log.warning(
+                    "%s of %r waited and are begun: no sampler of their lineage limits them any "
+                    "more, since its run is over or its admission off",
+                    counted(self._standing.groups_waiting, "group"),
+                    self._environment,
+                )
             self._standing.serve(limit, now_s)
             if not self._standing.waiting:
                 self._is_served = False

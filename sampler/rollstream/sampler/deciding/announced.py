@@ -9,6 +9,11 @@ from rollstream.streams.folds.sampler.published import Described
 from rollstream.streams.folds.sampler.state import SamplerState
 
 
+def announced_at(state: SamplerState) -> int:
+    """Offset of the newest decision that ``announced_policy`` tells of."""
+    return max(state.published.offset, state.over_decided_at)
+
+
 def announced_policy(state: SamplerState) -> PolicyAnnounced | None:
     """The newest policy on the branch that the trainer is on, or, where it has published none of
     that, the newest that it has left; None: it never published one."""
@@ -23,7 +28,7 @@ def announced_policy(state: SamplerState) -> PolicyAnnounced | None:
     described = state.published.kept.get(newest, Described())
     return PolicyAnnounced(
         sampler=state.name,
-        offset=state.published.offset,
+        offset=announced_at(state),
         lineage=choosing.lineage,
         policy_epoch=newest[0],
         step=newest[1],
@@ -34,4 +39,5 @@ def announced_policy(state: SamplerState) -> PolicyAnnounced | None:
         branch_epochs=np.array([one.epoch for one in left], np.int32),
         branch_steps=np.array([one.from_step for one in left], np.int64),
         published_ts=state.published.newest_ts,
+        over=state.over,
     )

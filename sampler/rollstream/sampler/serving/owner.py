@@ -14,7 +14,7 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.sampler.admission.granting import Granting, Observed
-from rollstream.sampler.deciding.announced import announced_policy
+from rollstream.sampler.deciding.announced import announced_at, announced_policy
 from rollstream.sampler.deciding.batches import BatchCommand, NextBatch
 from rollstream.sampler.deciding.command import Command, R, Reply, ResultContext, Unread, read
 from rollstream.sampler.deciding.shortages import Shortage
@@ -36,9 +36,7 @@ from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.events import (
     BatchServed,
     Flushed,
-    PolicyPublished,
     Replaced,
-    Resumed,
     SamplerEvent,
     Scored,
 )
@@ -104,6 +102,7 @@ class Owner:
         self._overdue = OverdueBatches(config, clock)
         self._latencies = Latencies(clock)
         self._announcer = Announcer(broker, layout, name, lambda: self._logs.claimed)
+        self._announced_at = -1  # As ``announced_at`` when it was last handed in.
         # Guards all that is decided with; notified of a claim, and when nobody reads any more.
         self._lock = threading.Condition(threading.Lock())
         self._waiting = WaitingCalls()
@@ -470,7 +469,7 @@ class Owner:
             if isinstance(event, BatchServed | Replaced):
                 self._payloads.undelivered[event.step] = event.digest
                 self._projector.project(self._logs.state.batches[event.step], self._logs.state)
-        if any(isinstance(event, PolicyPublished | Resumed) for event in events):
+        if announced_at(self._logs.state) != self._announced_at:
             self._announce()
 
     def wait_announced(self, timeout_s: float) -> None:
@@ -479,8 +478,9 @@ class Owner:
         self._announcer.wait_written(timeout_s)
 
     def _announce(self) -> None:
-        """Env workers are to know the newest policy, and which it replaces."""
+        """Env workers are to know the newest policy, which it replaces, and whether others come."""
         policy = announced_policy(self._logs.state)
+        self._announced_at = announced_at(self._logs.state)
         if policy is not None:
             for environment in self._config.samplers[self.name].environments:
                 self._announcer.put(environment, "policy", lambda: policy)

@@ -26,6 +26,7 @@ class PolicyAnnounced:
     branch_epochs: NDArray[np.int32]
     branch_steps: NDArray[np.int64]
     published_ts: int = 0
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,7 @@ class SamplerState:
         owner: who claimed the decision log last; empty: nobody did.
         claimed_at: offset of that claim; -1: there is none.
         over: whether the run was finished, and nothing was decided since.
+        over_decided_at: offset of the decision that finished it, or began it again; -1: none did.
         trainer_epoch: of the newest resume; 0 before the first.
         policy_epoch: of the policies that are published now.
         epoch_used: whether policies of that epoch may exist.
@@ -85,7 +86,7 @@ class SamplerState:
         self.name = name
         self.choosing = choosing
         self.owner = ""
-        self.claimed_at = self.final_step = NOTHING
+        self.claimed_at = self.final_step = self.over_decided_at = NOTHING
         self.over = self.epoch_used = False
         self.trainer_epoch = self.policy_epoch = 0
         self.branches: dict[int, Branch] = {}
@@ -248,7 +249,9 @@ class SamplerState:
         self.late.passed(timestamp_us)
         self.published.apply(offset, timestamp_us, event)
         if not isinstance(event, Claimed | Adopted | Dropped | CursorRecorded | Requested):
-            self.over = isinstance(event, Finished)
+            over = isinstance(event, Finished)
+            if over != self.over:
+                self.over, self.over_decided_at = over, offset
         match event:
             case BatchServed():
                 self._serve(offset, event)
@@ -283,7 +286,14 @@ class SamplerState:
         """Equal for equal states, whatever the interleaving of the logs."""
         state = xxhash.xxh3_128()
         for part in (
-            (self.over, self.trainer_epoch, self.policy_epoch, self.epoch_used, self._turn),
+            (
+                self.over,
+                self.over_decided_at,
+                self.trainer_epoch,
+                self.policy_epoch,
+                self.epoch_used,
+                self._turn,
+            ),
             (self.next_step, self._served_end, self.current_step, self.final_step),
             self.evaluated.sorted_items(),
             (self.over_step_delay, self.over_timestamp_delay),
