@@ -64,11 +64,12 @@ class Drive:
             make_dispatched(example_id=example_id, group_uid=group_uid, group_size=size)
         )
 
-    def fail(self, group_uid: str, size: int, count: int = 1, uid: str = "") -> int:
+    def fail(
+        self, group_uid: str, size: int, count: int = 1, uid: str = "", reason: str = "crashed"
+    ) -> int:
         uid = uid or f"failure-{self.assembler.position}"
-        return self.add(
-            make_failed(count=count, group_uid=group_uid, group_size=size, rollout_uid=uid)
-        )
+        named = {"group_uid": group_uid, "group_size": size, "rollout_uid": uid}
+        return self.add(make_failed(count=count, reason=reason, **named))
 
     def wait(self, seconds: float) -> None:
         """Log time passes without a record."""
@@ -123,7 +124,7 @@ def places_of(rows: Iterable[Row]) -> list[Where]:
 def described(decisions: Sequence[Decision]) -> list[Any]:
     """Decisions by value, but for where entries stand and how many bytes they have."""
     found = []
-    for group, settled, incomplete, entries, _, unread, unsealed, producer_id in decisions:
+    for group, settled, incomplete, entries, _, unread, *others in decisions:
         sealed = None
         if group is not None:
             uids, idxs = (values_of(group.rows, name) for name in ("rollout_uid", "segment_idx"))
@@ -131,5 +132,5 @@ def described(decisions: Sequence[Decision]) -> list[Any]:
             sealed = (rest, list(zip(uids, idxs, strict=True)))
         reasons = [(s.reason, s.rollout_uid, s.segment_idx) for s in settled]
         kept = values_of(incomplete, "rollout_uid")
-        found.append((sealed, reasons, kept, entries, unread, unsealed, producer_id))
+        found.append((sealed, reasons, kept, entries, unread, *others))
     return found

@@ -19,6 +19,7 @@ from rollstream.console.showing import path_of
 from rollstream.console.tokens import Decode
 from rollstream.sampler.history import Became, FoundRollout
 from rollstream.schemas.records import RolloutRecord
+from rollstream.streams.tracing import GroupOrigin
 
 SHOWN_CHARS_MAX = 2_000  # Of one text, half of them from its end.
 # What would move a terminal's cursor, colour it or turn its lines round, and what is no character.
@@ -64,6 +65,7 @@ def rollout_object(found: FoundRollout, decode: Decode | None) -> dict[str, Any]
         "group_id": origin.group_id,
         "group_uid": first.group_uid,
         "sealed_ts": origin.sealed_ts,
+        "failures": origin.failures,
         "path": origin.path,
         "log_generation": origin.generation,
         "log_partition": origin.partition,
@@ -80,6 +82,12 @@ def rollout_object(found: FoundRollout, decode: Decode | None) -> dict[str, Any]
             for segment, row in zip(found.segments, origin.segments, strict=True)
         ],
     }
+
+
+def failures_told(origin: GroupOrigin) -> Iterator[str]:
+    """Lines on members of the group that never came."""
+    for reason, members in origin.failures.items():
+        yield f"of its members {members:,} failed: {reason or 'for another reason'}"
 
 
 def masked_ranges(loss_mask: NDArray[np.bool_] | None) -> list[tuple[int, int]]:
@@ -113,6 +121,8 @@ def _head(found: FoundRollout) -> Iterator[RenderableType]:
         yield from _of_segment(first)
     yield _line(f"group {origin.group_id}, sealed {_time(origin.sealed_ts)}, in the file")
     yield path_of(origin.path)
+    for told in failures_told(origin):
+        yield _line(told)
     for row in origin.segments:
         yield _line(
             f"row {row.row}, from {origin.environment}[{origin.partition}] offset {row.offset}, "

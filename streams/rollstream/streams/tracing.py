@@ -57,6 +57,7 @@ class GroupOrigin:
         flush_offset, index: its event in the seal log of the partition, and which group of it.
         path: of its file, below the store's root.
         sealed_ts: log time of the flush, microseconds.
+        failures: members of it that never came, by the reason that their producer gave.
     """
 
     group_id: str
@@ -72,6 +73,7 @@ class GroupOrigin:
     sealed_ts: int
     path: str
     segments: tuple[SegmentOrigin, ...]
+    failures: Mapping[str, int]
 
     @property
     def ref(self) -> GroupRef:
@@ -137,6 +139,12 @@ def group_origin(
         sealed_ts=event.now_ts,
         path=event.files[group.file].path,
         segments=rows,
+        failures={
+            failed.reason: int(failed.members[number])
+            for failed in event.failed
+            for number, group_uid in enumerate(failed.group_uids)
+            if group_uid == group.group_uid != ""
+        },
     )
 
 

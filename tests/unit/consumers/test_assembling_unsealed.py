@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.assembling import Drive
-from rollstream.consumers.assembling.decisions import Unsealed
+from rollstream.consumers.assembling.decisions import Failed, Unsealed
 from rollstream.schemas.reasons import SettleReason
 
 
@@ -63,3 +63,18 @@ def test_what_comes_too_late_for_a_sealed_group_is_no_dispatched_group() -> None
     drive.wait(100)
     assert drive.settled_offsets()[late] is SettleReason.EXPIRED
     assert unsealed(drive) == []
+
+
+def test_why_members_failed_ends_with_their_group_sealed_or_not() -> None:
+    drive = Drive()
+    drive.dispatch("g", 3)
+    drive.rollout("a", group_uid="g", group_size=3)
+    drive.fail("g", 3, reason="x" * 300)
+    drive.fail("g", 3, reason="timed out")
+    drive.dispatch("h", 2)
+    drive.fail("h", 2, count=2, reason="timed out")
+    drive.commit()
+    assert [one.failed for one in drive.decisions] == [
+        (Failed("x" * 200, "g", 1), Failed("timed out", "g", 1)),
+        (Failed("timed out", "h", 2),),
+    ]

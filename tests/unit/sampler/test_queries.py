@@ -11,6 +11,7 @@ def test_progress_shows_numbers_by_environment_and_no_example() -> None:
         dispatched={"code": {"x": (1_000, 2_000)}},
         never_back={"math": {"y": {"expired": 2, "failed": 1}}},
         unfinished={},
+        failures={},
         trained={"math": many},
         failed={},
         skipped={"math": {"y": 3}},

@@ -18,6 +18,7 @@ from rollstream.console.options import (
     TimeoutOption,
     TrainerEpochOption,
 )
+from rollstream.console.rollout_text import failures_told
 from rollstream.console.services import services_of
 from rollstream.console.showing import indented, path_of, show
 from rollstream.runtime.config.load import load_config
@@ -91,6 +92,7 @@ def _step_view(found: StepLineage) -> RenderableType:
     for one in found.groups:
         origin, mask = one.origin, one.use.row_mask
         parts += [Text(f"slot {one.use.slot}: group {origin.group_id}"), path_of(origin.path)]
+        parts += map(indented, failures_told(origin))
         for row in origin.segments:
             out = "" if mask is None or mask[row.index] else ", left out of the batch"
             at = _entry(origin.environment, origin.partition, row.offset, row.entry)
@@ -112,6 +114,7 @@ def _rollout_view(found: RolloutLineage) -> Iterator[RenderableType]:
         yield Text(f"{segment}{replica}, {at}: {_state(entry)}")
         if entry.group is not None:
             yield path_of(entry.group.path)
+            yield from map(indented, failures_told(entry.group))
     for sampler in found.samplers:
         yield from map(Text, _sampler_lines(sampler))
 

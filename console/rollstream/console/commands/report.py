@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +25,8 @@ from rollstream.console.showing import show, table_of
 from rollstream.runtime.config.load import load_config
 from rollstream.sampler.history import ReportRow, SamplerReport, report_of
 from rollstream.sampler.history.report import TIMEOUT_S
+
+FAILURES_SHOWN = 10  # Of an environment, the most frequent; --json has all.
 
 
 def report(
@@ -88,6 +91,12 @@ def _tables(found: SamplerReport) -> Iterator[RenderableType]:
         if title == "By environment":
             _add(table, "all", found.totals, "bold")
         yield table
+    if found.failures:
+        table = table_of("Why members failed", "environment", "members", last="reason")
+        for environment, reasons in found.failures.items():
+            for reason, members in islice(reasons.items(), FAILURES_SHOWN):
+                table.add_row(environment, f"{members:,}", reason or "others")
+        yield table
 
 
 def _add(table: Table, name: str, row: ReportRow, style: str = "") -> None:
@@ -125,6 +134,7 @@ def _object(found: SamplerReport) -> dict[str, Any]:
             table: [{key: name, **_row(row)} for name, row in rows.items()]
             for table, (key, rows) in tables.items()
         },
+        "failures": found.failures,
     }
 
 

@@ -27,10 +27,12 @@ from itertools import islice, repeat
 from operator import itemgetter
 
 from rollstream.consumers.assembling.decisions import (
+    FAILED_REASON_CHARS,
     NO_SEGMENT,
     Decision,
     DecisionQueue,
     DueGroup,
+    Failed,
     Plan,
     Settlement,
     UnreadRange,
@@ -314,7 +316,8 @@ class Assembler:
             return
         group.size = max(group.size, group_size)
         if failed:
-            self._fail_member(entry, group, chain, reason, failed)
+            given = "" if failure is None else failure.reason
+            self._fail_member(entry, group, chain, reason, failed, given)
         else:
             self.pending.dispatch(group, entry.settlement(reason))
             if producer is not None and entry.value("split") != "eval":
@@ -335,14 +338,20 @@ class Assembler:
         chain: Chain | None,
         reason: SettleReason,
         count: int = 1,
+        given: str = "",
     ) -> None:
         """The entry, and what there is of its trajectory, are settled with the group, which lacks
-        so many members for ever. A member fails once, for whatever reasons."""
+        so many members for ever. A member fails once, for whatever reasons; the producer may have
+        ``given`` one."""
         if chain is not None:
             self._drop_chain(entry.uid, chain, reason)
         if entry.uid not in group.failed_uids:
             group.failed += count
             group.failed_uids.add(entry.uid)
+            if given:
+                given = given[:FAILED_REASON_CHARS]
+                group.failures = group.failures or {}
+                group.failures[given] = group.failures.get(given, 0) + count
         self._settle_with(group, entry, reason)
 
     def _settle_with(self, group: PendingGroup, entry: PendingEntry, reason: SettleReason) -> None:
@@ -464,9 +473,15 @@ class Assembler:
             rows = []
         elif rows:
             settled = [*settled, *settlements_of(rows, SettleReason.EXPIRED)]
-        fit = fitting(Decision(due, settled, rows, entries, size))
+        failed: tuple[Failed, ...] = ()
+        if group is not None and group.failures:
+            named = group.key[0]
+            failed = tuple(Failed(why, named, count) for why, count in group.failures.items())
+        fit = fitting(Decision(due, settled, rows, entries, size, failed=failed))
         if group is not None and group.producer_id:
             fit[0] = fit[0]._replace(producer_id=group.producer_id)
+        if failed:
+            fit[0] = fit[0]._replace(failed=failed)
         *parts, last = fit
         if group is not None and group.dispatched and fit[0].group is None:
             last = last._replace(unsealed=_unsealed(group, reason))

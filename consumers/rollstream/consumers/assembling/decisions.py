@@ -16,10 +16,12 @@ from rollstream.schemas.reasons import SealReason, SettleReason
 
 # Bytes of one flush event, well below RECORD_BYTES_MAX of a topic.
 EVENT_BYTES_MAX = 8 * 1024 * 1024
+FAILED_REASON_CHARS = 200  # Why members failed, as the seal log keeps it for ever.
 NO_SEGMENT = -1  # The segment of an entry that names a trajectory and is no segment of it.
 # At most, beside names. A file's path has an environment's name and a policy version, escaped.
 _FILE_EVENT_BYTES = 640
 _GROUP_EVENT_BYTES = 384 + _FILE_EVENT_BYTES  # A group, and a file that has no other.
+_FAILED_EVENT_BYTES = 16  # Beside the reason, and the group that has it.
 PRODUCER_EVENT_BYTES = 64  # How one stands.
 _ENTRY_EVENT_BYTES = 96  # One of a record that has no other, so that its offset is touched too.
 
@@ -54,6 +56,14 @@ class Unsealed(NamedTuple):
 
     reason: SettleReason
     example_id: str
+
+
+class Failed(NamedTuple):
+    """Members of a group that will never come, for a reason that their producer gave."""
+
+    reason: str
+    group_uid: str
+    members: int
 
 
 class DueGroup(NamedTuple):
@@ -91,6 +101,7 @@ class Decision(NamedTuple):
         unread: the only one of a decision about offsets that nobody read.
         unsealed: the dispatched group that ends with it and is not sealed, if any.
         producer_id: the producer of which a group that counts as open ends with it; empty: none.
+        failed: members of the group that ends with it.
     """
 
     group: DueGroup | None
@@ -101,6 +112,7 @@ class Decision(NamedTuple):
     unread: UnreadRange | None = None
     unsealed: Unsealed | None = None
     producer_id: str = ""
+    failed: tuple[Failed, ...] = ()
 
 
 class Plan(NamedTuple):
@@ -175,6 +187,9 @@ def event_bytes(decision: Decision) -> int:
     if decision.producer_id:
         total += PRODUCER_EVENT_BYTES
         names.append(decision.producer_id)
+    for failed in decision.failed:
+        total += _FAILED_EVENT_BYTES
+        names += (failed.reason, failed.group_uid)
     joined = "".join(names)
     return total + (len(joined) if joined.isascii() else len(joined.encode()))
 

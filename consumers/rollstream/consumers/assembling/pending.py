@@ -138,6 +138,8 @@ class PendingGroup:
         members: how many members are complete.
         failed: how many members will never come.
         failed_uids: the failed members whose uid is known.
+        failures: how many failed, by the reasons that their producer gave; at most as many reasons
+            as it has entries.
         chains: trajectories that are not complete, by uid.
         settlements: dispatches, failures and the like, settled with the group.
         replicas: members by env replica; only where a cap is set.
@@ -158,6 +160,7 @@ class PendingGroup:
     members: int = 0
     failed: int = 0
     failed_uids: set[str] = field(default_factory=set)
+    failures: dict[str, int] | None = None
     chains: dict[str, Chain] = field(default_factory=dict)
     settlements: list[Settlement] = field(default_factory=list)
     replicas: dict[str, int] = field(default_factory=dict)

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.consumers.assembling import DueGroup, Plan, Settlement
-from rollstream.consumers.assembling.decisions import Row, UnreadRange, Unsealed
+from rollstream.consumers.assembling.decisions import Failed, Row, UnreadRange, Unsealed
 from rollstream.schemas import digest, ids
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import (
+    FailedMembers,
     Flushed,
     SealedFile,
     SealedGroup,
@@ -32,6 +33,7 @@ from rollstream.store.layout import GROUPS, INCOMPLETE, rows_path
 _T = TypeVar("_T")
 _Sorted = dict[frozenset[tuple[str, ArraySignature]], dict[str, list[_T]]]
 """By what all rows of a file have in common: the types of named arrays, then the policy version."""
+FAILED_REASONS_MAX = 64  # Of one event; producers choose them, and each may differ.
 _TRAJECTORY = 0  # Groups hold whole trajectories; their files are named by the first segment.
 
 
@@ -102,6 +104,7 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
         unsealed=_unsealed(decision.unsealed for decision in plan.decisions),
         in_flight=plan.in_flight,
         newest_policy=() if plan.newest is None else (plan.newest,),
+        failed=_failed(chain.from_iterable(decision.failed for decision in plan.decisions)),
     )
 
 
@@ -280,5 +283,20 @@ def _unsealed(groups: Iterable[Unsealed | None]) -> tuple[UnsealedGroups, ...]:
         by_reason.setdefault(reason, []).append(example_id)
     return tuple(
         UnsealedGroups(reason=str(reason), example_ids=tuple(listed))
+        for reason, listed in by_reason.items()
+    )
+
+
+def _failed(members: Iterable[Failed]) -> tuple[FailedMembers, ...]:
+    by_reason: dict[str, list[Failed]] = {}
+    for one in members:
+        is_named = one.reason in by_reason or len(by_reason) < FAILED_REASONS_MAX
+        by_reason.setdefault(one.reason if is_named else "", []).append(one)
+    return tuple(
+        FailedMembers(
+            reason=reason,
+            group_uids=tuple(one.group_uid for one in listed),
+            members=np.array([one.members for one in listed], np.int32),
+        )
         for reason, listed in by_reason.items()
     )

@@ -31,6 +31,10 @@ class Progress:
             id to ``failed`` (it never came, and its group was sealed without it), ``aborted`` or
             ``truncated`` (it came, with ``stop_reason`` "abort" or "length"), to members. Whatever
             became of their groups; those of evaluations are not counted.
+        failures: why members failed, as their producer said (``group.fail(reason)``, or what ended
+            the block; 200 characters): environment to reason to members, the most first. Those of
+            evaluations, and of groups that were never sealed, are among them. Of each partition
+            the first 64 reasons are kept; "" has the others.
         trained: in final batches.
         failed: in batches that were acked as failed, and final.
         skipped: in final batches whose ack named them as not trained on.
@@ -49,6 +53,7 @@ class Progress:
     dispatched: Mapping[str, Mapping[str, tuple[int, ...]]]
     never_back: Mapping[str, Mapping[str, Mapping[str, int]]]
     unfinished: Mapping[str, Mapping[str, Mapping[str, int]]]
+    failures: Mapping[str, Mapping[str, int]]
     trained: Mapping[str, Mapping[str, int]]
     failed: Mapping[str, Mapping[str, int]]
     skipped: Mapping[str, Mapping[str, int]]
@@ -130,6 +135,7 @@ class AskProgress(Command[Progress]):
             },
             never_back=never_back.found,
             unfinished=unfinished.found,
+            failures=state.dispatched.failures(),
             trained=ended("trained"),
             failed=ended("failed"),
             skipped=ended("skipped"),

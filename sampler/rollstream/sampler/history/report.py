@@ -39,6 +39,9 @@ class SamplerReport:
             that went back.
         by_steps: by first and last step: that a rollout was trained or dropped in, else the one
             that was next when it became known to be sealed, or not.
+        failures: why members failed, as their producer said, of evaluations too: environment to
+            reason to members, the most first; "" has those beyond the first 256 reasons of an
+            environment, or the first 64 of a flush.
     """
 
     sampler: str
@@ -48,6 +51,7 @@ class SamplerReport:
     by_length: Mapping[Bounds | None, ReportRow]
     by_lag: Mapping[Bounds | None, ReportRow]
     by_steps: Mapping[Bounds, ReportRow]
+    failures: Mapping[str, Mapping[str, int]]
 
 
 def report_of(
@@ -116,6 +120,7 @@ def report_of(
         by_length=counters.by_length(),
         by_lag=counters.by_lag(),
         by_steps=counters.by_steps(steps_a_row),
+        failures=counters.failures(),
     )
 
 

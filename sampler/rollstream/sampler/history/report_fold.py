@@ -201,6 +201,9 @@ class ReportFold:
         for part in event.settled:
             named = set(part.uids) - {""}  # Segments of one rollout have its uid.
             self._unsealed(log, part.reason, len(named) + list(part.uids).count(""))
+        for failed in event.failed:
+            members = int(failed.members.sum())
+            self._counters.add_failures(log.environment, self.next_step, failed.reason, members)
         for ranges in event.unread:
             self._unsealed(log, ranges.reason, int((ranges.stops - ranges.firsts).sum()))
 

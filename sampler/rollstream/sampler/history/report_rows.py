@@ -12,6 +12,7 @@ Bounds = tuple[int, int]
 Row = TypeVar("Row")
 BELOW_ZERO = -1  # The bucket of a lag from the future of a rewound trainer.
 ROWS_MAX = 12  # Of steps, where nobody says how many steps a row has.
+FAILED_REASONS_MAX = 256  # Of an environment; what others say is counted under "".
 _CELLS_MAX = 8_192  # Of which one has an environment, a step, two buckets and an outcome.
 
 
@@ -117,15 +118,25 @@ class ReportCounters:
         self._by_length: dict[int | None, Counter[Outcome]] = {}
         self._by_lag: dict[int | None, Counter[Outcome]] = {}
         self._by_step: dict[int, Counter[Outcome]] = {}
+        self._failures: dict[str, Counter[str]] = {}
 
     def add(self, cell: Cell, count: int = 1) -> None:
         """So many more rollouts."""
-        if cell.step < self._first or (self._stop is not None and cell.step >= self._stop):
-            return
-        if self._environment in (None, cell.environment):
+        if self._covers(cell.environment, cell.step):
             self._cells[cell] += count
             if len(self._cells) > _CELLS_MAX:
                 self._spread()
+
+    def add_failures(self, environment: str, step: int, reason: str, members: int) -> None:
+        """So many more members failed, as their producer said when this was the next step."""
+        if self._covers(environment, step):
+            reasons = self._failures.setdefault(environment, Counter())
+            is_kept = reason in reasons or len(reasons) < FAILED_REASONS_MAX
+            reasons[reason if is_kept else ""] += members
+
+    def failures(self) -> dict[str, dict[str, int]]:
+        """By environment, then reason, the most first."""
+        return {name: dict(found.most_common()) for name, found in sorted(self._failures.items())}
 
     def totals(self) -> ReportRow:
         """Of all of them."""
@@ -163,6 +174,11 @@ class ReportCounters:
             first = low + (step - low) // size * size
             rows.setdefault((first, first + size - 1), Counter()).update(counts)
         return _rows(rows.items())
+
+    def _covers(self, environment: str, step: int) -> bool:
+        """Whether it is counted."""
+        within = step >= self._first and (self._stop is None or step < self._stop)
+        return within and self._environment in (None, environment)
 
     def _spread(self) -> None:
         """Adds the cells to the rows that they are of."""

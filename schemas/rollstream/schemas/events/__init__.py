@@ -9,6 +9,7 @@ The ingest log holds no events: its records are ``rollstream.schemas.ingest``.
 from rollstream.schemas.events.admission import PolicyAnnounced, SharesGranted
 from rollstream.schemas.events.dead_letters import DeadLetter, Retried
 from rollstream.schemas.events.groups import (
+    FailedMembers,
     Flushed,
     GroupsBegun,
     InFlight,
@@ -79,6 +80,7 @@ __all__ = [
     "Dropped",
     "DroppedGroup",
     "Event",
+    "FailedMembers",
     "Finished",
     "Flushed",
     "GroupsBegun",

@@ -98,6 +98,16 @@ class UnsealedGroups:
     example_ids: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedMembers:
+    """How many members of some groups will never come, for a reason that their producer gave;
+    empty: for others than those that the event has."""
+
+    reason: str
+    group_uids: tuple[str, ...]
+    members: NDArray[np.int32]
+
+
 class ProducerInFlight(NamedTuple):
     """One producer, as the source partition has it: the most groups that it said it had begun, how
     many that it dispatched here are not decided, and how many more it waits to begin."""
@@ -142,6 +152,7 @@ class Flushed(OwnedEvent):
     unsealed: tuple[UnsealedGroups, ...] = ()
     in_flight: tuple[ProducerInFlight, ...] = ()
     newest_policy: tuple[NewestPolicy, ...] = ()
+    failed: tuple[FailedMembers, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,7 +144,15 @@ def test_members_that_failed_were_aborted_or_truncated_are_told_by_length(run: R
     assert found["totals"]["waiting"] == 6
     longest = row_of(found["by_length"], "tokens", [64, 127])
     assert (longest["waiting"], longest["unfinished"]) == (2, {"truncated": 2})
+    assert found["failures"] == {"math": {"crashed": 1}}
+    shown = run.read("show", "--longest", "9")
+    uid, _ = (one["rollout_uid"] for one in shown if one["failures"] == {"crashed": 1})
+    for command in (("show", uid), ("lineage", "--uid", uid)):
+        assert "of its members 1 failed: crashed" in run.line.run(*command).stdout
+    with run.sampler() as sampler:
+        assert sampler.progress().failures == {"math": {"crashed": 1}}
     lines = run.line.run("report", "--sampler", "trainer-a").stdout.splitlines()
+    assert [line.split() for line in lines if "crashed" in line] == [["math", "1", "crashed"]]
     (line,) = [line for line in lines if line.startswith("64 to 127")]
     assert line.rstrip().endswith("2 truncated")
 

@@ -16,6 +16,7 @@ from rollstream.streams.folds.sampler.unfinished import unfinished_members
 
 # Of the entry of a dispatch that is not settled with its group: nobody could read it, or no more.
 _UNREAD = frozenset((SettleReason.UNREADABLE, SettleReason.LOST, SettleReason.NO_RECORD))
+FAILED_REASONS_MAX = 64  # Of one log; what others say is counted under "".
 _ENDS = _UNREAD | {SettleReason.DISPATCHED}
 
 
@@ -39,6 +40,8 @@ class DispatchedGroups:
         self._open: dict[PartitionAddress, dict[int, Dispatched]] = {}
         self._never_back: Counter[tuple[str, str, str]] = Counter()
         self._unfinished: Counter[tuple[str, str, str]] = Counter()
+        # Of each log by itself, so that no interleaving of logs decides which reasons are kept.
+        self._failures: dict[PartitionAddress, Counter[str]] = {}
 
     def apply(self, log: PartitionAddress, event: Event) -> None:
         """The next event of a seal log that counts."""
@@ -57,6 +60,10 @@ class DispatchedGroups:
                 group = event.groups[index]
                 if group.split == TRAIN:
                     self._unfinished[log.environment, group.example_id, kind] += count
+            for failed in event.failed:
+                reasons = self._failures.setdefault(log, Counter())
+                is_kept = failed.reason in reasons or len(reasons) < FAILED_REASONS_MAX
+                reasons[failed.reason if is_kept else ""] += int(failed.members.sum())
             if self._open.get(log):
                 self._end(log, event)
 
@@ -76,11 +83,22 @@ class DispatchedGroups:
         for (environment, example_id, kind), count in self._unfinished.items():
             yield Key(environment, example_id), kind, count
 
+    def failures(self) -> dict[str, dict[str, int]]:
+        """Members that never came, by environment and the reason that their producer gave."""
+        found: dict[str, Counter[str]] = {}
+        for log, reasons in self._failures.items():
+            found.setdefault(log.environment, Counter()).update(reasons)
+        return {
+            name: dict(sorted(reasons.items(), key=lambda one: (-one[1], one[0])))
+            for name, reasons in sorted(found.items())
+        }
+
     def sorted_items(self) -> list[Any]:
         """For a digest."""
         still_open = [(log, sorted(groups.items())) for log, groups in self._open.items() if groups]
         counts = (self._never_back, self._unfinished)
-        return [sorted(still_open), *(sorted(one.items()) for one in counts)]
+        failures = sorted((log, sorted(one.items())) for log, one in self._failures.items())
+        return [sorted(still_open), *(sorted(one.items()) for one in counts), failures]
 
     def _end(self, log: PartitionAddress, event: Flushed) -> None:
         groups = self._open[log]
