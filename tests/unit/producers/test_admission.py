@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,12 +17,10 @@ from harness.admission import announce, announced, granted
 from harness.brokers import TIMEOUT_S, until
 from harness.faults import Fate, FaultyBroker
 from harness.granting import Granting
+from harness.limited_worker import StillClock, Worker, play
 from harness.producer_faults import Doubtful, NarrowBroker, leave_no_room
 from harness.producers import (
     AnyProducer,
-    new_layout,
-    open_producer,
-    published,
     sampled,
 )
 from rollstream.producers import (
@@ -40,56 +36,11 @@ from rollstream.producers.admission.log import AdmissionLog, Granted
 from rollstream.producers.admission.shares import Allowance
 from rollstream.producers.admission.standing import ALIVE_S, Standing
 from rollstream.producers.admission.waiting import GRANTED_AFTER_S, Admission
-from rollstream.producers.shell import LOOK_AGAIN_S
-from rollstream.runtime.clock import Clock, ManualClock
+from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.ingest.entry import EntryKind
-from rollstream.streams.broker import Broker
 from rollstream.streams.memory import MemoryBroker
 
 kinds = pytest.mark.parametrize("kind", ["sync", "async"])
-
-
-class StillClock(ManualClock):
-    """Moves by ``advance`` alone; its waits are short, so that what it moved past is seen soon."""
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        return event.wait(min(timeout_s, 0.01))
-
-
-class Worker:
-    """A producer that a sampler limits, over topics of its own."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.layout = new_layout(broker)
-        sound = broker.inner if isinstance(broker, FaultyBroker) else broker
-        self.granting = Granting(sound, self.layout)
-
-    def play(self, kind: str, scenario: Callable[[AnyProducer], Any], clock: Clock) -> None:
-        async def run() -> None:
-            producer = open_producer(
-                kind, self.broker, self.layout, environment="math", clock=clock
-            )
-            try:
-                await scenario(producer)
-            finally:
-                await producer.close()
-
-        asyncio.run(run())
-
-    async def grant(self, total: int, **overrides: Any) -> None:
-        await asyncio.to_thread(lambda: self.granting.grant(total, **overrides))
-
-    def count(self, kind: EntryKind) -> int:
-        return [one.entry.kind for one in published(self.broker, self.layout)].count(kind)
-
-    async def until_alive(self, count: int) -> None:
-        await asyncio.to_thread(until, lambda: self.count(EntryKind.ALIVE) >= count)
-
-
-async def play(producer: AnyProducer, **arguments: Any) -> None:
-    async with producer.dispatch(example_id="ex", group_size=1, **arguments) as group:
-        await group.publish(**sampled())
 
 
 @kinds
@@ -123,33 +74,6 @@ def test_shares_hold_for_their_time_by_the_workers_clock_and_then_a_few_more_are
             await play(producer, timeout_s=0)
 
     worker.play(kind, scenario, clock)
-
-
-class SilentBroker(MemoryBroker):
-    """Nobody answers while it is away."""
-
-    away = False
-
-    def outage(self) -> str:
-        return "no broker answers" if self.away else ""
-
-
-@kinds
-def test_not_admitted_names_the_outage_that_keeps_it_from_knowing(kind: str) -> None:
-    broker = SilentBroker()
-    worker = Worker(broker)
-    worker.granting.grant()
-
-    async def scenario(producer: AnyProducer) -> None:
-        with pytest.raises(NotAdmitted) as told:
-            await play(producer, timeout_s=0)
-        assert "cannot be read" not in str(told.value)
-        broker.away = True
-        with pytest.raises(NotAdmitted, match="cannot be read now: no broker answers"):
-            await play(producer, timeout_s=0)
-        broker.away = False
-
-    worker.play(kind, scenario, StillClock())
 
 
 @kinds
@@ -230,43 +154,6 @@ def test_a_producer_that_waits_tells_so_every_five_seconds(kind: str) -> None:
 
     worker.play(kind, scenario, clock)
     assert worker.count(EntryKind.ALIVE) == 2
-
-
-@kinds
-@pytest.mark.parametrize("asks", [False, True])
-def test_who_publishes_without_asking_where_shares_are_granted_is_warned_once(
-    kind: str, asks: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = StillClock()
-    worker = Worker(MemoryBroker())
-    announce(worker.broker, worker.granting.topic, announced(0))
-    count = itertools.count(2)
-
-    async def warned(producer: AnyProducer) -> int:
-        """After the producer looked around, as it does once a minute, which the second one that is
-        published at a time waits for at most, and the third one certainly."""
-        clock.advance(LOOK_AGAIN_S)
-        for _ in range(3):
-            await producer.publish(example_id="ex", **sampled())
-            expected = next(count)
-            await asyncio.to_thread(
-                until, partial(lambda least: worker.count(EntryKind.SEGMENT) >= least, expected)
-            )
-        return sum("publishes without asking" in line for line in caplog.messages)
-
-    async def scenario(producer: AnyProducer) -> None:
-        policy = await producer.policy(timeout_s=TIMEOUT_S)
-        await producer.publish(example_id="ex", **sampled())
-        assert await warned(producer) == 0  # Nobody grants any.
-        await worker.grant(0, valid_s=1e6)
-        announce(worker.broker, worker.granting.topic, announced(1))
-        await producer.policy(newer_than=policy, timeout_s=TIMEOUT_S)
-        if asks:
-            with pytest.raises(NotAdmitted):
-                await play(producer, timeout_s=0)
-        assert [await warned(producer) for _ in range(2)] == [0 if asks else 1] * 2
-
-    worker.play(kind, scenario, clock)
 
 
 @kinds
@@ -496,6 +383,7 @@ def test_whatever_ends_the_thread_that_serves_those_that_wait_ends_their_waits()
 PROGRAM = """
 import os, threading
 from harness.granting import Granting
+from harness.limited_worker import StillClock, Worker, play
 from harness.brokers import until
 from harness.producers import new_layout
 from rollstream.producers import ForkedProducer, NotAdmitted, RolloutProducer

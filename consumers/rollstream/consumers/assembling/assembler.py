@@ -27,7 +27,6 @@ from itertools import islice, repeat
 from operator import itemgetter
 
 from rollstream.consumers.assembling.decisions import (
-    FAILED_REASON_CHARS,
     NO_SEGMENT,
     Decision,
     DecisionQueue,
@@ -345,13 +344,7 @@ class Assembler:
         ``given`` one."""
         if chain is not None:
             self._drop_chain(entry.uid, chain, reason)
-        if entry.uid not in group.failed_uids:
-            group.failed += count
-            group.failed_uids.add(entry.uid)
-            if given:
-                given = given[:FAILED_REASON_CHARS]
-                group.failures = group.failures or {}
-                group.failures[given] = group.failures.get(given, 0) + count
+        group.fail(entry.uid, count, given)
         self._settle_with(group, entry, reason)
 
     def _settle_with(self, group: PendingGroup, entry: PendingEntry, reason: SettleReason) -> None:

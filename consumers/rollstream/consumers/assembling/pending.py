@@ -20,7 +20,11 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from rollstream.consumers.assembling.decisions import RowNames, Settlement
+from rollstream.consumers.assembling.decisions import (
+    FAILED_REASON_CHARS,
+    RowNames,
+    Settlement,
+)
 from rollstream.consumers.assembling.held import HeldRecord, PendingRow
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.ids import prefix_hash
@@ -179,3 +183,15 @@ class PendingGroup:
             return False
         self.signatures |= found
         return True
+
+    def fail(self, uid: str, count: int, given: str) -> None:
+        """So many members will never come; one that has a uid fails once, for whatever reasons.
+        The producer may have ``given`` one."""
+        if uid in self.failed_uids:
+            return
+        self.failed += count
+        self.failed_uids.add(uid)
+        if given:
+            given = given[:FAILED_REASON_CHARS]
+            self.failures = self.failures or {}
+            self.failures[given] = self.failures.get(given, 0) + count
