@@ -7,13 +7,16 @@ from collections.abc import Awaitable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from harness.faults import Append, Fate, FaultyBroker
 from harness.producers import AnyProducer, sampled
 from rollstream.producers import BufferFull, RolloutProducer
+from rollstream.producers.client import LINGER_THREAD
 from rollstream.producers.gather import HELD_BYTES_MAX
 from rollstream.producers.shell import TIMEOUT_S
 from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.stepping import StepThread
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.streams.broker import OnDelivery
@@ -104,3 +107,14 @@ async def until_late(clock: ManualClock, doing: Awaitable[Any]) -> Any:
     await turns(3)
     clock.advance(10 * TIMEOUT_S)
     return await task
+
+
+def never_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent because a linger ends."""
+    wake = StepThread.wake
+
+    def wake_others(thread: StepThread) -> None:
+        if thread.name != LINGER_THREAD:
+            wake(thread)
+
+    monkeypatch.setattr(StepThread, "wake", wake_others)

@@ -13,7 +13,7 @@ from rollstream.producers.admission.asking import SharedWait, newest_policy
 from rollstream.producers.admission.blocks import AsyncAdmitted, ShareWanted
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
 from rollstream.producers.admission.standing import ALIVE_S
-from rollstream.producers.admission.waiting import Admission
+from rollstream.producers.admission.waiting import AdmissionQueue
 from rollstream.producers.arguments import RolloutArguments, takes
 from rollstream.producers.errors import DeliveryFailed, FlushTimedOut, RolloutTooLarge
 from rollstream.producers.group import AsyncGroup
@@ -70,7 +70,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         self._poller: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None  # That it lives.
-        self._reading: dict[Admission, asyncio.Task[None]] = {}  # One reads for all.
+        self._reading: dict[AdmissionQueue, asyncio.Task[None]] = {}  # One reads for all.
         self._finding = asyncio.Lock()
         self._crowded = asyncio.Lock()
 
@@ -171,14 +171,14 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     def _admitted(self, wanted: ShareWanted) -> AsyncAdmitted:
         return AsyncAdmitted(wanted, self._read_granted, self._tell, self._stay_alive)
 
-    async def _read_granted(self, admission: Admission) -> None:
+    async def _read_granted(self, admission: AdmissionQueue) -> None:
         reading = self._reading.get(admission)
         if reading is None or (reading.done() and not admission.was_read):
             reading = self._reading[admission] = asyncio.create_task(self._read(admission))
         if not reading.done():  # All that came meanwhile go on in their order.
             await asyncio.shield(reading)
 
-    async def _read(self, admission: Admission) -> None:
+    async def _read(self, admission: AdmissionQueue) -> None:
         deadline = Deadline(self._timeout_s)  # The broker's time, whatever the producer's clock.
         while not admission.was_read:
             self._refuse()

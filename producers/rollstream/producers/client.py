@@ -13,11 +13,11 @@ from rollstream.producers.admission.asking import newest_policy
 from rollstream.producers.admission.blocks import Admitted, ShareWanted
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
 from rollstream.producers.admission.standing import ALIVE_S
-from rollstream.producers.admission.waiting import Admission
+from rollstream.producers.admission.waiting import AdmissionQueue
 from rollstream.producers.arguments import RolloutArguments, takes
 from rollstream.producers.errors import DeliveryFailed, FlushTimedOut
 from rollstream.producers.group import Group
-from rollstream.producers.linger import BEHIND_S, IDLE_S, LINGER_S, LingerThread
+from rollstream.producers.linger import BEHIND_S, IDLE_S, LINGER_S
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outgoing
 from rollstream.producers.process import EXIT_S
@@ -28,10 +28,12 @@ from rollstream.producers.trajectory import Trajectory, Turns
 from rollstream.producers.validate import GroupAddress
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.stepping import StepThread
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.errors import BrokerUnavailable, TopicMismatch
 
 _log = logging.getLogger(__name__)
+LINGER_THREAD = "rollstream-linger"
 _ASK_S = 0.5  # A broker that is not there is known, and logged, after this long.
 _ROOM_POLL_S = 0.05  # How long one thread holds the writer while it waits for an answer.
 
@@ -74,7 +76,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
 
     def _begin(self) -> None:
         self._lock = threading.Lock()  # Held by whoever uses the sender.
-        self._thread = LingerThread(self._tick)
+        self._thread = StepThread(self._tick, LINGER_THREAD, LINGER_S)
         self._idle = True  # Whether the thread has nothing to do, until it is woken.
         self._lone = False  # Whether the last linger held one entry.
         self._alone_at_s = 0.0  # When the next entry may be sent alone.
@@ -265,7 +267,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
     def _admitted(self, wanted: ShareWanted) -> Admitted:
         return Admitted(wanted, self._read_granted, self._tell_waiting, self._stay_alive)
 
-    def _read_granted(self, admission: Admission) -> None:
+    def _read_granted(self, admission: AdmissionQueue) -> None:
         if not admission.was_read:
             self._refuse()
             admission.read(self._timeout_s)
@@ -362,7 +364,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
         return sleep_s
 
     def _end_linger(self) -> float | None:
-        """Sends what was gathered; how long the thread may sleep then (``Tick``)."""
+        """Sends what was gathered; how long the thread may sleep then (``Step``)."""
         with self._lock:
             if self._refusal is not None:
                 return None

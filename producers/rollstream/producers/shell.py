@@ -20,7 +20,7 @@ from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import Announced, PolicyLike, Wanted
 from rollstream.producers.admission.shares import Allowance
 from rollstream.producers.admission.standing import Standing
-from rollstream.producers.admission.waiting import Admission
+from rollstream.producers.admission.waiting import AdmissionQueue
 from rollstream.producers.connecting import connection
 from rollstream.producers.errors import ForkedProducer, ProducerClosed, ProducerDied
 from rollstream.producers.membership import Membership
@@ -80,7 +80,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         self._clock = clock or SystemClock()
         self._timeout_s = timeout_s
         self._admissions: dict[str, AdmissionLog] = {}
-        self._admitting: dict[str, Admission] = {}
+        self._admitting: dict[str, AdmissionQueue] = {}
         self._outbox = Outbox(
             broker=name,
             environment=environment,
@@ -296,7 +296,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         admission = self._admitting.get(environment)
         if admission is None:
             allowance = Allowance(environment, self._outbox.uid_prefix, self._outbox.lineage)
-            made = Admission(
+            made = AdmissionQueue(
                 environment,
                 self._outbox.lineage,
                 allowance,

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 
 Step = Callable[[], float | None]
-"""Does what is due; returns how many seconds the thread may sleep then, None: for ever."""
+"""Does what is due; returns how many seconds the thread may sleep then, None that it ends."""
 
 
 class StepThread:
@@ -16,20 +16,24 @@ class StepThread:
 
     The first ``wake`` starts it. It is a daemon, is not there in a forked child, ends where the
     object is collected, and sleeps by the system's clock. The method handles its own errors.
+
+    Args:
+        linger_s: how long a wake-up waits for others; only ``join`` ends it early.
     """
 
-    def __init__(self, step: Step, name: str) -> None:
+    def __init__(self, step: Step, name: str, linger_s: float = 0.0) -> None:
+        self.name = name
         self._step = weakref.WeakMethod(step)
-        self._name = name
+        self._linger_s = linger_s
         self._woken = threading.Event()
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
-        """The next step begins at once; callers hold a lock of theirs."""
+        """The next step begins after the linger; callers hold a lock of theirs."""
         if self._thread is None:
-            arguments = self._step, self._woken
+            arguments = self._step, self._woken, self._linger_s
             self._thread = threading.Thread(
-                target=_run, args=arguments, name=self._name, daemon=True
+                target=_run, args=arguments, name=self.name, daemon=True
             )
             self._thread.start()
         self._woken.set()
@@ -42,11 +46,13 @@ class StepThread:
             self._thread.join(timeout_s)
 
 
-def _run(of: weakref.WeakMethod[Step], woken: threading.Event) -> None:
-    sleep_s: float | None = 0.0
+def _run(of: weakref.WeakMethod[Step], woken: threading.Event, linger_s: float) -> None:
+    sleep_s: float | None = threading.TIMEOUT_MAX  # What starts it wakes it.
     while sleep_s is not None:
-        woken.wait(sleep_s)
-        woken.clear()
+        if woken.wait(sleep_s):
+            woken.clear()
+            if linger_s:
+                woken.wait(linger_s)
         step = of()
         sleep_s = None if step is None else step()
         del step

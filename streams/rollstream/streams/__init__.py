@@ -9,6 +9,7 @@ Map:
 - ``memory/``     ``MemoryBroker``: the same in memory, for tests (public)
 - ``topics/``     names, layout, creation, checks
 - ``reading``     a stretch of one log, record by record
+- ``compacted``  a compacted log, from its beginning on and on
 - ``tracing``     where rollouts are, by the logs that sealers read and write
 - ``owned/``      a partition with one owner at a time: claim, append, fence, follow
 - ``folds/``      state from events: settled entries, dedupe, a sampler's decisions

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from harness.brokers import TIMEOUT_S, World, until
+from harness.producer_faults import never_linger
 from harness.producer_stage import Stage
 from harness.producers import (
     PARTITIONS,
@@ -23,7 +24,7 @@ from harness.producers import (
     segments_of,
 )
 from rollstream.producers import DeliveryFailed, RolloutProducer, RolloutTooLarge
-from rollstream.producers.linger import LINGER_S, LingerThread
+from rollstream.producers.linger import LINGER_S
 from rollstream.runtime.clock import SystemClock
 from rollstream.schemas.ingest.entry import EntryKind
 
@@ -232,7 +233,7 @@ def test_what_is_published_before_silence_is_in_the_log_soon(world: World) -> No
 def test_the_end_of_a_groups_block_sends_what_it_published(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LingerThread, "wake", lambda thread: None)  # Nothing else sends.
+    never_linger(monkeypatch)  # Nothing else sends.
     stage = Stage("sync", world)
     with RolloutProducer(
         broker=stage.broker, environment="math", namespace=stage.layout.namespace
@@ -261,7 +262,7 @@ def test_a_producer_that_nobody_refers_to_is_collected(world: World) -> None:
 def test_what_a_dropped_producer_gathered_is_sent_with_a_warning(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LingerThread, "wake", lambda thread: None)  # Nothing else sends.
+    never_linger(monkeypatch)  # Nothing else sends.
     stage = Stage("sync", world)
     producer = RolloutProducer(
         broker=stage.broker, environment="math", namespace=stage.layout.namespace

@@ -35,7 +35,7 @@ from rollstream.producers import (
 from rollstream.producers.admission.log import AdmissionLog, Granted
 from rollstream.producers.admission.shares import Allowance
 from rollstream.producers.admission.standing import ALIVE_S, Standing
-from rollstream.producers.admission.waiting import GRANTED_AFTER_S, Admission
+from rollstream.producers.admission.waiting import GRANTED_AFTER_S, AdmissionQueue
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.streams.memory import MemoryBroker
@@ -371,7 +371,7 @@ class BreakingLog(AdmissionLog):
 def test_whatever_ends_the_thread_that_serves_those_that_wait_ends_their_waits() -> None:
     log, woken = BreakingLog(), threading.Event()
     allowance, standing = Allowance("math", "p", ""), Standing("p")
-    admission = Admission("math", "", allowance, standing, log, StillClock())
+    admission = AdmissionQueue("math", "", allowance, standing, log, StillClock())
     admission.read(TIMEOUT_S)
     request = admission.ask(1, "g", woken.set)
     log.breaks = True

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.faults import Append, Fate, FaultyBroker
+from harness.producer_faults import never_linger
 from harness.producers import OUTBOX, new_layout, published, sampled
 from rollstream.producers import RolloutProducer
 from rollstream.producers.gather import (
@@ -19,7 +20,6 @@ from rollstream.producers.gather import (
     RECORD_ENTRIES_MAX,
     Gatherer,
 )
-from rollstream.producers.linger import LingerThread
 from rollstream.producers.outbox import Address, Outgoing
 from rollstream.streams.broker import TopicSpec
 from rollstream.streams.memory import MemoryBroker
@@ -189,7 +189,7 @@ def test_the_largest_goes_first_and_the_bound_is_one_for_all_partitions() -> Non
 def test_where_the_bound_is_reached_the_largest_goes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(LingerThread, "wake", lambda thread: None)  # Only the bound sends.
+    never_linger(monkeypatch)  # Only the bound sends.
     sent: list[int] = []
 
     def decide(append: Append) -> Fate:

@@ -11,7 +11,7 @@ from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.admission.granting import REPEAT_S, VALID_S, Granting, Observed
 from rollstream.sampler.deciding.trainer import Finish, PublishPolicy, Resume
-from rollstream.sampler.serving.admission import Admission
+from rollstream.sampler.serving.admission import ShareGranter
 from rollstream.sampler.serving.announcing import Announcer, Kind, Make
 from rollstream.schemas.events import Claimed, ProducerInFlight, SharesGranted
 
@@ -95,7 +95,7 @@ class Announced(Announcer):
 def test_a_repetition_has_a_number_of_its_own_so_that_readers_count_from_it() -> None:
     world, announced = World(), Announced()
     world.publish()
-    Admission(world.granting, announced, world.observe, ManualClock()).look()
+    ShareGranter(world.granting, announced, world.observe, ManualClock()).look()
     first, again = announced.made["math"](), announced.made["math"]()
     assert isinstance(first, SharesGranted)
     assert isinstance(again, SharesGranted)

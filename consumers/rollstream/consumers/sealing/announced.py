@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Self
 
 from rollstream.consumers.assembling.freshness import Freshness
@@ -11,15 +10,10 @@ from rollstream.schemas import codec
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import NewestPolicy, PolicyAnnounced
-from rollstream.streams.broker import EARLIEST, Broker, LogReader, TopicPartition
-from rollstream.streams.errors import OffsetLost
+from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.compacted import CompactedLog
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.topics.layout import Layout
-
-_READ_RECORDS_MAX = 256  # At a time; the log is compacted, and holds few.
-_ANSWER_S = 0.5  # How long the broker is asked where the log ends; then again at the next step.
-_IDLE_S = 1.0  # What comes is read at once; only an idle broker is spared.
-_log = logging.getLogger("rollstream.sealer")
 
 
 class AnnouncedPolicy:
@@ -34,14 +28,10 @@ class AnnouncedPolicy:
     def __init__(
         self, broker: Broker, where: TopicPartition, sampler: str, choosing: Choosing
     ) -> None:
-        self._broker = broker
-        self._where = where
+        self._records = CompactedLog(broker, where)
         self._sampler = sampler
         self._choosing = choosing
-        self._reader: LogReader | None = None
         self._newest: PolicyAnnounced | None = None
-        self._end = -1  # Of the log, until all was read once; -1: not known yet.
-        self._read_to = 0
 
     @classmethod
     def of(
@@ -57,9 +47,9 @@ class AnnouncedPolicy:
 
     @property
     def loaded(self) -> bool:
-        """Whether the log was once read to its end: nothing is to be sealed before, or what waited
-        for a sealer would be compared with nothing."""
-        return 0 <= self._end <= self._read_to
+        """Whether all was read that the log held at first: nothing is to be sealed before, or what
+        waited for a sealer would be compared with nothing."""
+        return self._records.loaded
 
     def poll(self) -> None:
         """Reads what has come.
@@ -67,20 +57,7 @@ class AnnouncedPolicy:
         Raises:
             BrokerUnavailable, NotAuthorised, UnknownTopic: the broker's answer.
         """
-        if self._reader is None:
-            self._reader = self._broker.reader({self._where: EARLIEST}, idle_s=_IDLE_S)
-        if not self.loaded:
-            self._end = self._reader.bounds(self._where, _ANSWER_S)[1]
-        try:
-            records = self._reader.poll(_READ_RECORDS_MAX, 0.0)
-        except OffsetLost as lost:
-            _log.warning("%s; it is read from its beginning", lost)
-            self._reader.seek(self._where, EARLIEST)
-            return
-        # A log that was compacted has offsets that hold no record.
-        behind = records[-1].offset + 1 if records else self._reader.read_to(self._where)
-        self._read_to = max(self._read_to, behind)
-        for record in records:
+        for record in self._records.poll():
             try:
                 event = codec.decode(record.value)
             except UnreadableEvent:
@@ -109,5 +86,4 @@ class AnnouncedPolicy:
 
     def close(self) -> None:
         """Closes what it reads with."""
-        if self._reader is not None:
-            self._reader.close()
+        self._records.close()

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from rollstream.producers.admission.standing import Request
-from rollstream.producers.admission.waiting import Admission
+from rollstream.producers.admission.waiting import AdmissionQueue
 from rollstream.runtime.deadline import Deadline
 
 # A trainer that evaluates or restarts takes minutes, and where none is left some groups are still
@@ -30,7 +30,7 @@ class ShareWanted(NamedTuple):
             say that it lives.
     """
 
-    admission: Admission
+    admission: AdmissionQueue
     environment: str
     groups: int
     group: str
@@ -49,7 +49,7 @@ class _Block(Generic[T]):
     def __init__(
         self,
         wanted: ShareWanted,
-        read: Callable[[Admission], T],
+        read: Callable[[AdmissionQueue], T],
         tell: Callable[[str], T],
         stay_alive: Callable[[], None],
     ) -> None:

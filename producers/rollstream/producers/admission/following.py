@@ -14,15 +14,14 @@ from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.runtime.stepping import StepThread
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import PolicyAnnounced
-from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, OffsetLost, UnknownTopic
+from rollstream.streams.broker import Broker, Record, TopicPartition
+from rollstream.streams.compacted import CompactedLog
+from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 
 LOOK_S = 0.1  # How late a record may be read.
 _LOADING_S = 0.01  # The same while the log is read for the first time.
-_AGAIN_S = 0.5  # After an error; and how long the broker is asked where the log ends.
+_AGAIN_S = 0.5  # After an error.
 _MISSING_S = 60.0  # A deployment may do without the topic; whoever waits is answered at once.
-_READ_RECORDS_MAX = 256
-_IDLE_S = 1.0  # Thousands of env workers follow one log, and nobody waits for a seek.
 _log = logging.getLogger("rollstream.admission")
 
 
@@ -46,10 +45,8 @@ class FollowedAdmission(AdmissionLog):
         self._broker = broker
         self._where = TopicPartition(topic, 0)
         self._clock = clock
+        self._records = CompactedLog(broker, self._where)
         self._newest = NewestRecords()
-        self._reader: LogReader | None = None
-        self._read_to = 0
-        self._end = -1  # Of the log as it stood at the first look; -1: not known yet.
         self._loaded = False  # Whether all was read that it held then.
         self._failure: Exception | None = None  # How the last look ended.
         self._version = 0
@@ -80,7 +77,7 @@ class FollowedAdmission(AdmissionLog):
         # Whatever the caller's clock, the broker needs time of this world.
         reading = Deadline(timeout_s, SystemClock())
         try:
-            self._wait(changed, reading, lambda: self._looked >= look and self._is_loaded)
+            self._wait(changed, reading, lambda: self._looked >= look and self._records.loaded)
             waiting = Deadline(timeout_s, self._clock)
             self._wait(changed, waiting, lambda: self._version != seen)
         finally:
@@ -105,8 +102,7 @@ class FollowedAdmission(AdmissionLog):
             self._looks += 1
             asked, self._asked = self._asked, False
         if self._closed:
-            if self._reader is not None:
-                self._reader.close()
+            self._records.close()
             return None
         failure, is_new, count = None, False, 0
         try:
@@ -116,7 +112,7 @@ class FollowedAdmission(AdmissionLog):
         with self._lock:
             self._failure = failure
             self._looked = self._looks
-            loaded = self._is_loaded
+            loaded = self._records.loaded
             if loaded and not self._loaded:
                 self._loaded = is_new = True
                 self._newest.age_shares(self._clock.monotonic_s())
@@ -127,11 +123,6 @@ class FollowedAdmission(AdmissionLog):
         if failure is not None:
             return _MISSING_S if isinstance(failure, UnknownTopic) else _AGAIN_S
         return 0.0 if count else LOOK_S if loaded else _LOADING_S
-
-    @property
-    def _is_loaded(self) -> bool:
-        """Whether all was read that the log held at the first look."""
-        return 0 <= self._end <= self._read_to
 
     def _notify(self) -> None:
         for changed in self._waiting:
@@ -156,7 +147,7 @@ class FollowedAdmission(AdmissionLog):
 
     def _expect_loaded(self, deadline: Deadline) -> None:
         outage = self._broker.outage()
-        if outage or not self._is_loaded:
+        if outage or not self._records.loaded:
             found = outage or "the broker has not handed over all that it holds"
             raise BrokerUnavailable(
                 f"{self._where} was not read within {round(deadline.timeout_s, 2):g} s: {found}"
@@ -164,25 +155,12 @@ class FollowedAdmission(AdmissionLog):
 
     def _read(self) -> tuple[bool, int]:
         """Reads what has come: whether anything is another than before, and how many records."""
-        if self._reader is None:
-            self._reader = self._broker.reader({self._where: EARLIEST}, idle_s=_IDLE_S)
-        if self._end < 0:
-            self._end = self._reader.bounds(self._where, _AGAIN_S)[1]
-        try:
-            records = self._reader.poll(_READ_RECORDS_MAX, 0.0)
-        except OffsetLost as lost:
-            _log.warning("%s; it is read from its beginning", lost)
-            self._reader.seek(self._where, EARLIEST)
-            return False, 0
-        is_new = False
+        records, is_new = self._records.poll(), False
         for record in records:
             try:
                 is_new |= self._newest.add(record, self._clock.monotonic_s())
             except UnreadableEvent as error:
                 self._pass_over(record, error)
-        # A log that was compacted, or cut, has offsets that hold no record.
-        behind = records[-1].offset + 1 if records else self._reader.read_to(self._where)
-        self._read_to = max(self._read_to, behind)
         return is_new, len(records)
 
     def _pass_over(self, record: Record, error: UnreadableEvent) -> None:

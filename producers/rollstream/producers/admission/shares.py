@@ -28,7 +28,7 @@ class Limit(NamedTuple):
     changes_s: float = inf
 
 
-class _Share(NamedTuple):
+class _Grant(NamedTuple):
     """One sampler's newest shares, as this producer takes them."""
 
     granted: Granted
@@ -60,8 +60,8 @@ class Allowance:
         self._environment = environment
         self._producer_id = producer_id
         self._lineage = lineage
-        self._known: dict[str, _Share] = {}  # Of each sampler, of whatever lineage.
-        self._stays: tuple[_Share, int] | None = None  # The last ones, and the total that stays.
+        self._known: dict[str, _Grant] = {}  # Of each sampler, of whatever lineage.
+        self._stays: tuple[_Grant, int] | None = None  # The last ones, and the total that stays.
 
     def limit(self, newest: Mapping[str, Granted], begun: int, now_s: float) -> Limit:
         """The limit by the newest shares of each sampler.
@@ -112,4 +112,4 @@ class Allowance:
             total = known.total if known is not None and not shares.valid_s else 0
         if shares.valid_s >= 0:  # Else it takes no part: as if it had never granted anything.
             ends_s = granted.read_s + shares.valid_s
-            self._known[sampler] = _Share(granted, total, needed, ends_s)
+            self._known[sampler] = _Grant(granted, total, needed, ends_s)

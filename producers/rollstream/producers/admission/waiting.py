@@ -20,7 +20,7 @@ GRANTED_AFTER_S = 1.0  # A sampler looks four times a second what to grant.
 _log = logging.getLogger("rollstream.admission")
 
 
-class Admission:
+class AdmissionQueue:
     """Admits the groups of one environment. Threads and coroutines share it.
 
     It keeps no producer alive.

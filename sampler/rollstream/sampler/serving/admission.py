@@ -21,7 +21,7 @@ CLOSE_WAIT_S = 5.0
 _log = logging.getLogger("rollstream.sampler")
 
 
-class Admission:
+class ShareGranter:
     """Of one sampler, as long as it owns its decision log.
 
     Args:

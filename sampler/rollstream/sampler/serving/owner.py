@@ -19,7 +19,7 @@ from rollstream.sampler.deciding.batches import BatchCommand, NextBatch
 from rollstream.sampler.deciding.command import Command, R, Reply, ResultContext, Unread, read
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import GroupsUnreadable, SamplerError, SamplerUnavailable
-from rollstream.sampler.serving.admission import Admission
+from rollstream.sampler.serving.admission import ShareGranter
 from rollstream.sampler.serving.ahead import MakesAhead
 from rollstream.sampler.serving.announcing import Announcer
 from rollstream.sampler.serving.calls import AGAIN_S, PASSING, UNANSWERED, Call, WaitingCalls
@@ -111,7 +111,7 @@ class Owner:
         self._unanswered: Callable[[], Exception] | None = None  # How the newest attempt ended,
         self._unanswered_at = -1  # and the number that was drawn then.
         self._granting = Granting(name, sampler)
-        self._admission = Admission(self._granting, self._announcer, self._observe, clock)
+        self._admission = ShareGranter(self._granting, self._announcer, self._observe, clock)
 
     @property
     def fenced(self) -> bool:

@@ -1,0 +1,59 @@
+"""Follows a compacted log of one partition from its beginning: it is short."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition
+from rollstream.streams.errors import OffsetLost
+
+_READ_RECORDS_MAX = 256  # At a time.
+_ANSWER_S = 0.5  # How long the broker is asked where the log ends; then again at the next poll.
+_IDLE_S = 1.0  # What comes is read at once; only an idle broker is spared: thousands may follow.
+_log = logging.getLogger("rollstream.streams")
+
+
+class CompactedLog:
+    """Reads a log on and on; what is lost, or was made anew, is read from its beginning.
+
+    Nothing is read, nor the broker asked, before the first ``poll``. One thread polls.
+    """
+
+    def __init__(self, broker: Broker, where: TopicPartition) -> None:
+        self._broker = broker
+        self._where = where
+        self._reader: LogReader | None = None
+        self._end = -1  # As it stood at the first poll; -1: not known yet.
+        self._read_to = 0
+
+    @property
+    def loaded(self) -> bool:
+        """Whether all was read that the log held at the first poll."""
+        return 0 <= self._end <= self._read_to
+
+    def poll(self) -> Sequence[Record]:
+        """What has come, without waiting for more.
+
+        Raises:
+            BrokerUnavailable, NotAuthorised, UnknownTopic: the broker's answer.
+        """
+        if self._reader is None:
+            self._reader = self._broker.reader({self._where: EARLIEST}, idle_s=_IDLE_S)
+        if self._end < 0:
+            self._end = self._reader.bounds(self._where, _ANSWER_S)[1]
+        try:
+            records = self._reader.poll(_READ_RECORDS_MAX, 0.0)
+        except OffsetLost as lost:
+            _log.warning("%s; it is read from its beginning", lost)
+            self._reader.seek(self._where, EARLIEST)
+            return ()
+        # A log that was compacted, or cut, has offsets that hold no record.
+        behind = records[-1].offset + 1 if records else self._reader.read_to(self._where)
+        self._read_to = max(self._read_to, behind)
+        return records
+
+    def close(self) -> None:
+        """Closes what it reads with."""
+        if self._reader is not None:
+            self._reader.close()
