@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rollstream.schemas.events import RolloutScore, Scored
@@ -28,6 +29,7 @@ from rollstream.store.layout import (
     scores_prefix,
 )
 from rollstream.store.open import open_store
+from rollstream.store.rollups import ROLLED_TOGETHER
 
 SCHEMA = pa.schema(
     [
@@ -47,6 +49,7 @@ SCHEMA = pa.schema(
         ("log_entry", pa.int32()),
     ]
 )
+FILE_RECORDS_MAX = 65_536  # Of one file that is written: some 10 MB.
 _READ_SCHEMA = SCHEMA.append(pa.field("version", pa.int32()))
 
 
@@ -58,14 +61,44 @@ class LoggedScore(NamedTuple):
     event: Scored
 
 
+class ScoreOrigin(NamedTuple):
+    """What sets a record apart from one at the same offset of another log."""
+
+    logged_ts: int
+    scored_ts: int
+    scorer: str
+    attempt: str
+    group_id: str
+
+    @classmethod
+    def of(cls, record: LoggedScore) -> ScoreOrigin:
+        """Of a record."""
+        event = record.event
+        return cls(record.logged_ts, event.scored_ts, event.scorer, event.attempt, event.group_id)
+
+
 def written_up_to(blobs: Blobs, address: PartitionAddress) -> int:
-    """The first offset of the partition's log that no file covers."""
-    position = 0
-    for first, stop, _ in _ranges(blobs, address):
-        if first > position:
-            break
-        position = max(position, stop)
-    return position
+    """The first offset of the partition's log that no file covers; the one before it is that of a
+    record that can be used."""
+    files = _read_in_turn(blobs, address)
+    return files[-1].stop if files else 0
+
+
+def last_written(blobs: Blobs, address: PartitionAddress) -> ScoreOrigin | None:
+    """The last record before ``written_up_to``; None: there is none, or its file is damaged, which
+    says nothing of the log."""
+    files = _read_in_turn(blobs, address)
+    try:
+        table = _table(blobs, files[-1].path) if files else SCHEMA.empty_table()
+    except CorruptFile:
+        return None
+    if not table.num_rows:
+        return None
+    columns = [table[name][-1:] for name in ScoreOrigin._fields]
+    return ScoreOrigin(
+        *(column.cast(pa.int64())[0].as_py() for column in columns[:2]),
+        *(column[0].as_py() for column in columns[2:]),
+    )
 
 
 def write_scores(
@@ -74,10 +107,30 @@ def write_scores(
     """Writes the records of [first, stop), all that can be used of them; a file that is there
     already stays."""
     rows = [row for record in records for row in _rows_of(address, record)]
-    table = pa.Table.from_pylist(rows, SCHEMA)
-    out = BytesIO()
-    pq.write_table(table, out, compression="zstd")
-    blobs.replace(scores_path(address, first, stop), out.getvalue())
+    _write(blobs, address, first, stop, pa.Table.from_pylist(rows, SCHEMA))
+
+
+def roll_up_scores(blobs: Blobs, address: PartitionAddress) -> None:
+    """Joins the newest files where ``ROLLED_TOGETHER`` or more of them are smaller than one may be.
+    They stay, and are opened no more: readers take the longest file at each offset. So what is
+    opened is a file for each ``FILE_RECORDS_MAX`` records, and fewer than ``ROLLED_TOGETHER`` more.
+
+    Raises:
+        CorruptFile: one is damaged. StoreError.
+    """
+    small: list[_ScoreFile] = []
+    for file in _read_in_turn(blobs, address):
+        small = [*small, file] if file.stop - file.first < FILE_RECORDS_MAX else []
+    if len(small) < ROLLED_TOGETHER:
+        return
+    first, tables = small[0].first, list[pa.Table]()
+    position = first
+    for file in small:
+        if position - first >= FILE_RECORDS_MAX:
+            break
+        tables.append(_table(blobs, file.path, position))
+        position = file.stop
+    _write(blobs, address, first, position, pa.concat_tables(tables))
 
 
 def open_scores(root: str | Path | Blobs, environment: str, *, generation: int = 1) -> pa.Table:
@@ -106,26 +159,51 @@ def open_scores(root: str | Path | Blobs, environment: str, *, generation: int =
     return pa.Table.from_pylist(rows, _READ_SCHEMA)
 
 
-def _ranges(blobs: Blobs, address: PartitionAddress) -> list[tuple[int, int, str]]:
-    """First offset, the one after the last, and path of each file, as they are read."""
+class _ScoreFile(NamedTuple):
+    """Of the offsets [first, stop)."""
+
+    first: int
+    stop: int
+    path: str
+
+
+def _read_in_turn(blobs: Blobs, address: PartitionAddress) -> list[_ScoreFile]:
+    """The files that readers open, one after the other, up to the first gap: behind it versions are
+    not known."""
     found = ((score_range_in(blob.path), blob.path) for blob in blobs.list(scores_prefix(address)))
-    return sorted((*at, path) for at, path in found if at is not None)
+    files = [_ScoreFile(*at, path) for at, path in found if at is not None]
+    chosen: list[_ScoreFile] = []
+    position = 0
+    for file in sorted(files, key=lambda file: (file.first, -file.stop)):
+        if file.first > position:
+            break
+        if file.stop > position:
+            chosen.append(file)
+            position = file.stop
+    return chosen
+
+
+def _table(blobs: Blobs, path: str, position: int = 0) -> pa.Table:
+    """The rows of a file from an offset on."""
+    try:
+        table = pq.read_table(pa.BufferReader(blobs.read(path)))
+        return table.filter(pc.greater_equal(table["log_offset"], position))
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise CorruptFile(f"{path} is damaged: {error}") from error
+
+
+def _write(blobs: Blobs, address: PartitionAddress, first: int, stop: int, table: pa.Table) -> None:
+    out = BytesIO()
+    pq.write_table(table, out, compression="zstd")
+    blobs.replace(scores_path(address, first, stop), out.getvalue())
 
 
 def _rows(blobs: Blobs, address: PartitionAddress) -> Iterator[dict[str, Any]]:
-    """Of each record once, up to the first gap: behind it versions are not known."""
+    """Of each record once."""
     position = 0
-    for first, stop, path in _ranges(blobs, address):
-        if first > position:
-            return
-        if stop <= position:
-            continue
-        try:
-            table = pq.read_table(pa.BufferReader(blobs.read(path)))
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptFile(f"{path} is damaged: {error}") from error
-        yield from (row for row in table.to_pylist() if row["log_offset"] >= position)
-        position = stop
+    for file in _read_in_turn(blobs, address):
+        yield from _table(blobs, file.path, position).to_pylist()
+        position = file.stop
 
 
 def _rows_of(address: PartitionAddress, record: LoggedScore) -> Iterator[dict[str, Any]]:

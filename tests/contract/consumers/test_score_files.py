@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from harness.sealing import SealWorld
 from rollstream.consumers.sealing.score_files import EVERY_S
 from rollstream.producers import ScoreProducer
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import Blobs, Bytes, Pieces
-from rollstream.store.layout import scores_of, scores_path
+from rollstream.store import Blobs, Bytes, Pieces, StoreError, scores
+from rollstream.store.layout import score_range_in, scores_of, scores_path
 from rollstream.store.scores import open_scores, written_up_to
+from rollstream.streams.errors import LogLost
 
 ADDRESS = PartitionAddress("math", 1, 0)
 pytestmark = pytest.mark.proves("A18")
@@ -140,12 +142,119 @@ def test_a_sealer_that_is_killed_while_it_writes_leaves_each_score_once(
     score(world, 1.0, 2.0)
     dying = world.sealer(store=DyingBlobs(world.blobs, after=after))
     with pytest.raises(Killed):
-        world.run(dying, seconds=EVERY_S + 5.0)
-    dying.close()
+        world.run(dying, seconds=5.0)
+    with suppress(Killed):  # It only leaves its group.
+        dying.close()
     assert len(paths(world)) == after
     score(world, 3.0)
     written(world)
     assert [row["reward"] for row in rows(world)] == [1.0, 2.0, 3.0]
+
+
+def test_what_is_new_is_written_when_a_sealer_adopts_and_when_it_closes(world: SealWorld) -> None:
+    score(world, 1.0)
+    sealer = world.sealer()
+    world.run(sealer, seconds=5.0)
+    assert paths(world) == [scores_path(ADDRESS, 0, 1)]
+    score(world, 2.0)
+    world.run(sealer, seconds=5.0)
+    assert len(paths(world)) == 1
+    sealer.close()
+    assert paths(world) == [scores_path(ADDRESS, 0, 1), scores_path(ADDRESS, 1, 2)]
+    assert [row["log_offset"] for row in rows(world)] == [0, 1]
+
+
+class CountingBlobs(PassingBlobs):
+    """Knows which files were read."""
+
+    def __init__(self, inner: Blobs) -> None:
+        super().__init__(inner)
+        self.read_paths: list[str] = []
+
+    def read(self, path: str) -> bytes:
+        self.read_paths.append(path)
+        return super().read(path)
+
+
+def test_many_small_files_are_rolled_up_and_opened_no_more(
+    world: SealWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scores, "ROLLED_TOGETHER", 4)
+    monkeypatch.setattr(scores, "FILE_RECORDS_MAX", 6)
+    with world.sealer() as sealer:
+        for number in range(15):
+            score(world, float(number))
+            world.run(sealer, seconds=EVERY_S)
+    counting = CountingBlobs(world.blobs)
+    table = open_scores(counting, "math")
+    assert table["reward"].to_pylist() == [float(number) for number in range(15)]
+    assert table["version"].to_pylist() == [*range(1, 16)]
+    opened = [score_range_in(path) for path in counting.read_paths]
+    assert opened == [(0, 6), (6, 12), (12, 13), (13, 14), (14, 15)]
+    for path in paths(world):
+        if path not in counting.read_paths:
+            world.blobs.delete(path)
+    assert len(rows(world)) == 15
+
+
+@pytest.mark.parametrize("anew", [1, 3, 5])
+@pytest.mark.parametrize("running", [False, True])
+def test_a_log_of_scores_that_was_made_anew_ends_the_sealer_and_no_file_changes(
+    world: SealWorld, running: bool, anew: int
+) -> None:
+    score(world, 1.0, 2.0, 3.0)
+    sealer = world.sealer()
+    world.run(sealer, seconds=5.0)
+    if not running:
+        sealer.close()
+        sealer = world.sealer()
+    world.logs.cut_back(world.layout.scores_log(ADDRESS), 0)
+    score(world, *([7.0] * anew))
+    with pytest.raises(LogLost, match="restore"):
+        world.run(sealer, seconds=EVERY_S + 5.0)
+    with pytest.raises(LogLost, match="restore"):
+        sealer.close()
+    assert [row["reward"] for row in rows(world)] == [1.0, 2.0, 3.0]
+
+
+class BrokenBlobs(PassingBlobs):
+    """A defect of ours, where a file of scores is written."""
+
+    def replace(self, path: str, data: Bytes | Pieces) -> None:
+        if path.startswith("scores/"):
+            raise ZeroDivisionError
+        super().replace(path, data)
+
+
+def test_an_error_that_nobody_expects_ends_the_sealer(world: SealWorld) -> None:
+    score(world, 1.0)
+    sealer = world.sealer(store=BrokenBlobs(world.blobs))
+    with pytest.raises(ZeroDivisionError):
+        world.run(sealer, seconds=5.0)
+    with pytest.raises(ZeroDivisionError):
+        sealer.close()
+
+
+def test_a_store_that_refuses_is_asked_again(world: SealWorld) -> None:
+    score(world, 1.0)
+    refusing = RefusingBlobs(world.blobs)
+    with world.sealer(store=refusing) as sealer:
+        world.run(sealer, seconds=5.0)
+        assert paths(world) == []
+        refusing.refuses = False
+        world.run(sealer, seconds=EVERY_S)
+        assert paths(world) == [scores_path(ADDRESS, 0, 1)]
+
+
+class RefusingBlobs(PassingBlobs):
+    """Where files of scores cannot be written, for a while."""
+
+    refuses = True
+
+    def replace(self, path: str, data: Bytes | Pieces) -> None:
+        if self.refuses and path.startswith("scores/"):
+            raise StoreError("no space is left")
+        super().replace(path, data)
 
 
 def test_without_scores_there_are_no_files(world: SealWorld) -> None:

@@ -67,8 +67,7 @@ class EnvironmentSealer:
         except BrokerUnavailable as error:
             self._log_unavailable(error)
         self.advance()
-        owned = [one for one in self._partitions.values() if one.state not in FINAL_STATES]
-        self._scores.step([one.address.partition for one in owned])
+        self._scores.step(self._adopted())
         return len(records)
 
     def advance(self, *, draining: bool = False) -> None:
@@ -87,6 +86,10 @@ class EnvironmentSealer:
         for partition in self._partitions.values():
             if partition.intake is not None:
                 partition.intake.assembler.flush()
+
+    def finish_scores(self) -> None:
+        """Writes the scores that are in no file yet; raises as ``step``."""
+        self._scores.finish(self._adopted())
 
     def busy(self) -> bool:
         """Whether any job runs beside the loop."""
@@ -109,6 +112,14 @@ class EnvironmentSealer:
     def stats(self) -> list[PartitionStats]:
         """One a partition, by number."""
         return [partition.stats() for _, partition in sorted(self._partitions.items())]
+
+    def _adopted(self) -> list[int]:
+        """Numbers of the partitions that are owned, and were claimed."""
+        return [
+            one.address.partition
+            for one in self._partitions.values()
+            if one.state not in FINAL_STATES and one.intake is not None
+        ]
 
     def _adopt(self) -> None:
         for where in sorted(self._reader.assigned()):

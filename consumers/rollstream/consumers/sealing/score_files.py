@@ -5,23 +5,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import closing
 
 from rollstream.consumers.sealing.context import SealerContext
-from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import Scored
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store.scores import LoggedScore, write_scores, written_up_to
-from rollstream.streams.owned.follow import Follower
+from rollstream.store.errors import StoreError
+from rollstream.store.scores import (
+    FILE_RECORDS_MAX,
+    LoggedScore,
+    ScoreOrigin,
+    last_written,
+    roll_up_scores,
+    write_scores,
+    written_up_to,
+)
+from rollstream.streams.errors import BrokerUnavailable, LogLost
+from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 
 EVERY_S = 60.0  # A file a minute and partition at most, where scores come without end.
-FILE_RECORDS_MAX = 65_536  # Of one file: some 10 MB.
 _log = logging.getLogger("rollstream.sealer")
 
 
 class ScoreFiles:
-    """Brings the files of an environment up to its logs, now and then.
+    """Brings the files of an environment up to its logs: of a partition that is new to this sealer
+    at once, then now and then, and at the end.
 
     What a file holds is a function of the log and of its name, and it is created whole or not at
     all. So a writer that is killed at any point leaves each score once, and so do two that write
@@ -30,47 +39,99 @@ class ScoreFiles:
 
     def __init__(self, context: SealerContext) -> None:
         self._context = context
-        self._due_s = context.clock.monotonic_s() + EVERY_S
+        self._due_s = 0.0
         self._job: Future[None] | None = None
+        self._begun: frozenset[int] = frozenset()  # Partitions.
+        self._newest: dict[int, tuple[int, ScoreOrigin]] = {}  # By partition; its next offset.
 
     def step(self, partitions: Collection[int]) -> None:
-        """Begins to write what is new in these partitions, where it is time; waits for nothing."""
-        if self._context.clock.monotonic_s() < self._due_s or not partitions:
-            return
-        if self._job is None or self._job.done():
-            self._due_s = self._context.clock.monotonic_s() + EVERY_S
-            self._job = self._context.retention.beside.submit(self._bring_up, sorted(partitions))
+        """Begins to write what is new in these partitions, where it is time; waits for nothing.
+
+        Raises:
+            LogLost, CorruptLog, NewerEvent, PermanentBrokerError: of an earlier attempt.
+        """
+        if self._job is not None:
+            if not self._job.done():
+                return
+            job, self._job = self._job, None
+            job.result()
+        owned, now_s = frozenset(partitions), self._context.clock.monotonic_s()
+        if owned and (now_s >= self._due_s or owned - self._begun):
+            self._due_s = now_s + EVERY_S
+            self._job = self._context.retention.beside.submit(self._bring_up, sorted(owned))
+        self._begun = owned
+
+    def finish(self, partitions: Collection[int]) -> None:
+        """Writes what is new in these partitions, at the end; raises as ``step``."""
+        if self._job is not None and not self._job.cancel():
+            wait([self._job], self._context.timeout_s)
+        if self._job is None or self._job.cancelled() or self._job.done():
+            self._bring_up(sorted(partitions))
 
     def write(self, address: PartitionAddress) -> int:
         """Writes what is new in a partition; returns the offset up to which files cover its log.
 
         Raises:
             BrokerUnavailable, StoreError: the next attempt goes on where this one ended.
+            LogLost: the log does not hold the last record that files have.
         """
-        where = self._context.layout.scores_log(address)
-        first = written_up_to(self._context.blobs, address)
-        records: list[LoggedScore] = []
-        with closing(Follower(self._context.broker, {where: first}, scores=[where])) as follower:
-            for one in follower.read_to_end(self._context.deadline()):
-                assert isinstance(one.event, Scored), one
+        context, where = self._context, self._context.layout.scores_log(address)
+        first, records = written_up_to(context.blobs, address), list[LoggedScore]()
+        begin = max(first - 1, 0)  # What was written last is compared.
+        with closing(Follower(context.broker, {where: begin}, scores=[where])) as follower:
+            events = follower.read_to_end(context.deadline())
+            if first:
+                self._require_log_of_files(address, first, next(events, None))
+            for one in events:
+                records.append(_logged(one))
                 if len(records) == FILE_RECORDS_MAX:
-                    write_scores(self._context.blobs, address, first, one.offset, records)
-                    first, records = one.offset, []
-                records.append(LoggedScore(one.offset, one.timestamp_us, one.event))
-            stop = follower.next_offsets()[where]
+                    first = self._write(address, first, records)
+                    records = []
         if records:
-            # Behind the newest score, whatever stands there: it is looked at again.
-            stop = records[-1].offset + 1
-            write_scores(self._context.blobs, address, first, stop, records)
+            first = self._write(address, first, records)
+        roll_up_scores(context.blobs, address)
+        return first
+
+    def _write(self, address: PartitionAddress, first: int, records: list[LoggedScore]) -> int:
+        """Returns the first offset behind the file, which is that behind the newest score: whatever
+        stands there is looked at again."""
+        stop = records[-1].offset + 1
+        write_scores(self._context.blobs, address, first, stop, records)
+        self._newest[address.partition] = stop, ScoreOrigin.of(records[-1])
         return stop
 
+    def _require_log_of_files(
+        self, address: PartitionAddress, stop: int, one: ConfirmedEvent | None
+    ) -> None:
+        """Returns where the record before ``stop`` is the last one that files have: the log only
+        grows, so that it then holds those before too."""
+        known_stop, written = self._newest.get(address.partition, (-1, None))
+        if known_stop != stop:
+            written = last_written(self._context.blobs, address)
+        if one is not None and one.offset == stop - 1:
+            found = ScoreOrigin.of(_logged(one))
+            if written in (None, found):
+                self._newest[address.partition] = stop, found
+                return
+        raise LogLost(
+            f"{self._context.layout.scores_log(address)} does not hold the score at {stop - 1} "
+            "that a file below scores/ under the store's root has: the topic was made anew, lost "
+            "or cut back. Nothing is written: restore the log, or correct store.root, or begin a "
+            "new kafka.generation"
+        )
+
     def _bring_up(self, partitions: Collection[int]) -> None:
+        environment, generation = self._context.environment, self._context.layout.generation
         try:
-            topic = self._context.layout.scores(self._context.environment)
+            topic = self._context.layout.scores(environment)
             if topic not in self._context.broker.admin().describe([topic], self._context.timeout_s):
                 return  # A deployment from before there were scores.
             for number in partitions:
-                generation = self._context.layout.generation
-                self.write(PartitionAddress(self._context.environment, generation, number))
-        except RollstreamError as error:
-            _log.warning("scores of %s are written later: %s", self._context.environment, error)
+                self.write(PartitionAddress(environment, generation, number))
+        except (BrokerUnavailable, StoreError) as error:
+            _log.warning("scores of %s are written later: %s", environment, error)
+
+
+def _logged(one: ConfirmedEvent) -> LoggedScore:
+    assert isinstance(one.event, Scored), one
+    return LoggedScore(one.offset, one.timestamp_us, one.event)

@@ -172,7 +172,8 @@ class Sealer:
             )
 
     def close(self) -> None:
-        """Commits what is decided, leaves the group and closes. Idempotent."""
+        """Commits what is decided, writes the late scores that no file has, leaves the group and
+        closes. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -180,6 +181,8 @@ class Sealer:
         try:
             if not self._drain(deadline):
                 _log.warning("left without committing all that was decided; it will be read again")
+            for environment in self._environments:
+                environment.finish_scores()
         finally:
             # Every job has its own deadlines, so this ends.
             self._workers.shutdown(wait=True)

@@ -18,8 +18,8 @@ from rollstream.streams.folds.sampler.score_targets import target_of
 from rollstream.streams.folds.sampler.scored import Given
 from rollstream.streams.folds.sampler.sorted_rows import SortedRows
 
-EARLY_MAX = 32_768  # Records of a partition that wait for their group, before it is read no more.
-EARLY_BYTES_MAX = 16 * 1024 * 1024  # The same, of their bytes.
+EARLY_MAX = 16_384  # Records of a partition that wait for their group, before it is read no more.
+EARLY_BYTES_MAX = 8 * 1024 * 1024  # The same, of their bytes.
 WAIT_US = 86_400_000_000  # For the seal of a rollout that is named alone: a day.
 # A group's id is made when it is sealed, so its flush is in the log before any score of it; this is
 # for brokers whose clocks differ.
