@@ -12,6 +12,7 @@ from rollstream.console.commands.status import status_view
 from rollstream.consumers.audit import AuditReport, PartitionAudit
 from rollstream.schemas.choosing import Choosing, ServedEnvironment
 from rollstream.streams.status import (
+    AdmissionFigures,
     DeadLetterFigures,
     Figures,
     PartitionFigures,
@@ -126,6 +127,22 @@ def test_a_sampler_that_was_never_started_is_a_remark() -> None:
     assert "trainer-a: was never started, and 65,536 groups are ready for it" in text
     assert "nothing is stuck" in text
     assert "never started" not in status()
+
+
+def test_producers_that_wait_are_told_with_the_setting_that_limits_them() -> None:
+    by = {"trainer-a": "samples_per_insert", "trainer-b": "target_policy_lag"}
+    waiting = AdmissionFigures(environment="math", producers=9, waiting=4, told_by=by)
+
+    def text(admission: AdmissionFigures) -> str:
+        figures = Figures(admission=(admission,))
+        return " ".join(shown(status_view(figures, (), {})).split())
+
+    assert (
+        "math: 4 of 9 producers wait for admission, which grants no more: "
+        "trainer-a by samples_per_insert and trainer-b by target_policy_lag"
+    ) in text(waiting)
+    assert "wait for admission" not in text(replace(waiting, waiting=0))
+    assert "wait for admission" not in text(replace(waiting, told_by={}))  # That is a verdict.
 
 
 def test_the_next_step_is_the_one_that_the_trainer_asks_for() -> None:

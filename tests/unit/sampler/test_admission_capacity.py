@@ -80,25 +80,28 @@ def test_a_step_has_as_many_groups_as_the_largest_of_the_last_requests() -> None
 
 
 @pytest.mark.parametrize(
-    ("limits", "steps"),
+    ("limits", "steps", "by"),
     [
-        ({}, 3),
-        ({"target_policy_lag": 0}, 1),
-        ({"max_policy_lag": 1}, 2),
-        ({"max_policy_lag": -1}, 3),
-        ({"max_policy_lag": 30}, 3),
-        ({"max_rollout_step_delay": 0, "max_policy_lag": 5}, 1),
+        ({}, 3, "target_policy_lag"),
+        ({"target_policy_lag": 0}, 1, "target_policy_lag"),
+        ({"max_policy_lag": 1}, 2, "max_policy_lag"),
+        ({"max_policy_lag": -1}, 3, "target_policy_lag"),
+        ({"max_policy_lag": 30}, 3, "target_policy_lag"),
+        ({"max_rollout_step_delay": 0, "max_policy_lag": 5}, 1, "max_rollout_step_delay"),
+        ({"capacity": 12}, 1.2, "capacity"),
+        ({"capacity_groups": 25}, 2.5, "capacity_groups"),
+        (
+            {"max_samples": -1, "samples_per_insert": 1, "error_buffer": (0, 11)},
+            3,
+            "samples_per_insert",
+        ),
     ],
 )
-def test_capacity_aims_at_the_target_and_never_exceeds_what_may_be_served(
-    limits: dict[str, int], steps: int
+def test_capacity_aims_at_the_target_and_never_exceeds_what_may_be_served_or_be_ready(
+    limits: dict[str, Any], steps: float, by: str
 ) -> None:
-    assert World(groups_per_step=10, **limits).load().most == 10 * steps
-
-
-def test_no_more_is_generated_than_may_be_ready() -> None:
-    assert World(groups_per_step=10, capacity_groups=25).load().most == 25
-    assert World(groups_per_step=10, capacity=12).load().most == 12
+    load = World(groups_per_step=10, **limits).load()
+    assert (load.most, load.limit) == (10 * steps, by)
 
 
 @pytest.mark.proves("F5")

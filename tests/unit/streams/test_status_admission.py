@@ -34,15 +34,16 @@ class Logs:
 def test_producers_are_counted_and_nobody_tells_them_where_nothing_was_ever_written() -> None:
     figures = Logs().measure()
     assert (figures.environment, figures.producers, figures.waiting) == ("math", 2, 1)
-    assert figures.told_by == ()
+    assert figures.told_by == {}
 
 
 def test_a_sampler_tells_them_as_long_as_its_newest_shares_are_valid() -> None:
     logs = Logs()
-    announce(logs.broker, TOPIC, granted(4, sampler="t", epoch=3, valid_s=30.0), announced())
+    shares = granted(4, sampler="t", epoch=3, valid_s=30.0, limit="max_policy_lag")
+    announce(logs.broker, TOPIC, shares, announced())
     write(logs.broker, TopicPartition(TOPIC, 0), [b"garbage"])
     announce(logs.broker, TOPIC, granted(9, sampler="t", epoch=1, valid_s=0.0))  # A zombie's.
     announce(logs.broker, TOPIC, granted(9, sampler="left", epoch=1, valid_s=0.0))
-    assert logs.measure().told_by == ("t",)
+    assert logs.measure().told_by == {"t": "max_policy_lag"}
     logs.clock.advance(31.0)
-    assert logs.measure().told_by == ()
+    assert logs.measure().told_by == {}

@@ -288,7 +288,7 @@ def test_more_unreadable_entries_than_are_allowed_are_a_stuck_stage(
 
 
 def test_producers_that_wait_while_no_sampler_tells_them_are_named() -> None:
-    waiting = AdmissionFigures(environment="math", producers=9, waiting=4, told_by=())
+    waiting = AdmissionFigures(environment="math", producers=9, waiting=4, told_by={})
     figures = Figures(
         partitions=(HEALTHY_PARTITION,), samplers=(HEALTHY_SAMPLER,), admission=(waiting,)
     )
@@ -298,7 +298,7 @@ def test_producers_that_wait_while_no_sampler_tells_them_are_named() -> None:
     assert "(t)" in reason
     assert "publish_policy" in reason
     for fine in (
-        replace(waiting, told_by=("t",)),  # Then they wait for the trainer, as they should.
+        replace(waiting, told_by={"t": ""}),  # Then they wait for the trainer, as they should.
         replace(waiting, waiting=0),
     ):
         assert stuck_stages(replace(figures, admission=(fine,)), CONFIG) == ()

@@ -25,6 +25,7 @@ from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.remedies import describe_waiting, given_up_without_bound
 from rollstream.streams.status import (
+    AdmissionFigures,
     Figures,
     PartitionFigures,
     SamplerFigures,
@@ -132,6 +133,7 @@ def status_view(
         parts += [
             Text(line) for row in figures.samplers for line in _notes(row, samplers[row.name])
         ]
+    parts += [Text(_admission(one)) for one in figures.admission if one.waiting and one.told_by]
     parts += [Text(f"off: {line}", style="yellow") for line in figures.topics_off]
     parts += [
         Text(
@@ -273,6 +275,14 @@ def _notes(row: SamplerFigures, choosing: Choosing) -> list[str]:
     if row.over:
         lines.append(f"{row.name}: the run was finished {age(row.decision_age_s)} ago")
     return lines
+
+
+def _admission(row: AdmissionFigures) -> str:
+    by = " and ".join(f"{name} by {limit or 'its limits'}" for name, limit in row.told_by.items())
+    return (
+        f"{row.environment}: {row.waiting} of {row.producers} producers wait for admission, which "
+        f"grants no more: {by}"
+    )
 
 
 def age(seconds: float | None) -> str:

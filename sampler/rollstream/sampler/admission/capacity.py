@@ -32,6 +32,7 @@ class Load(NamedTuple):
         producers: those that live.
         ended: groups that were sealed, or ended otherwise, so far.
         lacking: how many more must be begun for the requests that wait.
+        limit: the setting by which, but for these, no more may be begun than ``open``.
     """
 
     step: int
@@ -40,6 +41,7 @@ class Load(NamedTuple):
     producers: Sequence[ProducerStanding]
     ended: int = 0
     lacking: int = 0
+    limit: str = ""
 
 
 def takes_part(state: SamplerState, config: SamplerConfig, now_us: int) -> bool:
@@ -87,7 +89,7 @@ class Loads:
         self._look_for_rewind(state, living)
         begun = Counter({name: self._begun(name, living[name]) for name in names})
         ready = state.ready.counts()
-        steps = self._steps(state, requests)
+        steps = Counter(self._steps(state, requests))
         most = self._most(state, steps)
         unacked = self._unacked(state)
         lacking = _lacking(requests, ready, begun)
@@ -98,15 +100,16 @@ class Loads:
             to_come = begun[name] + state.late.awaited[name]
             left = uses * (ready.get(name, 0) + to_come) + unacked[name]
             left -= state.uses.used_again(name)
-            free = -((left - most[name]) // uses)
+            most_now, limit = most[name]
+            free = -((left - most_now) // uses)
             if uses > 1:  # The groups of a batch differ, however often each is used.
                 free = max(free, steps[name] - ready.get(name, 0) - to_come)
-            if room is not None:
-                free = min(free, ceil(room * steps[name] / sum(steps.values())))
+            if room is not None and (part := ceil(room * steps[name] / steps.total())) < free:
+                free, limit = part, "samples_per_insert"
             now_open = max(0, free, lacking[name])
             ended = state.in_flight.ended(name)
             loads[name] = Load(
-                steps[name], most[name], now_open, living[name], ended, lacking[name]
+                steps[name], most_now, now_open, living[name], ended, lacking[name], limit
             )
         return loads
 
@@ -158,15 +161,21 @@ class Loads:
         least = groups / len(names) / 2
         return {name: ceil(least + groups / 2 * weights[name] / total_served) for name in names}
 
-    def _most(self, state: SamplerState, steps: Mapping[str, int]) -> dict[str, int]:
+    def _most(self, state: SamplerState, steps: Counter[str]) -> dict[str, tuple[int, str]]:
+        """Of each environment, with the setting that says so."""
         choosing = state.choosing
-        limits = (choosing.max_policy_lag, choosing.max_rollout_step_delay)
-        lag = min([self._config.target_policy_lag, *(one for one in limits if one >= 0)])
-        kept, all_steps = capacities(state), sum(steps.values())  # What exceeds it is dropped.
+        limits = {
+            "target_policy_lag": self._config.target_policy_lag,
+            "max_policy_lag": choosing.max_policy_lag,
+            "max_rollout_step_delay": choosing.max_rollout_step_delay,
+        }
+        lag, by = min((value, name) for name, value in limits.items() if value >= 0)
+        kept = capacities(state)  # What exceeds it is dropped.
+        ready = "capacity" if kept else "capacity_groups"
+        every = choosing.capacity_groups
         return {
             name: min(
-                (lag + 1) * step,
-                kept.get(name, choosing.capacity_groups * step // all_steps),
+                ((lag + 1) * step, by), (kept.get(name, every * step // steps.total()), ready)
             )
             for name, step in steps.items()
         }

@@ -14,6 +14,8 @@ from rollstream.streams.folds.sampler.eligible import Waits
 from rollstream.streams.folds.sampler.remedies import describe_waiting, why_dropped
 from rollstream.streams.folds.sampler.state import SamplerState
 
+_ANY_TIME = 2**63  # However long ago sealers reported last.
+
 
 class Shortage(NamedTuple):
     """A command waits for ``wanted`` groups for the batch of ``step``; ``sources`` names
@@ -43,6 +45,7 @@ class Shortage(NamedTuple):
             for why, n in sorted(dropped.items())
         ]
         reasons += _out_of_reach(state, totals.get("retired", 0))
+        reasons += _producers_waiting(state)
         message = (
             f"step {self.step} needs {self.wanted} groups ({self.sources}); "
             f"ready: {ready or 'none'}. "
@@ -77,4 +80,18 @@ def _out_of_reach(state: SamplerState, retired: int) -> list[str]:
             f"{retired:,} were retired: their files are deleted (`rollstream retain`), since every "
             "sampler that was configured then was done with them; only new groups can be served"
         )
+    return reasons
+
+
+def _producers_waiting(state: SamplerState) -> list[str]:
+    """By the newest that sealers reported."""
+    reasons = []
+    for name in state.choosing.names():
+        living = state.in_flight.standings(name, _ANY_TIME)
+        if waiting := sum(one.waiting > 0 for one in living):
+            reasons.append(
+                f"{waiting:,} of {len(living):,} producers of {name} wait for admission; what is "
+                "lacking is open to them, and where they go on waiting their logs name what limits "
+                "them"
+            )
     return reasons

@@ -34,7 +34,7 @@ class SharesGranted:
     """How many groups each producer may have begun, for one sampler. Of several of one sampler the
     one with the highest ``epoch``, then ``number``, holds, for ``valid_s`` by its reader's clock.
     0: the sampler has left; negative: it takes no part, as if it had never granted anything.
-    ``needed`` is one a producer, or empty."""
+    ``needed`` is one a producer, or empty; ``limit`` the setting by which no more is granted."""
 
     sampler: str
     lineage: str
@@ -47,3 +47,4 @@ class SharesGranted:
     producer_ids: tuple[str, ...]
     totals: NDArray[np.int64]
     needed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    limit: str = ""

@@ -47,13 +47,11 @@ def measure_admission(
         environment=environment,
         producers=len(producers),
         waiting=sum(one.waiting > 0 for one in producers),
-        told_by=tuple(
-            sorted(
-                sampler
-                for sampler, (shares, written_us) in newest.items()
-                if now_us < written_us + shares.valid_s * 1e6
-            )
-        ),
+        told_by={
+            sampler: shares.limit
+            for sampler, (shares, written_us) in sorted(newest.items())
+            if now_us < written_us + shares.valid_s * 1e6
+        },
     )
 
 

@@ -145,13 +145,14 @@ class AdmissionFigures:
     that was silent for a minute is counted.
 
     Attributes:
-        told_by: samplers whose newest word on how many they may begin is valid.
+        told_by: samplers whose newest shares are valid, each with its setting by which it grants
+            no more.
     """
 
     environment: str
     producers: int
     waiting: int
-    told_by: tuple[str, ...]
+    told_by: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
