@@ -196,7 +196,7 @@ def test_not_admitted_names_what_was_waited_for_and_the_groups_that_are_open(
 
     async def scenario(producer: AnyProducer) -> NotAdmitted:
         assert await admitted_now(producer) == 0
-        await elsewhere(granting.grant, 1)
+        await elsewhere(partial(granting.grant, limit="samples_per_insert"), 1)
         async with producer.dispatch(example_id="outer", group_size=1, group_uid="g-1") as group:
             with pytest.raises(NotAdmitted) as told:
                 await play(producer, "inner", timeout_s=0.05)
@@ -208,6 +208,7 @@ def test_not_admitted_names_what_was_waited_for_and_the_groups_that_are_open(
     assert told.open_groups == ("g-1 of outer",)
     assert "not admitted within 0.05 s" in str(told)
     assert "sampler a allowed it 1 in all" in str(told)
+    assert "from all producers, by its samples_per_insert" in str(told)
     assert "this producer's own blocks hold 1 (g-1 of outer)" in str(told)
     (dispatched,) = [one for one in stage.log() if one.entry.kind == EntryKind.DISPATCHED]
     assert dispatched.fields["example_id"] == "outer"
