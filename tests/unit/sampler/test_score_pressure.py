@@ -97,6 +97,19 @@ def test_a_log_of_which_too_much_waits_is_read_on_when_that_waited_for_too_long(
         assert (stats.scores_early, stats.scores_unused) == (0, {"no_group": 20})
 
 
+def test_who_only_looks_reads_on_too(world: World) -> None:
+    with world.sampler() as looking:
+        world.useless(20, "nobody")
+        assert looking.stats().ready == {}
+        for partition in range(8):
+            world.scored(partition % 2)
+        assert looking.stats().ready == {}
+        world.clock.advance(DAY_S + 180.0)
+        world.writers[1].flush(GroupSpec(rewards=(0.0,)))
+        assert looking.stats().ready == {"math": 9}
+        assert looking.stats().owner == ""
+
+
 def test_a_restart_and_a_replay_read_scores_as_the_sampler_before_them(world: World) -> None:
     world.useless(30, "old")
     with world.sampler() as sampler:

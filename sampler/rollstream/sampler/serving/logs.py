@@ -287,7 +287,12 @@ class SamplerLogs:
         if follower is None:
             follower = self._follow_all(deadline)
         try:
-            self._fold_all(follower, deadline)
+            went_on = True
+            while went_on:  # Scores that were paused, and may be read now.
+                self._fold_all(follower, deadline)
+                paused = frozenset(follower.paused)
+                self._pressure.look(self.state, follower, self._score_logs)
+                went_on = not paused <= follower.paused
         except BaseException:
             follower.close()
             raise
