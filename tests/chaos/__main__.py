@@ -5,7 +5,6 @@ rollouts are published, sealed and trained on; then everything is read once more
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -15,11 +14,11 @@ from pathlib import Path
 import ray
 
 from chaos.fleet import Fleet, members
-from chaos.killing import Killer
+from chaos.killing import VICTIMS, Killer
 from chaos.producing import confirmed
 from chaos.settings import BATCH_GROUPS, DRAIN_S, ENVIRONMENT, SAMPLER, config_text
 from chaos.training import Journal, attach
-from chaos.verdict import Verdict, verdict
+from chaos.verdict import Verdict, unscored, verdict
 from harness.kafka import start_kafka
 from rollstream.consumers import audit, create_deployment
 from rollstream.runtime.clock import SystemClock
@@ -36,12 +35,9 @@ LOOK_EVERY_S = 0.5
 TESTS = Path(__file__).resolve().parents[1]
 
 
-def run(folder: Path, kills: int, seed: int) -> bool:
+def run(folder: Path, kills: int, seed: int, only: str) -> bool:
     """Whether everything held."""
     clock = SystemClock()
-    (folder / "policy.json").write_text(
-        json.dumps({"policy_version": "step-0", "policy_epoch": 0, "weight_step": 0})
-    )
     with start_kafka(folder / "kafka") as kafka:
         (folder / "rollstream.toml").write_text(config_text(kafka.bootstrap, folder / "store"))
         config = load_config(folder / "rollstream.toml")
@@ -52,7 +48,7 @@ def run(folder: Path, kills: int, seed: int) -> bool:
             try:
                 fleet.start()
                 _wait_for_batches(folder)
-                killer = Killer(seed, fleet, kafka, folder / "sampler.phases", clock)
+                killer = Killer(seed, fleet, kafka, folder / "sampler.phases", clock, only)
                 begun_s, before = clock.monotonic_s(), _confirmed(folder)
                 killer.run(kills, _say)
                 seconds = clock.monotonic_s() - begun_s
@@ -60,6 +56,7 @@ def run(folder: Path, kills: int, seed: int) -> bool:
                 _say(f"{kills} kills in {seconds:.0f} s; reading everything once more …")
                 fleet.stop("producer")
                 _drain(config)
+                fleet.stop("verifier")
                 fleet.stop("trainer")
                 fleet.stop("sealer")
             finally:
@@ -85,9 +82,12 @@ def _confirmed(folder: Path) -> int:
 
 
 def _drain(config: RollstreamConfig) -> None:
-    """Waits until nothing is pending; what still is after ``DRAIN_S``, the verdict names."""
+    """Waits until nothing is pending, and every group has its scores; what still is after
+    ``DRAIN_S``, the verdict names."""
     deadline = Deadline(DRAIN_S)
-    while audit(config).environment(ENVIRONMENT).pending and not deadline.passed():
+    while not deadline.passed():
+        if not audit(config).environment(ENVIRONMENT).pending and not unscored(config):
+            break
         deadline.wait(LOOK_EVERY_S)
 
 
@@ -102,7 +102,9 @@ def _print(found: Verdict, killer: Killer, rate: float) -> None:
         f"{sum(killer.hits.values()):,} kills, {found.rollouts:,} rollouts "
         f"({rate:,.0f}/s meanwhile), {len(found.lost):,} lost, {len(found.twice):,} twice; "
         f"{found.steps:,} steps of {BATCH_GROUPS} groups, asked again {found.given_again:,} times, "
-        f"{len(found.differing):,} steps whose bytes differ; {len(found.problems):,} other problems"
+        f"{len(found.differing):,} steps whose bytes differ; {found.late:,} groups scored late, "
+        f"{found.scored_again:,} of them again with other results and to no effect; "
+        f"{len(found.problems):,} other problems"
     )
 
 
@@ -114,13 +116,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=KILLS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=VICTIMS, default="", help="kill these alone")
     args = parser.parse_args()
     # Short, since Ray makes sockets in it; a Ray of the run's own, whose actors import the tests.
     folder = Path(tempfile.mkdtemp(prefix="rs-"))
     os.environ["TMPDIR"], tempfile.tempdir = str(folder), None
     paths = (str(TESTS), os.environ.get("PYTHONPATH", ""))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    holds = run(folder, args.kills, args.seed)
+    holds = run(folder, args.kills, args.seed, args.only)
     if holds:
         shutil.rmtree(folder, ignore_errors=True)
     else:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chaos.phases import Process, read_phase, state_of
-from chaos.settings import DRAIN_S, PRODUCERS, RATE, SEALERS
+from chaos.settings import DRAIN_S, PRODUCERS, RATE, SEALERS, VERIFIERS
 from rollstream.console.broker.child import BoundChild
 from rollstream.runtime.clock import SystemClock
 
@@ -136,20 +136,23 @@ class Fleet:
 
 
 def members(folder: Path, bootstrap: str) -> list[Member]:
-    """Producers, sealers and the trainer."""
-    config, policy = str(folder / "rollstream.toml"), str(folder / "policy.json")
+    """Producers, sealers, verifiers and the trainer."""
+    config = str(folder / "rollstream.toml")
     fleet = []
     for number in range(PRODUCERS):
         name = f"producer-{number}"
-        options = ["--bootstrap", bootstrap, "--name", name, "--policy", policy]
+        options = ["--bootstrap", bootstrap, "--name", name]
         options += ["--rate", str(RATE / PRODUCERS), "--journal", str(folder / f"{name}.journal")]
         fleet.append(Member(name, ["-m", "chaos.producing", *options]))
-    for number in range(SEALERS):
-        phases = folder / f"sealer-{number}.phases"
-        options = ["-m", "chaos.sealing", config, str(phases)]
-        fleet.append(Member(f"sealer-{number}", options, phases))
+    for kind, module, count in (
+        ("sealer", "chaos.sealing", SEALERS),
+        ("verifier", "chaos.scoring", VERIFIERS),
+    ):
+        for number in range(count):
+            phases = folder / f"{kind}-{number}.phases"
+            fleet.append(Member(f"{kind}-{number}", ["-m", module, config, str(phases)], phases))
     phases = folder / "trainer.phases"
-    options = ["--config", config, "--policy", policy, "--phases", str(phases)]
+    options = ["--config", config, "--phases", str(phases)]
     options += ["--journal", str(folder / "trainer.journal")]
     options += ["--actor-phases", str(folder / "sampler.phases")]
     fleet.append(Member("trainer", ["-m", "chaos.training", *options], phases))

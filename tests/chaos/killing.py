@@ -23,13 +23,14 @@ VICTIMS = {
     "producer": (4, ("",)),
     "sealer": (7, ("flush: put", "flush: append", "flush: project", "flush", "claim", "")),
     "sampler": (5, ("decision", "decision", "claim", "snapshot", "")),
+    "verifier": (3, ("score: publish", "score: flush", "score: commit", "")),
     "trainer": (3, ("batch asked", "ack", "checkpoint", "")),
     "broker": (2, ("",)),
 }
 STOPPED = 0.3  # Of the hits are a stop and a continuation, the others are kill -9.
 BETWEEN_S = (0.2, 1.5)
 AIM_S = 2.0
-CLAIM_S = 15.0  # For a successor to start, and to get its partitions.
+SUCCESSOR_S = 15.0  # For one to start, and to get its partitions.
 AIM_EVERY_S = 0.001
 BROKER_START_S = 120.0  # On a machine that does much else.
 
@@ -44,14 +45,24 @@ class Target(NamedTuple):
 class Killer:
     """Hits one process after the other.
 
+    Args:
+        only: the kind that is hit; empty: all of them.
+
     Attributes:
         hits: by victim and what it was at.
     """
 
     def __init__(
-        self, seed: int, fleet: Fleet, kafka: EmbeddedKafka, sampler_phases: Path, clock: Clock
+        self,
+        seed: int,
+        fleet: Fleet,
+        kafka: EmbeddedKafka,
+        sampler_phases: Path,
+        clock: Clock,
+        only: str = "",
     ) -> None:
         self.hits: Counter[str] = Counter()
+        self._victims = [only] if only else list(VICTIMS)
         self._dice = random.Random(seed)
         self._fleet = fleet
         self._kafka = kafka
@@ -65,8 +76,8 @@ class Killer:
         """So many hits; every process that was stopped goes on when it returns."""
         while self.hits.total() < kills:
             self._clock.wait(self._never, self._dice.uniform(*BETWEEN_S))
-            weights = [weight for weight, _ in VICTIMS.values()]
-            (victim,) = self._dice.choices(list(VICTIMS), weights)
+            weights = [VICTIMS[victim][0] for victim in self._victims]
+            (victim,) = self._dice.choices(self._victims, weights)
             target = self._target(victim)
             aims = [(self._dice.choice(VICTIMS[victim][1]), self._dice.random() < STOPPED)]
             if aims[0][0] == "claim":
@@ -98,7 +109,9 @@ class Killer:
         if aim and target.phases is not None:
             order = order_file(target.phases)
             order.write_text(f"{aim}|{self._dice.choice(('begin', 'end'))}")
-            aimed = Deadline(CLAIM_S if aim == "claim" else AIM_S, self._clock)
+            aimed = Deadline(
+                SUCCESSOR_S if aim.startswith(("claim", "score")) else AIM_S, self._clock
+            )
             while order.exists() and not aimed.passed():
                 self._clock.wait(self._never, AIM_EVERY_S)
             pid = take_back(order)

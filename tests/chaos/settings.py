@@ -6,11 +6,14 @@ from pathlib import Path
 
 SAMPLER = "chaos"
 ENVIRONMENT = "math"
+VERIFIER = "verifier"
 GROUP_SIZE = 4
+LATE_EVERY = 16  # Of so many groups the verifiers score one: they read its rows, and it waits.
 BATCH_GROUPS = 64
 PROMPT_TOKENS, OUTPUT_TOKENS = 16, 48
 PRODUCERS = 2
 SEALERS = 2
+VERIFIERS = 2
 RATE = 2_500.0  # Rollouts a second of all producers, so that 2,000 are left with one of them dead.
 CHECKPOINT_EVERY = 5  # Steps: so that a rewind repeats some.
 STOP_S = 4.0  # The longest that a process sleeps: longer than a session.

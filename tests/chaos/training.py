@@ -5,7 +5,6 @@ them when a step is asked again. Its successor goes on from its newest checkpoin
 from __future__ import annotations
 
 import argparse
-import json
 import random
 from pathlib import Path
 from threading import Event
@@ -91,12 +90,9 @@ class Journal:
 class Trainer:
     """One life."""
 
-    def __init__(
-        self, client: SamplerClient, journal: Journal, policy: Path, phases: Phases, seed: int
-    ) -> None:
+    def __init__(self, client: SamplerClient, journal: Journal, phases: Phases, seed: int) -> None:
         self._client = client
         self._journal = journal
-        self._policy = policy
         self._phases = phases
         self._dice = random.Random(seed)
 
@@ -138,15 +134,7 @@ class Trainer:
         return self._client.next_batch(step, BATCH_GROUPS, payloads=by, timeout_s=timeout_s)
 
     def _publish(self, step: int) -> None:
-        policy = self._client.publish_policy(step, policy_version=f"step-{step}")
-        written = {
-            "policy_version": policy.version,
-            "policy_epoch": policy.epoch,
-            "weight_step": step,
-        }
-        new = self._policy.with_suffix(".new")
-        new.write_text(json.dumps(written))
-        new.replace(self._policy)
+        self._client.publish_policy(step, policy_version=f"step-{step}")
 
 
 def attach(config_file: Path, phases: Path) -> SamplerClient:
@@ -166,13 +154,13 @@ def run(trainer: Trainer, stopping: Event) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name in ("config", "journal", "policy", "phases", "actor-phases"):
+    for name in ("config", "journal", "phases", "actor-phases"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     args = parser.parse_args()
     journal = Journal(args.journal)
     with attach(args.config, args.actor_phases) as client:
         stopping = stop_on_signals()  # After Ray, which sets handlers of its own.
-        trainer = Trainer(client, journal, args.policy, phases_of(args.phases), len(journal.given))
+        trainer = Trainer(client, journal, phases_of(args.phases), len(journal.given))
         try:
             run(trainer, stopping)
         except Fenced:
