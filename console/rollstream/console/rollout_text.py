@@ -18,6 +18,7 @@ from rich.text import Text
 from rollstream.console.showing import path_of
 from rollstream.console.tokens import Decode
 from rollstream.sampler.history import Became, FoundRollout
+from rollstream.schemas.events import ServedScore
 from rollstream.schemas.records import RolloutRecord
 from rollstream.streams.tracing import GroupOrigin
 
@@ -60,6 +61,8 @@ def rollout_object(found: FoundRollout, decode: Decode | None) -> dict[str, Any]
         "example_id": first.example_id,
         "split": first.split,
         "reward": found.reward,
+        "published_reward": found.published_reward,
+        "score": None if found.score is None else _score(found.score),
         "token_count": found.token_count,
         "stop_reason": found.segments[-1].stop_reason,
         "group_id": origin.group_id,
@@ -109,7 +112,9 @@ def _head(found: FoundRollout) -> Iterator[RenderableType]:
     origin, first, last = found.origin, found.segments[0], found.segments[-1]
     head = f"{found.rollout_uid} of {origin.environment}, example {first.example_id}"
     yield _line(head, style="bold green")
-    earned = "awaited" if found.reward is None else f"{found.reward:g}"
+    earned = _earned(found.reward)
+    if found.score is not None:
+        earned += f" by {found.score.scorer}, version {found.score.version}"
     named = ", ".join(f"{name} {value:g}" for name, value in _components(found).items())
     one = len(found.segments) == 1
     prompt = f"{first.prompt_count:,} prompt tokens" if one else f"{len(found.segments)} turns"
@@ -117,6 +122,12 @@ def _head(found: FoundRollout) -> Iterator[RenderableType]:
         f"reward {earned}{named and f' ({named})'}, stop reason {last.stop_reason}, {prompt}, "
         f"{found.token_count:,} output tokens, split {first.split}"
     )
+    if found.score is not None:
+        flags = ", ".join(found.score.flags)
+        yield _line(
+            f"scored {_time(found.score.logged_ts)}{flags and f', flags {flags}'}; "
+            f"published: reward {_earned(found.published_reward)}"
+        )
     if one:
         yield from _of_segment(first)
     yield _line(f"group {origin.group_id}, sealed {_time(origin.sealed_ts)}, in the file")
@@ -143,11 +154,18 @@ def _of_segment(segment: RolloutRecord) -> Iterator[Text]:
         yield _line(f"metadata {json.dumps(segment.metadata, ensure_ascii=False)}")
 
 
+def _earned(reward: float | None) -> str:
+    return "awaited" if reward is None else f"{reward:g}"
+
+
 def _components(found: FoundRollout) -> Mapping[str, float]:
-    """Of all segments together."""
+    """Of all segments together; the last one's by the score, where it has these."""
     sums: dict[str, float] = {}
-    for segment in found.segments:
-        for name, value in segment.rewards.items():
+    each = [dict(segment.rewards) for segment in found.segments]
+    if found.score is not None:
+        each[-1] |= found.score.rewards
+    for rewards in each:
+        for name, value in rewards.items():
             sums[name] = sums.get(name, 0.0) + value
     return sums
 
@@ -246,6 +264,12 @@ def _fields(segment: RolloutRecord) -> dict[str, Any]:
         "output_tokens": segment.output_tokens.tolist(),
         "masked": masked_ranges(segment.loss_mask),
     }
+
+
+def _score(score: ServedScore) -> dict[str, Any]:
+    names = ("scorer", "version", "reward", "attempt", "logged_ts", "by_group")
+    fields = {name: getattr(score, name) for name in names}
+    return {**fields, "rewards": dict(score.rewards), "flags": list(score.flags)}
 
 
 def _decoded(segment: RolloutRecord, decode: Decode) -> dict[str, str]:

@@ -56,7 +56,7 @@ def _lost(newest: NewestVersions, event: Scored) -> Mapping[str, int]:
     expected, found = event.expect_version, {}
     assert expected is not None, event
     for score in event.scores:
-        before = newest.of(event, score.rollout_uid)
+        before = newest.of(event.group_id, event.scorer, score.rollout_uid)
         version = version_of(before)
         # What it says already was said as the version after, by a call whose answer was lost.
         again = version == expected + 1 and repeats(before, event, score)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from math import isfinite
+from operator import attrgetter
 
 from rollstream.schemas.events import RolloutScore, Scored, ServedScore
 
@@ -51,27 +52,48 @@ def next_version(
 class NewestVersions:
     """The newest version of each rollout, by group and scorer, as the records of one log give them
     in their order. It does not know who is in a group: a score of the whole group is one of each
-    rollout that was named before, and, under no uid, one of all others."""
+    rollout that was named before, and, under no uid, one of all others.
 
-    def __init__(self) -> None:
+    Args:
+        wanted: the only version that is kept; None: the newest one.
+    """
+
+    def __init__(self, wanted: int | None = None) -> None:
+        self._wanted = wanted
         self._newest: dict[tuple[str, str], dict[str, ServedScore]] = {}
+        self._scorers = set[str]()
 
-    def of(self, event: Scored, uid: str) -> ServedScore | None:
-        """That of a rollout, by the scorer of the record and within its group."""
-        known = self._newest.get((event.group_id, event.scorer), {})
+    def of(self, group_id: str, scorer: str, uid: str) -> ServedScore | None:
+        """That of a rollout, by the scorer and within the group; empty: by the rollout's uid
+        alone."""
+        known = self._newest.get((group_id, scorer), {})
         return known.get(uid, known.get(""))
 
-    def add(self, event: Scored, score: RolloutScore) -> int | None:
+    def in_effect(
+        self, group_id: str, uid: str, scorer: str, *, is_late: bool
+    ) -> ServedScore | None:
+        """What a rollout of the group has instead of its published reward, as samplers have it
+        that name this scorer; empty: none, so that where it is late the one logged last counts."""
+        scorers = [scorer] if scorer else [*self._scorers] if is_late else []
+        each = (self.of(of, name, uid) for name in scorers for of in (group_id, ""))
+        found = [one for one in each if one and self._wanted in (None, one.version)]
+        by_time = attrgetter("logged_ts", "by_group", "scorer")
+        return max(found, key=by_time, default=None)
+
+    def add(self, event: Scored, score: RolloutScore, logged_ts: int = 0) -> int | None:
         """Counts a score of the next record. Returns the greatest version that it is of any
         rollout; None: it changes nothing."""
         known = self._newest.setdefault((event.group_id, event.scorer), {})
         whole = event.group_id and not score.rollout_uid
         found: dict[str, ServedScore] = {}
         for uid in {"", *known} if whole else (score.rollout_uid,):
-            version = next_version(self.of(event, uid), 0, event, score, 0)
-            if version is not None:
+            before = self.of(event.group_id, event.scorer, uid)
+            version = next_version(before, 0, event, score, logged_ts)
+            # A later version than the one that is wanted would only take its place.
+            if version and version.version <= (self._wanted or version.version):
                 found[uid] = version
         known.update(found)
+        self._scorers.add(event.scorer)
         return max((version.version for version in found.values()), default=None)
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
@@ -152,6 +153,23 @@ class GroupFile:
             plan = self._planned(names, ())
             found = {field.name: self._scalar(field, 0, self._rows) for field in plan.scalars}
             return found | {field.name: defaults_of(field, self._rows) for field in plan.added}
+
+    def group_ids(self) -> list[str]:
+        """The id of the group of each row; no other bytes are read of a file of our own layout.
+
+        Raises:
+            BlobMissing.
+            CorruptFile: damaged.
+        """
+        with as_corrupt(self.path):
+            if self._layout is None:
+                whole = pq.read_table(pa.BufferReader(self._read_all()), columns=["group_id"])
+                found: list[str] = whole["group_id"].to_pylist()
+                return found
+            leaf = self._chunks["group_id"][0]
+            (chunk,) = self._read_chunks([leaf])
+            body = self._checked_body(leaf, chunk)
+            return texts_of(body, text_ends(body, self._rows))
 
     def all_fields(self, group: StoredGroup) -> Columns:
         """Every field of a group's rows, checked against the group's digest; also those that the

@@ -7,7 +7,7 @@ record once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,13 +150,40 @@ def open_scores(root: str | Path | Blobs, environment: str, *, generation: int =
         CorruptFile: a file is damaged. StoreError: the root cannot be read.
     """
     blobs = open_store(str(root)) if isinstance(root, str | Path) else root
-    rows: list[dict[str, Any]] = []
-    listed = [
+    tables = [_READ_SCHEMA.empty_table()]
+    for partition in _partitions(blobs, environment, generation):
+        versions = NewestVersions()
+        for table in _tables(blobs, PartitionAddress(environment, generation, partition)):
+            counted = pa.array([versions.add(*one) for one in _scores_in(table)], pa.int32())
+            tables.append(table.append_column("version", counted))
+    return pa.concat_tables(tables)
+
+
+def newest_scores(
+    blobs: Blobs, environment: str, generation: int, *, wanted: int | None = None
+) -> NewestVersions | None:
+    """The newest versions of the scores that are in files; None: there are no files.
+
+    Args:
+        wanted: as ``NewestVersions`` has it.
+
+    Raises:
+        CorruptFile: a file is damaged.
+    """
+    partitions = _partitions(blobs, environment, generation)
+    versions = NewestVersions(wanted)
+    for partition in partitions:  # Those of a group are in one, and so those of a uid alone.
+        for table in _tables(blobs, PartitionAddress(environment, generation, partition)):
+            for one in _scores_in(table):
+                versions.add(*one)
+    return versions if partitions else None
+
+
+def _partitions(blobs: Blobs, environment: str, generation: int) -> list[int]:
+    listed = (
         score_partition_in(blob.path) for blob in blobs.list(scores_of(environment, generation))
-    ]
-    for partition in sorted({number for number in listed if number is not None}):
-        rows += _with_versions(_rows(blobs, PartitionAddress(environment, generation, partition)))
-    return pa.Table.from_pylist(rows, _READ_SCHEMA)
+    )
+    return sorted({number for number in listed if number is not None})
 
 
 class _ScoreFile(NamedTuple):
@@ -198,11 +225,11 @@ def _write(blobs: Blobs, address: PartitionAddress, first: int, stop: int, table
     blobs.replace(scores_path(address, first, stop), out.getvalue())
 
 
-def _rows(blobs: Blobs, address: PartitionAddress) -> Iterator[dict[str, Any]]:
-    """Of each record once."""
+def _tables(blobs: Blobs, address: PartitionAddress) -> Iterator[pa.Table]:
+    """The rows of each record once, in order."""
     position = 0
     for file in _read_in_turn(blobs, address):
-        yield from _table(blobs, file.path, position).to_pylist()
+        yield _table(blobs, file.path, position)
         position = file.stop
 
 
@@ -227,17 +254,30 @@ def _rows_of(address: PartitionAddress, record: LoggedScore) -> Iterator[dict[st
         }
 
 
-def _with_versions(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    versions = NewestVersions()
-    for row in rows:
-        rewards, flags = dict(row["rewards"]), tuple(row["flags"])
-        score = RolloutScore(row["rollout_uid"], row["reward"], rewards, flags)
+def _scores_in(table: pa.Table) -> Iterator[tuple[Scored, RolloutScore, int]]:
+    """The score of each row, of a record of its own, and its log time."""
+    times = (table[name].cast(pa.int64()) for name in ("logged_ts", "scored_ts"))
+    names = ("group_id", "rollout_uid", "scorer", "attempt", "reward", "rewards", "flags")
+    columns = [*times, *(table[name] for name in (*names, "expect_version"))]
+    for (
+        logged_ts,
+        scored_ts,
+        group_id,
+        uid,
+        scorer,
+        attempt,
+        reward,
+        rewards,
+        flags,
+        expected,
+    ) in zip(*(column.to_pylist() for column in columns), strict=True):
+        score = RolloutScore(uid, reward, dict(rewards), tuple(flags))
         event = Scored(
-            scorer=row["scorer"],
-            attempt=row["attempt"],
-            group_id=row["group_id"],
-            scored_ts=0,
+            scorer=scorer,
+            attempt=attempt,
+            group_id=group_id,
+            scored_ts=scored_ts,
             scores=(score,),
-            expect_version=row["expect_version"],
+            expect_version=expected,
         )
-        yield {**row, "version": versions.add(event, score)}
+        yield event, score, logged_ts

@@ -69,7 +69,7 @@ def newest(world: World, layout: Layout, group: str, uid: str) -> tuple[float, i
         for score in one.event.scores:
             versions.add(one.event, score)
         if one.event.group_id == group:
-            last = versions.of(one.event, uid)
+            last = versions.of(group, one.event.scorer, uid)
     follower.close()
     assert last is not None
     return last.reward, last.version

@@ -17,7 +17,7 @@ from harness.groups import GroupSpec, flush_of
 from rollstream.schemas.choosing import Choosing, ServedEnvironment
 from rollstream.schemas.events import Flushed, RolloutScore, Scored, ServedScore
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.scoring import next_version
+from rollstream.schemas.scoring import NewestVersions, next_version
 from rollstream.store.open import open_store
 from rollstream.store.scores import LoggedScore, open_scores, write_scores
 from rollstream.streams.folds.sampler import early_scores
@@ -290,7 +290,7 @@ def test_the_files_count_versions_as_the_sampler_does(
     said: list[tuple[str, float, str, bool, int | None]],
 ) -> None:
     (group,) = known_groups(LOGS[0], 0, sealed(1, 0, (None, None, None)))
-    events, versions = [], []
+    events, versions, newest = [], [], NewestVersions()
     for offset, (uid, reward, attempt, named, expected) in enumerate(said):
         by = group.group.group_id if named or not uid else ""
         event = scored(uid, reward, attempt=attempt, group=by, expect_version=expected)
@@ -299,6 +299,12 @@ def test_the_files_count_versions_as_the_sampler_does(
         changed = [one for one in after.scores if one not in group.scores]
         versions.append(max((one.version for one in changed), default=None))
         group = after
+        newest.add(event, event.scores[0], offset)
+    for scorer in ("", "s"):
+        served = {one.row: one for one in served_scores(group, choosing(scorer))}
+        for row in range(3):
+            one = newest.in_effect(group.group.group_id, f"f1-g0-{row}", scorer, is_late=True)
+            assert one == (served[row]._replace(row=0) if row in served else None)
     with TemporaryDirectory() as root:
         write_scores(open_store(f"file://{root}"), LOGS[0], 0, len(events), events)
         assert open_scores(f"file://{root}", "math")["version"].to_pylist() == versions

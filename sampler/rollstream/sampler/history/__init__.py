@@ -3,6 +3,7 @@
 - ``replay``     recomputes a served batch from its cursor and seed, or checks it from files alone
 - ``lineage``    from a step to files, rows, offsets and env replicas, and back from a rollout
 - ``rollouts``   single rollouts: by uid, by step, the worst; their rows and what became of them
+- ``scored_rewards``  rewards by late scores, from their files
 - ``ranking``    which rollouts of many rows come first (pure)
 - ``recorded``   what samplers decided, by their logs, or by files where there are none
 - ``report``     what was trained on and what was dropped, by environment, length, lag and step

@@ -4,9 +4,11 @@ worst and the longest; their rows; and what became of them."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import partial
+from operator import methodcaller
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +18,10 @@ from rollstream.sampler.errors import InvalidRequest, UnknownRollout, UnknownSam
 from rollstream.sampler.history.ranking import Order, RankedRows, rank_of
 from rollstream.sampler.history.recorded import Recorded
 from rollstream.sampler.history.replay import if_retired
+from rollstream.sampler.history.scored_rewards import ScoredRewards
 from rollstream.sampler.history.uses import RELEASED, Drop, Use
 from rollstream.schemas.columns import Columns
+from rollstream.schemas.events import ServedScore
 from rollstream.schemas.ids import MIXED_POLICY, PartitionAddress
 from rollstream.schemas.records import RolloutRecord, records_from
 from rollstream.store.blobs import Blobs, size_of
@@ -31,6 +35,7 @@ from rollstream.store.rollups import VisibleFile, named_files
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.tracing import GroupOrigin, group_origin
 
+T = TypeVar("T")
 WAITING, EVAL, DROPPED, IN_NO_BATCH = "waiting", "eval", "dropped", "in_no_batch"
 
 
@@ -93,7 +98,9 @@ class FoundRollout:
     """A rollout of a sealed group.
 
     Attributes:
-        reward: the sum over its segments; None: it is awaited.
+        reward: the sum over its segments, by the score in effect; None: it is awaited.
+        published_reward: the same as it was published.
+        score: the late one in effect; None: there is none, or it does not count.
         token_count: output tokens of all segments.
         segments: its rows, in their order.
         origin: of its group: file, and of its own rows alone the places in the ingest log.
@@ -102,6 +109,8 @@ class FoundRollout:
 
     rollout_uid: str
     reward: float | None
+    published_reward: float | None
+    score: ServedScore | None
     token_count: int
     segments: tuple[RolloutRecord, ...]
     origin: GroupOrigin
@@ -160,7 +169,8 @@ def find_rollouts(
         parts = [
             one for one in parts if policy_version_in(one.file.path) in (version, MIXED_POLICY)
         ]
-    chosen = _chosen(asked, parts, store)
+    scored = ScoredRewards(store, config, asked.sampler)
+    chosen = _chosen(asked, parts, store, scored)
     if not chosen:
         raise UnknownRollout(_nothing(asked, config))
     found = [flushes.found(one) for one in chosen]
@@ -169,6 +179,13 @@ def find_rollouts(
         FoundRollout(
             rollout_uid=segments[0].rollout_uid,
             reward=None if np.isnan(one.reward) else one.reward,
+            published_reward=_published(segments),
+            score=scored.of(
+                origin.ref.log,
+                origin.group_id,
+                segments[0].rollout_uid,
+                is_late=segments[-1].reward is None,
+            ),
             token_count=one.tokens,
             segments=tuple(segments),
             origin=origin,
@@ -181,9 +198,11 @@ def find_rollouts(
 # Chosen: of each file the columns that choose.
 
 
-def _chosen(asked: AskedRollouts, parts: Sequence[_Part], store: Blobs) -> list[_Candidate]:
+def _chosen(
+    asked: AskedRollouts, parts: Sequence[_Part], store: Blobs, scored: ScoredRewards
+) -> list[_Candidate]:
     # One after the other: of a file so little is read that threads wait for each other's turn.
-    each = (one for part in parts for one in _candidates(store, asked, part))
+    each = (one for part in parts for one in _candidates(store, asked, part, scored))
     order = asked.order
     if order is None:
         return list(each)
@@ -193,15 +212,19 @@ def _chosen(asked: AskedRollouts, parts: Sequence[_Part], store: Blobs) -> list[
     )
 
 
-def _candidates(store: Blobs, asked: AskedRollouts, part: _Part) -> list[_Candidate]:
+def _candidates(
+    store: Blobs, asked: AskedRollouts, part: _Part, scored: ScoredRewards
+) -> list[_Candidate]:
     """Of one file those that may be chosen."""
     version = asked.policy_version
     names = ["segment_idx", "reward", "token_count"]
     names += ["rollout_uid"] if asked.uid else []
     mixed = version is not None and policy_version_in(part.file.path) == MIXED_POLICY
     names += ["policy_version"] if mixed else []
-    columns = _columns(store, part.file, names)
-    ranked = RankedRows.of(*(np.asarray(columns[name]) for name in names[:3]))
+    columns = _read(store, part.file, methodcaller("scalars", names))
+    rewards = scored.rewards(part.file.address, columns, partial(_read, store, part.file, _names))
+    segments, tokens = (np.asarray(columns[name]) for name in ("segment_idx", "token_count"))
+    ranked = RankedRows.of(segments, rewards, tokens)
     among = np.ones(len(ranked.starts), np.bool_)
     if part.spans is not None:
         among &= _within(ranked.starts, part)
@@ -227,11 +250,14 @@ def _candidates(store: Blobs, asked: AskedRollouts, part: _Part) -> list[_Candid
     ]
 
 
-def _columns(
-    store: Blobs, file: VisibleFile, names: Sequence[str]
-) -> Mapping[str, Sequence[str] | NDArray[np.generic]]:
+def _names(file: GroupFile) -> tuple[Sequence[str], Sequence[str]]:
+    """Of each row the id of its group, and the rollout's uid."""
+    return file.group_ids(), cast(Sequence[str], file.scalars(["rollout_uid"])["rollout_uid"])
+
+
+def _read(store: Blobs, file: VisibleFile, read: Callable[[GroupFile], T]) -> T:
     try:
-        return GroupFile(store, file.path, size_of(store, file.path)).scalars(names)
+        return read(GroupFile(store, file.path, size_of(store, file.path)))
     except BlobMissing as error:
         named = NamedFile(file.offset, file.path)
         raise if_retired(error, store, file.address, named) from error
@@ -244,6 +270,13 @@ def _within(starts: NDArray[np.int64], part: _Part) -> NDArray[np.bool_]:
     for first, rows in part.spans:
         within |= (starts >= first) & (starts < first + rows)
     return within & ~np.isin(starts, list(part.out))
+
+
+def _published(segments: Sequence[RolloutRecord]) -> float | None:
+    """What a rollout earned, as its segments say; None: the last one does not say it."""
+    if segments[-1].reward is None:
+        return None
+    return sum(one.reward or 0.0 for one in segments)
 
 
 # What a step had.

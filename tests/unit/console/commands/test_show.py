@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from harness.command_line import CONFIG, CommandLine
@@ -17,6 +18,9 @@ from harness.sealed_files import seal
 from rollstream.console.services import Services
 from rollstream.producers import RolloutProducer
 from rollstream.sampler import NotEnoughGroups
+from rollstream.schemas.events import RolloutScore, Scored
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.store.scores import LoggedScore, write_scores
 from rollstream.streams.errors import BrokerUnavailable
 
 LONG = "x" * 3_000
@@ -150,6 +154,69 @@ def test_the_worst_the_best_and_the_longest_are_found_among_all_files(
     files: CommandLine, asked: list[str], expected: list[str]
 ) -> None:
     assert uids(files, *asked) == expected
+
+
+@pytest.mark.proves("F18", "A18")
+def test_late_scores_are_shown_beside_what_was_published_and_order_rollouts(
+    files: CommandLine,
+) -> None:
+    say(
+        files, ("", "math-step-0-1", -4.0), ("", "math-step-0-1", -5.0), ("", "math-step-0-0", -9.0)
+    )
+    done = files.run("show", "--lowest-reward", "2", "--json", "--from-files")
+    assert done.exit_code == 0, done.output
+    first, second = json.loads(done.stdout)
+    assert (first["rollout_uid"], first["reward"]) == ("math-step-0-1", -5.0)
+    assert first["published_reward"] is None
+    score = first["score"]
+    assert (score["scorer"], score["version"], score["reward"]) == ("judge", 2, -5.0)
+    # No sampler names a scorer: what was published with a reward keeps it.
+    assert (second["rollout_uid"], second["score"]) == ("code-step-0-1", None)
+    text = files.run("show", "math-step-0-1", "--from-files").stdout
+    assert "reward -5 by judge, version 2 (" in text
+    assert "style 0.25" in text
+    assert "flags slow; published: reward awaited" in text
+    text = files.config_file.read_text()
+    named = '[samplers.trainer-a]\nscorer = "judge"\nscore_version = 1\n'
+    files.config_file.write_text(text.replace("[samplers.trainer-a]\n", named))
+    done = files.run("show", "--lowest-reward", "2", "--json", "--from-files")
+    worst, other = json.loads(done.stdout)
+    assert (worst["rollout_uid"], worst["reward"]) == ("math-step-0-0", -9.0)
+    assert worst["published_reward"] == 0.5
+    assert (other["rollout_uid"], other["reward"]) == ("math-step-0-1", -4.0)
+
+
+@pytest.mark.parametrize("by", ["sealer", "another tool"])
+def test_a_score_of_a_whole_group_is_that_of_each_rollout_without_a_reward(
+    files: CommandLine, by: str
+) -> None:
+    done = files.run("show", "math-step-0-1", "--json", "--from-files")
+    (found,) = json.loads(done.stdout)
+    assert (found["reward"], found["score"]) == (None, None)
+    say(files, (found["group_id"], "", -7.0))
+    if by == "another tool":
+        file = files.blobs.root / found["path"]
+        pq.write_table(pq.read_table(file), file)
+    assert uids(files, "--lowest-reward", "2") == ["math-step-0-1", "code-step-0-1"]
+
+
+def say(line: CommandLine, *scores: tuple[str, str, float]) -> None:
+    """A judge's scores, by group and uid, are in a file."""
+    records = [
+        LoggedScore(
+            offset,
+            1_000_000 * offset,
+            Scored(
+                scorer="judge",
+                attempt="",
+                group_id=group,
+                scored_ts=0,
+                scores=(RolloutScore(uid, reward, {"style": 0.25}, ("slow",)),),
+            ),
+        )
+        for offset, (group, uid, reward) in enumerate(scores)
+    ]
+    write_scores(line.blobs, PartitionAddress("math", 1, 0), 0, len(records), records)
 
 
 def test_a_file_that_no_manifest_names_is_not_looked_at(files: CommandLine) -> None:
