@@ -12,9 +12,11 @@ from harness.history import problems_of
 from harness.in_flight import in_flight_problems, standings
 from harness.rollouts import encode_segment, make_dispatched
 from harness.sealing import SealWorld
+from rollstream.producers import ScoreProducer
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import SamplerView
 from rollstream.schemas.ingest.entry import Producer
+from rollstream.store.scores import open_scores
 from rollstream.streams.status import measure
 
 pytestmark = pytest.mark.broker
@@ -63,6 +65,35 @@ def test_sealers_share_partitions_while_one_joins_and_one_leaves(
         world.until(second)
         second.close()
         assert problems_of(world, uids) == []
+
+
+@pytest.mark.proves("A18")
+def test_scores_are_in_files_once_a_sealer_adopted_and_once_it_closed(
+    kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    def rewards() -> list[float]:
+        found: list[float] = open_scores(world.blobs, "math")["reward"].to_pylist()
+        return sorted(found)
+
+    def score(*rewards: float) -> None:
+        with ScoreProducer(
+            environment="math",
+            scorer="tests",
+            namespace=world.layout.namespace,
+            broker=world.broker,
+        ) as producer:
+            for reward in rewards:
+                producer.publish(rollout_uid=f"u{reward}", reward=reward)
+
+    with SealWorld(kafka=kafka_bootstrap, root=tmp_path) as world:
+        score(1.0, 2.0, 3.0)
+        with world.sealer(workers=None) as sealer:
+            until(lambda: rewards() == [1.0, 2.0, 3.0], lambda: world.run(sealer, seconds=0.1))
+            score(4.0, 5.0)
+        assert rewards() == [1.0, 2.0, 3.0, 4.0, 5.0]
+        score(6.0)
+        with world.sealer(workers=None) as successor:
+            until(lambda: len(rewards()) == 6, lambda: world.run(successor, seconds=0.1))
 
 
 def test_bytes_that_are_no_event_do_not_stop_the_rest(kafka_bootstrap: str, tmp_path: Path) -> None:

@@ -179,10 +179,11 @@ class Sealer:
         self._closed = True
         deadline = Deadline(self._timeout_s, self._clock)
         try:
-            if not self._drain(deadline):
+            if self._drain(deadline):
+                for environment in self._environments:
+                    environment.finish_scores()
+            else:  # Scores are left to a successor, too: it was waited for long enough.
                 _log.warning("left without committing all that was decided; it will be read again")
-            for environment in self._environments:
-                environment.finish_scores()
         finally:
             # Every job has its own deadlines, so this ends.
             self._workers.shutdown(wait=True)
