@@ -106,11 +106,14 @@ def test_what_was_read_with_an_event_that_fails_is_not_passed_over(
         wanted: Sequence[int],
         *,
         all_targets: bool,
+        logged_ts: int,
     ) -> list[KnownGroup]:
         failing[0] -= 1
         if not failing[0]:
             raise CorruptLog("a defect")
-        return known_groups(log, offset, event, wanted, all_targets=all_targets)
+        return known_groups(
+            log, offset, event, wanted, all_targets=all_targets, logged_ts=logged_ts
+        )
 
     monkeypatch.setattr("rollstream.streams.folds.sampler.alive_groups.known_groups", known)
     writer = world.writer()
