@@ -72,6 +72,8 @@ def _kept(
 ) -> list[KnownGroup]:
     """Without those that are dropped."""
     found = ready
+    if choosing.bounds_lag:  # Of the step that is asked for: those beyond it cannot be there.
+        found = [group for group in found if all(p.step <= asked.step for p in group.policies)]
     if choosing.max_policy_lag >= 0:
         oldest = reference.step - choosing.max_policy_lag
         found = [group for group in found if all(p.step >= oldest for p in group.policies)]

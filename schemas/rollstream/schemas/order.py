@@ -63,3 +63,17 @@ def policy_lag(newest: PolicyRef, policy: PolicyRef) -> int | None:
 def off_branch(policy: PolicyRef, branches: Sequence[Branch]) -> bool:
     """Whether a later resume went back to before this policy, which is of the branches' lineage."""
     return any(b.epoch > policy.epoch and policy.step > b.from_step for b in branches)
+
+
+def ahead(policy: PolicyRef, possible: PolicyRef, branches: Sequence[Branch]) -> bool:
+    """Whether no trainer of this lineage that made these branches can have made the policy.
+
+    Args:
+        possible: the newest weights that it may have made, of its newest epoch.
+    """
+    if policy.lineage != possible.lineage:
+        return False
+    if policy.epoch > possible.epoch:
+        # Another run's: it may have in common what this one went on from.
+        return policy.step > min((branch.from_step for branch in branches), default=0)
+    return policy.epoch == possible.epoch and policy.step > possible.step

@@ -63,3 +63,4 @@ class DropReason(StrEnum):
     UNREADABLE = "unreadable"
     BY_TRAINER = "by_trainer"
     UNSCORED = "unscored"
+    AHEAD = "ahead"

@@ -19,7 +19,7 @@ from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.choose import Asked
 from rollstream.sampler.deciding.requests import choose
 from rollstream.sampler.deciding.sampling import SampleGroups
-from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, PublishPolicy, Purge
+from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, PublishPolicy, Purge, Resume
 from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
 from rollstream.streams.folds.refs import ref_of
 from rollstream.streams.folds.sampler.known import Key
@@ -32,6 +32,7 @@ GROUPS = st.lists(
         example_id=st.sampled_from("abcde"),
         rewards=st.sampled_from([(0.0, 1.0), (1.0, 1.0), (0.0, 0.0), (0.0, 0.5)]),
         weight_steps=st.tuples(STEPS, STEPS) | STEPS.map(lambda step: (step, step)),
+        policy_epoch=st.just(1),
     ),
     min_size=1,
     max_size=8,
@@ -68,6 +69,13 @@ ASKED = st.fixed_dictionaries(
 )
 
 
+def begun_at(step: int, **settings: Any) -> Decider:
+    """A sampler whose trainer resumed and does this step next, as policy epoch 1."""
+    sampler = Decider(**settings)
+    sampler.do(Resume(checkpointed_step=step - 1))
+    return sampler
+
+
 def specs(count: int, **fields: Any) -> list[GroupSpec]:
     return [GroupSpec(example_id=f"ex-{i}", **fields) for i in range(count)]
 
@@ -89,6 +97,7 @@ def steps_of(sampler: Decider, groups: tuple[str, ...]) -> list[int]:
 
 @pytest.mark.proves("A13", "A14", "A15", "E4")
 @given(
+    first=st.sampled_from([3, 6]),
     flushes=FLUSHES,
     served=st.lists(st.integers(1, 3), max_size=3),
     published=st.integers(0, 3),
@@ -99,6 +108,7 @@ def steps_of(sampler: Decider, groups: tuple[str, ...]) -> list[int]:
 )
 @settings(max_examples=300)
 def test_the_choice_is_that_of_the_model(
+    first: int,
     flushes: Any,
     served: list[int],
     published: int,
@@ -109,7 +119,7 @@ def test_the_choice_is_that_of_the_model(
 ) -> None:
     if choosing.get("reward_weighting"):
         choosing.pop("recency", None)
-    sampler = Decider(seed=choosing.get("seed", 0), **kept)
+    sampler = begun_at(first, seed=choosing.get("seed", 0), **kept)
     for log, groups in flushes:
         sampler.seal(*groups, log=log)
     turns: dict[Key, int] = {}
@@ -118,7 +128,7 @@ def test_the_choice_is_that_of_the_model(
         batch = sampler.choose(NextBatch(step=step, num_groups=count))
         if isinstance(batch, ServedBatch):
             turns |= {Key(g.environment, e): step for g, e in named(sampler, batch)}
-    for step in range(min(published, sampler.state.next_step + 1)):
+    for step in range(published):
         sampler.do(PublishPolicy(step=step, policy_version=f"v{step}"))
     published_ones = sampler.state.published.policies.keys()
     versions = tuple(v for v in choosing.pop("prefer_policy_versions", ()) if v in published_ones)
@@ -152,10 +162,10 @@ def test_what_is_looked_at_is_what_is_served_next_and_looking_changes_nothing(
         config.pop("prefer_policy_versions", None)
     if limits:
         config["max_policy_lag"] = max(7, config.get("max_policy_lag", 0))
-    sampler = Decider(**config, **kept, **limits)
+    sampler = begun_at(6, **config, **kept, **limits)
     for log, groups in flushes:
         sampler.seal(*groups, log=log)
-    for step in range(batches):
+    for step in range(6, 6 + batches):
         before = sampler.state.digest()
         asked = Asked(num_groups=count, step=0)
         try:
@@ -183,7 +193,7 @@ def test_an_offset_pages_through_the_examples_and_wraps_around() -> None:
 
 
 def test_strict_leaves_out_what_several_policies_sampled() -> None:
-    sampler = Decider()
+    sampler = begun_at(2)
     sampler.seal(*specs(2), GroupSpec(example_id="mixed", weight_steps=(1, 2)))
     assert len(look(sampler, 3)) == 3
     with pytest.raises(NotEnoughGroups):
@@ -205,26 +215,26 @@ def test_a_batch_has_its_share_of_the_newest_policy_or_waits_for_it() -> None:
 
 
 def test_where_nothing_is_published_the_newest_that_is_ready_counts() -> None:
-    sampler = Decider(on_policy_fraction=0.5)
+    sampler = begun_at(5, on_policy_fraction=0.5)
     sampler.seal(*specs(8, weight_step=3), *specs(2, weight_step=5))
-    assert sorted(steps_of(sampler, ids(sampler.serve(0, 4)))) == [3, 3, 5, 5]
+    assert sorted(steps_of(sampler, ids(sampler.serve(5, 4)))) == [3, 3, 5, 5]
 
 
 @pytest.mark.proves("A15")
 def test_preferred_versions_come_first_and_others_follow() -> None:
-    sampler = Decider(prefer_policy_versions=("v0",))
-    sampler.do(PublishPolicy(step=0, policy_version="v0"))
-    sampler.seal(*specs(6, weight_step=1), *specs(2, weight_step=0))
-    assert sorted(steps_of(sampler, ids(sampler.serve(0, 3)))) == [0, 0, 1]
+    sampler = begun_at(1, prefer_policy_versions=("v1",))
+    sampler.do(PublishPolicy(step=1, policy_version="v1"))
+    sampler.seal(*specs(6, weight_step=0), *specs(2, weight_step=1, policy_epoch=1))
+    assert sorted(steps_of(sampler, ids(sampler.serve(1, 3)))) == [0, 1, 1]
 
 
 @pytest.mark.proves("A15")
 def test_only_the_newest_versions_that_are_ready_are_chosen() -> None:
-    sampler = Decider(recent_n_versions=2)
+    sampler = begun_at(7, recent_n_versions=2)
     for step in (1, 4, 7):
         sampler.seal(*specs(2, weight_step=step))
-    assert sorted(steps_of(sampler, ids(sampler.serve(0, 4)))) == [4, 4, 7, 7]
-    assert sorted(steps_of(sampler, ids(sampler.serve(1, 2)))) == [1, 1], "none starves for ever"
+    assert sorted(steps_of(sampler, ids(sampler.serve(7, 4)))) == [4, 4, 7, 7]
+    assert sorted(steps_of(sampler, ids(sampler.serve(8, 2)))) == [1, 1], "none starves for ever"
 
 
 @pytest.mark.proves("E4")
@@ -234,9 +244,9 @@ def test_a_greater_alpha_prefers_newer_policies_more(recency: str) -> None:
     for alpha in (0.25, 1.0, 4.0):
         newest = 0
         for seed in range(200):
-            sampler = Decider(seed=seed, recency=recency, alpha=alpha)
+            sampler = begun_at(3, seed=seed, recency=recency, alpha=alpha)
             sampler.seal(*[GroupSpec(weight_step=step) for step in range(4)])
-            newest += steps_of(sampler, ids(sampler.serve(0, 1))) == [3]
+            newest += steps_of(sampler, ids(sampler.serve(3, 1))) == [3]
         shares.append(newest)
     assert shares == sorted(shares)
     assert shares[0] + 40 < shares[2]

@@ -179,7 +179,7 @@ def test_mix_sets_shares_by_environment_with_the_largest_remainder() -> None:
 def test_recency_prefers_newer_policies_within_a_key(recency: str) -> None:
     newer = 0
     for seed in range(60):
-        sampler = Decider(recency=recency, seed=seed)
+        sampler = Decider(recency=recency, seed=seed, max_policy_lag=-1, capacity=192)
         sampler.seal(*(GroupSpec(weight_step=step) for step in range(4)))
         chosen = sampler.serve(0, 1).groups[0]
         newer += chosen.index >= 2
@@ -214,7 +214,7 @@ def test_policies_beyond_the_checkpoint_are_off_the_branch_after_a_resume() -> N
     sampler.seal(
         GroupSpec(example_id="loaded", weight_step=1),
         GroupSpec(example_id="old", weight_step=2),
-        GroupSpec(example_id="new", weight_step=2, policy_epoch=1),
+        GroupSpec(example_id="new", weight_step=1, policy_epoch=1),
     )
     chosen = sampler.examples(sampler.serve(1, 4))
     assert {"loaded", "new"} <= set(chosen)

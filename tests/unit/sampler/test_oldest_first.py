@@ -12,7 +12,7 @@ import pytest
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
 from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.trainer import MarkCheckpointed
+from rollstream.sampler.deciding.trainer import MarkCheckpointed, Resume
 from rollstream.streams.folds.refs import ref_of
 from rollstream.streams.folds.sampler.served import ServedBatch
 
@@ -91,12 +91,13 @@ def test_examples_with_many_old_groups_keep_no_other_waiting() -> None:
 
 def test_of_an_example_the_oldest_policy_is_served_first_then_what_was_sealed_first() -> None:
     sampler = Decider()
+    sampler.do(Resume(checkpointed_step=2))
     sampler.seal(GroupSpec(weight_step=2), GroupSpec(weight_step=3), log=LOGS[2])
     sampler.seal(GroupSpec(split="eval"), log=LOGS[1])  # So that the next is sealed later.
     sampler.seal(GroupSpec(weight_step=2), GroupSpec(weight_step=1), log=LOGS[1])
     found = [
         (group.partition, group.offset, sampler.sealed_group(ref_of(group)).weight_step)
-        for step in range(4)
+        for step in range(3, 7)
         for group in sampler.serve(step, 1).groups
     ]
     assert found == [(0, 1, 1), (1, 0, 2), (0, 1, 2), (1, 0, 3)]
@@ -104,6 +105,7 @@ def test_of_an_example_the_oldest_policy_is_served_first_then_what_was_sealed_fi
 
 def test_an_example_of_an_older_policy_comes_before_one_that_was_sealed_before_it() -> None:
     sampler = Decider()
+    sampler.do(Resume(checkpointed_step=4))
     sampler.seal(*[GroupSpec(example_id=f"fast-{n}", weight_step=5) for n in range(3)])
     sampler.seal(GroupSpec(example_id="slow", weight_step=1))
-    assert sampler.examples(sampler.serve(0, 2)) == ["slow", "fast-0"]
+    assert sampler.examples(sampler.serve(5, 2)) == ["slow", "fast-0"]

@@ -67,12 +67,12 @@ def test_rollouts_of_older_weights_are_left_out_one_by_one_and_counted() -> None
 
 @pytest.mark.proves("E2")
 def test_rollouts_that_were_made_too_long_ago_are_left_out_and_counted_apart() -> None:
-    sampler = Decider(max_rollout_timestamp_delay=5.0, max_rollout_step_delay=4)
+    sampler = begun_at(5, max_rollout_timestamp_delay=5.0, max_rollout_step_delay=5)
     sampler.seal(group(0, 5, 5, 5, made=(LONG_AGO_US, LONG_AGO_US)))
-    batch = sampler.choose(NextBatch(step=0, num_groups=1))
+    batch = sampler.choose(NextBatch(step=5, num_groups=1))
     assert isinstance(batch, ServedBatch)
     assert mask(batch) == [False, False, True, True]
-    sampler.do(MarkCheckpointed(step=0))
+    sampler.do(MarkCheckpointed(step=5))
     assert stats(sampler).over_timestamp_delay == 2
 
 
@@ -119,8 +119,8 @@ def test_setting_the_step_drops_what_is_wholly_too_old_at_once() -> None:
 @pytest.mark.proves("E2")
 def test_the_batchs_step_is_the_clock_until_the_trainer_sets_one() -> None:
     sampler = Decider(max_rollout_step_delay=1)
-    sampler.seal(group(0, 0, 3), group(3, 3, 3, example="b"), group(3, 3, 3, example="c"))
     for step in range(3):
+        sampler.seal(group(0, 0, step), group(step, step, step, example="b"))
         assert mask(sampler.serve(step, 1)) is None
     sampler.seal(group(0, 3, 3, example="d"))
     assert mask(sampler.serve(3, 1)) == [False, True, True]

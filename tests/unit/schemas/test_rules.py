@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollstream.schemas.ids import GroupKey, group_id, prefix_hash
-from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, off_branch, policy_lag
+from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, ahead, off_branch, policy_lag
 from rollstream.schemas.rules import BrokenRule, check_version
 
 KEY = GroupKey("math", "ex-1", 0, "step-1", "")
@@ -66,6 +66,26 @@ def test_lag_counts_steps_within_a_lineage() -> None:
 )
 def test_a_policy_is_off_the_branch_beyond_a_later_resume(policy: PolicyRef, off: bool) -> None:
     assert off_branch(policy, [Branch(1, 5), Branch(2, 8)]) is off
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_ahead"),
+    [
+        (PolicyRef("", 2, 12), False),
+        (PolicyRef("", 2, 13), True),
+        (PolicyRef("", 1, 13), False),  # Off the branch, or common to both.
+        (PolicyRef("", 3, 5), False),  # Another run's: epoch 1 went on from there, or after it.
+        (PolicyRef("", 3, 6), True),
+        (PolicyRef("other", 3, 99), False),
+    ],
+)
+def test_a_policy_is_ahead_that_the_trainer_cannot_have_made(
+    policy: PolicyRef, is_ahead: bool
+) -> None:
+    branches = [Branch(1, 5), Branch(2, 8)]
+    assert ahead(policy, PolicyRef("", 2, 12), branches) is is_ahead
+    assert ahead(PolicyRef("", 1, 1), PolicyRef("", 0, 12), [])
+    assert not ahead(PolicyRef("", 1, 0), PolicyRef("", 0, 12), [])
 
 
 @pytest.mark.parametrize("version", ["step-1", "é" * 33, "/" * 66, "x" * 200])

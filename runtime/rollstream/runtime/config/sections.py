@@ -183,8 +183,9 @@ class SamplerConfig(Section):
     recent_n_versions: int | None = Field(default=None, ge=1)
     """Only groups of so many of the newest policies that are ready are chosen; none: of all."""
     max_policy_lag: int = 8
-    """Groups sampled by weights older than this many steps are dropped as stale, and those that
-    name no weight_step as no_weight_step; negative: no limit."""
+    """Groups sampled by weights older than this many steps are dropped as stale, those that name no
+    weight_step as no_weight_step, and those that name one that the trainer cannot have reached yet
+    as ahead; negative: no limit."""
     max_rollout_step_delay: int = -1
     """Rollouts sampled by weights older than this many steps are left out of their group, which is
     dropped below its environment's min_group_size; negative: no limit."""

@@ -406,6 +406,7 @@ class Replace(BatchCommand):
             state.clock(self.step),
             now_us,
             all_equal=accept == "nonzero_std",
+            algorithm=self.algorithm,
         )
         while True:
             before = len(refs_of(drops))

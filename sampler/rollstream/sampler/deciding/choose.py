@@ -32,7 +32,7 @@ shipped one is never changed: decisions name theirs, and replay makes them again
 1: examples that were served longest ago come first, of these by a seeded hash; another hash draws
 among the groups of an example, which ``recency`` weights.
 2: turns are those of ``ReadyIndex``, and where ``recency`` is uniform an example gives its oldest
-group: by age, and by no hash.
+group: by age, and by no hash. Under a bound on lag, what is ahead of the trainer is dropped.
 """
 WEIGHED_PER_GROUP = 4  # Examples that spread looks at: about what admission lets be ready.
 _HASH_RANGE = 2.0**64

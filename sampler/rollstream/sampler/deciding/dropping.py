@@ -12,7 +12,7 @@ from rollstream.sampler.deciding.command import Now
 from rollstream.sampler.deciding.row_limits import KeptRows, RowLimits
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import CursorRecorded, Dropped, DroppedGroup, SamplerEvent
-from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, policy_lag
+from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, ahead, policy_lag
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.eligible import dropped_for
@@ -27,7 +27,13 @@ _ALL = KeptRows()
 
 
 def useless_groups(
-    state: SamplerState, choosing: Choosing, step: int, now_us: int, *, all_equal: bool
+    state: SamplerState,
+    choosing: Choosing,
+    step: int,
+    now_us: int,
+    *,
+    all_equal: bool,
+    algorithm: int,
 ) -> Drops:
     """Ready groups that the batch which updates weights ``step`` and all later ones leave out, by
     the first reason that applies, and those that waited for a score for too long. Groups of
@@ -35,8 +41,10 @@ def useless_groups(
 
     Args:
         all_equal: whether groups whose rewards are all the same are among them.
+        algorithm: the first version left groups in that are ahead of the trainer.
     """
-    drops = _beyond_use(state, choosing, step, now_us)
+    bounded = choosing.bounds_lag and algorithm > 1
+    drops = _beyond_use(state, choosing, step, now_us, state.possible() if bounded else None)
     drops[DropReason.UNSCORED] = dict.fromkeys(_unscored(state, choosing, now_us), _ALL)
     dropped = {ref for refs in drops.values() for ref in refs}
     filtered = [*state.ready.filtered(), *(state.ready.all_equal() if all_equal else ())]
@@ -53,14 +61,26 @@ def _unscored(state: SamplerState, choosing: Choosing, now_us: int) -> list[Grou
     return state.late.sealed_before(now_us - round(choosing.score_timeout_s * 1e6))
 
 
-def _beyond_use(state: SamplerState, choosing: Choosing, step: int, now_us: int) -> Drops:
-    """Ready groups of policies that are stale, unknown or off the branch; no others are looked
-    at."""
+def _beyond_use(
+    state: SamplerState,
+    choosing: Choosing,
+    step: int,
+    now_us: int,
+    possible: PolicyRef | None,
+) -> Drops:
+    """Ready groups of policies that are stale, unknown, off the branch or ahead of those that are
+    possible; no others are looked at."""
     ready, reference = state.ready, state.reference(step)
     branches, delay = branches_left(state, choosing), choosing.max_rollout_step_delay
+    begun = tuple(state.branches.values())
+
+    def is_ahead(policy: PolicyRef) -> bool:
+        return possible is not None and ahead(policy, possible, begun)
 
     def dropped(policies: Policies) -> DropReason | None:
         reason = dropped_for(policies, reference, branches, choosing)
+        if reason is None and any(map(is_ahead, policies)):
+            return DropReason.AHEAD
         if reason is None and delay >= 0:
             lags = [policy_lag(reference, policy) for policy in policies]
             if all(lag is not None and lag > delay for lag in lags):
@@ -102,7 +122,7 @@ def _at_ends(
     policies: Sequence[PolicyRef], dropped: Callable[[PolicyRef], bool]
 ) -> Iterator[PolicyRef]:
     """Those of the sorted policies that are dropped: within an epoch the first are of an unknown
-    step, those after them stale, and the last off the branch."""
+    step, those after them stale, and the last off the branch or ahead."""
     start = 0
     while start < len(policies):
         lineage, epoch, _ = policies[start]

@@ -26,7 +26,9 @@ def choose(
     every later one, leaves out for good."""
     all_equal = asked.accept == "nonzero_std"
     clock = state.clock(asked.step)
-    drops = useless_groups(state, choosing, clock, now_us, all_equal=all_equal)
+    drops = useless_groups(
+        state, choosing, clock, now_us, all_equal=all_equal, algorithm=asked.algorithm
+    )
     choice = sample_groups(state, choosing, asked, now_us=now_us, without=refs_of(drops))
     add_late(drops, choice)
     return choice.groups, drops

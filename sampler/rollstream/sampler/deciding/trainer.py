@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rollstream.sampler.deciding.choose import ALGORITHM
 from rollstream.sampler.deciding.command import Command, Now, ResultContext
 from rollstream.sampler.deciding.dropping import drop_events, useless_groups
 from rollstream.sampler.deciding.held_batches import batch_of, is_recorded
@@ -309,7 +310,14 @@ class SetCurrentStep(Command[None]):
                 "before; a trainer that goes back says so with resume(…)"
             )
         _check_exists(state, self.step, "set_current_step")
-        drops = useless_groups(state, state.choosing, self.step, now["now_ts"], all_equal=False)
+        drops = useless_groups(
+            state,
+            state.choosing,
+            self.step,
+            now["now_ts"],
+            all_equal=False,
+            algorithm=ALGORITHM,
+        )
         events = drop_events(drops, now)
         if self.step == state.current_step:
             return events

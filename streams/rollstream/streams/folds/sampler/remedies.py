@@ -108,10 +108,22 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
                 f"{choosing.score_timeout_s:g} s of the seal; see that the scorer runs and keeps "
                 f"up, or raise samplers.{name}.score_timeout_s"
             )
+        case DropReason.AHEAD:
+            return _why_ahead(name, choosing, limits)
         case DropReason.BY_TRAINER:
             return "the trainer itself dropped them, with drop(groups, reason) or purge()"
         case _:
             assert_never(reason)
+
+
+def _why_ahead(name: str, choosing: Choosing, limits: Mapping[str, int]) -> str:
+    return (
+        "they name weights that the trainer cannot have made yet, so that their age is not known, "
+        f"and {_all_of(limits)}; workers must publish(policy=producer.policy()), or weight_step as "
+        "the trainer counts: batch n turns weights n into n + 1. Where another trainer made them, "
+        f"both are of lineage {choosing.lineage!r}: begin anew with a sampler that has its own, or "
+        f"with samplers.{name}.{' and '.join(limits)} = -1, which serves weights of any age"
+    )
 
 
 def given_up_without_bound(name: str, choosing: Choosing) -> str:

@@ -30,6 +30,7 @@ Outcome = Literal[
     "by_trainer",
     "retired",
     "unscored",
+    "ahead",
 ]
 DROPPED: tuple[Outcome, ...] = (
     "stale",
@@ -41,6 +42,7 @@ DROPPED: tuple[Outcome, ...] = (
     "by_trainer",
     "retired",
     "unscored",
+    "ahead",
 )
 
 # The first outcome, which is that of most, has the lowest bits: Python shares integers to 256.

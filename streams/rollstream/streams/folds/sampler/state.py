@@ -211,6 +211,11 @@ class SamplerState:
         published = self.published.newest_step(self.policy_epoch)
         return PolicyRef(self.choosing.lineage, self.policy_epoch, max(step, published))
 
+    def possible(self) -> PolicyRef:
+        """The newest weights that the trainer may have made: batch n, as soon as it is served,
+        turns weights n into n + 1."""
+        return PolicyRef(self.choosing.lineage, self.policy_epoch, self.next_step)
+
     # The fold.
 
     def start_at(self, log: PartitionAddress, offset: int) -> None:
