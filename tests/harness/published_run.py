@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness.command_line import CONFIG, CommandLine
 from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.producers import RolloutProducer
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler import Sampler
+from rollstream.sampler import NotEnoughGroups, Sampler
 
 TURNS_MAX = 1000
 SAMPLERS = '[samplers.trainer-b]\nenvironments = ["math"]\nmax_policy_lag = 0\n'
@@ -67,6 +69,16 @@ class Run:
 
     def sampler(self, name: str = "trainer-a") -> Sampler:
         return Sampler(name, config=self.line.config, clock=self.line.clock, **self.parts)
+
+    def drop_as_stale(self) -> None:
+        """``trainer-b`` is served one of the groups, and drops the others of its policy."""
+        with self.sampler("trainer-b") as sampler:
+            sampler.resume(None)
+            sampler.publish_policy(0, policy_version="step-0")
+            sampler.next_batch(0, 1)
+            sampler.publish_policy(1, policy_version="step-1")
+            with pytest.raises(NotEnoughGroups):
+                sampler.next_batch(1, 2, timeout_s=0.0)
 
     def read(self, *arguments: str, exit_code: int = 0) -> Any:
         done = self.line.run(*arguments, "--json")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
 
 from harness.brokers import until
-from harness.groups import GroupSpec
+from harness.groups import GroupSpec, GroupWriter
 from harness.sampler_worlds import SamplerWorld, memory_world
 from rollstream.consumers import create_deployment
 from rollstream.producers import NotAdmitted, RolloutProducer, RunOver
@@ -18,7 +18,7 @@ from rollstream.producers.admission.following import FollowedAdmission
 from rollstream.producers.admission.shares import Allowance
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler import NotEnoughGroups, Sampler
+from rollstream.sampler import NotEnoughGroups, Sampler, SamplerApi
 from rollstream.schemas.events import SharesGranted
 from rollstream.streams.topics.layout import Layout
 
@@ -58,15 +58,21 @@ def worker(world: SamplerWorld) -> Iterator[Worker]:
         yield made
 
 
+@contextmanager
+def running(world: SamplerWorld, groups_per_step: int) -> Iterator[tuple[SamplerApi, GroupWriter]]:
+    """A sampler of math whose trainer published its first policy, and who seals groups."""
+    world.configure(groups_per_step=groups_per_step, environments=("math",))
+    with world.open() as sampler:
+        sampler.resume(None)
+        sampler.publish_policy(0, policy_version="v0")
+        yield sampler, world.writer()
+
+
 @pytest.mark.proves("F5")
 def test_capacity_comes_back_with_each_batch_while_the_trainer_is_silent(
     world: SamplerWorld, worker: Worker
 ) -> None:
-    world.configure(groups_per_step=4, environments=("math",))
-    sealer = world.writer()
-    with world.open() as sampler:
-        sampler.resume(None)
-        sampler.publish_policy(0, policy_version="v0")
+    with running(world, groups_per_step=4) as (sampler, sealer):
         sealer.report(a=(0, 0, 9))
         first = worker.until_totals(a=12)
         assert (first.valid_s > 0, first.idle_s) == (True, 600.0)
@@ -82,11 +88,7 @@ def test_capacity_comes_back_with_each_batch_while_the_trainer_is_silent(
 def test_a_successor_goes_on_with_what_is_open_and_one_that_leaves_says_so(
     world: SamplerWorld, worker: Worker
 ) -> None:
-    world.configure(groups_per_step=2, environments=("math",))
-    sealer = world.writer()
-    with world.open() as sampler:
-        sampler.resume(None)
-        sampler.publish_policy(0, policy_version="v0")
+    with running(world, groups_per_step=2) as (_, sealer):
         sealer.report(a=(2, 1, 0), b=(7, 2, 0))
         before = worker.until(lambda one: set(totals_of(one)) == {"a", "b"})
         assert sum(totals_of(before).values()) == 2 + 7 + 3
@@ -145,11 +147,8 @@ def test_a_trainer_that_waits_goes_on_while_another_one_of_its_lineage_is_quiet(
 @pytest.mark.proves("F5")
 def test_a_sampler_that_is_opened_without_admission_frees_those_it_limited() -> None:
     with closing(memory_world()) as world, closing(Worker(world)) as worker:
-        world.configure(groups_per_step=4, environments=("math",))
-        with world.open() as sampler:
-            sampler.resume(None)
-            sampler.publish_policy(0, policy_version="v0")
-            world.writer().report(a=(0, 0, 9))
+        with running(world, groups_per_step=4) as (_, sealer):
+            sealer.report(a=(0, 0, 9))
             worker.until_totals(a=12)
         with producer_of(world) as producer:
             with pytest.raises(NotAdmitted):
@@ -164,11 +163,8 @@ def test_a_sampler_that_is_opened_without_admission_frees_those_it_limited() -> 
 
 @pytest.mark.proves("F5")
 def test_a_run_that_is_finished_frees_those_it_limited(world: SamplerWorld) -> None:
-    world.configure(groups_per_step=4, environments=("math",))
-    with closing(Worker(world)) as worker, world.open() as sampler:
-        sampler.resume(None)
-        sampler.publish_policy(0, policy_version="v0")
-        world.writer().report(a=(0, 0, 9))
+    with closing(Worker(world)) as worker, running(world, 4) as (sampler, sealer):
+        sealer.report(a=(0, 0, 9))
         worker.until_totals(a=12)
         with producer_of(world) as producer:
             with pytest.raises(NotAdmitted):

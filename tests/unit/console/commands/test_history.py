@@ -11,7 +11,6 @@ import pytest
 
 from harness.published_run import Run
 from harness.rollouts import encode_record, make_entry
-from rollstream.sampler import NotEnoughGroups
 from rollstream.sampler.history import lineage_of_rollout, lineage_of_step, replay_step
 from rollstream.store import read_root_id
 from rollstream.streams.memory import MemoryLogs
@@ -185,13 +184,7 @@ def test_lineage_says_why_a_rollout_is_never_trained_on(run: Run) -> None:
     run.publish("test", split="eval")
     run.publish("old")  # Once more.
     run.seal(4)
-    with run.sampler("trainer-b") as sampler:
-        sampler.resume(None)
-        sampler.publish_policy(0, policy_version="step-0")
-        sampler.next_batch(0, 1)
-        sampler.publish_policy(1, policy_version="step-1")
-        with pytest.raises(NotEnoughGroups):
-            sampler.next_batch(1, 2, timeout_s=0.0)
+    run.drop_as_stale()
     found = run.read("lineage", "--uid", "old-0", "--sampler", "trainer-b")
     assert [one["state"] for one in found["entries"]] == ["sealed", "duplicate"]
     (dropped,) = found["samplers"][0]["drops"]

@@ -17,7 +17,6 @@ from harness.rollouts import make_entry
 from harness.sealed_files import seal
 from rollstream.console.services import Services
 from rollstream.producers import RolloutProducer
-from rollstream.sampler import NotEnoughGroups
 from rollstream.schemas.events import RolloutScore, Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.scores import LoggedScore, write_scores
@@ -322,13 +321,7 @@ def test_what_is_dropped_and_what_is_never_served_says_so(run: Run) -> None:
     run.publish("new", weight_step=1)
     run.publish("test", split="eval")
     run.seal(4)
-    with run.sampler("trainer-b") as sampler:
-        sampler.resume(None)
-        sampler.publish_policy(0, policy_version="step-0")
-        sampler.next_batch(0, 1)
-        sampler.publish_policy(1, policy_version="step-1")
-        with pytest.raises(NotEnoughGroups):
-            sampler.next_batch(1, 2, timeout_s=0.0)
+    run.drop_as_stale()
     (dropped,) = run.read("show", "old-0", "--sampler", "trainer-b")
     states = [(one["state"], one["detail"]) for one in dropped["became"]]
     assert ("dropped", "stale") in states
