@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from harness.decider import Decider
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.sampler.admission.capacity import Quota
 from rollstream.sampler.admission.granting import REPEAT_S, VALID_S, Granting, Observed
 from rollstream.sampler.deciding.trainer import Finish, PublishPolicy, Resume
 from rollstream.sampler.serving.admission import ShareGranter
@@ -44,12 +46,12 @@ class World(Decider):
         self.report(*(ProducerInFlight(*one, now_us) for one in figures), now_us=now_us)
 
     def changes(self) -> list[tuple[str, SharesGranted]]:
-        # Its own clock, which shows the number of decisions when it decides, and 0 at first.
-        self.now_us = self.decided_us + round(self.seconds * SECOND_US)
         return self.granting.changes(self.observe(), self.seconds)
 
-    def observe(self) -> Observed:
-        return self.granting.observe(self.state, self.now_us, ())
+    def observe(self, requests: Sequence[Sequence[Quota]] = ()) -> Observed:
+        # Its own clock, which shows the number of decisions when it decides, and 0 at first.
+        self.now_us = self.decided_us + round(self.seconds * SECOND_US)
+        return self.granting.observe(self.state, self.now_us, requests)
 
     def totals(self) -> dict[str, int]:
         ((_, record),) = self.changes()
@@ -117,6 +119,17 @@ def test_a_restart_gives_nobody_less_or_more_than_what_is_open_then() -> None:
     world.restart(claimed_at=11)
     totals = world.totals()
     assert sum(totals.values()) == 4 + 6 + (12 - 4 - 3)
+
+
+@pytest.mark.proves("F5")
+def test_a_sampler_whose_trainer_waits_takes_part_however_long_it_published_nothing() -> None:
+    world = World(admission_idle_s=60.0)
+    world.publish()
+    world.produce(("a", 0, 0, 1))
+    world.seconds = 61.0
+    world.produce(("a", 0, 0, 1))
+    assert world.observe([[(("math",), 2)]]).valid_s == VALID_S
+    assert world.observe().valid_s == 0.0
 
 
 @pytest.mark.proves("F5")

@@ -190,6 +190,17 @@ def test_those_that_need_several_at_one_time_get_them_one_after_the_other() -> N
 
 
 @pytest.mark.proves("F5")
+def test_one_that_needs_more_at_one_time_than_is_open_keeps_nobody_else_waiting() -> None:
+    shares, had = Shares(), set[str]()
+    for turn in range(12):
+        # ``large`` never begins what it has; the others begin one, where they have it.
+        waiting = [("large", 0, 0, 3), *((name, 0, 0, name not in had) for name in ("a", "b"))]
+        totals = shared(shares, *waiting, free=1, turn=turn, now_s=turn * (HELD_S + 1))
+        had.update(name for name in ("a", "b") if totals[name])
+    assert had == {"a", "b"}
+
+
+@pytest.mark.proves("F5")
 def test_what_was_granted_and_is_no_longer_open_is_taken_back_where_nobody_began_it() -> None:
     shares = Shares()
     totals = shared(shares, ("a", 0, 0, 9), ("b", 0, 0, 9), free=18, now_s=0.0)

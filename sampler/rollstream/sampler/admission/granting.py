@@ -69,7 +69,9 @@ class Granting:
         if state.published.newest_ts <= 0:
             return Observed(state.claimed_at, {}, LEFT_S, in_log)
         loads = self._loads.now(state, now_us, requests)
-        valid_s = VALID_S if takes_part(state, self._config, now_us) else LEFT_S
+        # A trainer that waits cannot publish a policy meanwhile.
+        part = bool(requests) or takes_part(state, self._config, now_us)
+        valid_s = VALID_S if part else LEFT_S
         return Observed(state.claimed_at, loads, valid_s, in_log)
 
     def changes(self, seen: Observed, now_s: float) -> list[tuple[str, SharesGranted]]:

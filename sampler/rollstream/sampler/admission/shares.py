@@ -58,8 +58,9 @@ class Shares:
         now_s: float,
     ) -> None:
         """Shares ``free`` groups among the living producers: first evenly among those that wait,
-        each up to what it waits for; then each keeps what it had; the rest evenly among all. Before
-        that, one after the other, those get all that they wait for to whom a part was of no use.
+        each up to what it waits for; then each keeps what it had; the rest evenly among all.
+        Those to whom a part was of no use get all that they wait for, one after the other, before
+        the others in one turn, and after them in the next.
         Who comes first changes with log time, the same in every sampler.
 
         Args:
@@ -83,10 +84,15 @@ class Shares:
             unknown = np.where(now_s - self._moved_s < 2 * REPORTED_S, held, 0)
             held = filled(unknown, held, max(0, free - int(unknown.sum())), 0.0)
         left = max(0, free - int(held.sum()) - sum(self._unreported))
-        first = log_us // TURN_US * _GOLDEN % 1.0
-        # Who waits and did not begin what it had, for so long, needs more at one time.
+        turn = log_us // TURN_US
+        first = turn * _GOLDEN % 1.0
+        # Who waits and did not begin what it had, for so long, needs more at one time. Each other
+        # turn the others come first: if no more than that is open, they are not to wait for it.
         stuck = (held < granted) & (granted < waiting)
-        shares = _one_by_one(held, np.where(stuck, waiting, held), left, first)
+        if turn % 2 == 0:
+            shares = _one_by_one(held, np.where(stuck, waiting, held), left, first)
+        else:
+            shares = filled(held, np.where(stuck, held, np.maximum(held, waiting)), left, first)
         left -= int((shares - held).sum())
         waited = filled(shares, np.maximum(shares, waiting), left, first)
         left -= int((waited - shares).sum())
