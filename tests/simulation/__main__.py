@@ -21,6 +21,7 @@ from rollstream.runtime.deadline import Deadline
 from simulation.worlds import (
     BROKEN,
     CAUGHT_WITHIN,
+    EVERY,
     WORLDS,
     Seen,
     begin_process,
@@ -66,8 +67,10 @@ def processes() -> ForkServerContext:
 def seen_of(
     worlds: Sequence[str], seeds: Iterator[int], deadline: Deadline | None
 ) -> Iterator[Seen]:
-    """Runs each seed in each world, as long as there are any, or until the deadline."""
-    todo = ((world, seed) for seed in seeds for world in worlds)
+    """Runs each seed in each world, or one of so many as ``EVERY`` says, as long as there are any,
+    or until the deadline."""
+    every = EVERY if len(worlds) > 1 else {}
+    todo = ((world, seed) for seed in seeds for world in worlds if seed % every.get(world, 1) == 0)
     cores = os.cpu_count() or 1
     with ProcessPoolExecutor(
         cores,

@@ -24,11 +24,16 @@ REACHED = {
     },
     "snapshots": {"crashes", "rewinds", "starts from a snapshot", "snapshots damaged"},
     "scores": {"crashes", "rewinds", "scores", "served with scores", "later versions"},
+    "admission": {
+        *("grants", "waits", "steps", "dead workers", "workers that slept", "dead sealers"),
+        *("dead samplers", "zombies", "fenced", "late trainers", "trainers that stopped"),
+        *("rewinds", "wrong clocks", "outages", "compactions"),
+    },
     "uses": {"crashes", "rewinds", "drops", "masks", "uses again", "partial acks"},
 }
 
 
-@pytest.mark.proves("F1", "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I10")
+@pytest.mark.proves("F1", "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I10", "F5")
 @pytest.mark.parametrize("name", WORLDS)
 def test_everything_holds_in_every_world_and_its_states_are_reached(name: str) -> None:
     reached: Counter[str] = Counter()

@@ -13,6 +13,13 @@ from unittest.mock import patch
 
 from rollstream.schemas import codec
 from rollstream.streams.owned.log import OwnedLog
+from simulation.admission.admitted import Admitted
+from simulation.broken.admission import (
+    BlindToBegun,
+    DeafToRequests,
+    IgnoringEpochs,
+    KeepingTheDead,
+)
 from simulation.broken.durable_for_confirmed import OnlyItsOwn
 from simulation.broken.early_report import ReportingEarly
 from simulation.broken.forgetting import (
@@ -47,7 +54,9 @@ WORLDS: Mapping[str, MakeWorld] = {
     "snapshots": Snapshots,
     "uses": Reused,
     "scores": LateRewards,
+    "admission": Admitted,
 }
+EVERY: Mapping[str, int] = {"admission": 4}  # A world that takes longer has each so many-th seed.
 
 # Defects of an owner, whoever it is: what stands between it and its log.
 _OWNERS = {
@@ -72,6 +81,10 @@ BROKEN: Mapping[str, MakeWorld] = {
     "sealers/telling_at_once": TellingAtOnce,
     **{f"sealers/{name}": partial(Sealers, steps=steps) for name, steps in BROKEN_STEPS.items()},
     **{f"sampler/{name}": partial(Trainers, wrap=wrap) for name, wrap in _OF_SAMPLERS.items()},
+    "admission/keeping_the_dead": KeepingTheDead,
+    "admission/blind_to_begun": BlindToBegun,
+    "admission/deaf_to_requests": DeafToRequests,
+    "admission/ignoring_epochs": IgnoringEpochs,
 }
 
 
