@@ -19,6 +19,7 @@ from simulation.broken.admission import (
     DeafToRequests,
     IgnoringEpochs,
     KeepingTheDead,
+    LosingReports,
 )
 from simulation.broken.durable_for_confirmed import OnlyItsOwn
 from simulation.broken.early_report import ReportingEarly
@@ -85,6 +86,7 @@ BROKEN: Mapping[str, MakeWorld] = {
     "admission/blind_to_begun": BlindToBegun,
     "admission/deaf_to_requests": DeafToRequests,
     "admission/ignoring_epochs": IgnoringEpochs,
+    "admission/losing_reports": LosingReports,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 from unittest.mock import patch
 
@@ -11,8 +12,10 @@ from rollstream.producers.admission.log import Granted
 from rollstream.producers.admission.newest import NewestRecords
 from rollstream.sampler.admission.capacity import Loads
 from rollstream.sampler.admission.granting import Granting
-from rollstream.schemas.events import SharesGranted
+from rollstream.schemas.events import Event, InFlight, SharesGranted
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.sampler import in_flight
+from rollstream.streams.folds.sampler.in_flight import InFlightGroups
 from simulation.admission.admitted import Admitted
 
 
@@ -72,4 +75,19 @@ class IgnoringEpochs(_Broken):
             return True
 
         with patch.object(NewestRecords, "_grant", last):
+            yield
+
+
+class LosingReports(_Broken):
+    """What a sampler knows is not what the logs hold: now and then it passes over a report."""
+
+    @contextmanager
+    def broken(self) -> Iterator[None]:
+        apply, numbers = InFlightGroups.apply, count(1)
+
+        def lossy(of: InFlightGroups, log: PartitionAddress, event: Event) -> None:
+            if not isinstance(event, InFlight) or next(numbers) % 20:
+                apply(of, log, event)
+
+        with patch.object(InFlightGroups, "apply", lossy):
             yield
