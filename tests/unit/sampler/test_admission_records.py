@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.decider import Decider
+from harness.groups import GroupSpec
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.admission.capacity import Quota
@@ -186,3 +187,17 @@ def test_one_that_is_closed_leaves_with_a_record_that_ends_the_last_one() -> Non
     ((_, record),) = world.changes()
     ((environment, left),) = world.granting.leave(world.observe())
     assert (environment, left.valid_s, left.epoch) == ("math", 0.0, record.epoch)
+
+
+def test_a_record_is_written_when_another_setting_limits_what_is_granted() -> None:
+    world = World(max_samples=-1, samples_per_insert=1, error_buffer=(0, 4))
+    world.publish()
+    world.produce(("a", 4, 4, 1))
+    ((_, first),) = world.changes()
+    assert (first.limit, first.capacity) == ("samples_per_insert", 0)
+    world.produce(("a", 4, 0, 1))
+    world.seal(*(GroupSpec(example_id=f"ex-{i}", lineage="main") for i in range(6)))
+    ((_, second),) = world.changes()
+    assert (second.limit, second.capacity) == ("target_policy_lag", 0)
+    assert second.totals.tolist() == first.totals.tolist() == [4]
+    assert world.changes() == []
