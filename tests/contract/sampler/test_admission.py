@@ -181,6 +181,7 @@ def test_a_batch_that_the_ratio_holds_back_opens_what_it_waits_for_whoever_is_re
     world: SamplerWorld, worker: Worker
 ) -> None:
     ratio: dict[str, Any] = {"samples_per_insert": 2, "error_buffer": (0, 16)}
+    ratio["target_policy_lag"] = 0
     world.configure(groups_per_step=4, environments=("math",), max_samples=4, **ratio)
     sealer = world.writer()
     sealer.report(a=(4, 0, 9))

@@ -99,15 +99,14 @@ def test_a_batch_waits_while_groups_were_used_as_often_as_they_may_be() -> None:
 
 
 def test_what_a_batch_waits_for_may_be_begun_whatever_uses_are_left() -> None:
-    world = reused(groups_per_step=4, max_samples=4)
-    world.ready(16)
-    for _ in range(8):
-        world.train(4)
+    world = reused(groups_per_step=4, target_policy_lag=0, error_buffer=(8, 40))
+    world.ready(4)
+    assert isinstance(world.ask(4), NotEnoughGroups)
     assert world.open() == 0
     assert world.open(waiting=4) == 2
     world.report(ProducerInFlight("a", 1, 1, 0, 0))
     assert world.open(waiting=4) == 1
-    assert world.open(waiting=16) == 7
+    assert world.open(waiting=16) == 11  # That many more groups the batch needs.
 
 
 def test_what_is_not_there_is_no_fault_of_the_ratio() -> None:
@@ -121,8 +120,8 @@ def test_what_is_not_there_is_no_fault_of_the_ratio() -> None:
 
 
 def test_workers_wait_while_more_is_ready_than_is_used() -> None:
-    world = reused(groups_per_step=4)
-    assert world.open() == 8  # 16 uses; by admission alone 12 groups.
+    world = reused(groups_per_step=4, target_policy_lag=8)
+    assert world.open() == 8  # 16 uses; by the lag alone 18 groups.
     world.report(ProducerInFlight("a", 3, 3, 0, 0))
     assert world.open() == 5
     world.ready(8)
@@ -130,6 +129,15 @@ def test_workers_wait_while_more_is_ready_than_is_used() -> None:
     world.train(4)
     world.train(4)
     world.report(ProducerInFlight("a", 3, 0, 0, 0))
+    assert world.open() == 4
+
+
+def test_workers_are_as_far_ahead_as_the_target_in_uses_that_groups_are_to_have() -> None:
+    world = reused(groups_per_step=4, max_samples=8, target_policy_lag=1, error_buffer=(0, 40))
+    assert world.open() == 4  # Two steps of 4, with groups that are to be used twice.
+    world.ready(4)
+    assert world.open() == 0
+    world.train(4)  # Of six uses that are left of each, it is to have one.
     assert world.open() == 4
 
 

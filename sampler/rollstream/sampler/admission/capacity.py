@@ -93,15 +93,19 @@ class Loads:
         most = self._most(state, steps)
         unacked = self._unacked(state)
         lacking = _lacking(requests, ready, begun)
-        uses = max(1, self._config.max_samples)
+        # With a ratio a group is as many uses ahead as it is to have, and none after its first.
+        uses = self._config.samples_per_insert or max(1, self._config.max_samples)
         room = room_for_inserts(state, begun.total() + state.late.awaited.total())
         loads = {}
         for name in names:
             to_come = begun[name] + state.late.awaited[name]
             left = uses * (ready.get(name, 0) + to_come) + unacked[name]
-            left -= state.uses.used_again(name)
+            if room is None:
+                left -= state.uses.used_again(name)
+            else:
+                left -= uses * state.uses.groups_again(name)
             most_now, limit = most[name]
-            free = -((left - most_now) // uses)
+            free = int(-((left - most_now) // uses))
             if uses > 1:  # The groups of a batch differ, however often each is used.
                 free = max(free, steps[name] - ready.get(name, 0) - to_come)
             if room is not None and (part := ceil(room * steps[name] / steps.total())) < free:
@@ -182,8 +186,8 @@ class Loads:
 
     def _unacked(self, state: SamplerState) -> Counter[str]:
         """Uses of groups by environment that batches have which are served and not acked: the one
-        that is under way, and those that are left after it."""
-        uses = self._config.max_samples
+        that is under way, and, without a ratio, those that are left after it."""
+        uses = 1 if self._config.samples_per_insert else self._config.max_samples
         unacked = [one for one in state.open_batches() if one.status is None]
         if uses > 1:
             found = Counter[str]()

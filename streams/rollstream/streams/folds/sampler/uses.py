@@ -86,6 +86,7 @@ class GroupUses:
         # How often those were used that may be served again; their sum by environment.
         self._again: dict[GroupRef, int] = {}
         self._used_again = Counter[str]()
+        self._groups_again = Counter[str]()  # How many groups these are.
         self._max_samples = max_samples  # Of the newest decision, so that logs say it.
         self._epoch = self.lately = 0
         self._first_lately = 0  # Groups that were used in this epoch, or dropped unused.
@@ -122,6 +123,10 @@ class GroupUses:
     def used_again(self, environment: str) -> int:
         """Uses, so far, of its groups that may be served again; without a limit one a group."""
         return self._used_again[environment]
+
+    def groups_again(self, environment: str) -> int:
+        """Its groups that were used and may be served again."""
+        return self._groups_again[environment]
 
     def begin(self, ref: GroupRef) -> None:
         """A batch has the group from now on."""
@@ -215,6 +220,7 @@ class GroupUses:
         before = self._again.pop(ref, 0)
         if uses or before:
             self._used_again[ref.environment] += uses - before
+            self._groups_again[ref.environment] += bool(uses) - bool(before)
             self._again_lately += (bool(uses) - bool(before)) * (not self.is_fresh(ref))
             if uses:
                 self._again[ref] = uses
