@@ -328,8 +328,9 @@ class ScoreProducer:
                 self._topics[topic] = found
             except UnknownTopic as error:
                 raise UnknownTopic(
-                    f"topic {topic} does not exist on {self._broker_name}; `rollstream topics "
-                    "create` makes it for the configured environments, also in an older deployment"
+                    f"topic {topic} does not exist on {self._broker_name}; "
+                    "`rollstream topics create` makes it for the configured environments, also in "
+                    "an older deployment"
                 ) from error
             except BrokerUnavailable:
                 if deadline.passed():
