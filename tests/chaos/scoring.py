@@ -17,6 +17,7 @@ from rollstream.runtime.shutdown import stop_on_signals
 from rollstream.schemas.records import RolloutGroup
 
 LOOK_S = 0.5
+AGAIN = 0.1  # Of the groups are scored twice at once, as where an answer is lost.
 
 
 def score(groups: list[RolloutGroup], scores: ScoreProducer, phases: Phases) -> None:
@@ -24,7 +25,8 @@ def score(groups: list[RolloutGroup], scores: ScoreProducer, phases: Phases) -> 
     while True:
         try:
             with phases.of("score: publish"):
-                for group in groups:
+                again = [group for group in groups if random.random() < AGAIN]
+                for group in (*groups, *again):
                     rewards = {one.rollout_uid: random.random() for one in group.rollouts}
                     scores.upsert_scores(group.id, rewards, attempt="1")
             with phases.of("score: flush"):
@@ -44,9 +46,10 @@ def main(config_file: Path, phases_file: Path) -> None:
         while not stopping.is_set():
             try:
                 found = groups.poll(LOOK_S)
-                score(found, scores, phases)
-                with phases.of("score: commit"):
-                    groups.commit()
+                if found:
+                    score(found, scores, phases)
+                    with phases.of("score: commit"):
+                        groups.commit()
             except BrokerUnavailable:
                 continue  # What is not committed is handed out again, or committed next time.
 
