@@ -26,6 +26,7 @@ def test_all_that_a_loss_needs_is_in_the_batch_and_nothing_that_was_not_asked_fo
     extras: tuple[dict[str, Any], ...] = (every_extra(), {})
     world.writer("math").flush(GroupSpec(example_id="one", extras=extras, weight_steps=(3, 5)))
     world.writer("code").flush(GroupSpec(example_id="two", weight_step=4))
+    world.configure(max_policy_lag=-1)  # Rollouts name weights of later steps than 0.
     sampler = world.open()
     plain = sampler.next_batch(0, 2, timeout_s=WAIT_S)
     assert (plain.actor_logprobs, plain.ref_logprobs, plain.metadata) == (None, None, None)
