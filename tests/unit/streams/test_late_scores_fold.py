@@ -15,17 +15,18 @@ from hypothesis import strategies as st
 
 from harness.groups import GroupSpec, flush_of
 from rollstream.schemas.choosing import Choosing, ServedEnvironment
-from rollstream.schemas.events import Flushed, RolloutScore, Scored, ServedScore
+from rollstream.schemas.events import Claimed, Flushed, RolloutScore, Scored, ServedScore
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.scoring import NewestVersions, next_version
 from rollstream.store.open import open_store
 from rollstream.store.scores import LoggedScore, open_scores, write_scores
-from rollstream.streams.folds.sampler import early_scores
+from rollstream.streams.folds.sampler import early_scores, recently_sealed
 from rollstream.streams.folds.sampler.early_scores import GROUP_WAIT_US, WAIT_US
 from rollstream.streams.folds.sampler.known import known_groups
-from rollstream.streams.folds.sampler.saved_state import copied
+from rollstream.streams.folds.sampler.saved_state import copied, from_bytes, to_pieces
 from rollstream.streams.folds.sampler.scored import Given, served_scores, with_scores
 from rollstream.streams.folds.sampler.state import SamplerState
+from rollstream.streams.owned.fold import FoldPlace, SavedFold
 
 LOGS = [PartitionAddress("math", 1, partition) for partition in range(2)]
 SEALED_TS = 1_000_000
@@ -215,6 +216,43 @@ def test_scores_of_groups_that_take_none_are_not_held(seal_first: bool) -> None:
         assert state.late.early == 5
         state.apply_groups(LOGS[0], 0, flushed)
     assert (state.late.early, state.late.unused) == (0, {"not_taken": 5})
+
+
+def restarted(state: SamplerState) -> SamplerState:
+    """What a start from a snapshot goes on with."""
+    claimed = Claimed(owner="a", nonce="n", root_id="r")
+    saved = SavedFold(copied(state), FoldPlace(1, b"record", (0, claimed), (0,)))
+    like = SamplerState(state.name, state.choosing, LOGS)
+    return from_bytes(b"".join(to_pieces(saved, {})), {}, like).fold
+
+
+@pytest.mark.parametrize("carried", [copied, restarted])
+def test_after_a_restart_it_is_known_what_was_sealed_lately(
+    carried: Callable[[SamplerState], SamplerState],
+) -> None:
+    flushed = sealed(1, 0, *[(1.0,)] * 9)
+    state = SamplerState("trainer-a", choosing(), LOGS)
+    state.apply_groups(LOGS[0], 0, flushed)
+    state = carried(carried(state))
+    for offset, uid in enumerate(flushed.segments.uids):
+        state.apply_scores(LOGS[1], offset, given_of(uid, SEALED_TS))
+    assert (state.late.early, state.late.unused) == (0, {"not_taken": 9})
+
+
+def test_after_a_restart_what_was_sealed_longest_ago_is_forgotten_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recently_sealed, "SEALED_MAX", 5_000)
+    flushes = [sealed(number, 0, *[(1.0,)] * 2_000) for number in (1, 2)]
+    state = SamplerState("trainer-a", choosing(), LOGS)
+    state.apply_groups(LOGS[0], 0, flushes[0])
+    state = restarted(state)
+    state.apply_groups(LOGS[0], 1, flushes[1])  # With the groups' ids these are 8,000.
+    uids = [uid for flushed in flushes for uid in flushed.segments.uids]
+    for offset, uid in enumerate((uids[0], uids[1_999], uids[-1])):
+        state.apply_scores(LOGS[1], offset, given_of(uid, SEALED_TS))
+        assert state.late.unused["not_taken"] == offset
+    assert state.late.early == 1
 
 
 @pytest.mark.parametrize("bound", ["EARLY_MAX", "EARLY_BYTES_MAX"])
