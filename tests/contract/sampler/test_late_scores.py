@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 
@@ -206,6 +207,27 @@ def test_scores_filter_and_weigh_and_the_batch_replays_after_an_edit(
     edited = world.config.model_copy(update={"samplers": {}})
     (replayed,) = replay_step(world.name, 0, config=edited, broker=world.broker(), timeout_s=WAIT_S)
     assert replayed.same
+
+
+def test_one_extreme_reward_or_score_stops_no_sampler_and_loses_no_other_group(
+    world: SamplerWorld, scores: ScoreProducer
+) -> None:
+    world.configure(
+        score_timeout_s=FOR_EVER_S, min_mean_reward=0.25, reward_weighting="spread", admission=False
+    )
+    rewards = ((1.0, 0.0), (sys.float_info.max, 1.0), (None, 1.0), (0.5, 1.0))
+    specs = [GroupSpec(rewards=of, example_id=f"ex-{i}") for i, of in enumerate(rewards)]
+    flushed = world.writer().flush(*specs)
+    scores.publish(rollout_uid=uids(flushed)[4], reward=-sys.float_info.max)
+    scores.flush()
+    sampler = world.open()
+    sampler.resume(None)
+    first = served(sampler, num_groups=2)
+    world.restart()
+    sampler = world.open()
+    second = sampler.next_batch(1, 1, timeout_s=WAIT_S)
+    assert {*first.example_ids, *second.example_ids} == {"ex-0", "ex-1", "ex-3"}
+    assert sampler.stats().outcomes == {"filtered": 1}
 
 
 def test_a_group_that_nobody_scores_is_dropped_and_counted(world: SamplerWorld) -> None:

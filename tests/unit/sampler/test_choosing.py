@@ -283,6 +283,20 @@ def test_by_spread_examples_whose_rewards_differ_more_come_first_more_often() ->
     assert 210 < first["most"] < 270  # Four to one: 240.
 
 
+@pytest.mark.proves("A18")
+@pytest.mark.parametrize("extreme", [1e200, 1.7e308, -1.7e308])
+def test_by_spread_an_extreme_reward_is_served_as_any_other(extreme: float) -> None:
+    sampler = Decider(reward_weighting="spread", min_mean_reward=-1.0)
+    sampler.seal(
+        GroupSpec(example_id="usual", rewards=(0.0, 1.0)),
+        GroupSpec(example_id="extreme", rewards=(extreme, 1.0)),
+        GroupSpec(example_id="both", rewards=(extreme, -extreme)),
+    )
+    sampler.evict()
+    found = sampler.examples(sampler.serve(0, len(sampler.state.ready)))
+    assert {*found} == {"usual", "both"} | ({"extreme"} if extreme > 0 else set())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

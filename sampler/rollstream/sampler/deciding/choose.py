@@ -19,6 +19,7 @@ from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.order import PolicyRef, policy_lag
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.earned import spread_of
 from rollstream.streams.folds.sampler.eligible import Accept, dropped_for
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
 from rollstream.streams.folds.sampler.ready import Policies
@@ -345,7 +346,7 @@ def _by_spread(keys: _Buckets, count: int, salt: str) -> _Buckets:
     """
     timed = []
     for at, (key, bucket) in enumerate(islice(keys, count)):
-        _, spread = bucket[0].reward_moments()
+        spread = spread_of(bucket[0].returns())
         text = f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1fspread"
         point = (xxhash.xxh3_64_intdigest(text.encode()) + 1) / _HASH_RANGE
         timed.append((-math.log(point) / spread if spread else math.inf, at, (key, bucket)))

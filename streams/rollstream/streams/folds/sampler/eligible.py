@@ -8,6 +8,7 @@ from typing import Literal
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, off_branch, policy_lag
 from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.sampler.earned import mean_of
 from rollstream.streams.folds.sampler.known import KnownGroup
 
 Accept = Literal["nonzero_std"]
@@ -39,7 +40,7 @@ def is_filtered(known: KnownGroup, choosing: Choosing) -> bool:
     have any; those that are too old are among them."""
     if not choosing.bounds_reward:
         return False
-    mean, _ = known.reward_moments()
+    mean = mean_of(known.returns())
     low, high = choosing.min_mean_reward, choosing.max_mean_reward
     return (low is not None and mean < low) or (high is not None and mean > high)
 

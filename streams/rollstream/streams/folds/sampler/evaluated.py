@@ -6,8 +6,6 @@ from array import array
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.known_groups import KnownGroups
 from rollstream.streams.folds.sampler.packed_refs import PackedRefs
@@ -82,12 +80,12 @@ class EvaluatedGroups:
         if key not in self._unshared:
             self._unshared.add(key)
             self._found[key] = dict(self._found.get(key, {}))
-        starts = np.flatnonzero(rows.begins)
         returns, awaited = self._found[key].get(group.key.example_id, _NONE)
         if not group.has_rewards:
-            awaited += len(starts) if added else -len(starts)
+            count = int(rows.begins.sum())
+            awaited += count if added else -count
         else:
-            earned = array("d", np.add.reduceat(rows.earned, starts).tobytes())
+            earned = array("d", rows.returns().tobytes())
             returns = returns + earned if added else returns[:]
             for one in () if added else earned:
                 returns.remove(one)

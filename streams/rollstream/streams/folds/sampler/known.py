@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -22,6 +21,7 @@ from rollstream.schemas.events import (
 from rollstream.schemas.ids import MIXED_POLICY, PartitionAddress
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.earned import returns_of
 from rollstream.streams.folds.sampler.packed_rows import PackedRows, pack_rows
 from rollstream.streams.folds.sampler.score_targets import pack_targets
 
@@ -81,11 +81,10 @@ class KnownGroup(NamedTuple):
     scores: tuple[ServedScore, ...] = ()
     logged_ts: int = 0
 
-    def reward_moments(self) -> tuple[float, float]:
-        """Mean and standard deviation of what its rollouts earned; the same on every machine."""
+    def returns(self) -> list[float]:
+        """What each of its rollouts earned."""
         returns: list[float] = self.rows.unpack().returns().tolist()
-        mean = math.fsum(returns) / len(returns)
-        return mean, math.sqrt(math.fsum((one - mean) ** 2 for one in returns) / len(returns))
+        return returns
 
 
 def known_groups(
@@ -120,8 +119,7 @@ def known_groups(
     awaited = np.isnan(segments.rewards) & lasts
     has_rewards = (~np.logical_or.reduceat(awaited, starts)).tolist()
     earned = np.nan_to_num(segments.rewards)
-    firsts = np.flatnonzero(begins)
-    returns, of_group = np.add.reduceat(earned, firsts), np.searchsorted(firsts, starts)
+    returns, of_group = returns_of(earned, begins), np.searchsorted(np.flatnonzero(begins), starts)
     lowest, highest = (of.reduceat(returns, of_group) for of in (np.minimum, np.maximum))
     all_equal = (lowest == highest).tolist()
     columns = (segments.weight_steps, segments.created_ts, earned, begins)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.streams.folds.sampler.earned import returns_of
+
 _SAME_STEP, _NEAR, _SINGLE, _PLAIN = 1, 2, 4, 8
 _NEAR_US = 2**32
 _INT64, _UINT32, _FLOAT32, _FLOAT64 = (np.dtype(name) for name in ("<i8", "<u4", "<f4", "<f8"))
@@ -30,8 +32,7 @@ class RowColumns(NamedTuple):
 
     def returns(self) -> NDArray[np.float64]:
         """float64 [rollouts], what the segments of each earned in sum."""
-        earned: NDArray[np.float64] = np.add.reduceat(self.earned, np.flatnonzero(self.begins))
-        return earned
+        return returns_of(self.earned, self.begins)
 
 
 class PackedRows(NamedTuple):

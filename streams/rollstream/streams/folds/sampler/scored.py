@@ -10,6 +10,7 @@ import numpy as np
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import Scored, ServedScore
 from rollstream.schemas.scoring import next_version
+from rollstream.streams.folds.sampler.earned import returns_of
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.packed_rows import pack_rows
 from rollstream.streams.folds.sampler.score_targets import rollout_target, unpack_targets
@@ -72,7 +73,7 @@ def _earning(group: KnownGroup, choosing: Choosing) -> KnownGroup:
     for one in served_scores(group, choosing):
         earned[one.row], scored[one.row] = one.reward, True
     _, awaited = unpack_targets(group.targets)
-    returns = np.add.reduceat(earned, np.flatnonzero(rows.begins))
+    returns = returns_of(earned, rows.begins)
     columns = (rows.weight_steps, rows.created_ts, earned, rows.begins)
     return group._replace(
         has_rewards=not (awaited & ~scored[_last_rows(group)]).any(),
