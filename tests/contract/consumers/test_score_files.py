@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from io import BytesIO
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harness.failing_blobs import PassingBlobs
 from harness.sealing import SealWorld
+from rollstream.consumers import Sealer
 from rollstream.consumers.sealing.score_files import EVERY_S
 from rollstream.producers import ScoreProducer
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import Blobs, Bytes, Pieces, StoreError, scores
-from rollstream.store.layout import score_range_in, scores_of, scores_path
-from rollstream.store.scores import open_scores, written_up_to
+from rollstream.store import BlobInfo, Blobs, Bytes, CorruptFile, Pieces, StoreError, score_files
+from rollstream.store.layout import score_range_in, scores_of, scores_path, scores_prefix
+from rollstream.store.score_files import PartitionScores
+from rollstream.store.scores import open_scores
 from rollstream.streams.errors import LogLost
 
 ADDRESS = PartitionAddress("math", 1, 0)
@@ -103,7 +108,7 @@ def test_files_that_overlap_give_each_score_once(world: SealWorld) -> None:
     world.blobs.create(first, held)
     assert len(paths(world)) == 2
     assert [row["reward"] for row in rows(world)] == [1.0, 2.0, 3.0]
-    assert written_up_to(world.blobs, ADDRESS) == 3
+    assert PartitionScores(world.blobs, ADDRESS, 0.0).stop == 3
 
 
 def test_a_file_that_was_lost_is_written_again(world: SealWorld) -> None:
@@ -165,11 +170,16 @@ def test_what_is_new_is_written_when_a_sealer_adopts_and_when_it_closes(world: S
 
 
 class CountingBlobs(PassingBlobs):
-    """Knows which files were read."""
+    """Knows which files were read, and what was listed."""
 
     def __init__(self, inner: Blobs) -> None:
         super().__init__(inner)
         self.read_paths: list[str] = []
+        self.listed: list[str] = []
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        self.listed.append(prefix)
+        return super().list(prefix)
 
     def read(self, path: str) -> bytes:
         self.read_paths.append(path)
@@ -179,8 +189,8 @@ class CountingBlobs(PassingBlobs):
 def test_many_small_files_are_rolled_up_and_opened_no_more(
     world: SealWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scores, "ROLLED_TOGETHER", 4)
-    monkeypatch.setattr(scores, "FILE_RECORDS_MAX", 6)
+    monkeypatch.setattr(score_files, "ROLLED_TOGETHER", 4)
+    monkeypatch.setattr(score_files, "FILE_RECORDS_MAX", 6)
     with world.sealer() as sealer:
         for number in range(15):
             score(world, float(number))
@@ -217,6 +227,102 @@ def test_a_log_of_scores_that_was_made_anew_ends_the_sealer_and_no_file_changes(
     assert [row["reward"] for row in rows(world)] == [1.0, 2.0, 3.0]
 
 
+def small_files(world: SealWorld, sealer: Sealer, count: int, **said: Any) -> None:
+    for number in range(count):
+        score(world, float(number), **said)
+        world.run(sealer, seconds=EVERY_S)
+
+
+def test_a_damaged_file_is_written_anew_from_the_log(
+    world: SealWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(score_files, "ROLLED_TOGETHER", 4)
+    with world.sealer() as sealer:
+        small_files(world, sealer, 3)
+        before = world.blobs.read(scores_path(ADDRESS, 1, 2))
+        world.blobs.replace(scores_path(ADDRESS, 1, 2), b"damaged")
+        with pytest.raises(CorruptFile, match=f"{scores_path(ADDRESS, 1, 2)}.*delete it"):
+            rows(world)
+        small_files(world, sealer, 3)
+    assert world.blobs.read(scores_path(ADDRESS, 1, 2)) == before
+    assert scores_path(ADDRESS, 0, 5) in paths(world)
+    assert [row["version"] for row in rows(world)] == [1, 2, 3, 4, 5, 6]
+    assert caplog.text.count("written anew") == 1
+
+
+def test_a_damaged_file_that_the_log_no_longer_has_is_left_out(
+    world: SealWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(score_files, "ROLLED_TOGETHER", 4)
+    with world.sealer() as sealer:
+        small_files(world, sealer, 3)
+        world.blobs.replace(scores_path(ADDRESS, 1, 2), b"damaged")
+        world.logs.drop_before(world.layout.scores_log(ADDRESS), 2)
+        small_files(world, sealer, 5)
+    assert caplog.text.count("cannot be written anew") == 1
+    assert scores_path(ADDRESS, 2, 6) in paths(world)
+    with pytest.raises(CorruptFile, match=scores_path(ADDRESS, 1, 2)):
+        rows(world)
+
+
+def test_what_one_partition_cannot_write_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    with SealWorld(partitions=2) as world:
+        uids = [world.key_in(number, "u") for number in range(2)]
+        for uid in uids:
+            score(world, 1.0, uid=uid)
+        refusing = RefusingBlobs(world.blobs, "partition=0/")
+        with world.sealer(store=refusing) as sealer:
+            world.run(sealer, seconds=5.0)
+        assert [row["rollout_uid"] for row in rows(world)] == uids[1:]
+
+
+def test_readers_take_what_a_damaged_or_deleted_file_had_from_another(world: SealWorld) -> None:
+    for reward in (1.0, 2.0):
+        score(world, reward)
+        written(world)
+    rolling = RollingBlobs(world.blobs)
+    assert [row["reward"] for row in open_scores(rolling, "math").to_pylist()] == [1.0, 2.0]
+    assert paths(world) == [rolling.longer]
+    table = pq.read_table(BytesIO(world.blobs.read(rolling.longer)))
+    for at in range(2):
+        pq.write_table(table[at : at + 1], out := BytesIO())
+        world.blobs.create(scores_path(ADDRESS, at, at + 1), out.getvalue())
+    world.blobs.replace(rolling.longer, b"damaged")
+    assert [row["reward"] for row in rows(world)] == [1.0, 2.0]
+
+
+class RollingBlobs(PassingBlobs):
+    """Where files are rolled up and deleted between a reader's listing and its first read."""
+
+    longer = scores_path(ADDRESS, 0, 2)
+
+    def read(self, path: str) -> bytes:
+        small = [scores_path(ADDRESS, at, at + 1) for at in range(2)]
+        if path == small[0]:
+            tables = [pq.read_table(BytesIO(self.inner.read(one))) for one in small]
+            pq.write_table(pa.concat_tables(tables), out := BytesIO())
+            self.inner.create(self.longer, out.getvalue())
+            for one in small:
+                self.inner.delete(one)
+        return super().read(path)
+
+
+def test_files_are_listed_once_and_superseded_ones_deleted_after_a_while(
+    world: SealWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(score_files, "ROLLED_TOGETHER", 4)
+    monkeypatch.setattr(score_files, "LIST_EVERY_S", 600.0)
+    counting = CountingBlobs(world.blobs)
+    with world.sealer(store=counting) as sealer:
+        small_files(world, sealer, 6)
+        assert counting.listed.count(scores_prefix(ADDRESS)) == 1
+        world.run(sealer, seconds=600.0)
+        assert len(paths(world)) == 7  # Readers may have listed these.
+        world.run(sealer, seconds=600.0 + EVERY_S)
+    assert paths(world) == [scores_path(ADDRESS, *at) for at in ((0, 4), (4, 5), (5, 6))]
+    assert [row["version"] for row in rows(world)] == [1, 2, 3, 4, 5, 6]
+
+
 class BrokenBlobs(PassingBlobs):
     """A defect of ours, where a file of scores is written."""
 
@@ -237,7 +343,7 @@ def test_an_error_that_nobody_expects_ends_the_sealer(world: SealWorld) -> None:
 
 def test_a_store_that_refuses_is_asked_again(world: SealWorld) -> None:
     score(world, 1.0)
-    refusing = RefusingBlobs(world.blobs)
+    refusing = RefusingBlobs(world.blobs, "scores/")
     with world.sealer(store=refusing) as sealer:
         world.run(sealer, seconds=5.0)
         assert paths(world) == []
@@ -249,10 +355,13 @@ def test_a_store_that_refuses_is_asked_again(world: SealWorld) -> None:
 class RefusingBlobs(PassingBlobs):
     """Where files of scores cannot be written, for a while."""
 
-    refuses = True
+    def __init__(self, inner: Blobs, part: str) -> None:
+        super().__init__(inner)
+        self._part = part
+        self.refuses = True
 
     def replace(self, path: str, data: Bytes | Pieces) -> None:
-        if self.refuses and path.startswith("scores/"):
+        if self.refuses and self._part in path:
             raise StoreError("no space is left")
         super().replace(path, data)
 

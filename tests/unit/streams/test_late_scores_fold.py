@@ -19,7 +19,8 @@ from rollstream.schemas.events import Claimed, Flushed, RolloutScore, Scored, Se
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.scoring import NewestVersions, next_version
 from rollstream.store.open import open_store
-from rollstream.store.scores import LoggedScore, open_scores, write_scores
+from rollstream.store.score_files import LoggedScore, write_scores
+from rollstream.store.scores import open_scores
 from rollstream.streams.folds.sampler import early_scores, recently_sealed
 from rollstream.streams.folds.sampler.early_scores import GROUP_WAIT_US, WAIT_US
 from rollstream.streams.folds.sampler.known import known_groups

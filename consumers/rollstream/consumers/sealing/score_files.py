@@ -12,16 +12,14 @@ from rollstream.consumers.sealing.context import SealerContext
 from rollstream.schemas.events import Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.errors import StoreError
-from rollstream.store.scores import (
+from rollstream.store.score_files import (
     FILE_RECORDS_MAX,
     LoggedScore,
+    PartitionScores,
+    ScoreFile,
     ScoreOrigin,
-    last_written,
-    roll_up_scores,
-    write_scores,
-    written_up_to,
 )
-from rollstream.streams.errors import BrokerUnavailable, LogLost
+from rollstream.streams.errors import BrokerUnavailable, LogLost, OffsetLost
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 
 EVERY_S = 60.0  # A file a minute and partition at most, where scores come without end.
@@ -43,6 +41,8 @@ class ScoreFiles:
         self._job: Future[None] | None = None
         self._begun: frozenset[int] = frozenset()  # Partitions.
         self._newest: dict[int, tuple[int, ScoreOrigin]] = {}  # By partition; its next offset.
+        self._written: dict[int, PartitionScores] = {}  # By partition.
+        self._lost = set[str]()  # Paths of damaged files that the log no longer has.
 
     def step(self, partitions: Collection[int]) -> None:
         """Begins to write what is new in these partitions, where it is time; waits for nothing.
@@ -69,14 +69,16 @@ class ScoreFiles:
             self._bring_up(sorted(partitions))
 
     def write(self, address: PartitionAddress) -> int:
-        """Writes what is new in a partition; returns the offset up to which files cover its log.
+        """Writes what is new in a partition, and damaged files anew; returns the offset up to which
+        files cover its log.
 
         Raises:
             BrokerUnavailable, StoreError: the next attempt goes on where this one ended.
             LogLost: the log does not hold the last record that files have.
         """
         context, where = self._context, self._context.layout.scores_log(address)
-        first, records = written_up_to(context.blobs, address), list[LoggedScore]()
+        written = self._written_of(address)
+        first, records = written.stop, list[LoggedScore]()
         begin = max(first - 1, 0)  # What was written last is compared.
         with closing(Follower(context.broker, {where: begin}, scores=[where])) as follower:
             events = follower.read_to_end(context.deadline())
@@ -89,16 +91,50 @@ class ScoreFiles:
                     records = []
         if records:
             first = self._write(address, first, records)
-        roll_up_scores(context.blobs, address)
+        written.roll_up()
+        for file in sorted(written.damaged):
+            if file.path not in self._lost:
+                self._mend(address, file)
         return first
+
+    def _written_of(self, address: PartitionAddress) -> PartitionScores:
+        """What is known of a partition's files; listed now and then."""
+        number, now_s = address.partition, self._context.clock.monotonic_s()
+        if number in self._written:
+            self._written[number].look(now_s)
+        else:
+            self._written[number] = PartitionScores(self._context.blobs, address, now_s)
+        return self._written[number]
 
     def _write(self, address: PartitionAddress, first: int, records: list[LoggedScore]) -> int:
         """Returns the first offset behind the file, which is that behind the newest score: whatever
         stands there is looked at again."""
         stop = records[-1].offset + 1
-        write_scores(self._context.blobs, address, first, stop, records)
+        self._written[address.partition].write(first, stop, records)
         self._newest[address.partition] = stop, ScoreOrigin.of(records[-1])
         return stop
+
+    def _mend(self, address: PartitionAddress, file: ScoreFile) -> None:
+        """Writes a damaged file anew, where the log still has all of it."""
+        context, where = self._context, self._context.layout.scores_log(address)
+        records: list[LoggedScore] = []
+        with closing(Follower(context.broker, {where: file.first}, scores=[where])) as follower:
+            try:
+                for one in follower.read_to_end(context.deadline()):
+                    if one.offset >= file.stop:
+                        break
+                    records.append(_logged(one))
+            except OffsetLost as error:
+                self._lost.add(file.path)
+                _log.error(
+                    "%s is damaged, and cannot be written anew: %s. Restore it from a copy; until "
+                    "then readers of these scores fail where no other file has them",
+                    file.path,
+                    error,
+                )
+                return
+        self._written[address.partition].write(file.first, file.stop, records)
+        _log.warning("%s was damaged, and was written anew from the log", file.path)
 
     def _require_log_of_files(
         self, address: PartitionAddress, stop: int, one: ConfirmedEvent | None
@@ -107,7 +143,7 @@ class ScoreFiles:
         grows, so that it then holds those before too."""
         known_stop, written = self._newest.get(address.partition, (-1, None))
         if known_stop != stop:
-            written = last_written(self._context.blobs, address)
+            written = self._written[address.partition].last()
         if one is not None and one.offset == stop - 1:
             found = ScoreOrigin.of(_logged(one))
             if written in (None, found):
@@ -122,13 +158,19 @@ class ScoreFiles:
 
     def _bring_up(self, partitions: Collection[int]) -> None:
         environment, generation = self._context.environment, self._context.layout.generation
+        # Another sealer may have written those that were given away meanwhile.
+        self._written = {one: self._written[one] for one in partitions if one in self._written}
         try:
             topic = self._context.layout.scores(environment)
             if topic not in self._context.broker.admin().describe([topic], self._context.timeout_s):
                 return  # A deployment from before there were scores.
             for number in partitions:
-                self.write(PartitionAddress(environment, generation, number))
-        except (BrokerUnavailable, StoreError) as error:
+                address = PartitionAddress(environment, generation, number)
+                try:
+                    self.write(address)
+                except StoreError as error:
+                    _log.warning("scores of %s are written later: %s", address, error)
+        except BrokerUnavailable as error:
             _log.warning("scores of %s are written later: %s", environment, error)
 
 

@@ -19,7 +19,7 @@ from rollstream.console.services import Services
 from rollstream.producers import RolloutProducer
 from rollstream.schemas.events import RolloutScore, Scored
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store.scores import LoggedScore, write_scores
+from rollstream.store.score_files import LoggedScore, write_scores
 from rollstream.streams.errors import BrokerUnavailable
 
 LONG = "x" * 3_000
