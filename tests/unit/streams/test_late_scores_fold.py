@@ -21,7 +21,7 @@ from rollstream.schemas.scoring import NewestVersions, next_version
 from rollstream.store.open import open_store
 from rollstream.store.score_files import LoggedScore, write_scores
 from rollstream.store.scores import open_scores
-from rollstream.streams.folds.sampler import early_scores, recently_sealed
+from rollstream.streams.folds.sampler import early_scores, eligible, recently_sealed
 from rollstream.streams.folds.sampler.early_scores import GROUP_WAIT_US, WAIT_US
 from rollstream.streams.folds.sampler.known import known_groups
 from rollstream.streams.folds.sampler.saved_state import copied, from_bytes, to_pieces
@@ -143,6 +143,24 @@ def test_versions_count_what_differs() -> None:
         before = found or before
         versions.append(found and found.version)
     assert versions == [1, None, 2, None, None, 3]
+
+
+def test_a_flush_that_cannot_be_applied_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> float:
+        raise OverflowError
+
+    state = SamplerState("trainer-a", replace(choosing(), min_mean_reward=0.1), LOGS)
+    flushed = sealed(0, 0, (None, 1.0), (1.0, 1.0))
+    state.apply_scores(LOGS[0], 0, Given(scored(flushed.segments.uids[0], 0.5), SEALED_TS))
+    before, early = state.digest(), state.late.early
+    with monkeypatch.context() as patch:
+        patch.setattr(eligible, "mean_of", broken)
+        with pytest.raises(OverflowError):
+            state.apply_groups(LOGS[0], 0, flushed, SEALED_TS)
+    assert (state.digest(), state.late.early) == (before, early) == (before, 1)
+    state.apply_groups(LOGS[0], 0, flushed, SEALED_TS)
+    assert len(state.ready) == 2
+    assert state.late.early == 0
 
 
 def test_a_score_that_expects_another_version_changes_nothing() -> None:

@@ -9,7 +9,7 @@ from rollstream.schemas.events import Event, Flushed, ServedScore
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.early_scores import waits_until
-from rollstream.streams.folds.sampler.eligible import Waits, is_filtered, waits_for
+from rollstream.streams.folds.sampler.eligible import Stand, Waits, stand_of
 from rollstream.streams.folds.sampler.evaluated import EvaluatedGroups
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.folds.sampler.known_groups import KnownGroups
@@ -45,18 +45,22 @@ class AliveGroups:
         logged_ts: int,
         wanted: Sequence[int],
         choosing: Choosing,
-    ) -> list[KnownGroup]:
-        """Those groups of the flush, as sealed; none of another event. Changes nothing."""
+    ) -> list[tuple[KnownGroup, Stand]]:
+        """Those groups of the flush, with the scores that came before it, and how they stand; none
+        of another event. Changes nothing."""
         if not isinstance(event, Flushed):
             return []
         scored = bool(choosing.scorer)
-        return known_groups(log, offset, event, wanted, all_targets=scored, logged_ts=logged_ts)
+        found = known_groups(log, offset, event, wanted, all_targets=scored, logged_ts=logged_ts)
+        for at, group in enumerate(found):
+            if given := self.late.given(group):
+                found[at] = with_scores(group, given, choosing)
+        return [(group, stand_of(group, choosing)) for group in found]
 
-    def scored(self, group: KnownGroup, choosing: Choosing) -> KnownGroup:
-        """A group that was sealed, with the scores that came before it."""
-        if not group.targets:
-            return group
-        return with_scores(group, self.late.arrive(group), choosing)
+    def arrive(self, group: KnownGroup) -> None:
+        """The group, as ``of_flush`` gave it, was sealed."""
+        if group.targets:
+            self.late.arrive(group)
 
     def end_flush(self, log: PartitionAddress, event: Event, logged_ts: int) -> None:
         """All of an event of a seal log was applied."""
@@ -64,19 +68,19 @@ class AliveGroups:
         if isinstance(event, Flushed) and event.groups:
             self.late.sealed(log.environment, event)
 
-    def add(self, group: KnownGroup, choosing: Choosing) -> None:
+    def add(self, group: KnownGroup, stand: Stand) -> None:
         """The group may be served, or waits."""
-        waits = waits_for(group, choosing)
-        if waits == "eval":
+        if stand == "eval":
             self.evaluated.add(group)
             return
         self.known[group.ref] = group
-        if waits is None:
-            self.ready.add(group, filtered=is_filtered(group, choosing))
-        else:
-            self.waiting[group.ref] = waits
-            if waits == "reward":
-                self.late.wait(group)
+        match stand:
+            case "ready" | "filtered":
+                self.ready.add(group, filtered=stand == "filtered")
+            case _:
+                self.waiting[group.ref] = stand
+                if stand == "reward":
+                    self.late.wait(group)
 
     def score(self, log: PartitionAddress, offset: int, given: Given, choosing: Choosing) -> None:
         """Applies the next record of a log of scores, by rising offset."""
@@ -87,15 +91,16 @@ class AliveGroups:
             group = with_scores(before, [given], choosing)
             if group is before:
                 continue
+            stand = stand_of(group, choosing)
             if not group.is_train:
                 self.evaluated.replace(group)
             elif ref in self.ready:
                 self.ready.discard(ref)
-                self.add(group, choosing)
+                self.add(group, stand)
             elif group.has_rewards and self.waiting.get(ref) == "reward":
                 del self.waiting[ref]
                 self.late.end_wait(group, given.logged_ts)
-                self.add(group, choosing)
+                self.add(group, stand)
             else:
                 self.known[ref] = group
 

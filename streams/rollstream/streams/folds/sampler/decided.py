@@ -9,6 +9,7 @@ from rollstream.schemas.events import Event, Flushed, LogPosition, Retired
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef, position_of
 from rollstream.streams.folds.sampler.alive_groups import AliveGroups
+from rollstream.streams.folds.sampler.eligible import Stand, stand_of
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.retired import RetiredGroups
 from rollstream.streams.folds.sampler.served import ExampleCounts, Outcome
@@ -47,9 +48,9 @@ class DecidedGroups:
 
     def of_flush(
         self, log: PartitionAddress, offset: int, event: Event, logged_ts: int
-    ) -> list[KnownGroup]:
-        """The groups of a flush of which more than their keys is needed; none of another event.
-        Changes nothing, and raises where the event does not hold together."""
+    ) -> list[tuple[KnownGroup, Stand]]:
+        """The groups of a flush of which more than their keys is needed, and how they stand; none
+        of another event. Changes nothing, and raises where the event does not hold together."""
         if not isinstance(event, Flushed):
             return []
         taken, left = self.taken.of_flush(log, offset)
@@ -63,9 +64,14 @@ class DecidedGroups:
         return self.alive.of_flush(log, offset, event, logged_ts, wanted, self._choosing)
 
     def apply(
-        self, log: PartitionAddress, offset: int, event: Event, groups: Sequence[KnownGroup]
+        self,
+        log: PartitionAddress,
+        offset: int,
+        event: Event,
+        groups: Sequence[tuple[KnownGroup, Stand]],
     ) -> None:
-        """Applies the next event of a seal log, and its groups as ``of_flush`` gave them."""
+        """Applies the next event of a seal log, and its groups as ``of_flush`` gave them: whatever
+        may raise was done there."""
         flushed = event.groups if isinstance(event, Flushed) else ()
         taken, _ = self.taken.of_flush(log, offset)
         self.taken.apply(log, self._applied[log], offset, len(flushed))
@@ -78,10 +84,10 @@ class DecidedGroups:
         self.alive.ready.mark_served(log.environment, served)
         ended = [(examples[index], outcome) for index, outcome in outcomes.items()]
         self.outcomes.add_all(log.environment, ended)
-        for sealed in groups:
-            group = self.alive.scored(sealed, self._choosing)
+        for group, stand in groups:
+            self.alive.arrive(group)
             if not taken >> group.ref.index_in_flush & 1:
-                self.alive.add(group, self._choosing)
+                self.alive.add(group, stand)
             elif group.is_train:
                 self.alive.known[group.ref] = group
 
@@ -140,7 +146,7 @@ class DecidedGroups:
             self._end_retired()
             return
         if (known := self.alive.known.pop(ref, None)) is not None:
-            self.alive.add(known, self._choosing)
+            self.alive.add(known, stand_of(known, self._choosing))
 
     def forget(self, ref: GroupRef) -> None:
         """A batch that had it is no longer held; what was used up stays taken."""

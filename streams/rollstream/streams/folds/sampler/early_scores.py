@@ -63,14 +63,21 @@ class EarlyScores:
         held[place] = data
         self._bytes[number] += len(data)
 
-    def take(self, target: int) -> list[tuple[int, Given]]:
-        """The records of this target, which wait no more, each with what orders it."""
+    def of(self, target: int) -> list[tuple[int, Given]]:
+        """The records of this target, each with what orders it."""
         found = []
         for place in self._places.lasts(target):
-            data = self._pop(place)
-            self._places.remove(target, place)
+            data = self._having(place)[place]
             event = codec.decode_as(Scored, data[_HEAD.size :])
             found.append((place, Given(event, _HEAD.unpack_from(data)[1])))
+        return found
+
+    def take(self, target: int) -> list[tuple[int, Given]]:
+        """The same, which wait no more."""
+        found = self.of(target)
+        for place, _ in found:
+            self._bytes[place >> _OFFSET_BITS] -= len(self._having(place).pop(place))
+            self._places.remove(target, place)
         return found
 
     def least_until(self, environment: str) -> int | None:
@@ -99,12 +106,6 @@ class EarlyScores:
         logged_ts: int = _HEAD.unpack_from(next(iter(self._held[key].values())))[1]
         return logged_ts + (GROUP_WAIT_US if key[1] else WAIT_US)
 
-    def _pop(self, place: int) -> bytes:
-        number = place >> _OFFSET_BITS
-        for named in (False, True):
-            held = self._held.get((number, named))
-            if held is not None and place in held:
-                data = held.pop(place)
-                self._bytes[number] -= len(data)
-                return data
-        raise KeyError(place)
+    def _having(self, place: int) -> OrderedDict[int, bytes]:
+        both = [self._held.get((place >> _OFFSET_BITS, named)) for named in (False, True)]
+        return next(held for held in both if held is not None and place in held)

@@ -13,6 +13,15 @@ from rollstream.streams.folds.sampler.known import KnownGroup
 
 Accept = Literal["nonzero_std"]
 Waits = Literal["eval", "reward", "lineage"]
+Stand = Waits | Literal["ready", "filtered"]
+
+
+def stand_of(known: KnownGroup, choosing: Choosing) -> Stand:
+    """Whether the group may be served, or is dropped for what it earned, or what it waits for."""
+    waits = waits_for(known, choosing)
+    if waits is not None:
+        return waits
+    return "filtered" if _is_filtered(known, choosing) else "ready"
 
 
 def waits_for(known: KnownGroup, choosing: Choosing) -> Waits | None:
@@ -35,7 +44,7 @@ def waits_for(known: KnownGroup, choosing: Choosing) -> Waits | None:
     return None
 
 
-def is_filtered(known: KnownGroup, choosing: Choosing) -> bool:
+def _is_filtered(known: KnownGroup, choosing: Choosing) -> bool:
     """Whether its rollouts earned too little or too much on average, by their scores as far as they
     have any; those that are too old are among them."""
     if not choosing.bounds_reward:

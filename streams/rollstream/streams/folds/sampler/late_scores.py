@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
+from operator import itemgetter
 
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
@@ -101,16 +102,21 @@ class LateScores:
         for target in targets_in(environment, group_ids, tuple(event.segments.uids)):
             self.unused["not_taken"] += len(self._early.take(target))
 
-    def arrive(self, group: KnownGroup) -> list[Given]:
-        """The group takes scores from now on. Returns those that waited for it, in their order."""
-        ref, found = self._packed.pack(group.ref), []
+    def given(self, group: KnownGroup) -> list[Given]:
+        """The scores that wait for the group and came in time for it, in their order."""
+        if not (group.targets and len(self._early)):
+            return []
+        found = [one for target in _targets_of(group) for one in self._early.of(target)]
+        found.sort(key=itemgetter(0))
+        return [given for _, given in found if group.logged_ts <= waits_until(given)]
+
+    def arrive(self, group: KnownGroup) -> None:
+        """The group takes scores from now on; those that it was ``given`` wait no more."""
+        ref = self._packed.pack(group.ref)
         for target in _targets_of(group):
             self._takers.add(target, ref)
-            found += self._early.take(target)
-        given = [one for _, one in sorted(found, key=lambda one: one[0])]
-        in_time = [one for one in given if group.logged_ts <= waits_until(one)]
-        self.unused["no_group"] += len(given) - len(in_time)
-        return in_time
+            for _, given in self._early.take(target):
+                self.unused["no_group"] += group.logged_ts > waits_until(given)
 
     @property
     def passed_ts(self) -> int:
