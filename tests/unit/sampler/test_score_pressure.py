@@ -14,12 +14,16 @@ from rollstream.producers import ScoreProducer
 from rollstream.runtime.clock import ManualClock
 from rollstream.sampler import NotEnoughGroups, Sampler
 from rollstream.sampler.history import replay_step
+from rollstream.sampler.serving import score_pressure
 from rollstream.store.memory import MemoryBlobs
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.folds.sampler import early_scores
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.owned.follow import Follower
 
 LATE = GroupSpec(rewards=(None,))
-DAY_S = 86_400.0
+HOUR_S = 3_600.0
 pytestmark = pytest.mark.proves("A18", "I5", "I8")
 
 
@@ -89,12 +93,61 @@ def test_a_log_of_which_too_much_waits_is_read_on_when_that_waited_for_too_long(
             world.scored(partition % 2)
         assert ready(sampler) == 0
         assert len([one for one in caplog.messages if "are read on once" in one]) == 2
-        world.clock.advance(DAY_S + 180.0)
-        assert ready(sampler) == 0  # Nothing says that the day is over.
+        world.clock.advance(HOUR_S + 180.0)
+        assert ready(sampler) == 0  # Nothing says that the hour is over.
         world.writers[1].flush(GroupSpec(rewards=(0.0,)))
         assert ready(sampler) == 9
         stats = sampler.stats()
         assert (stats.scores_early, stats.scores_unused) == (0, {"no_group": 20})
+
+
+def test_no_time_out_runs_where_a_score_may_be_in_the_log_and_it_is_said(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(score_pressure, "ASK_EVERY_S", 0.0)
+    world.local.configure(score_timeout_s=60.0)  # These groups were sealed at a time long ago.
+    with world.sampler() as sampler:
+        sampler.resume(None)
+        world.useless(20, "nobody")
+        assert ready(sampler) == 0
+        assert sampler.stats().scores_behind == ("math",)
+        for partition in range(8):
+            world.scored(partition % 2)
+        with pytest.raises(
+            NotEnoughGroups, match=r"8 wait: .* scores of math are read no"
+        ) as short:
+            sampler.next_batch(0, 9, timeout_s=0)
+        assert (short.value.waiting, short.value.dropped) == ({"reward": 8}, {})
+        world.clock.advance(HOUR_S + 180.0)
+        world.writers[1].flush(GroupSpec(rewards=(0.0,)))
+        assert ready(sampler) == 9
+        assert sampler.stats().scores_behind == ()
+        world.writers[0].flush(LATE)
+        assert ready(sampler) == 9
+        assert sampler.stats().outcomes == {"unscored": 1}
+
+
+def test_a_broker_that_does_not_answer_is_asked_within_one_bound_and_then_left_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def unanswered(self: Follower, where: TopicPartition, ts: int, timeout_s: float) -> bool:
+        asked.append(timeout_s)
+        raise BrokerUnavailable("no answer")
+
+    with world.sampler() as sampler:
+        sampler.resume(None)
+        world.useless(20, "nobody")
+        assert ready(sampler) == 0
+        world.clock.advance(HOUR_S + 180.0)
+        monkeypatch.setattr(score_pressure, "ASK_EVERY_S", 0.0)
+        monkeypatch.setattr(Follower, "has_read", unanswered)
+        for number in range(3):
+            world.writers[1].flush(GroupSpec(rewards=(0.0,)))
+            assert ready(sampler) == number + 1
+        assert len(asked) == 1
+        assert asked[0] <= score_pressure.ANSWERS_S
 
 
 def test_who_only_looks_reads_on_too(world: World) -> None:
@@ -104,7 +157,7 @@ def test_who_only_looks_reads_on_too(world: World) -> None:
         for partition in range(8):
             world.scored(partition % 2)
         assert looking.stats().ready == {}
-        world.clock.advance(DAY_S + 180.0)
+        world.clock.advance(HOUR_S + 180.0)
         world.writers[1].flush(GroupSpec(rewards=(0.0,)))
         assert looking.stats().ready == {"math": 9}
         assert looking.stats().owner == ""
@@ -114,7 +167,7 @@ def test_a_restart_and_a_replay_read_scores_as_the_sampler_before_them(world: Wo
     world.useless(30, "old")
     with world.sampler() as sampler:
         sampler.resume(None)
-        world.clock.advance(DAY_S + 180.0)
+        world.clock.advance(HOUR_S + 180.0)
         for partition in range(8):
             world.scored(partition % 2)
         assert ready(sampler) == 8

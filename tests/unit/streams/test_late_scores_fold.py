@@ -196,13 +196,13 @@ def given_of(uid: str, logged_ts: int, *, group: str = "", reward: float = 1.0) 
     return Given(scored(uid, reward, group=group), logged_ts)
 
 
-def test_scores_wait_for_their_group_a_day_of_log_time_and_no_longer() -> None:
-    day = SEALED_TS + WAIT_US
+def test_scores_wait_for_their_group_an_hour_of_log_time_and_no_longer() -> None:
+    last = SEALED_TS + WAIT_US
     for seal_first in (False, True):
         for late_us, ready in ((0, 1), (1, 0)):
             state = SamplerState("trainer-a", choosing(), LOGS)
             score = partial(state.apply_scores, LOGS[0], 0, given_of("f1-g0-0", SEALED_TS))
-            seal = partial(state.apply_groups, LOGS[1], 0, sealed(1, 1, (None,)), day + late_us)
+            seal = partial(state.apply_groups, LOGS[1], 0, sealed(1, 1, (None,)), last + late_us)
             for step in (seal, score) if seal_first else (score, seal):
                 step()
             assert (len(state.ready), len(state.waiting)) == (ready, 1 - ready)

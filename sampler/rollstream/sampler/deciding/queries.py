@@ -92,6 +92,8 @@ class SamplerStats:
         scores_early: records of scores that wait for their group.
         scores_unused: others, by why they are of no use: ``not_taken``, their group was sealed and
             takes none, or has ended; ``no_group``, none was sealed in time.
+        scores_behind: environments of which scores are read no further for now, since too many
+            wait for their group, or were not read to their end since.
     """
 
     pid: int
@@ -132,6 +134,7 @@ class SamplerStats:
     verifier_latency_ms: float | None = None
     scores_early: int = 0
     scores_unused: Mapping[str, int] = field(default_factory=dict)
+    scores_behind: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +229,7 @@ def _of_a_replay_buffer(state: SamplerState, context: ResultContext) -> dict[str
         "verifier_latency_ms": _percentile(state.late.latencies_ms, 50),
         "scores_early": state.late.early,
         "scores_unused": dict(sorted((+state.late.unused).items())),
+        "scores_behind": tuple(state.late.environments_behind()),
     }
 
 

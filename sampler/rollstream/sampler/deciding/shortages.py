@@ -38,7 +38,7 @@ class Shortage(NamedTuple):
         dropped = {why.value: totals[why] for why in DropReason if why in totals}
         name, choosing = state.name, state.choosing
         reasons = [] if self.held is None else [self.held.why(name)]
-        reasons += describe_waiting(waiting, name, choosing)
+        reasons += describe_waiting(waiting, name, choosing, state.late.environments_behind())
         reasons += [
             f"{n} were dropped as {why}: "
             + why_dropped(DropReason(why), name, choosing, state.policy_epoch)

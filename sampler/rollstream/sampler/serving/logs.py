@@ -324,7 +324,8 @@ class SamplerLogs:
             with closing(Follower(self._broker, self._starts())) as groups:
                 self._fold_all(groups, deadline)
                 for environment in self.state.choosing.names():
-                    self._pressure.read_so_far(self.state, groups, environment)
+                    asked = self.attempt()
+                    self._pressure.read_so_far(self.state, groups, environment, asked)
         late = {where: self.state.late.applied(log) for where, log in self._score_logs.items()}
         return Follower(self._broker, {**self._starts(), **late}, scores=late)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
 
 from rollstream.runtime.clock import Clock
+from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
@@ -13,13 +16,16 @@ from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.follow import Follower
 
 ASK_EVERY_S = 1.0
-ANSWER_S = 2.0  # Decisions wait for it.
+ANSWERS_S = 2.0  # For all that one look asks: decisions wait for it.
+UNANSWERED_S = 10.0  # A broker that did not answer by then is left alone for so long.
+T = TypeVar("T")
 _log = logging.getLogger("rollstream.sampler")
 
 
 class ScorePressure:
     """Pauses a log of which as much waits for groups as may be held, and forgets what waits in
-    vain.
+    vain. The state knows which logs are paused, or were and are not read to their ends since:
+    ``LateScores.behind``.
 
     A score is in time for a group by the log times of the two. Once the seal logs were read up to
     the last moment at which a group would be in time, the score is of no use, whoever folds.
@@ -32,6 +38,8 @@ class ScorePressure:
         self._seal_logs = seal_logs
         self._clock = clock
         self._ask_at_s = 0.0
+        self._read_to = dict.fromkeys(seal_logs, 0)  # Log times up to which they were read.
+        self._ends: dict[TopicPartition, int] = {}  # Of logs that are behind, once they go on.
 
     def look(
         self,
@@ -39,40 +47,77 @@ class ScorePressure:
         follower: Follower,
         score_logs: Mapping[TopicPartition, PartitionAddress],
     ) -> None:
-        """Forgets, pauses and goes on, where there is anything to. Where the broker said that
-        seal logs are not read far enough, it is asked again after ``ASK_EVERY_S``, or where another
-        log is full."""
-        if not (state.late.early or follower.paused):
+        """Forgets, pauses and goes on, where there is anything to. The broker is asked again after
+        ``ASK_EVERY_S``, or where another log is full."""
+        late = state.late
+        if not (late.early or late.behind or follower.paused):
             return
         now_s = self._clock.monotonic_s()
-        full = {where for where, log in score_logs.items() if state.late.is_full(log)}
+        full = {where for where, log in score_logs.items() if late.is_full(log)}
         if now_s >= self._ask_at_s or not full <= follower.paused:
+            deadline = Deadline(ANSWERS_S, self._clock)
             for environment in dict.fromkeys(log.environment for log in score_logs.values()):
-                if state.late.any_overdue(environment):
+                if late.any_overdue(environment):
                     self._ask_at_s = now_s + ASK_EVERY_S
-                    self.read_so_far(state, follower, environment)
+                    self.read_so_far(state, follower, environment, deadline)
+            self._catch_up(state, follower, score_logs, deadline)
         for where, log in score_logs.items():
-            if not state.late.is_full(log):
+            if not late.is_full(log):
                 follower.go_on(where)
             elif where not in follower.paused:
                 follower.pause(where)
+                late.behind.add(log)
                 _log.warning(
                     "sampler %r: scores of %s are read on once groups of those that were read are "
                     "sealed, or have waited for too long: %d wait for a group; see that sealers "
                     "run, and score sealed groups by their group_id (docs/guides/late_rewards.md)",
                     state.name,
                     log,
-                    state.late.early,
+                    late.early,
                 )
 
-    def read_so_far(self, state: SamplerState, follower: Follower, environment: str) -> None:
-        """Tells the state up to which log time the environment's seal logs were read, where the
-        broker says that they were."""
+    def read_so_far(
+        self, state: SamplerState, follower: Follower, environment: str, deadline: Deadline
+    ) -> None:
+        """Tells the state up to which log time the environment's seal logs were read, as far as the
+        broker says so by then; it is asked first about those of which the least is known."""
         passed_ts = state.late.passed_ts
         logs = [at for at, log in self._seal_logs.items() if log.environment == environment]
+        for where in sorted(logs, key=self._read_to.__getitem__):
+            ask = partial(follower.has_read, where, passed_ts)
+            if not self._answer(ask, deadline):
+                break
+            self._read_to[where] = max(self._read_to[where], passed_ts)
+        if logs:
+            state.late.seal_logs_read(environment, min(self._read_to[where] for where in logs))
+
+    def _catch_up(
+        self,
+        state: SamplerState,
+        follower: Follower,
+        score_logs: Mapping[TopicPartition, PartitionAddress],
+        deadline: Deadline,
+    ) -> None:
+        """Takes note of the logs that were paused, and since were read to where they ended when
+        they went on."""
+        for where, log in score_logs.items():
+            if log not in state.late.behind or where in follower.paused:
+                self._ends.pop(where, None)
+                continue
+            if where not in self._ends:
+                end = self._answer(partial(follower.end_of, where), deadline)
+                if end is None:
+                    break
+                self._ends[where] = end
+            if follower.next_offsets()[where] >= self._ends[where]:
+                state.late.behind.discard(log)
+
+    def _answer(self, ask: Callable[[float], T], deadline: Deadline) -> T | None:
+        """What the broker answers; None where it does not by then: a later look asks again."""
+        if deadline.passed():
+            return None
         try:
-            read = all(follower.has_read(where, passed_ts, ANSWER_S) for where in logs)
+            return ask(deadline.left_s())
         except BrokerUnavailable:
-            return  # The next look asks again.
-        if read:
-            state.late.seal_logs_read(environment, passed_ts)
+            self._ask_at_s = self._clock.monotonic_s() + UNANSWERED_S
+            return None

@@ -133,6 +133,14 @@ class Follower:
         """
         return self._reader.offset_at(where, timestamp_us, timeout_s) <= self._positions[where]
 
+    def end_of(self, where: TopicPartition, timeout_s: float) -> int:
+        """Asks the broker for the next offset of this log that will be written.
+
+        Raises:
+            BrokerUnavailable: no answer in time.
+        """
+        return self._reader.bounds(where, timeout_s)[1]
+
     def read_to_end(
         self,
         deadline: Deadline,

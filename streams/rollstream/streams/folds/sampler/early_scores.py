@@ -20,7 +20,10 @@ from rollstream.streams.folds.sampler.sorted_rows import SortedRows
 
 EARLY_MAX = 16_384  # Records of a partition that wait for their group, before it is read no more.
 EARLY_BYTES_MAX = 8 * 1024 * 1024  # The same, of their bytes.
-WAIT_US = 86_400_000_000  # For the seal of a rollout that is named alone: a day.
+# For the seal of a rollout that is named alone: an hour, twice as long as a rollout waits for its
+# group (expire_after_s, by default). Scores of rollouts that are never sealed hold others up for as
+# long, where there are very many.
+WAIT_US = 3_600_000_000
 # A group's id is made when it is sealed, so its flush is in the log before any score of it; this is
 # for brokers whose clocks differ.
 GROUP_WAIT_US = 60_000_000

@@ -40,6 +40,8 @@ class LateScores:
         awaited: how many groups of each environment wait for one.
         unused: how many records were of no use, by why: ``no_group``, none was sealed in time;
             ``not_taken``, it was sealed and takes none, or has ended.
+        behind: logs of which no more is read for now, or that were not read to their ends since,
+            as whoever reads them says; in no digest. What they say of a group is not known.
     """
 
     def __init__(self, logs: Sequence[PartitionAddress], packed: PackedRefs) -> None:
@@ -54,6 +56,7 @@ class LateScores:
         self._newest_ts = 0  # Log time of the newest record of any log.
         self._passed_ts = Counter[str]()  # The seal logs of an environment were read up to then.
         self.unused = Counter[str]()
+        self.behind: set[PartitionAddress] = set()
 
     def __bool__(self) -> bool:
         """Whether any group takes scores."""
@@ -140,6 +143,10 @@ class LateScores:
         for target in _targets_of(group):
             self._takers.remove(target, ref)
 
+    def environments_behind(self) -> list[str]:
+        """Those of the logs that are behind."""
+        return sorted({log.environment for log in self.behind})
+
     def wait(self, group: KnownGroup) -> None:
         """The group cannot be served without one."""
         self._waiting.add(group.sealed_ts, self._packed.pack(group.ref))
@@ -158,9 +165,12 @@ class LateScores:
             del self.latencies_ms[:-LATENCIES_KEPT]
 
     def sealed_before(self, sealed_ts: int) -> list[GroupRef]:
-        """The groups that wait for a score since then, or for longer."""
+        """The groups that wait for a score since then, or for longer; none of an environment whose
+        logs are behind, since their score may be there."""
+        behind = self.environments_behind()
         overdue = takewhile(lambda pair: pair[0] <= sealed_ts, self._waiting)
-        return [self._packed.unpack(ref) for _, ref in overdue]
+        refs = [self._packed.unpack(ref) for _, ref in overdue]
+        return [ref for ref in refs if ref.environment not in behind]
 
     def sorted_items(self) -> list[tuple[object, ...]]:
         """For a digest; without what may never find a group."""

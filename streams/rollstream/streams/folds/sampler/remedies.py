@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from rollstream.schemas.choosing import Choosing
@@ -32,11 +32,18 @@ def why_waiting(reason: Waits, name: str, choosing: Choosing) -> str:
             assert_never(reason)
 
 
-def describe_waiting(waiting: Mapping[Waits, int], name: str, choosing: Choosing) -> list[str]:
+def describe_waiting(
+    waiting: Mapping[Waits, int], name: str, choosing: Choosing, behind: Sequence[str] = ()
+) -> list[str]:
     """A sentence for each reason: how many groups wait, why, and what serves them; groups of split
-    ``eval``, which wait for nothing, last."""
+    ``eval``, which wait for nothing, last.
+
+    Args:
+        behind: environments of which not all scores are read for now.
+    """
     sentences = [
-        f"{count:,} wait: {why_waiting(why, name, choosing)}"
+        f"{count:,} wait: "
+        + (_unread(behind) if behind and why == "reward" else why_waiting(why, name, choosing))
         for why, count in sorted(waiting.items())
         if why != "eval"
     ]
@@ -44,6 +51,16 @@ def describe_waiting(waiting: Mapping[Waits, int], name: str, choosing: Choosing
     if count:
         sentences.append(f"{count:,} eval group{'s'[: count > 1]}, never served for training")
     return sentences
+
+
+def _unread(behind: Sequence[str]) -> str:
+    return (
+        f"a member has no reward and no score that was read, and scores of {' and '.join(behind)} "
+        "are read no further for now: as many as may be held wait for rollouts that are not "
+        "sealed, for up to an hour of log time; see that sealers run, score sealed groups by their "
+        "group_id, and no rollouts that failed (docs/guides/late_rewards.md); score_timeout_s "
+        "drops none of that environment meanwhile"
+    )
 
 
 def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch: int) -> str:
