@@ -38,11 +38,12 @@ TROUBLE_S = 65.0  # How long there are faults, each TICK_S.
 CALM_S = 50.0
 SEAL_S = 0.01  # How long a sealer's step in a tick may last.
 HOUR_S = 3_600.0
-# A trainer has its batch so long after it asked, or after whatever happened last: 10 s until the
-# dead count no more, 15 s until it is the turn of a worker that can begin what is open, and what
+# A trainer has its batch so long after it asked, or after whatever happened last: 22 s until the
+# dead count no more at the latest, 15 s until it is the turn of a worker that can begin what is open, and what
 # its groups take, some after the others, of which a part is filtered or fails.
 WAIT_MAX_S = 45.0
-CALM_AFTER_S = 20.0  # From then on nobody dead counts, and everything is reported.
+SESSION_S = 10.0  # How long a sealer that was killed keeps its partitions.
+CALM_AFTER_S = 25.0  # From then on nobody dead counts, and everything is reported.
 PARTITIONS = {"math": 2, "code": 1}
 
 
@@ -310,8 +311,12 @@ class Admitted(Network):
             self.disturb("dead sealers")
             one = self.dice.choice(self._sealers)
             self._sealers.remove(one)
-            one[1].close()
+            self._later(SESSION_S, partial(self._end_session, one[1]))
             self._later(self.dice.choice((1.0, 10.0)), self._new_sealer)
+
+    def _end_session(self, broker: MemoryBroker) -> None:
+        broker.close()
+        self._disturbed_s = self.now_s
 
     def _kill_trainer(self) -> None:
         if self._trainers:

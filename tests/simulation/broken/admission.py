@@ -37,7 +37,8 @@ class KeepingTheDead(_Broken):
 
     @contextmanager
     def broken(self) -> Iterator[None]:
-        with patch.object(in_flight, "SILENT_AFTER_S", 1e9):
+        names = "SILENT_AFTER_S", "SILENT_UNTOLD_AFTER_S"
+        with patch.multiple(in_flight, **dict.fromkeys(names, 1e9)):
             yield
 
 

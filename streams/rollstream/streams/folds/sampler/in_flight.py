@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rollstream.schemas.events import Event, Flushed, InFlight, ProducerInFlight
 from rollstream.schemas.ids import PartitionAddress
 
 SILENT_AFTER_S = 8.0  # Four times as long as a producer that counts ever is silent.
+# Where nobody tells of the partitions on which it spoke. Their sealer may be dead: another one has
+# them once its session has ended, after 10 s, and has read what is pending. Or nobody speaks there.
+SILENT_UNTOLD_AFTER_S = 20.0
 _FORGOTTEN_AFTER_US = 600_000_000  # Long enough that nobody counts it any more.
 _FORGET_EVERY_US = 60_000_000
 
@@ -82,24 +85,44 @@ class InFlightGroups:
     def standings(
         self, environment: str, now_ts: int, said_since_ts: int = 0
     ) -> list[ProducerStanding]:
-        """Of the environment's producers, by id, those that said something, on any partition,
-        within ``SILENT_AFTER_S`` before ``now_ts``, log time in microseconds; or before the newest
-        event that told of any, where that is earlier: while no sealer tells, nobody is silent.
-        Without those that said nothing since ``said_since_ts``."""
-        told = (ts for log, ts in self._told_ts.items() if log.environment == environment)
-        silent_ts = min(now_ts, max(told, default=0)) - round(SILENT_AFTER_S * 1e6)
-        silent_ts = max(silent_ts, said_since_ts - 1)
+        """Of the environment's producers, by id, those that are not silent, without those that said
+        nothing since ``said_since_ts``. Silent is who said nothing for ``SILENT_AFTER_S`` on each
+        partition where it spoke, up to the newest event that told of any producer there; or for
+        ``SILENT_UNTOLD_AFTER_S`` up to the newest of all partitions. While no sealer tells, nobody
+        is. Times are log time in microseconds, up to ``now_ts``."""
+        told = [(ts, log) for log, ts in self._told_ts.items() if log.environment == environment]
+        now_ts = min(now_ts, max(told, default=(0,))[0])
+        silent_us = round(SILENT_AFTER_S * 1e6)
+        untold_ts = now_ts - round(SILENT_UNTOLD_AFTER_S * 1e6)
+        # Of partitions that are behind: who said nothing there later is silent on it.
+        behind = sorted(
+            (max(ts - silent_us, untold_ts), log) for ts, log in told if untold_ts < ts < now_ts
+        )
         sums = sorted(self._sums.get(environment, {}).items())
         return [
             ProducerStanding(producer_id, begun, is_open, waiting)
             for producer_id, (begun, is_open, (last_ts, _, waiting)) in sums
-            if last_ts > silent_ts
+            if last_ts >= said_since_ts
+            and (last_ts > now_ts - silent_us or self._spoke_untold(producer_id, last_ts, behind))
         ]
 
     def sorted_items(self) -> list[Any]:
         """For a digest."""
         held = [(log, sorted(held.values())) for log, held in self._producers.items()]
         return [sorted(held), *(sorted(of.items()) for of in (self._told_ts, self._forgotten_ts))]
+
+    def _spoke_untold(
+        self, producer_id: str, last_ts: int, behind: Sequence[tuple[int, PartitionAddress]]
+    ) -> bool:
+        """Whether it, that spoke at ``last_ts``, is not silent on one of these, which come by the
+        time from which on it must have spoken there."""
+        for silent_ts, log in behind:
+            if silent_ts >= last_ts:
+                return False
+            one = self._producers[log].get(producer_id)
+            if one is not None and one.last_ts > silent_ts:
+                return True
+        return False
 
     def _put(self, log: PartitionAddress, reported: Iterable[ProducerInFlight]) -> None:
         """Figures on this partition. They cost no look at the others but where one falls that only
