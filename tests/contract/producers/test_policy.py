@@ -88,6 +88,33 @@ def test_who_waits_for_a_newer_one_is_told_that_the_run_is_over_and_may_begin_ag
     assert stage.play(scenario) == 6
 
 
+@pytest.mark.proves("F22")
+def test_where_another_trainer_of_the_lineage_goes_on_a_finished_run_is_not_followed(
+    stage: Stage,
+) -> None:
+    """It published last, and would serve what the other one drops."""
+    tell(stage, announced(5, sampler="b", published_ts=100, max_policy_lag=1))
+
+    async def scenario(producer: AnyProducer) -> list[tuple[str, int]]:
+        found = [await newest(producer)]
+        tell(stage, announced(7, policy_version="a-7", published_ts=200))
+        found.append(await newest(producer, newer_than=found[-1]))
+        tell(stage, announced(7, offset=8, policy_version="a-7", published_ts=200, over=True))
+        found.append(await newest(producer, newer_than=found[-1]))
+        assert await newest(producer) == found[-1]
+        assert not found[-1].stale()
+        tell(stage, announced(8, sampler="b", published_ts=300, max_policy_lag=1))
+        found.append(await newest(producer, newer_than=found[-1]))
+        assert found[0].stale()
+        over = announced(8, offset=9, sampler="b", published_ts=300, over=True)
+        tell(stage, over)
+        with pytest.raises(RunOver, match=r"the run of sampler 'b' is over.* 'step-8' \(step 8\)"):
+            await newest(producer, newer_than=found[-1])
+        return [(one.version, one.step) for one in found]
+
+    assert stage.play(scenario) == [("step-5", 5), ("a-7", 7), ("step-5", 5), ("step-8", 8)]
+
+
 def test_many_may_wait_at_once(stage: Stage) -> None:
     async def scenario(producer: AnyProducer) -> list[int]:
         waiting = [asyncio.create_task(newest(producer)) for _ in range(20)]

@@ -38,9 +38,9 @@ TROUBLE_S = 65.0  # How long there are faults, each TICK_S.
 CALM_S = 50.0
 SEAL_S = 0.01  # How long a sealer's step in a tick may last.
 HOUR_S = 3_600.0
-# A trainer has its batch so long after it asked, or after whatever happened last: 22 s until the
-# dead count no more at the latest, 15 s until it is the turn of a worker that can begin what is open, and what
-# its groups take, some after the others, of which a part is filtered or fails.
+# A trainer has its batch so long after it asked, or after whatever happened last: at most 22 s
+# until the dead count no more, 15 s until it is the turn of a worker that can begin what is open,
+# and what its groups take, some after the others, of which a part is filtered or fails.
 WAIT_MAX_S = 45.0
 SESSION_S = 10.0  # How long a sealer that was killed keeps its partitions.
 CALM_AFTER_S = 25.0  # From then on nobody dead counts, and everything is reported.
@@ -311,10 +311,11 @@ class Admitted(Network):
             self.disturb("dead sealers")
             one = self.dice.choice(self._sealers)
             self._sealers.remove(one)
-            self._later(SESSION_S, partial(self._end_session, one[1]))
+            self._later(SESSION_S, partial(self._end_session, *one))
             self._later(self.dice.choice((1.0, 10.0)), self._new_sealer)
 
-    def _end_session(self, broker: MemoryBroker) -> None:
+    def _end_session(self, sealer: Sealer, broker: MemoryBroker) -> None:
+        """``sealer`` is held until now: while it is there its group knows it."""
         broker.close()
         self._disturbed_s = self.now_s
 

@@ -89,7 +89,7 @@ class Wanted(NamedTuple):
 
         Raises:
             SeveralLineages: there are two models in training, and none is named.
-            RunOver: there is none yet, and none will come.
+            RunOver: there is none yet, and none will come: the runs of all its trainers are over.
         """
         known = announced()
         lineages = _lineages(known)
@@ -119,7 +119,8 @@ def newest_of(
     announced: Announced, lineage: str | None, newer_than: PolicyLike | None = None
 ) -> PolicyAnnounced | None:
     """Of the trainer that published last, by log time, the newest policy; of ``lineage``, or of the
-    only one that there is. None: there is none yet, or none that it has not left."""
+    only one that there is. None: there is none yet, or none that it has not left. Where a run goes
+    on, those that are over do not count."""
     newest = _last_published(announced, lineage)
     if newest is None or off_branch(ref_of(newest), _branches(newest)):
         return None
@@ -129,12 +130,17 @@ def newest_of(
 
 
 def _last_published(announced: Announced, lineage: str | None) -> PolicyAnnounced | None:
-    """What the trainer tells that published last."""
+    """What the trainer tells that published last, of those whose run is not over, if there are."""
     lineages = _lineages(announced)
     if lineage is None and len(lineages) == 1:
         (lineage,) = lineages
+    return max(_going_on(announced, lineage), key=_published, default=None)
+
+
+def _going_on(announced: Announced, lineage: str | None) -> list[PolicyAnnounced]:
+    """Of the lineage's trainers those whose run is not over; where all are, all."""
     of_lineage = [policy for policy in announced.values() if policy.lineage == lineage]
-    return max(of_lineage, key=_published, default=None)
+    return [policy for policy in of_lineage if not policy.over] or of_lineage
 
 
 def _lineages(announced: Announced) -> list[str]:
@@ -162,8 +168,9 @@ def _replaces(policy: PolicyAnnounced, other: PolicyLike, announced: Announced) 
 
 
 def is_stale(policy: PolicyRef, announced: Announced) -> bool:
-    """Whether every sampler of its lineage that is known would drop what it samples."""
-    known = [one for one in announced.values() if one.lineage == policy.lineage]
+    """Whether every sampler of its lineage that is known would drop what it samples, but for those
+    of runs that are over where another goes on."""
+    known = _going_on(announced, policy.lineage)
     return bool(known) and all(_drops(one, policy) for one in known)
 
 
