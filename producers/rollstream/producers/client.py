@@ -54,7 +54,9 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
         environment: used where a call names none.
         replica_id: the env replica; one replica's share of a group can be capped.
         worker_id: this process; empty: host name and process id.
-        lineage: policies are compared only within one.
+        lineage: of the model to sample with, whose samplers limit ``dispatch`` and ``admit``;
+            empty: the default one; None: the only one in training, and the default one of what is
+            published without ``policy=``. Policies are compared only within one.
         namespace: the first part of topics' names.
         generation: the last part of topics' names.
         timeout_s: how long a publish may wait for room and for the topic, and the end of the

@@ -64,11 +64,11 @@ class SeveralLineages(ProducerError, ValueError):
         lineages: of these models, sorted.
     """
 
-    def __init__(self, environment: str, lineages: Sequence[str]) -> None:
+    def __init__(self, environment: str, lineages: Sequence[str], named_by: str) -> None:
+        each = [repr(one) if one else "'' (the default)" for one in lineages]
         super().__init__(
-            f"environment {environment!r} has models of lineages "
-            f"{' and '.join(map(repr, lineages))} in training; name the one to sample with: "
-            f"RolloutProducer(lineage={lineages[-1]!r}, …), or policy(lineage={lineages[-1]!r})"
+            f"environment {environment!r} has models of lineages {' and '.join(each)} in training; "
+            f"name the one to sample with: {named_by}"
         )
         self.lineages = tuple(lineages)
 
@@ -194,30 +194,54 @@ class ScoresNotDelivered(DeliveryFailed):
 
 
 class VersionConflict(ProducerError):
-    """Somebody scored these rollouts before: they have another version than was expected, and the
-    scores of this call do not count for them.
+    """Scores of this call do not count for some rollouts. Somebody scored these before, so that
+    they have another version than was expected; or the expected version is of the same attempt,
+    which counts once.
 
     Attributes:
         group_id: of the rollouts.
         scorer: whose versions they are.
         expected: the version; 0: none.
-        found: by rollout uid the newest version.
+        found: by the uid of each rollout for which its score does not count, the newest version;
+            where that is ``expected``, it is of the same attempt.
+        attempt: the call's; empty: it named none.
+        counted: the uids of the others; their scores count.
     """
 
     def __init__(self, event: Scored, found: Mapping[str, int]) -> None:
         expected = event.expect_version
         assert expected is not None, event
-        others = [f"{version} of {uid}" for uid, version in found.items()]
-        rollouts = counted(len(found), "rollout")
+        others = [f"{version} of {uid}" for uid, version in found.items() if version != expected]
+        same_attempt = [uid for uid, version in found.items() if version == expected]
+        self.counted = tuple(
+            one.rollout_uid for one in event.scores if one.rollout_uid not in found
+        )
+        wrong = []
+        if others:
+            wrong.append(
+                f"the newest version was expected to be {expected}, but is {_first(others)}"
+            )
+        if same_attempt:
+            wrong.append(
+                f"version {expected} of {_first(same_attempt)} is of attempt {event.attempt!r} "
+                "already, which counts once"
+            )
+        remedy = "Look at what was said (open_scores, rollstream show), then score anew"
+        if others:
+            remedy += " and expect the newest version"
+        if same_attempt:
+            remedy += ", under another attempt or none"
+        does = f"do not count: the scores of {_first([*found])}"
+        if self.counted:
+            does += f"; do count: those of {_first(self.counted)}"
         super().__init__(
-            f"scores of group {event.group_id} by {event.scorer!r}: the newest version was "
-            f"expected to be {expected}, but is {_first(others)}; of {rollouts} the "
-            "score does not count. Look at what was said (open_scores, rollstream show), then "
-            "score anew and expect the newest version"
+            f"scores of group {event.group_id} by {event.scorer!r}: {'; '.join(wrong)}; {does}. "
+            f"{remedy}"
         )
         self.group_id = event.group_id
         self.scorer = event.scorer
         self.expected = expected
+        self.attempt = event.attempt
         self.found = dict(found)
 
 

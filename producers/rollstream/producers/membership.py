@@ -113,7 +113,7 @@ class Membership:
         if self._sampled_by is not None:
             return not is_stale(self._sampled_by, announced)
         if self._newest_before is None:
-            newest = newest_of(announced, self.outbox.lineage or None)
+            newest = newest_of(announced, self.outbox.lineage)
             self._newest_before = None if newest is None else ref_of(newest)
         return self._newest_before is None or not is_stale(self._newest_before, announced)
 

@@ -92,7 +92,7 @@ class Outbox:
         environment: str,
         replica_id: str,
         worker_id: str,
-        lineage: str,
+        lineage: str | None,
         layout: Layout,
         uid_prefix: str,
         clock: Clock,
@@ -109,7 +109,7 @@ class Outbox:
         self._environments: dict[str, str] = {}  # Of these topics.
         self.undelivered: list[tuple[Outgoing, RollstreamError]] = []
         self.standings: dict[str, Standing] = {}
-        given = {"environment": environment, "lineage": lineage, "replica_id": replica_id}
+        given = {"environment": environment, "lineage": lineage or "", "replica_id": replica_id}
         self._stamped: Mapping[str, Any] = {**UNSTAMPED, **given}
 
     def new_uid(self) -> str:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Scored
-from rollstream.schemas.scoring import NewestVersions, repeats, version_of
+from rollstream.schemas.scoring import NewestVersions, repeats, says_same, version_of
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.owned.follow import READ_RECORDS_MAX, READ_SLICE_S, Follower
@@ -26,8 +26,8 @@ class LoggedVersions:
 
     def lost(self, where: TopicPartition, offset: int, deadline: Deadline) -> Mapping[str, int]:
         """Reads up to the record of scores at this offset, which no call has named before. Returns
-        the rollouts of which it is not what it expected to be, with their newest version before it;
-        the others' newest score is what it says.
+        the rollouts for which it does not count, with their newest version before it: another one
+        than it expects, or that one, of the same attempt and with another score.
 
         Raises:
             BrokerUnavailable: it was not read in time; go on with another record. Others: as
@@ -57,9 +57,12 @@ def _lost(newest: NewestVersions, event: Scored) -> Mapping[str, int]:
     assert expected is not None, event
     for score in event.scores:
         before = newest.of(event.group_id, event.scorer, score.rollout_uid)
-        version = version_of(before)
-        # What it says already was said as the version after, by a call whose answer was lost.
-        again = version == expected + 1 and repeats(before, event, score)
-        if version != expected and not again:
+        version, again = version_of(before), repeats(before, event, score)
+        if version == expected:
+            lost = again and before is not None and not says_same(before, score)
+        else:
+            # Else a call whose answer was lost has said it already, as the version after.
+            lost = not (again and version == expected + 1)
+        if lost:
             found[score.rollout_uid] = version
     return found

@@ -145,12 +145,12 @@ class ScoreProducer:
         """Queues the scores of rollouts of one group, as one record that is in the log whole or not
         at all.
 
-        With ``expect_version`` a score counts only where that is its rollout's newest version when
-        the record comes in the log, for every reader alike: of several who look at one version and
-        score anew, one succeeds. Such a call returns once the scores are the newest versions: it
-        waits for its record and reads the environment's scores up to it, the first one from their
-        beginning, which this process must be allowed to; other threads' calls wait meanwhile. Where
-        it raises anything but ``VersionConflict``, repeat it: what is in the log counts once.
+        With ``expect_version`` each score counts only where that is its rollout's newest version
+        when the record comes in the log, for every reader alike: of several who look at one version
+        and score anew, one succeeds. Such a call returns once the scores are the newest versions:
+        it waits for its record and reads the environment's scores up to it, the first one from
+        their beginning, which this process must be allowed to; other threads' calls wait meanwhile.
+        Where it raises anything but ``VersionConflict``, repeat it: what is in the log counts once.
 
         Args:
             group_id: as sealed.
@@ -163,8 +163,9 @@ class ScoreProducer:
                 within the group; 0: there is none. None: whatever it is.
 
         Raises:
-            VersionConflict: names the rollouts that have another version, which these scores leave
-                as they are; those of others count.
+            VersionConflict: names the rollouts for which a score does not count, since they have
+                another version, or this version is of the same attempt; and those for which it
+                does: each rollout is decided by itself.
             BrokerUnavailable: what became of the scores was not known within ``timeout_s``.
         """
         if not group_id:

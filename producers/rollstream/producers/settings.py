@@ -23,7 +23,8 @@ def check_names(stamped: Mapping[str, Any], namespace: Any, generation: Any) -> 
     """
     try:
         for field, name in stamped.items():
-            if (field, name) != ("environment", ""):  # Calls may name it.
+            # Calls may name it, and what is in training the lineage.
+            if (field, name) not in (("environment", ""), ("lineage", None)):
                 checked(field, name)
     except InvalidRollout as wrong:
         raise InvalidSettings(str(wrong)) from None

@@ -62,7 +62,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         environment: str = "",
         replica_id: str = "unknown",
         worker_id: str = "",
-        lineage: str = "",
+        lineage: str | None = None,
         namespace: str = DEFAULT_NAMESPACE,
         generation: int = 1,
         timeout_s: float = TIMEOUT_S,
@@ -201,7 +201,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         environment = environment or self._outbox.environment
         check_policy_request(environment, lineage, newer_than)
         if lineage is None:
-            lineage = (self._outbox.lineage or None) if newer_than is None else newer_than.lineage
+            lineage = self._outbox.lineage if newer_than is None else newer_than.lineage
         return Wanted(environment, lineage, newer_than)
 
     def _admission(self, environment: str) -> AdmissionLog:
@@ -346,7 +346,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
                 continue
             granted = any(
                 now_s < one.read_s + one.shares.valid_s
-                and self._outbox.lineage in ("", one.shares.lineage)
+                and self._outbox.lineage in (None, one.shares.lineage)
                 for one in log.shares().values()
             )
             if granted and self._sender.appended(self._outbox.topic(environment)):

@@ -22,8 +22,12 @@ def repeats(before: ServedScore | None, event: Scored, score: RolloutScore) -> b
     that is killed and tries again, with another result, counts once."""
     if before is None:
         return False
-    same = (score.reward, score.rewards, score.flags) == before[1:3] + before[-1:]
-    return same or bool(event.attempt and event.attempt == before.attempt)
+    return says_same(before, score) or bool(event.attempt and event.attempt == before.attempt)
+
+
+def says_same(before: ServedScore, score: RolloutScore) -> bool:
+    """Whether reward, components and flags are the same."""
+    return (score.reward, score.rewards, score.flags) == before[1:3] + before[-1:]
 
 
 def next_version(

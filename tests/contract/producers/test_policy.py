@@ -149,7 +149,7 @@ def test_of_two_models_in_training_one_is_named(stage: Stage) -> None:
 
     async def either(producer: AnyProducer) -> list[int]:
         with pytest.raises(
-            SeveralLineages, match=r"'a' and 'b' in training; .*lineage='b'"
+            SeveralLineages, match=r"'a' and 'b' in training; .* policy\(lineage=…\)$"
         ) as both:
             await newest(producer)
         assert both.value.lineages == ("a", "b")
@@ -162,6 +162,26 @@ def test_of_two_models_in_training_one_is_named(stage: Stage) -> None:
 
     assert stage.play(either) == [5, 6]
     assert stage.play(own, lineage="b") == 7
+
+
+@pytest.mark.proves("F22")
+def test_the_default_lineage_is_named_beside_another_one(stage: Stage) -> None:
+    tell(stage, announced(5, lineage="s"), announced(7, sampler="b"))
+
+    async def either(producer: AnyProducer) -> tuple[int, str]:
+        with pytest.raises(SeveralLineages, match=r"'' \(the default\) and 's' in training"):
+            await newest(producer)
+        found = await newest(producer, lineage="")
+        return found.step, found.lineage
+
+    async def own(producer: AnyProducer) -> tuple[int, str]:
+        found = await newest(producer)
+        with pytest.raises(NoPolicy, match=r"newer than 'step-7' .* of lineage '' in"):
+            await producer.policy(newer_than=found, timeout_s=SHORT_S)
+        return found.step, found.lineage
+
+    assert stage.play(either) == (7, "")
+    assert stage.play(own, lineage="") == (7, "")
 
 
 @pytest.mark.proves("F22")

@@ -96,6 +96,29 @@ def test_the_error_names_what_was_expected_and_found(make: Make) -> None:
     assert lost.value.found == {"a": 1, "b": 1}
 
 
+def test_the_error_tells_what_counts_of_a_call_and_what_does_not(make: Make) -> None:
+    scores = make()
+    scores.upsert_scores("g", {"a": 1.0}, expect_version=0)
+    with pytest.raises(
+        VersionConflict, match=r"do not count: .* of a; do count: those of b, c"
+    ) as lost:
+        scores.upsert_scores("g", {"a": 9.0, "b": 4.0, "c": 5.0}, expect_version=0)
+    assert (lost.value.found, lost.value.counted) == ({"a": 1}, ("b", "c"))
+    scores.upsert_scores("g", {"b": 6.0, "c": 7.0}, expect_version=1)
+
+
+def test_an_attempt_that_counted_is_named_where_it_says_something_else(make: Make) -> None:
+    scores = make()
+    scores.upsert_scores("g", {"a": 1.0, "b": 1.0}, attempt="1", expect_version=0)
+    # What it says is what the newest version says.
+    scores.upsert_scores("g", {"a": 1.0}, attempt="1", expect_version=1)
+    with pytest.raises(VersionConflict, match="version 1 of a is of attempt '1' already") as lost:
+        scores.upsert_scores("g", {"a": 2.0, "b": 1.0}, attempt="1", expect_version=1)
+    assert (lost.value.attempt, lost.value.found) == ("1", {"a": 1})
+    scores.upsert_scores("g", {"a": 2.0}, attempt="2", expect_version=1)
+    scores.upsert_scores("g", {"a": 3.0}, expect_version=2)
+
+
 def test_of_many_who_expect_the_same_version_one_succeeds_each_time(
     world: World, layout: Layout, make: Make
 ) -> None:

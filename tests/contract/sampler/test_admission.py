@@ -112,7 +112,7 @@ def test_a_trainer_that_waits_goes_on_while_another_one_of_its_lineage_is_quiet(
         trainers = [stack.enter_context(one) for one in (quiet, world.open())]
         worker = stack.enter_context(closing(Worker(world)))
         calls = stack.enter_context(ThreadPoolExecutor(1))
-        sealer, allowance = world.writer(), Allowance("math", "p", "")
+        sealer, allowance = world.writer(), Allowance("math", "p", None)
         begun = seen = 0
 
         def make(groups: int) -> int:

@@ -61,9 +61,9 @@ class Worker:
         self.broker = ReachedBroker(world.new_broker(), world)
         self.log = FollowedAdmission(self.broker, world.layout.admission(environment), self.clock)
         self.standing = Standing(name)
-        allowance = Allowance(environment, name, "")
+        allowance = Allowance(environment, name, None)
         self.admission = AdmissionQueue(
-            environment, "", allowance, self.standing, self.log, self.clock
+            environment, None, allowance, self.standing, self.log, self.clock
         )
         self.asleep_until_s = 0.0
         self._world = world

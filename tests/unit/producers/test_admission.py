@@ -370,8 +370,8 @@ class BreakingLog(AdmissionLog):
 
 def test_whatever_ends_the_thread_that_serves_those_that_wait_ends_their_waits() -> None:
     log, woken = BreakingLog(), threading.Event()
-    allowance, standing = Allowance("math", "p", ""), Standing("p")
-    admission = AdmissionQueue("math", "", allowance, standing, log, StillClock())
+    allowance, standing = Allowance("math", "p", None), Standing("p")
+    admission = AdmissionQueue("math", None, allowance, standing, log, StillClock())
     admission.read(TIMEOUT_S)
     request = admission.ask(1, "g", woken.set)
     log.breaks = True

@@ -19,7 +19,7 @@ ME = "me"
 class Reader:
     """A producer's allowance, and the newest shares of each sampler, read by its clock."""
 
-    def __init__(self, lineage: str = "") -> None:
+    def __init__(self, lineage: str | None = None) -> None:
         self.clock = ManualClock()
         self.newest: dict[str, Granted] = {}
         self.begun = 0
@@ -46,13 +46,22 @@ def test_nothing_is_limited_where_no_sampler_of_the_lineage_ever_granted_any() -
     assert reader.groups() is None
 
 
+def test_a_producer_of_the_default_lineage_is_held_by_no_other() -> None:
+    reader = Reader(lineage="")
+    reader.read(granted(1, {ME: 3}, lineage="main"))
+    assert reader.groups() is None
+    reader.read(granted(1, {ME: 5}, sampler="b", lineage=""))
+    assert reader.groups() == 5
+
+
 def test_a_producer_without_a_lineage_is_of_the_only_one_there_is() -> None:
     reader = Reader()
     reader.read(granted(1, {ME: 3}, lineage="main"))
     assert reader.groups() == 3
     reader.clock.advance(10)
     reader.read(granted(1, {ME: 4}, sampler="b", lineage="other"))
-    with pytest.raises(SeveralLineages, match=r"'math' has .* 'main' and 'other'.*='other'"):
+    named = r"'math' has .* 'main' and 'other'.* with: RolloutProducer\(lineage=…\)$"
+    with pytest.raises(SeveralLineages, match=named):
         reader.groups()
     reader.clock.advance(20)
     assert reader.groups() == 4  # The other one ended.

@@ -81,7 +81,7 @@ class Wanted(NamedTuple):
     def __str__(self) -> str:
         than = self.newer_than
         newer = "" if than is None else f" newer than {than.version!r} (step {than.step})"
-        lineage = f" of lineage {self.lineage!r}" if self.lineage else ""
+        lineage = f" of lineage {self.lineage!r}" if self.lineage is not None else ""
         return f"a policy{newer}{lineage} in environment {self.environment!r}"
 
     def among(self, announced: Callable[[], Announced]) -> FollowedPolicy | None:
@@ -94,7 +94,9 @@ class Wanted(NamedTuple):
         known = announced()
         lineages = _lineages(known)
         if self.lineage is None and len(lineages) > 1:
-            raise SeveralLineages(self.environment, lineages)
+            raise SeveralLineages(
+                self.environment, lineages, "RolloutProducer(lineage=…), or policy(lineage=…)"
+            )
         newest = newest_of(known, self.lineage, self.newer_than)
         if newest is None:
             last = _last_published(known, self.lineage)

@@ -52,11 +52,11 @@ class Allowance:
 
     Args:
         environment: for messages.
-        lineage: theirs; empty: the only one that there is, as in ``RolloutProducer.policy``; where
+        lineage: theirs; None: the only one that there is, as in ``RolloutProducer.policy``; where
             no shares are valid, that of those that ended last.
     """
 
-    def __init__(self, environment: str, producer_id: str, lineage: str) -> None:
+    def __init__(self, environment: str, producer_id: str, lineage: str | None) -> None:
         self._environment = environment
         self._producer_id = producer_id
         self._lineage = lineage
@@ -78,12 +78,12 @@ class Allowance:
             if known is None or known.granted is not granted:
                 self._take(sampler, granted)
         named = self._lineage
-        shares = [one for one in self._known.values() if named in ("", one.lineage)]
+        shares = [one for one in self._known.values() if named in (None, one.lineage)]
         if not shares:
             return Limit(None)
         valid = [one for one in shares if now_s < one.ends_s]
         if len(lineages := {one.lineage for one in valid}) > 1:
-            raise SeveralLineages(self._environment, sorted(lineages))
+            raise SeveralLineages(self._environment, sorted(lineages), "RolloutProducer(lineage=…)")
         if valid:
             self._stays = None
             least = min(valid, key=lambda share: share.total)

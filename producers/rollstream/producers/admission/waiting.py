@@ -27,7 +27,7 @@ class AdmissionQueue:
 
     Args:
         environment: for messages.
-        lineage: whose samplers count; empty: that of the only model in training.
+        lineage: whose samplers count; None: that of the only model in training.
         allowance: what samplers grant the producer.
         standing: what the producer has begun, and who waits.
         admission_log: where samplers grant it.
@@ -40,7 +40,7 @@ class AdmissionQueue:
     def __init__(
         self,
         environment: str,
-        lineage: str,
+        lineage: str | None,
         allowance: Allowance,
         standing: Standing,
         admission_log: AdmissionLog,
@@ -87,7 +87,7 @@ class AdmissionQueue:
         while not deadline.passed():
             known = {one.lineage for one in self._admission_log.policies().values()}
             granted = {one.shares.lineage for one in self._admission_log.shares().values()}
-            if (known & {self._lineage} if self._lineage else known) <= granted:
+            if (known if self._lineage is None else known & {self._lineage}) <= granted:
                 break
             seen = self._admission_log.wait(seen, deadline.left_s())
         return seen
