@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from math import ceil
 from typing import Any
 
@@ -23,6 +24,7 @@ from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.events import BatchServed, Dropped, ProducerInFlight, Replaced, Resumed
 from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.folds.sampler.served import ServedBatch
+from rollstream.streams.folds.sampler.state import SamplerState
 
 pytestmark = pytest.mark.proves("F5")
 UNFIT = {"filtered", "unscored", "off_branch", "no_weight_step", "unreadable"}
@@ -211,7 +213,8 @@ operations = st.lists(
         st.tuples(st.just("equal"), st.integers(1, 3)),
         st.tuples(st.sampled_from(["next", "filter"]), st.integers(1, 4)),
         st.tuples(
-            st.sampled_from(["ack", "save", "replay", "release", "replace", "purge"]), st.just(0)
+            st.sampled_from(["ack", "skip", "save", "replay", "release", "replace", "purge"]),
+            st.just(0),
         ),
     ),
     min_size=4,
@@ -274,6 +277,8 @@ def test_inserts_and_uses_are_what_a_recount_of_the_log_finds(
         recount.after(world, before)
         assert inserts(world.state) == len(recount.was_ready)
         assert world.state.uses.lately == len(recount.uses)
+        for most in (1, 2, 5):
+            assert world.state.unacked(most) == unacked(world.state, most)
     again = world.fresh()
     for offset, event in enumerate(world.events):
         again.apply(offset, 0, event)
@@ -281,6 +286,13 @@ def test_inserts_and_uses_are_what_a_recount_of_the_log_finds(
         again.apply_groups(log, offset, flush)
     assert again.digest() == world.state.digest()
     assert inserts(again) == inserts(world.state)
+
+
+def unacked(state: SamplerState, most: int) -> tuple[Counter[str], Counter[str]]:
+    """The slow way: of all groups of the batches."""
+    refs = {ref for one in state.open_batches() if one.status is None for ref in one.refs}
+    left = Counter({"math": sum(state.uses.left(ref, most) for ref in refs)})
+    return Counter(ref.environment for ref in refs), left
 
 
 def perform(world: World, kind: str, count: int) -> ServedBatch | NotEnoughGroups | None:
@@ -300,6 +312,10 @@ def perform(world: World, kind: str, count: int) -> ServedBatch | NotEnoughGroup
     elif kind == "ack":
         for step, batch in list(state.batches.items()):
             world.do(Ack(step=step, batch_id=batch.batch_id))
+    elif kind == "skip":
+        for step, batch in list(state.batches.items()):
+            if batch.status is None and not batch.final and len(batch.groups) > 1:
+                world.do(Ack(step=step, batch_id=batch.batch_id, skipped=(0,)))
     elif kind == "save":
         world.do(MarkCheckpointed(step=newest))
     elif kind in ("replay", "release"):

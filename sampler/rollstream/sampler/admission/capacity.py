@@ -188,12 +188,10 @@ class Loads:
         """Uses of groups by environment that batches have which are served and not acked: the one
         that is under way, and, without a ratio, those that are left after it."""
         uses = 1 if self._config.samples_per_insert else self._config.max_samples
-        unacked = [one for one in state.open_batches() if one.status is None]
         if uses > 1:
-            found = Counter[str]()
-            for ref in {ref for batch in unacked for ref in batch.refs}:
-                found[ref.environment] += 1 + state.uses.left(ref, uses)
-            return found
+            groups, left = state.unacked(uses)
+            return groups + left
+        unacked = [one for one in state.open_batches() if one.status is None]
         return sum(map(self._environments, unacked), Counter[str]())
 
     def _environments(self, batch: ServedBatch) -> Counter[str]:

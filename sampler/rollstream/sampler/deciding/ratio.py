@@ -114,6 +114,6 @@ def room_for_inserts(state: SamplerState, to_come: int) -> int | None:
 
 def _uses_left(state: SamplerState, most: int) -> int:
     """How often groups may be served that are ready, or will be once their batch is acked."""
-    unacked = {ref for one in state.open_batches() if one.status is None for ref in one.refs}
     ready = most * len(state.ready) - sum(map(state.uses.used_again, state.choosing.names()))
-    return ready + sum(state.uses.left(ref, most) for ref in unacked)
+    _, left = state.unacked(most)
+    return ready + left.total()

@@ -6,6 +6,7 @@ applied yet is kept until it is. So every reader reaches the same state.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -197,6 +198,12 @@ class SamplerState:
     def open_batches(self) -> list[ServedBatch]:
         """Served and not final."""
         return [batch for batch in self.batches.values() if not batch.final]
+
+    def unacked(self, max_samples: int) -> tuple[Counter[str], Counter[str]]:
+        """By environment the groups in batches that are neither acked nor final, and how often
+        these may be served once more, with this limit."""
+        skipped = Counter(one.refs[slot] for one in self.open_batches() for slot in one.skipped)
+        return self.uses.unacked(max_samples, skipped)
 
     def newest_policy(self) -> Policy | None:
         """Of the policy epoch in effect."""

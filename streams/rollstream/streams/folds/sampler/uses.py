@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -66,6 +67,10 @@ def _begun(uses: _Uses, epoch: int) -> _Uses:
     return changed._replace(epoch=epoch, lately=lately)
 
 
+def _unacked(ref: GroupRef, uses: _Uses) -> tuple[str, int]:
+    return ref.environment, -1 if uses.ended or uses.dropped else uses.used
+
+
 _UNUSED = _Uses()
 WERE_READY = frozenset(("stale", "too_old", "capacity", "by_trainer"))
 """So end groups that a batch could have had before; others that are dropped were fit for none."""
@@ -87,6 +92,8 @@ class GroupUses:
         self._again: dict[GroupRef, int] = {}
         self._used_again = Counter[str]()
         self._groups_again = Counter[str]()  # How many groups these are.
+        # Groups with an ack to come, by environment and uses; -1: there will be no other.
+        self._unacked = Counter[tuple[str, int]]()
         self._max_samples = max_samples  # Of the newest decision, so that logs say it.
         self._epoch = self.lately = 0
         self._first_lately = 0  # Groups that were used in this epoch, or dropped unused.
@@ -106,6 +113,25 @@ class GroupUses:
         """How often a group that a batch has may be served once more, with this limit."""
         uses = self._groups.get(ref, _UNUSED)
         return 0 if uses.ended or uses.dropped else max(0, max_samples - uses.used)
+
+    def unacked(
+        self, max_samples: int, skipped: Mapping[GroupRef, int]
+    ) -> tuple[Counter[str], Counter[str]]:
+        """By environment the groups that open batches have whose ack is to come, and how often
+        these may be served once more, with this limit.
+
+        Args:
+            skipped: how many acks of open batches skipped each.
+        """
+        found = self._unacked.copy()
+        for ref, acks in skipped.items():
+            if self._groups[ref].unacked == acks:
+                found[_unacked(ref, self._groups[ref])] -= 1
+        groups, left = Counter[str](), Counter[str]()
+        for (environment, used), count in found.items():
+            groups[environment] += count
+            left[environment] += count * max(0, max_samples - used) if used >= 0 else 0
+        return groups, left
 
     def inserted(self, ready: int) -> int:
         """Groups that were ready in the trainer epoch in effect, with those that are: ``ready``."""
@@ -133,17 +159,17 @@ class GroupUses:
         self._mark_again(ref, 0)
         self.lately += 1
         self._first_lately += self.is_fresh(ref)
-        self._groups[ref] = _begun(self._groups.get(ref, _UNUSED), self._epoch)
+        self._put(ref, _begun(self._groups.get(ref, _UNUSED), self._epoch))
 
     def ack(self, ref: GroupRef) -> None:
         """A batch that has it was acked."""
         uses = self._groups[ref]
-        self._groups[ref] = _changed(uses, 0, 0, 0, -1, uses.ended, uses.dropped)
+        self._put(ref, _changed(uses, 0, 0, 0, -1, uses.ended, uses.dropped))
 
     def reopen(self, ref: GroupRef) -> None:
         """A batch that has it is replayed: its ack no longer counts."""
         uses = self._groups[ref]
-        self._groups[ref] = _changed(uses, 0, 0, 0, 1, uses.ended, uses.dropped)
+        self._put(ref, _changed(uses, 0, 0, 0, 1, uses.ended, uses.dropped))
 
     def give_back(self, ref: GroupRef) -> None:
         """A batch that had it unacked was released, or another group took its slot: that was no
@@ -154,7 +180,7 @@ class GroupUses:
             self._first_lately -= uses.lately == 1
             last = -1 if uses.lately == 1 else uses.epoch
             uses = uses._replace(epoch=last, lately=uses.lately - 1)
-        self._groups[ref] = _changed(uses, -1, -1, -1, -1, uses.ended, False)
+        self._put(ref, _changed(uses, -1, -1, -1, -1, uses.ended, False))
 
     def finish(self, ref: GroupRef, *, acked: bool, skipped: bool) -> None:
         """A batch that has it is final: a group that is used up, or that its ack ``skipped``, then
@@ -163,7 +189,7 @@ class GroupUses:
         uses = self._groups[ref]
         used_up = uses.open == 1 and 0 <= self._max_samples <= uses.used
         ended = uses.ended or used_up or skipped
-        self._groups[ref] = _changed(uses, 0, 0, -1, unacked, ended, uses.dropped)
+        self._put(ref, _changed(uses, 0, 0, -1, unacked, ended, uses.dropped))
 
     def forget(self, ref: GroupRef) -> None:
         """A batch that has it is final and no longer held: the use stays one."""
@@ -176,7 +202,7 @@ class GroupUses:
         self._mark_again(ref, 0)
         self._first_lately += reason in WERE_READY and self.is_fresh(ref)
         if self.is_open(ref):
-            self._groups[ref] = self._groups[ref]._replace(dropped=True)
+            self._put(ref, self._groups[ref]._replace(dropped=True))
         else:
             self.end(ref)
 
@@ -184,7 +210,7 @@ class GroupUses:
         """It will never be served again; nothing is kept of one that no batch has."""
         self._mark_again(ref, 0)
         if self.held(ref):
-            self._groups[ref] = self._groups[ref]._replace(ended=True)
+            self._put(ref, self._groups[ref]._replace(ended=True))
         else:
             self._groups.pop(ref, None)
 
@@ -215,6 +241,18 @@ class GroupUses:
         if not uses.held and not (available and uses.used):
             del self._groups[ref]
         return available
+
+    def _put(self, ref: GroupRef, uses: _Uses) -> None:
+        """For what may change ``_unacked``."""
+        before = self._groups.get(ref)
+        if before is not None and before.unacked:
+            key = _unacked(ref, before)
+            self._unacked[key] -= 1
+            if not self._unacked[key]:
+                del self._unacked[key]
+        self._groups[ref] = uses
+        if uses.unacked:
+            self._unacked[_unacked(ref, uses)] += 1
 
     def _mark_again(self, ref: GroupRef, uses: int) -> None:
         before = self._again.pop(ref, 0)
