@@ -34,7 +34,8 @@ class Progress:
         failures: why members failed, as their producer said (``group.fail(reason)``, or what ended
             the block; 200 characters): environment to reason to members, the most first. Those of
             evaluations, and of groups that were never sealed, are among them. Of each partition
-            the first 64 reasons are kept; "" has the others.
+            64 reasons are kept, of which those that differ in numbers alone are one after the first
+            four ("timeout after # s"); "" has the others.
         trained: in final batches.
         failed: in batches that were acked as failed, and final.
         skipped: in final batches whose ack named them as not trained on.

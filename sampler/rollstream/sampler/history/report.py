@@ -40,7 +40,8 @@ class SamplerReport:
         by_steps: by first and last step: that a rollout was trained or dropped in, else the one
             that was next when it became known to be sealed, or not.
         failures: why members failed, as their producer said, of evaluations too: environment to
-            reason to members, the most first; "" has those beyond the first 256 reasons of an
+            reason to members, the most first; those that differ in numbers alone are one after the
+            first four ("timeout after # s"). "" has those beyond the first 256 reasons of an
             environment, or the first 64 of a flush.
     """
 

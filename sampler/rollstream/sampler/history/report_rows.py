@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeVar
 
+from rollstream.streams.folds.sampler.failure_reasons import count_reason
+
 Kind = Literal["trained", "served", "waiting", "eval", "dropped", "unsealed", "unfinished"]
 Bounds = tuple[int, int]
 Row = TypeVar("Row")
@@ -131,8 +133,7 @@ class ReportCounters:
         """So many more members failed, as their producer said when this was the next step."""
         if self._covers(environment, step):
             reasons = self._failures.setdefault(environment, Counter())
-            is_kept = reason in reasons or len(reasons) < FAILED_REASONS_MAX
-            reasons[reason if is_kept else ""] += members
+            count_reason(reasons, reason, members, FAILED_REASONS_MAX)
 
     def failures(self) -> dict[str, dict[str, int]]:
         """By environment, then reason, the most first."""

@@ -11,6 +11,7 @@ from rollstream.schemas.events import Event, Flushed, GroupsBegun
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.folds.entries import packed_entries, packed_entry
+from rollstream.streams.folds.sampler.failure_reasons import count_reason
 from rollstream.streams.folds.sampler.known import TRAIN, Key
 from rollstream.streams.folds.sampler.unfinished import unfinished_members
 
@@ -62,8 +63,8 @@ class DispatchedGroups:
                     self._unfinished[log.environment, group.example_id, kind] += count
             for failed in event.failed:
                 reasons = self._failures.setdefault(log, Counter())
-                is_kept = failed.reason in reasons or len(reasons) < FAILED_REASONS_MAX
-                reasons[failed.reason if is_kept else ""] += int(failed.members.sum())
+                members = int(failed.members.sum())
+                count_reason(reasons, failed.reason, members, FAILED_REASONS_MAX)
             if self._open.get(log):
                 self._end(log, event)
 
