@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from rollstream.schemas.events import RolloutScore, Scored, ServedScore
 
+BY_TIME = attrgetter("logged_ts", "by_group", "scorer")  # Of ``ServedScore``; the last counts.
 NO_VERSION = 0  # Of a rollout that a scorer has said nothing of; versions count from 1.
 
 
@@ -81,8 +82,7 @@ class NewestVersions:
         scorers = [scorer] if scorer else [*self._scorers] if is_late else []
         each = (self.of(of, name, uid) for name in scorers for of in (group_id, ""))
         found = [one for one in each if one and self._wanted in (None, one.version)]
-        by_time = attrgetter("logged_ts", "by_group", "scorer")
-        return max(found, key=by_time, default=None)
+        return max(found, key=BY_TIME, default=None)
 
     def add(self, event: Scored, score: RolloutScore, logged_ts: int = 0) -> int | None:
         """Counts a score of the next record. Returns the greatest version that it is of any

@@ -183,7 +183,7 @@ class PartitionScores:
     def _table(self, file: ScoreFile, position: int) -> pa.Table | None:
         """The rows of a file from an offset on; None: it is damaged."""
         try:
-            return _table(self._blobs, file.path, position)
+            return _table(self._blobs, file, position)
         except CorruptFile:
             self.damaged.add(file)
             return None
@@ -208,7 +208,7 @@ def score_tables(blobs: Blobs, address: PartitionAddress) -> Iterator[pa.Table]:
     damaged: dict[ScoreFile, CorruptFile] = {}
     while (file := next(read_in_turn(files - damaged.keys(), position), None)) is not None:
         try:
-            table = _table(blobs, file.path, position)
+            table = _table(blobs, file, position)
         except CorruptFile as error:
             damaged[file] = error
         except BlobMissing:
@@ -245,15 +245,18 @@ def read_in_turn(files: Iterable[ScoreFile], position: int = 0) -> Iterator[Scor
         position = longest.stop
 
 
-def _table(blobs: Blobs, path: str, position: int) -> pa.Table:
+def _table(blobs: Blobs, file: ScoreFile, position: int) -> pa.Table:
     """The rows of a file from an offset on."""
     try:
-        table = pq.read_table(pa.BufferReader(blobs.read(path)))
+        table = pq.read_table(pa.BufferReader(blobs.read(file.path))).select(SCHEMA.names)
+        if position <= file.first:
+            return table
         return table.filter(pc.greater_equal(table["log_offset"], position))
     except (pa.ArrowException, KeyError, OSError) as error:
         raise CorruptFile(
-            f"{path} is damaged: {error}; restore it from a copy, or delete it: the partition's "
-            "sealer writes it anew from the log of scores, when it starts or within the hour"
+            f"{file.path} is damaged: {error}; restore it from a copy, or delete it: the "
+            "partition's sealer writes it anew from the log of scores, when it starts or within "
+            "the hour"
         ) from error
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from rollstream.schemas.events import RolloutScore, Scored
+from rollstream.schemas.events import RolloutScore, Scored, ServedScore
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.scoring import NewestVersions
+from rollstream.schemas.scoring import BY_TIME, NO_VERSION, NewestVersions, next_version
 from rollstream.store.blobs import Blobs
 from rollstream.store.layout import score_partition_in, scores_of
 from rollstream.store.open import open_store
@@ -45,10 +48,101 @@ def open_scores(root: str | Path | Blobs, environment: str, *, generation: int =
     return pa.concat_tables(tables)
 
 
-def newest_scores(
+class FiledScores:
+    """The newest versions of an environment's scores, as ``NewestVersions`` gives them.
+
+    Where one row alone speaks of a rollout, and no score of the rollout's whole group was found,
+    that row is version 1: such rows stay columns, found by the hash of the uid. Of the other rows
+    versions are counted, one after the other.
+
+    Args:
+        tables: of all scores, in order.
+        wanted: as ``NewestVersions`` has it.
+    """
+
+    def __init__(self, tables: Sequence[pa.Table], wanted: int | None = None) -> None:
+        table = pa.concat_tables([SCHEMA.empty_table(), *tables]).combine_chunks()
+        uids, groups = table["rollout_uid"], table["group_id"]
+        hashes = _hashes(uids.to_pylist())
+        _, firsts, counts = np.unique(hashes, return_index=True, return_counts=True)
+        once = np.zeros(len(hashes), np.bool_)
+        once[firsts[counts == 1]] = True
+        of_group = pc.unique(groups.filter(pc.equal(uids, "")))
+        once &= _bools(pc.equal(pc.fill_null(table["expect_version"], NO_VERSION), NO_VERSION))
+        once &= ~_bools(pc.is_in(groups, value_set=of_group)) & _bools(pc.not_equal(uids, ""))
+
+        self._scored_once = wanted in (None, 1)
+        self._once = table if once.all() else table.filter(pa.array(once)).combine_chunks()
+        self._rewards = self._once["reward"].to_numpy()
+        self._order = np.argsort(hashes[once])
+        self._hashes = hashes[once][self._order]
+
+        others = table.filter(pa.array(~once))
+        self._newest = NewestVersions(wanted)
+        for one in _scores_in(others):
+            self._newest.add(*one)
+        self._counted = frozenset(others["rollout_uid"].to_pylist())
+        self._of_group = frozenset(of_group.to_pylist())
+
+    def in_effect(
+        self, group_id: str, uid: str, scorer: str, *, is_late: bool
+    ) -> ServedScore | None:
+        """As ``NewestVersions.in_effect``."""
+        found = [self._newest.in_effect(group_id, uid, scorer, is_late=is_late)]
+        for row in self._rows([group_id], [uid], scorer, np.array([is_late])).tolist():
+            for one in _scores_in(self._once[row : row + 1] if row >= 0 else self._once[:0]):
+                found.append(next_version(None, 0, *one))
+        return max((one for one in found if one), key=BY_TIME, default=None)
+
+    def rewards(
+        self,
+        group_ids: Sequence[str],
+        uids: Sequence[str],
+        scorer: str,
+        are_late: NDArray[np.bool_],
+    ) -> NDArray[np.float64]:
+        """float64 [rollouts]: the rewards of the scores ``in_effect``; NaN: there is none."""
+        rows = self._rows(group_ids, uids, scorer, are_late)
+        rewards = np.full(len(rows), np.nan)
+        rewards[rows >= 0] = self._rewards[rows[rows >= 0]]
+        if self._counted:
+            for at, (group, uid) in enumerate(zip(group_ids, uids, strict=True)):
+                if uid in self._counted or group in self._of_group:
+                    newest = self._newest if rows[at] < 0 else self
+                    score = newest.in_effect(group, uid, scorer, is_late=bool(are_late[at]))
+                    rewards[at] = np.nan if score is None else score.reward
+        return rewards
+
+    def _rows(
+        self,
+        group_ids: Sequence[str],
+        uids: Sequence[str],
+        scorer: str,
+        are_late: NDArray[np.bool_],
+    ) -> NDArray[np.int64]:
+        """int64 [rollouts]: the row that alone speaks of each and counts; -1: none does."""
+        rows = np.full(len(uids), -1)
+        if not self._scored_once or not len(self._hashes):
+            return rows
+        hashes = _hashes(uids)
+        at = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+        hits = np.flatnonzero((self._hashes[at] == hashes) & (are_late | bool(scorer)))
+        found = self._order[at[hits]]
+        said = self._once.select(["group_id", "rollout_uid", "scorer"]).take(pa.array(found))
+        # Hashes of two uids may be the same.
+        fits = _bools(pc.equal(said["rollout_uid"], pa.array(uids, pa.string()).take(hits)))
+        same_group = pc.equal(said["group_id"], pa.array(group_ids, pa.string()).take(hits))
+        fits &= _bools(pc.or_(pc.equal(said["group_id"], ""), same_group))
+        if scorer:
+            fits &= _bools(pc.equal(said["scorer"], scorer))
+        rows[hits[fits]] = found[fits]
+        return rows
+
+
+def filed_scores(
     blobs: Blobs, environment: str, generation: int, *, wanted: int | None = None
-) -> NewestVersions | None:
-    """The newest versions of the scores that are in files; None: there are no files.
+) -> FiledScores | None:
+    """The scores that are in files; None: there are no files.
 
     Args:
         wanted: as ``NewestVersions`` has it.
@@ -57,12 +151,20 @@ def newest_scores(
         CorruptFile: a file is damaged, and no other one has what it had.
     """
     partitions = _partitions(blobs, environment, generation)
-    versions = NewestVersions(wanted)
-    for partition in partitions:  # Those of a group are in one, and so those of a uid alone.
-        for table in score_tables(blobs, PartitionAddress(environment, generation, partition)):
-            for one in _scores_in(table):
-                versions.add(*one)
-    return versions if partitions else None
+    tables = [  # Scores of a group are in one partition, and so those of a uid alone.
+        table
+        for partition in partitions
+        for table in score_tables(blobs, PartitionAddress(environment, generation, partition))
+    ]
+    return FiledScores(tables, wanted) if partitions else None
+
+
+def _hashes(texts: Sequence[str]) -> NDArray[np.int64]:
+    return np.fromiter(map(hash, texts), np.int64, len(texts))
+
+
+def _bools(values: pa.ChunkedArray | pa.Array) -> NDArray[np.bool_]:
+    return np.asarray(values, np.bool_)
 
 
 def _partitions(blobs: Blobs, environment: str, generation: int) -> list[int]:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.schemas.events import ServedScore
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.scoring import NewestVersions
 from rollstream.store.blobs import Blobs
-from rollstream.store.scores import newest_scores
+from rollstream.store.scores import FiledScores, filed_scores
 
 
 class ScoredRewards:
@@ -30,7 +29,7 @@ class ScoredRewards:
         rules = {(one.scorer, one.score_version) for one in sections}
         self._scorer, self._version = rules.pop() if len(rules) == 1 else ("", None)
         self._store = store
-        self._newest: dict[tuple[str, int], NewestVersions | None] = {}
+        self._newest: dict[tuple[str, int], FiledScores | None] = {}
 
     def of(
         self, address: PartitionAddress, group_id: str, uid: str, *, is_late: bool
@@ -58,19 +57,18 @@ class ScoredRewards:
         begins = np.asarray(columns["segment_idx"]) == 0
         lasts = np.append(begins[1:], True)
         late = np.isnan(rewards)
-        rows = np.flatnonzero(lasts if self._scorer else lasts & late).tolist()
-        if not rows or self._newest_of(address) is None:
+        rows = np.flatnonzero(lasts if self._scorer else lasts & late)
+        newest = self._newest_of(address) if len(rows) else None
+        if newest is None:
             return rewards
-        groups, uids = names()
+        groups, uids = ([texts[row] for row in rows.tolist()] for texts in names())
+        scored = newest.rewards(groups, uids, self._scorer, late[rows])
         rewards = rewards.copy()
-        for row in rows:
-            score = self.of(address, groups[row], uids[row], is_late=bool(late[row]))
-            if score is not None:
-                rewards[row] = score.reward
+        rewards[rows] = np.where(np.isnan(scored), rewards[rows], scored)
         return rewards
 
-    def _newest_of(self, address: PartitionAddress) -> NewestVersions | None:
+    def _newest_of(self, address: PartitionAddress) -> FiledScores | None:
         key = address.environment, address.generation
         if key not in self._newest:
-            self._newest[key] = newest_scores(self._store, *key, wanted=self._version)
+            self._newest[key] = filed_scores(self._store, *key, wanted=self._version)
         return self._newest[key]
