@@ -31,7 +31,8 @@ class Returns(NamedTuple):
 
 class EvaluatedGroups:
     """Eight bytes a trajectory, for as long as the logs are folded: evaluations are few, and a
-    table of them outlives their files. Those that take late scores, always, are kept besides.
+    table of them outlives their files. Those that take late scores, always, are kept besides: about
+    0.7 KB each with 8 trajectories, since scores of one group may be logged at any time.
 
     A copy shares with its original what neither of them changed since: of the policies that are
     evaluated now alone the examples are copied.
