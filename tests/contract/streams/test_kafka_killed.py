@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from harness.brokers import LOG_CONFIG, TIMEOUT_S, new_topic
+from harness.brokers import LOG_CONFIG, TIMEOUT_S, new_topic, until
 from harness.kafka import KafkaFactory
+from harness.sampler_worlds import LocalWorld, config_of, new_name
 from harness.seal_events import flushed
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
+from rollstream.sampler import NotEnoughGroups
+from rollstream.store.open import open_store
 from rollstream.streams.broker import LogReader, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.kafka.faults import REFUSED_OVER_AFTER_S
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.owned.log import OwnedLog
 
@@ -80,3 +86,45 @@ def test_an_owner_goes_on_after_its_broker_was_killed(own_kafka: KafkaFactory) -
         read.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
     assert read.digest() == fold.digest()
     broker.close()
+
+
+@pytest.mark.broker
+@pytest.mark.proves("F17")
+def test_an_outage_is_over_when_any_client_reaches_the_broker_again(
+    own_kafka: KafkaFactory,
+) -> None:
+    kafka = own_kafka()
+    broker = KafkaBroker(kafka.bootstrap)
+    where = TopicPartition(new_topic(broker, 1, LOG_CONFIG), 0)
+    reader, writer = broker.reader({where: 0}), broker.writer()
+    assert reader.bounds(where, TIMEOUT_S) == (0, 0)
+    kafka.kill()
+    until(lambda: bool(broker.outage()), lambda: reader.poll(10, 0.05))
+    kafka.start()
+    writer.append(where.topic, b"x", partition=0)
+    assert writer.flush(TIMEOUT_S) == 0
+    assert broker.outage() == ""
+    until(lambda: bool(reader.poll(10, 0.05)))
+    assert broker.outage() == ""
+    broker.close()
+
+
+@pytest.mark.broker
+@pytest.mark.proves("F17")
+def test_a_trainer_is_told_what_it_lacks_soon_after_the_broker_is_back(
+    own_kafka: KafkaFactory, tmp_path: Path
+) -> None:
+    kafka = own_kafka()
+    broker, root = KafkaBroker(kafka.bootstrap), f"file://{tmp_path}"
+    world = LocalWorld(
+        broker, open_store(root), config_of(root, new_name(), bootstrap=kafka.bootstrap)
+    )
+    sampler = world.open()
+    sampler.resume(None)
+    kafka.kill()
+    with pytest.raises(BrokerUnavailable, match="refused"):
+        sampler.next_batch(0, 1, timeout_s=2.0)
+    kafka.start()
+    with pytest.raises(NotEnoughGroups):
+        sampler.next_batch(0, 1, timeout_s=2 * REFUSED_OVER_AFTER_S)
+    world.close()

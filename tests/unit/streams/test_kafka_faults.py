@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError
 from rollstream.runtime.clock import ManualClock
 from rollstream.streams.kafka.faults import (
     OVER_AFTER_S,
+    REFUSED_OVER_AFTER_S,
     SAY_EVERY_S,
     Faults,
     OutageLog,
@@ -21,6 +22,8 @@ REFUSED = KafkaError(
     "(after 3ms in state CONNECT, 2 identical error(s) suppressed)",
 )
 
+SILENT = KafkaError(KafkaError._TRANSPORT, "kafka:9092/1: Connection setup timed out in state")
+
 
 @pytest.mark.parametrize("errors", [[ALL_DOWN], [REFUSED]], ids=["idle", "one of several"])
 def test_one_sign_alone_is_no_outage(errors: list[KafkaError]) -> None:
@@ -30,14 +33,30 @@ def test_one_sign_alone_is_no_outage(errors: list[KafkaError]) -> None:
     assert faults.cause() is None
 
 
-def test_outage_is_over_when_the_error_does_not_come_again() -> None:
+@pytest.mark.parametrize(
+    ("error", "over_after_s"), [(REFUSED, REFUSED_OVER_AFTER_S), (SILENT, OVER_AFTER_S)]
+)
+def test_outage_is_over_when_the_error_does_not_come_again(
+    error: KafkaError, over_after_s: float
+) -> None:
     clock = ManualClock()
     faults = Faults(clock)
     faults.record(ALL_DOWN)
-    faults.record(REFUSED)
-    assert faults.cause() is REFUSED
-    clock.advance(OVER_AFTER_S)
+    faults.record(error)
+    clock.advance(over_after_s - 0.5)
+    assert faults.cause() is error
+    clock.advance(0.5)
     assert faults.cause() is None
+
+
+def test_outage_is_over_once_a_broker_answers_and_is_back_when_all_are_down_again() -> None:
+    faults = Faults(ManualClock())
+    for error in (ALL_DOWN, SILENT):
+        faults.record(error)
+    faults.reached()
+    assert faults.cause() is None
+    faults.record(ALL_DOWN)
+    assert faults.cause() is SILENT
 
 
 def test_outage_is_logged_at_once_and_then_each_minute(caplog: pytest.LogCaptureFixture) -> None:

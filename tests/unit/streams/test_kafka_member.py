@@ -82,7 +82,14 @@ class Member:
     def __init__(self) -> None:
         self.client, self.revoked = Client(), list[TopicPartition]()
         self.group: Any = group_of({})
-        self.reader = KafkaGroupReader(self._client, self._admin, "g", ["t"], self.revoked.append)
+        self.reader = KafkaGroupReader(
+            self._client,
+            self._admin,
+            "g",
+            ["t"],
+            self.revoked.append,
+            reached=lambda: None,
+        )
         self.client.during = lambda: self.client.assign(LEFT, RIGHT)
         assert self.poll() == []
 

@@ -53,7 +53,9 @@ class KafkaBroker(Broker):
             linger_ms=linger_ms, report_offsets=report_offsets, retries=retries
         )
         writer = KafkaWriter(
-            lambda: Producer(self._properties(wanted)), report_offsets=report_offsets
+            lambda: Producer(self._properties(wanted)),
+            report_offsets=report_offsets,
+            reached=self._outages.reached,
         )
         self._writers.add(writer)
         return writer
@@ -65,7 +67,9 @@ class KafkaBroker(Broker):
         name = f"rollstream-reader-{SystemEntropy().token()}"
         idle = {"fetch.wait.max.ms": round(idle_s * 1000)}
         wanted = {**properties.READER, **idle, "group.id": name}
-        reader = KafkaReader(lambda: Consumer(self._properties(wanted)), starts)
+        reader = KafkaReader(
+            lambda: Consumer(self._properties(wanted)), starts, reached=self._outages.reached
+        )
         self._readers.add(reader)
         return reader
 
@@ -74,7 +78,12 @@ class KafkaBroker(Broker):
     ) -> KafkaGroupReader:
         wanted = {**properties.MEMBER, "group.id": group}
         reader = KafkaGroupReader(
-            lambda: Consumer(self._properties(wanted)), self._make_admin, group, topics, on_revoked
+            lambda: Consumer(self._properties(wanted)),
+            self._make_admin,
+            group,
+            topics,
+            on_revoked,
+            reached=self._outages.reached,
         )
         self._readers.add(reader)
         return reader
@@ -118,6 +127,7 @@ class KafkaBroker(Broker):
 
     def _properties(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         common = {
+            **properties.CLIENT,
             "bootstrap.servers": self._bootstrap,
             "logger": properties.LOG,
             "error_cb": self._outages.record,

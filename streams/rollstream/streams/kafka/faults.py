@@ -11,12 +11,14 @@ from confluent_kafka import KafkaError
 from rollstream.runtime.clock import Clock, SystemClock
 
 SAY_EVERY_S = 60.0  # How often an outage that goes on is logged again.
-# librdkafka repeats an error that stays the same only each 30 s: one that it did not repeat within
-# this time has ended.
+# librdkafka dials again within 1.5 s (``RECONNECT_MS_MAX``) and then reports a refusal again: one
+# that it did not report within this time has ended. Other attempts take up to 30 s to fail.
+REFUSED_OVER_AFTER_S = 3.0
 OVER_AFTER_S = 45.0
 _CAUSES = frozenset(
     (KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._AUTHENTICATION, KafkaError._SSL)
 )
+_REFUSED = "refused"
 _STATE = re.compile(r" \(after \d+ms .*?\)$")
 _log = logging.getLogger("rollstream.wait")
 
@@ -40,10 +42,19 @@ class Faults:
         elif error.code() in _CAUSES:
             self._failure, self._failed_s = error, self._clock.monotonic_s()
 
+    def reached(self) -> None:
+        """A broker answered a client. Whatever was wrong before has ended; where not, as with an
+        answer that was fetched ahead, librdkafka says so again."""
+        self._down_s = -math.inf
+
     def cause(self) -> KafkaError | None:
         """Why no broker can be reached; None: as far as is known, one can."""
-        over_s = self._clock.monotonic_s() - OVER_AFTER_S
-        return self._failure if min(self._down_s, self._failed_s) > over_s else None
+        failure = self._failure
+        if failure is None:
+            return None
+        after_s = REFUSED_OVER_AFTER_S if _REFUSED in failure.str() else OVER_AFTER_S
+        over_s = self._clock.monotonic_s() - after_s
+        return failure if min(self._down_s, self._failed_s) > over_s else None
 
 
 class OutageLog(Faults):
@@ -80,6 +91,6 @@ def sentence_of(error: KafkaError) -> str:
     text = _STATE.sub("", error.str())
     if error.code() == KafkaError._RESOLVE:
         return f"{text}; correct the host in `kafka.bootstrap`, or what the brokers advertise"
-    if "refused" in text:
+    if _REFUSED in text:
         return f"{text}; does Kafka run there?"
     return text

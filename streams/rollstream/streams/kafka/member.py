@@ -30,8 +30,10 @@ class KafkaGroupReader(KafkaReader):
         group: str,
         topics: Sequence[str],
         on_revoked: Callable[[TopicPartition], None],
+        *,
+        reached: Callable[[], None],
     ) -> None:
-        super().__init__(make, {})
+        super().__init__(make, {}, reached=reached)
         self._admin = cache(make_admin)  # Made by the first call.
         self._group = group
         self._topics = list(topics)

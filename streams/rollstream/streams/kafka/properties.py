@@ -17,6 +17,7 @@ QUEUED_RECORDS_MAX = 100_000  # The same, counted in records.
 BATCH_BYTES_MAX = 4 * 1024 * 1024  # In one request to one partition.
 FETCHED_KIB_MAX = 32 * 1024  # Bytes read ahead by one reader, and so what one poll returns.
 NO_TOPIC_AFTER_MS = 5_000  # A broker that just started, or a new topic, may need a moment.
+RECONNECT_MS_MAX = 1_000  # Between two attempts to connect; its jitter adds half.
 SESSION_TIMEOUT_MS = 10_000  # A dead member's partitions move after this.
 POLL_INTERVAL_MS_MAX = 300_000  # A member that does not poll for this long loses its partitions.
 QUIET_S = 10.0  # The same line is let through once in this time.
@@ -53,6 +54,8 @@ LOG.addFilter(lambda record: "property and will be ignored" not in record.getMes
 LOG.addFilter(RepeatFilter())
 
 
+# Of every client. At its default of 10 s a reader comes back that long after its broker.
+CLIENT: Final[Mapping[str, Any]] = {"reconnect.backoff.max.ms": RECONNECT_MS_MAX}
 # Of every consumer.
 READER: Final[Mapping[str, Any]] = {
     "enable.auto.commit": False,

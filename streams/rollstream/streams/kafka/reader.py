@@ -29,10 +29,21 @@ def at_offset(where: TopicPartition, offset: int) -> confluent_kafka.TopicPartit
 
 
 class KafkaReader:
-    """A ``LogReader``. The client is made at the first call that needs it."""
+    """A ``LogReader``. The client is made at the first call that needs it.
 
-    def __init__(self, make: Callable[[], Consumer], starts: Mapping[TopicPartition, int]) -> None:
+    Args:
+        reached: told whenever a broker answered.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Consumer],
+        starts: Mapping[TopicPartition, int],
+        *,
+        reached: Callable[[], None],
+    ) -> None:
         self._make = make
+        self._reached = reached
         self._starts = dict(starts)
         self._consumer: Consumer | None = None
         self._begun = False
@@ -59,6 +70,8 @@ class KafkaReader:
             messages = self._without_failures(messages)
             if not messages:
                 self._raise_first()
+        if messages:
+            self._reached()
         # The hot path of every reader: one comprehension, no function of ours per record.
         return [
             Record(
@@ -80,6 +93,7 @@ class KafkaReader:
             if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
                 self._prove_topic(consumer, where.topic, timeout_s)
             raise _as_read_error(error.args[0], f"bounds of {where}") from error
+        self._reached()
         return low, high
 
     def offset_at(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> int:

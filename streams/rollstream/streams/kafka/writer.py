@@ -20,10 +20,14 @@ class KafkaWriter:
 
     Args:
         report_offsets: False where the client has ``delivery.report.only.error``.
+        reached: told whenever a broker answered.
     """
 
-    def __init__(self, make: Callable[[], Producer], *, report_offsets: bool) -> None:
+    def __init__(
+        self, make: Callable[[], Producer], *, report_offsets: bool, reached: Callable[[], None]
+    ) -> None:
         self._make = make
+        self._reached = reached
         self._report_offsets = report_offsets
         self._delivered: deque[Callable[[], None]] = deque()  # Reports that a poll has to make.
         self._producer: Producer | None = None
@@ -41,7 +45,7 @@ class KafkaWriter:
         number = -1 if partition is None else partition  # -1: the key decides.
         report: _Report | None = None
         if on_delivery is not None:
-            report = _Report(topic, number, on_delivery, self._delivered)
+            report = _Report(topic, number, on_delivery, self._reached, self._delivered)
         try:
             self._client().produce(topic, value, key, number, report)
         except BufferError as error:
@@ -67,6 +71,7 @@ class KafkaWriter:
     def partitions(self, topic: str, timeout_s: float) -> int:
         with request(topic, timeout_s):
             found = self._client().list_topics(topic, timeout_s).topics[topic]
+        self._reached()
         if found.error is not None:
             raise as_request_error(found.error, topic)
         return len(found.partitions)
@@ -82,6 +87,8 @@ class KafkaWriter:
         self._report_delivered()
 
     def _report_delivered(self) -> None:
+        if self._delivered:
+            self._reached()
         while self._delivered:
             self._delivered.popleft()()
 
@@ -103,18 +110,27 @@ class _Report:
         end_is_success: whether it is to be let go of only then; not before the record is queued.
     """
 
-    __slots__ = ("_delivered", "_on_delivery", "_partition", "_topic", "end_is_success")
+    __slots__ = (
+        "_delivered",
+        "_on_delivery",
+        "_partition",
+        "_reached",
+        "_topic",
+        "end_is_success",
+    )
 
     def __init__(
         self,
         topic: str,
         partition: int,
         on_delivery: OnDelivery,
+        reached: Callable[[], None],
         delivered: deque[Callable[[], None]],
     ) -> None:
         self._topic = topic
         self._partition = partition
         self._on_delivery = on_delivery
+        self._reached = reached
         self._delivered = delivered
         self.end_is_success = False
 
@@ -122,6 +138,7 @@ class _Report:
         self.end_is_success = False
         topic, partition = self._topic, message.partition()
         if error is None:
+            self._reached()
             stamp_us = message.timestamp()[1] * 1000
             self._on_delivery(Delivery(topic, partition, message.offset(), None, stamp_us))
         else:
