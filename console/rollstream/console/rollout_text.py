@@ -90,7 +90,7 @@ def rollout_object(found: FoundRollout, decode: Decode | None) -> dict[str, Any]
 def failures_told(origin: GroupOrigin) -> Iterator[str]:
     """Lines on members of the group that never came."""
     for reason, members in origin.failures.items():
-        yield f"of its members {members:,} failed: {reason or 'for another reason'}"
+        yield f"of its members {members:,} failed: {one_line(reason) or 'for another reason'}"
 
 
 def masked_ranges(loss_mask: NDArray[np.bool_] | None) -> list[tuple[int, int]]:
@@ -103,6 +103,12 @@ def masked_ranges(loss_mask: NDArray[np.bool_] | None) -> list[tuple[int, int]]:
 def printable(text: str) -> str:
     """The text with what a terminal would obey, or cannot show, spelled out."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(text: str, most: int | None = None) -> str:
+    """``printable`` in one line, of at most so many characters."""
+    line = printable(text).replace("\n", "\\n").replace("\t", " ")
+    return line if most is None or len(line) <= most else f"{line[: most - 1]}…"
 
 
 # Where it is from, and what became of it.
@@ -280,7 +286,7 @@ def _decoded(segment: RolloutRecord, decode: Decode) -> dict[str, str]:
 
 
 def _line(text: str, style: str = "") -> Text:
-    return Text(printable(text).replace("\n", "\\n"), style=style)
+    return Text(one_line(text), style=style)
 
 
 def _time(microseconds: int) -> str:

@@ -78,7 +78,8 @@ class NotAdmitted(ProducerError, TimeoutError):
 
     Attributes:
         sampler: whose shares say so.
-        capacity: how many groups it had room for, from all producers together, as it said last.
+        capacity: how many groups it had room for, from all producers together, when its shares last
+            changed; these have shared them out. 0: for none.
         away_s: for how many seconds its shares have not been valid: it ended, or cannot be reached;
             None: they are.
         open_groups: what this producer's own blocks hold that have not ended, in words.

@@ -59,7 +59,7 @@ class Group:
         False: stop, and leave the block. Asks nobody."""
         return self._membership.wanted()
 
-    def fail(self, reason: str, *, count: int = 1) -> None:
+    def fail(self, reason: str | BaseException, *, count: int = 1) -> None:
         """Publishes that ``count`` members will never come; they count towards the size."""
         at_once(self._membership.fail(self._send, reason, count))
 
@@ -112,7 +112,7 @@ class AsyncGroup:
         """As ``Group.wanted``; not awaited."""
         return self._membership.wanted()
 
-    async def fail(self, reason: str, *, count: int = 1) -> None:
+    async def fail(self, reason: str | BaseException, *, count: int = 1) -> None:
         """Publishes that ``count`` members will never come; they count towards the size."""
         await self._membership.fail(self._deliver, reason, count)
 

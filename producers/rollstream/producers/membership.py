@@ -61,21 +61,24 @@ class Membership:
             self._ended.add(uid)
         return uid
 
-    async def fail(self, send: Send, reason: str, count: int = 1, rollout_uid: str = "") -> None:
+    async def fail(
+        self, send: Send, reason: str | BaseException, count: int = 1, rollout_uid: str = ""
+    ) -> None:
         """Publishes that members will never come; they count unless that was not queued.
 
         A failure in doubt counts and is not repeated: if both were written, its members would be
         counted twice and the group would be complete without some that were published. At worst the
         group waits.
         """
-        reason, count = checked("reason", reason), checked("count", count)
+        said = reason_of(reason) if isinstance(reason, BaseException) else reason
+        why, count = checked("reason", said), checked("count", count)
         missing = self._missing()
         if count > missing:
             raise InvalidRollout(
                 f"count is {count}, but {missing} of the {self.address.group_size} members of "
                 f"group {self.address.group_uid} are missing"
             )
-        failed = self.outbox.failed(self.address, reason, count, rollout_uid)
+        failed = self.outbox.failed(self.address, why, count, rollout_uid)
         self._failed += count
         self._admitted.discard(rollout_uid)
         try:

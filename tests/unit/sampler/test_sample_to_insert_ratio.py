@@ -398,6 +398,10 @@ BUFFER = {"error_buffer": (0, 512)}
             "set admission to true",
         ),
         (
+            {"samples_per_insert": 2, "max_samples": 4, "error_buffer": (512, 0)},
+            r"error_buffer \[512, 0\] .* its first number has to be below its second",
+        ),
+        (
             {"samples_per_insert": 2, "max_samples": 4, "error_buffer": (25, 90), "capacity": 12},
             "begins above what may be ready.* 13, .* keep 12; lower its first number to 23",
         ),

@@ -20,6 +20,7 @@ from rollstream.console.options import (
     SamplerOption,
     TimeoutOption,
 )
+from rollstream.console.rollout_text import one_line
 from rollstream.console.services import services_of
 from rollstream.console.showing import show, table_of
 from rollstream.runtime.config.load import load_config
@@ -27,6 +28,7 @@ from rollstream.sampler.history import ReportRow, SamplerReport, report_of
 from rollstream.sampler.history.report import TIMEOUT_S
 
 FAILURES_SHOWN = 10  # Of an environment, the most frequent; --json has all.
+REASON_SHOWN = 50  # Characters of why members failed; --json has all that is kept.
 
 
 def report(
@@ -95,7 +97,9 @@ def _tables(found: SamplerReport) -> Iterator[RenderableType]:
         table = table_of("Why members failed", "environment", "members", last="reason")
         for environment, reasons in found.failures.items():
             for reason, members in islice(reasons.items(), FAILURES_SHOWN):
-                table.add_row(environment, f"{members:,}", reason or "others")
+                table.add_row(
+                    environment, f"{members:,}", one_line(reason, REASON_SHOWN) or "others"
+                )
         yield table
 
 

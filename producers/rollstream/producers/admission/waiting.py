@@ -215,15 +215,23 @@ class AdmissionQueue:
     def _describe(self, groups: int, limit: Limit, now_s: float) -> str:
         assert limit.by is not None, "nothing else limits it"
         shares, read_s = limit.by
-        by = f", by its {shares.limit}" if shares.limit else ""
+        # A record is new when totals change; what is begun of them since then makes none.
+        if shares.capacity:
+            room = (
+                f"shared out room for {shares.capacity} among all producers when that last changed"
+            )
+            by = f", and grants no more by its {shares.limit}" if shares.limit else ""
+        else:
+            room = "had room for no more from any producer"
+            by = f", by its {shares.limit}" if shares.limit else ""
         away = "" if limit.away_s is None else "; it is away, its shares have run out"
         outage = self._admission_log.outage()
         away += f"; what it grants cannot be read now: {outage}" if outage else ""
         return (
             f"to begin {counted(groups, 'group')} of {self._environment!r} beyond the "
             f"{self._standing.used} that this producer has begun or holds; sampler "
-            f"{shares.sampler} allowed it {limit.groups} in all, {now_s - read_s:.0f} s ago, and "
-            f"had room for {shares.capacity} from all producers{by}{away}"
+            f"{shares.sampler} allowed it {limit.groups} in all, {now_s - read_s:.0f} s ago; it "
+            f"{room}{by}{away}"
         )
 
     def _not_admitted(

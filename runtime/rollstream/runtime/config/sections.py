@@ -361,6 +361,11 @@ class SamplerConfig(Section):
             return
         least, most = buffer
         shown = f"error_buffer [{least:g}, {most:g}]"
+        if least >= most:
+            raise ValueError(
+                f"{shown} does not end above where it begins: its first number has to be below its "
+                "second; for example error_buffer = [0, 512]"
+            )
         groups, ready = self.groups_per_step or 1, self._ready_most()
         if not self.admission:
             raise ValueError(

@@ -83,6 +83,26 @@ def test_steps_are_a_range_and_rows_have_as_many_as_are_asked_for(run: Run) -> N
     assert tail["totals"]["trained"] == 4
 
 
+def test_why_members_failed_is_one_short_line_that_no_terminal_obeys(run: Run) -> None:
+    reason = "\x1b[31mTraceback\nin sandbox " + "x" * 150
+    writer = run.line.broker().writer()
+    failed = make_failed(group_uid="g", group_size=1, reason=reason)
+    writer.append(run.line.layout.rollouts("math"), encode_record([failed]), partition=0)
+    assert writer.flush(10) == 0
+    run.publish("a")
+    run.seal(1)
+    with run.sampler() as sampler:
+        sampler.resume(None)
+        sampler.ack(sampler.next_batch(0, 1))
+    found = run.read("report", "--sampler", "trainer-a")
+    assert found["failures"] == {"math": {reason: 1}}
+    shown = run.line.run("report", "--sampler", "trainer-a").stdout
+    (line,) = [one for one in shown.splitlines() if "Traceback" in one]
+    assert line.split(maxsplit=2)[2].startswith(r"\x1b[31mTraceback\nin sandbox xxx")
+    assert line.endswith("…")
+    assert len(line) <= 80
+
+
 def test_every_end_of_a_rollout_has_its_count(run: Run) -> None:
     """Of each group two rollouts; those of a group that fails were one, and one that never came."""
     writer = run.line.broker().writer()
