@@ -23,6 +23,7 @@ from harness.documented_run import (
     DocumentedRun,
 )
 from harness.pages import snippets
+from rollstream.producers import RunOver
 from rollstream.sampler import Policy
 from rollstream.store import open_dataset
 
@@ -100,6 +101,13 @@ def test_a_trajectory_has_a_row_a_turn_each_with_its_whole_context(tmp_path: Pat
     ]
 
 
+TIMEOUT_S = 30.0
+
+
+def sampled_twice(problem: str) -> list[tuple[list[int], list[float], float]]:
+    return [([1, 2], [-0.1, -0.2], reward) for reward in (0.0, 1.0)]
+
+
 def test_a_worker_loads_the_newest_policy_and_samples_with_it(tmp_path: Path) -> None:
     run = DocumentedRun(tmp_path)
     fetched: list[str] = []
@@ -108,14 +116,33 @@ def test_a_worker_loads_the_newest_policy_and_samples_with_it(tmp_path: Path) ->
             TRAINING,
             "producer.policy(timeout_s=60)",
             producer=producer,
-            loaded=None,
+            problems=["aime-17"],
             load_weights=fetched.append,
-            sample=lambda problem: [([1, 2], [-0.1, -0.2], reward) for reward in (0.0, 1.0)],
+            sample=sampled_twice,
         )
         assert names["group"].wanted()
     policy = names["policy"]
     assert (policy.step, policy.version) == (RELEASED_FROM, f"step-{RELEASED_FROM}.e1")
     assert fetched == [f"/weights/step-{RELEASED_FROM}"]
+
+
+def test_a_worker_ends_once_the_run_is_over(tmp_path: Path) -> None:
+    run = DocumentedRun(tmp_path)
+    problems = map(str, range(3))
+    with run.producer() as producer, run.sampler() as sampler:
+        policy = producer.policy(timeout_s=TIMEOUT_S)
+        sampler.finish()
+        with pytest.raises(RunOver):
+            producer.policy(newer_than=policy, timeout_s=TIMEOUT_S)
+        executed(
+            TRAINING,
+            "producer.policy(timeout_s=60)",
+            producer=producer,
+            problems=problems,
+            load_weights=len,
+            sample=sampled_twice,
+        )
+    assert list(problems) == ["1", "2"]
 
 
 def test_groups_with_equal_rewards_are_replaced(tmp_path: Path) -> None:
