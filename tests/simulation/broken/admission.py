@@ -37,8 +37,7 @@ class KeepingTheDead(_Broken):
 
     @contextmanager
     def broken(self) -> Iterator[None]:
-        names = "SILENT_AFTER_S", "SILENT_UNTOLD_AFTER_S"
-        with patch.multiple(in_flight, **dict.fromkeys(names, 1e9)):
+        with patch.multiple(in_flight, SILENT_AFTER_S=1e9, SILENT_UNTOLD_AFTER_S=1e9):
             yield
 
 
