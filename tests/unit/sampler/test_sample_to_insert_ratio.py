@@ -311,7 +311,7 @@ def perform(world: World, kind: str, count: int) -> ServedBatch | NotEnoughGroup
         return None
     elif kind == "ack":
         for step, batch in list(state.batches.items()):
-            world.do(Ack(step=step, batch_id=batch.batch_id))
+            world.do(Ack(step=step, batch_id=batch.batch_id, skipped=batch.skipped))
     elif kind == "skip":
         for step, batch in list(state.batches.items()):
             if batch.status is None and not batch.final and len(batch.groups) > 1:
