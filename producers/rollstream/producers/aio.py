@@ -171,7 +171,22 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     def _admitted(self, wanted: ShareWanted) -> AsyncAdmitted:
         return AsyncAdmitted(wanted, self._read_granted, self._tell, self._stay_alive)
 
-    async def _read_granted(self, admission: AdmissionQueue) -> None:
+    async def _read_granted(self, wanted: ShareWanted) -> None:
+        topic, timeout_s = self._outbox.topic(wanted.environment), self._answer_s(wanted.timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                if topic not in self._sender.partitions:
+                    await self._find_topic(topic)
+                await self._read_once(wanted.admission)
+        except TimeoutError as late:
+            if topic not in self._sender.partitions:
+                raise self._unreachable(topic, timeout_s) from late
+            raise BrokerUnavailable(
+                f"{self._outbox.broker} did not say within {timeout_s:g} s what samplers grant; "
+                "check that the broker runs and can be reached from here"
+            ) from late
+
+    async def _read_once(self, admission: AdmissionQueue) -> None:
         reading = self._reading.get(admission)
         if reading is None or (reading.done() and not admission.was_read):
             reading = self._reading[admission] = asyncio.create_task(self._read(admission))
@@ -245,7 +260,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
                 doubt = DeliveryUnknown(f"no answer within {self._timeout_s:g} s")
                 raise self._outbox.failure([(outgoing, doubt)]) from late
             if outgoing.topic not in self._sender.partitions:
-                raise self._unreachable(outgoing.topic) from late
+                raise self._unreachable(outgoing.topic, self._timeout_s) from late
             raise self._full() from late
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled():  # It came in the same turn.

@@ -13,7 +13,6 @@ from rollstream.producers.admission.asking import newest_policy
 from rollstream.producers.admission.blocks import Admitted, ShareWanted
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
 from rollstream.producers.admission.standing import ALIVE_S
-from rollstream.producers.admission.waiting import AdmissionQueue
 from rollstream.producers.arguments import RolloutArguments, takes
 from rollstream.producers.errors import DeliveryFailed, FlushTimedOut
 from rollstream.producers.group import Group
@@ -269,10 +268,17 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
     def _admitted(self, wanted: ShareWanted) -> Admitted:
         return Admitted(wanted, self._read_granted, self._tell_waiting, self._stay_alive)
 
-    def _read_granted(self, admission: AdmissionQueue) -> None:
-        if not admission.was_read:
+    def _read_granted(self, wanted: ShareWanted) -> None:
+        # The broker's time, whatever the producer's clock.
+        deadline = Deadline(self._answer_s(wanted.timeout_s))
+        topic = self._outbox.topic(wanted.environment)
+        if topic not in self._sender.partitions:
+            with self._lock:
+                self._refuse()
+                self._find_topic(topic, deadline)
+        if not wanted.admission.was_read:
             self._refuse()
-            admission.read(self._timeout_s)
+            wanted.admission.read(deadline.left_s())
 
     def _tell_waiting(self, environment: str) -> None:
         self._send(self._outbox.alive(environment), raise_earlier=False, of_a_block=True)
@@ -297,7 +303,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
             with self._lock:
                 self._refuse()
                 if outgoing.topic not in sender.partitions:
-                    self._find_topic(outgoing.topic)
+                    self._find_topic(outgoing.topic, Deadline(self._timeout_s))
                 if raise_earlier and self._outbox.undelivered:
                     self._outbox.raise_failures(nothing_queued=True)
                 if sender.append(outgoing):
@@ -395,13 +401,12 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
             with suppress(TopicMismatch):  # The next publish raises it.
                 self._sender.append(alive)  # Where there is no room, much else tells it.
 
-    def _find_topic(self, topic: str) -> None:
-        deadline = Deadline(self._timeout_s)  # The broker's time, whatever the producer's clock.
+    def _find_topic(self, topic: str, deadline: Deadline) -> None:
         while True:
             try:
                 return self._sender.find_partitions(topic, deadline.slice_s(_ASK_S))
             except BrokerUnavailable as error:
                 self._sender.poll(0.0)  # The client logs why.
                 if deadline.passed():
-                    raise self._unreachable(topic) from error
+                    raise self._unreachable(topic, deadline.timeout_s) from error
                 deadline.wait(_ROOM_POLL_S)

@@ -128,7 +128,8 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             environment: empty: the producer's.
             group_uid: empty: a new one.
             split: ``train`` or ``eval``.
-            timeout_s: how long to wait for admission; 0: not at all.
+            timeout_s: how long to wait for admission, the broker's first answers included; 0: not
+                at all, once the broker said what is granted (within the producer's ``timeout_s``).
 
         Raises:
             NotAdmitted: on entering the block: ``timeout_s`` is over; it names what was waited for,
@@ -164,7 +165,8 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         Args:
             groups: how many, at once; they wait until there is room for all of them.
             environment: empty: the producer's.
-            timeout_s: how long to wait for admission; 0: not at all.
+            timeout_s: how long to wait for admission, the broker's first answers included; 0: not
+                at all, once the broker said what is granted (within the producer's ``timeout_s``).
 
         Raises:
             NotAdmitted, SeveralLineages, InvalidRollout, InvalidSettings, NotAuthorised,
@@ -359,9 +361,13 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
                     environment,
                 )
 
-    def _unreachable(self, topic: str) -> BrokerUnavailable:
+    def _answer_s(self, timeout_s: float) -> float:
+        """How long a call with this bound may wait for what the broker has to say first."""
+        return min(timeout_s or self._timeout_s, self._timeout_s)
+
+    def _unreachable(self, topic: str, timeout_s: float) -> BrokerUnavailable:
         return BrokerUnavailable(
-            f"{self._outbox.broker} did not say within {self._timeout_s:g} s whether topic {topic} "
+            f"{self._outbox.broker} did not say within {timeout_s:g} s whether topic {topic} "
             "exists; check that the broker runs and can be reached from here; nothing was queued"
         )
 

@@ -57,6 +57,24 @@ def test_an_awaited_publish_that_finds_no_broker_says_so_within_the_deadline() -
     asyncio.run(scenario())
 
 
+@pytest.mark.proves("F17")
+def test_a_dispatch_that_finds_no_broker_ends_by_its_own_deadline() -> None:
+    long_s = 1000 * SHORT_S
+    unanswered = pytest.raises(BrokerUnavailable, match=rf"within {SHORT_S:g} s .*topic")
+    producer = RolloutProducer(nobody(), environment="math", timeout_s=long_s)
+    with unanswered, producer.dispatch(example_id="ex", group_size=1, timeout_s=SHORT_S):
+        pass
+    producer.close()
+
+    async def work() -> None:
+        async with AsyncRolloutProducer(nobody(), environment="math", timeout_s=long_s) as awaited:
+            with unanswered:
+                async with awaited.dispatch(example_id="ex", group_size=1, timeout_s=SHORT_S):
+                    pass
+
+    asyncio.run(work())
+
+
 @pytest.mark.broker
 @pytest.mark.proves("F1")
 def test_what_a_killed_broker_did_not_take_is_named(own_kafka: KafkaFactory) -> None:

@@ -41,7 +41,8 @@ class ShareWanted(NamedTuple):
 class _Block(Generic[T]):
     """
     Args:
-        read: reads what was granted so far, unless that was done.
+        read: asks whether the topic exists, and reads what was granted so far, unless that was
+            done; within the time of the block, where it has any.
         tell: publishes that the producer waits in an environment.
         stay_alive: from now on the producer says that it lives, while anything is open or waits.
     """
@@ -49,7 +50,7 @@ class _Block(Generic[T]):
     def __init__(
         self,
         wanted: ShareWanted,
-        read: Callable[[AdmissionQueue], T],
+        read: Callable[[ShareWanted], T],
         tell: Callable[[str], T],
         stay_alive: Callable[[], None],
     ) -> None:
@@ -84,8 +85,8 @@ class Admitted(_Block[None]):
 
     def enter(self) -> None:
         """Waits until the groups are admitted; ``end`` gives them back."""
-        wanted = self._wanted
-        self._read(wanted.admission)
+        wanted, deadline = self._wanted, Deadline(self._wanted.timeout_s)
+        self._read(wanted)
         woken = threading.Event()
         request = self._ask(woken.set)
         if not request.waits:
@@ -93,7 +94,6 @@ class Admitted(_Block[None]):
         try:
             if wanted.admission.tells_of_wait():
                 self._tell(wanted.environment)
-            deadline = Deadline(wanted.timeout_s)
             while not woken.wait(deadline.slice_s(_WAIT_S_MAX)) and not deadline.passed():
                 pass
             wanted.admission.conclude(request, wanted.timeout_s)
@@ -114,8 +114,8 @@ class AsyncAdmitted(_Block[Awaitable[None]]):
 
     async def enter(self) -> None:
         """Waits until the groups are admitted; ``end`` gives them back."""
-        wanted = self._wanted
-        await self._read(wanted.admission)
+        wanted, deadline = self._wanted, Deadline(self._wanted.timeout_s)
+        await self._read(wanted)
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -129,7 +129,7 @@ class AsyncAdmitted(_Block[Awaitable[None]]):
             if wanted.admission.tells_of_wait():
                 await self._tell(wanted.environment)
             with suppress(TimeoutError):
-                async with asyncio.timeout(wanted.timeout_s):
+                async with asyncio.timeout(deadline.left_s()):
                     await woken.wait()
             wanted.admission.conclude(request, wanted.timeout_s)
         except BaseException:
