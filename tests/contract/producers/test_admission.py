@@ -298,7 +298,8 @@ def test_a_producer_that_waits_no_more_says_so(stage: Stage, granting: Granting,
 
     async def scenario(producer: AnyProducer) -> None:
         async with AsyncExitStack() as stack:
-            playing = asyncio.ensure_future(play(producer, timeout_s=0.5))
+            timeout_s = 1.5 if ends == "by time-out" else 60.0  # With the broker's first answers.
+            playing = asyncio.ensure_future(play(producer, timeout_s=timeout_s))
             await elsewhere(granting.until_told, 0, 1)
             if ends == "by close":
                 stack.push_async_callback(producer.close)
