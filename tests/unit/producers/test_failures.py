@@ -376,7 +376,7 @@ def test_an_environment_that_no_topic_can_have_is_refused_at_once() -> None:
         ({"worker_id": "w" * 4097}, "worker_id has 4097 characters"),
         ({"environment": 3}, "environment is 3; give a string"),
         ({"environment": None}, "environment is None; give a string"),
-        ({"lineage": None}, "lineage is None; give a string"),
+        ({"lineage": 3}, "lineage is 3; give a string"),
         ({"lineage": "x" * 5000}, "lineage has 5000 characters; give at most"),
         ({"namespace": 3}, "namespace is 3; give a string"),
         ({"namespace": "a.b"}, "namespace 'a.b' cannot be part of a topic's name; use letters"),
