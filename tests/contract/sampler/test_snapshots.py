@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -17,13 +18,24 @@ from rollstream.store.layout import SNAPSHOTS
 STEPS = 12
 
 
+class WhoeverStartsIt(Thread):
+    """Has done all before ``start`` returns."""
+
+    def start(self) -> None:
+        self.run()
+
+    def join(self, timeout: float | None = None) -> None:
+        """There is nothing to wait for."""
+
+
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
 def world(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SamplerWorld]:
-    """Snapshots at every decision."""
+    """Snapshots at every decision, each written before the next one."""
     monkeypatch.setattr(snapshots, "EVENTS_BETWEEN", 1)
     monkeypatch.setattr(snapshots, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(snapshots, "Thread", WhoeverStartsIt)
     made = memory_world()
     if request.param == "kafka":
         made = kafka_world(request.getfixturevalue("kafka_bootstrap"), tmp_path)
