@@ -169,8 +169,8 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
                 at all, once the broker said what is granted (within the producer's ``timeout_s``).
 
         Raises:
-            NotAdmitted, SeveralLineages, InvalidRollout, InvalidSettings, NotAuthorised,
-                BrokerUnavailable: as ``dispatch``.
+            NotAdmitted, SeveralLineages, InvalidRollout, InvalidSettings: as ``dispatch``.
+            NotAuthorised, BrokerUnavailable: likewise.
         """
         check_groups(groups)
         environment = checked("environment", environment or self._outbox.environment)
