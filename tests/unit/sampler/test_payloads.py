@@ -16,7 +16,7 @@ from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec, every_extra, flush_of, routed_experts
 from rollstream.sampler.errors import GroupsUnreadable
 from rollstream.sampler.serving.payloads import Payloads
-from rollstream.sampler.shaping.packing import GroupRows
+from rollstream.sampler.shaping.joining import GroupRows
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.events import BatchServed
 from rollstream.schemas.fields import REQUIRED_ARRAYS

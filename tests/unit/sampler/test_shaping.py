@@ -19,7 +19,7 @@ from rollstream.sampler.deciding.batches import slots_of
 from rollstream.sampler.errors import ArrayMissing, ArraysDiffer, InvalidRequest, RowsOutOfReach
 from rollstream.sampler.shaping.assembled import ALIGNMENT, AssembledBatch, assemble
 from rollstream.sampler.shaping.batch import Batch
-from rollstream.sampler.shaping.packing import GroupRows
+from rollstream.sampler.shaping.joining import GroupRows
 from rollstream.sampler.shaping.padded import PaddedLayout
 from rollstream.sampler.shaping.requested import (
     agreed_signatures,

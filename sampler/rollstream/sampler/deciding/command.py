@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypedDict, Type
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.shaping.assembled import AssembledBatch
-from rollstream.sampler.shaping.packing import GroupRows
+from rollstream.sampler.shaping.joining import GroupRows
 from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import SamplerEvent

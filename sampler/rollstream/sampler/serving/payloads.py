@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rollstream.sampler.errors import GroupsUnreadable
-from rollstream.sampler.shaping.packing import GroupRows
+from rollstream.sampler.shaping.joining import GroupRows
 from rollstream.sampler.shaping.requested import FIELDS, MIXED_FIELDS, ON_REQUEST, token_array_names
 from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.columns import ArraySignature, Columns

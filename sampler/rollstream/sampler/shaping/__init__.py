@@ -6,5 +6,5 @@
 - ``requested``   the columns that a batch has when they are asked for by name
 - ``share``       what it takes to read a rank's share of a batch
 - ``assembled``   groups' rows joined into a batch
-- ``packing``     rows one after the other: where each lies, and the copies
+- ``joining``     rows one after the other: where each lies, and the copies
 """

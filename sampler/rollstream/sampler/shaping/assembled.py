@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from rollstream.sampler.errors import SamplerError
 from rollstream.sampler.shaping.batch import Batch, GroupReader
-from rollstream.sampler.shaping.packing import GroupRows, Packing
+from rollstream.sampler.shaping.joining import GroupRows, RowLayout
 from rollstream.sampler.shaping.requested import ON_REQUEST, TOKEN_ARRAY
 from rollstream.sampler.shaping.token_arrays import TokenArrays
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
@@ -99,13 +99,13 @@ def assemble(
     rows = [part.group.group.rows for part in parts]
     keys = tuple(chain.from_iterable(map(repeat, [part.group.key for part in parts], rows)))
     uids = _texts(parts, "rollout_uid")
-    packing = Packing.of(parts)
+    row_layout = RowLayout.of(parts)
     trajectories = _trajectories(uids)
     group_index = np.repeat(np.arange(len(parts), dtype=np.int32), rows)
     own_rewards = _own_rewards(parts)
     per_row: dict[str, NDArray[Any]] = {
-        "offsets": packing.offsets,
-        "prompt_lengths": packing.prompts.astype(np.int32),
+        "offsets": row_layout.offsets,
+        "prompt_lengths": row_layout.prompts.astype(np.int32),
         "rewards": _rewards(own_rewards, trajectories, group_index).astype(np.float32),
         "group_index": group_index,
         "trajectory_index": trajectories,
@@ -114,7 +114,7 @@ def assemble(
         "off_branch": _off_branch(parts, branches or {}),
         **_components(parts, len(uids)),
     }
-    total = int(packing.offsets[-1])
+    total = int(row_layout.offsets[-1])
     per_token = {
         name: (signature.dtype, (total, *signature.shape))
         for name, signature in _per_token(columns, token_arrays or {}).items()
@@ -126,7 +126,7 @@ def assemble(
     for name, array in per_row.items():
         arrays[name][...] = array
     for name in per_token:
-        _fill(packing, name, arrays[name], per_row["weight_steps"])
+        _fill(row_layout, name, arrays[name], per_row["weight_steps"])
     others = {
         "uids": uids,
         "environments": tuple([key.environment for key in keys]),
@@ -211,11 +211,13 @@ def _per_token(
     return arrays | {TOKEN_ARRAY + name: of for name, of in sorted(token_arrays.items())}
 
 
-def _fill(packing: Packing, name: str, out: NDArray[Any], weight_steps: NDArray[np.int64]) -> None:
+def _fill(
+    row_layout: RowLayout, name: str, out: NDArray[Any], weight_steps: NDArray[np.int64]
+) -> None:
     """Fills an array that has a value for each token."""
     if name == "tokens":
-        packing.copy(out, partial(_array_of, "prompt_tokens"), to_prompts=True)
-        packing.copy(out, partial(_array_of, "output_tokens"))
+        row_layout.copy(out, partial(_array_of, "prompt_tokens"), to_prompts=True)
+        row_layout.copy(out, partial(_array_of, "output_tokens"))
         return
     prompt: Any = 0
     output: Any = np.nan if np.issubdtype(out.dtype, np.inexact) else 0  # Of rows without.
@@ -224,15 +226,15 @@ def _fill(packing: Packing, name: str, out: NDArray[Any], weight_steps: NDArray[
             prompt, output = False, True
         case "logprobs":
             # Few rows have none: setting theirs afterwards is cheaper than NaN for all before.
-            packing.fill(out, 0, 0)
-            for row in packing.copy(out, partial(_array_of, name)):
-                end = packing.offsets[row + 1]
-                out[end - packing.outputs[row] : end] = np.nan
+            row_layout.fill(out, 0, 0)
+            for row in row_layout.copy(out, partial(_array_of, name)):
+                end = row_layout.offsets[row + 1]
+                out[end - row_layout.outputs[row] : end] = np.nan
             return
         case "token_weight_steps":
             prompt, output = UNKNOWN_STEP, weight_steps
-    packing.fill(out, prompt, output)
-    packing.copy(out, partial(_array_of, name))
+    row_layout.fill(out, prompt, output)
+    row_layout.copy(out, partial(_array_of, name))
 
 
 def _array_of(name: str, columns: Columns) -> Ragged | None:

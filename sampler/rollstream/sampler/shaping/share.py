@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rollstream.sampler.errors import SamplerError
 from rollstream.sampler.shaping.assembled import AssembledBatch, assemble
-from rollstream.sampler.shaping.packing import GroupRows
+from rollstream.sampler.shaping.joining import GroupRows
 from rollstream.sampler.shaping.requested import agreed_signatures, token_array_names
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.order import Branch

@@ -1,4 +1,4 @@
-"""Rows of groups, packed one after the other: each token is copied once, as bytes. Pure.
+"""Rows of groups, joined one after the other: each token is copied once, as bytes. Pure.
 
 Prompts stand between outputs, so a group's outputs are no single run of the batch. Slices of
 memoryviews, row after row, were the fastest way there: 64 groups of 8 rows of 128 + 1,024 tokens
@@ -47,7 +47,7 @@ class GroupRows(NamedTuple):
         return GroupRows(self.slot, group, columns, 0)
 
 
-class Packing(NamedTuple):
+class RowLayout(NamedTuple):
     """Where each row of the batch lies, in tokens; the prompt comes first.
 
     Attributes:
@@ -63,7 +63,7 @@ class Packing(NamedTuple):
     offsets: NDArray[np.int64]
 
     @classmethod
-    def of(cls, parts: Sequence[GroupRows]) -> Packing:
+    def of(cls, parts: Sequence[GroupRows]) -> RowLayout:
         """One row after the other."""
         prompts, outputs = (_lengths(parts, name) for name in REQUIRED_ARRAYS)
         offsets = np.zeros(len(prompts) + 1, np.int64)
