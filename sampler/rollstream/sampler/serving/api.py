@@ -52,6 +52,7 @@ from rollstream.sampler.deciding.trainer import (
 from rollstream.sampler.serving.looking import LooksAtGroups
 from rollstream.sampler.serving.rank_reader import RankReader
 from rollstream.sampler.shaping.batch import Batch, a_batch
+from rollstream.sampler.shaping.carried import Shaping
 from rollstream.sampler.shaping.requested import column_names
 from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.errors import RollstreamError
@@ -216,6 +217,32 @@ class SamplerApi(LooksAtGroups):
             payloads=payloads,
         )
         return self._ask_for_batch(command, timeout_s)
+
+    def next_shaped_batch(
+        self,
+        step: SupportsIndex,
+        shaping: Shaping,
+        *,
+        timeout_s: float | None = None,
+        accept: Accept | None = None,
+        mix: Mapping[str, float] | None = None,
+        columns: Sequence[str] = (),
+        payloads: PayloadsBy = "sampler",
+    ) -> Batch:
+        """``next_batch`` for who shapes batches: with groups that the step before left over, which
+        come last (``batch.carried_groups``), and with up to ``num_groups`` new ones. All of it is
+        recorded before it is returned. It is whole: every rank gets all rows.
+
+        Raises:
+            RequestDiffers: the step was served with other settings, or other groups carried.
+            InvalidRequest: a carried group is none of the step before.
+            Others as ``next_batch``.
+        """
+        raise NotImplementedError
+
+    def recorded_batch(self, step: SupportsIndex, *, columns: Sequence[str] = ()) -> Batch | None:
+        """The batch that was served for ``step``, whole; None: none was. Claims nothing."""
+        raise NotImplementedError
 
     def replace(
         self,

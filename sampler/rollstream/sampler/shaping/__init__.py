@@ -6,5 +6,10 @@
 - ``requested``   the columns that a batch has when they are asked for by name
 - ``share``       what it takes to read a rank's share of a batch
 - ``assembled``   groups' rows joined into a batch
+- ``examples``    ``Examples`` and ``RLExample``: what a loss is computed from
+- ``advantages``  how much better than its group each trajectory did
+- ``makers/``     which rollouts are trained on
+- ``packs/``      examples packed into sequences of one length, balanced over ranks
+- ``carried``     what a step takes over from the step before it
 - ``joining``     rows one after the other: where each lies, and the copies
 """

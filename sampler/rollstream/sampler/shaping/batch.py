@@ -69,6 +69,9 @@ class Batch:
         token_weight_steps: int64 [total]; as ``weight_steps``, of each output token; -1 at prompts
             and where it is not known; None: not asked for.
         metadata: [n], what the producer gave; None: not asked for.
+        used: bool [m]; trajectories of carried groups that an earlier step trained on, or left out:
+            they are here for what their group's returns say. None: nothing is carried.
+        carried_groups: how many of the groups, the last ones, an earlier step was served with.
         sampled: the whole recorded batch: its id, its groups, when it was decided.
         slots: of this batch's groups in the recorded batch.
         columns: that were asked for.
@@ -108,6 +111,8 @@ class Batch:
     token_rewards: NDArray[np.float32] | None = None
     token_weight_steps: NDArray[np.int64] | None = None
     metadata: tuple[Mapping[str, Any], ...] | None = None
+    used: NDArray[np.bool_] | None = None
+    carried_groups: int = 0
     sampled: SampledBatch
     slots: tuple[int, ...]
     columns: tuple[str, ...]

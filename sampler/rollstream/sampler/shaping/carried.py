@@ -1,0 +1,40 @@
+"""What a step takes over from the step before it: groups some of whose trajectories are still to be
+trained on. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class CarriedGroup(NamedTuple):
+    """A group of the step before, served or carried there.
+
+    Attributes:
+        group_id: as ``batch.sampled`` has it.
+        wanted: bool [trajectories of the group, in the batch's order]; True: yet to be trained on.
+    """
+
+    group_id: str
+    wanted: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shaping:
+    """How a trainer shapes the batch of a step.
+
+    Attributes:
+        settings: of what shapes (a maker, ready packs), with the version of its algorithm, as
+            canonical JSON. It is recorded with the step, and who asks again must have the same.
+        num_groups: new groups at most.
+        min_groups: new groups at least: fewer are waited for. 0: nothing is.
+        carried: from the step before; None: as it was recorded, of a step that was served.
+    """
+
+    settings: str
+    num_groups: int
+    min_groups: int
+    carried: tuple[CarriedGroup, ...] | None

@@ -1,0 +1,5 @@
+"""Examples packed into sequences of one length, balanced over data-parallel ranks. Pure.
+
+- ``plan``   ``plan_packs``: which example stands where, from their lengths alone
+- ``filled`` ``Packs``: a rank's sequences, filled
+"""
