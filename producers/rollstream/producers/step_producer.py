@@ -13,7 +13,7 @@ class Step(NamedTuple):
         prompt_ids: token ids of the whole context that the policy saw.
         response_ids: token ids that it sampled.
         reward: of this step; None: it has none, and the trajectory's return is the sum of others'.
-        trajectory_uid: unique among all trajectories; with ``step_index`` it makes a retry harmless.
+        trajectory_uid: unique among all; with ``step_index`` it makes a retry harmless.
         prompt_uid: of the prompt whose trajectories make one group.
         step_index: from 0, without gaps.
         policy_version: of the weights that sampled.

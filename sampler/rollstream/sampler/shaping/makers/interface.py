@@ -15,7 +15,7 @@ class Rollout(NamedTuple):
     """What a maker knows of a trajectory: no tokens, so that choosing costs microseconds.
 
     Attributes:
-        index: of the trajectory in the batch.
+        trajectory: its index in the batch.
         group: index of its group in the batch.
         environment: of its rollouts, and so ``example_id``.
         weight_step: of its newest segment; -1: not known.
@@ -26,7 +26,7 @@ class Rollout(NamedTuple):
             members. Advantages need it; no batch may have it again.
     """
 
-    index: int
+    trajectory: int
     group: int
     environment: str
     example_id: str
