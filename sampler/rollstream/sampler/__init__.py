@@ -45,7 +45,9 @@ from rollstream.sampler.errors import (
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.local import Sampler
 from rollstream.sampler.serving.view import SamplerView
+from rollstream.sampler.shaping.advantages import Advantage, advantages_of
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.examples import Examples, RLExample
 from rollstream.sampler.shaping.padded import Padded
 from rollstream.schemas.errors import MissingExtra
 from rollstream.schemas.order import Policy
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from rollstream.sampler.serving.client import SamplerClient
 
 __all__ = [
+    "Advantage",
     "ArrayMissing",
     "ArraysDiffer",
     "AsyncSamplerClient",
@@ -65,6 +68,7 @@ __all__ = [
     "DecidedByNewer",
     "Earned",
     "Evaluation",
+    "Examples",
     "Fenced",
     "GroupSummary",
     "GroupsUnreadable",
@@ -74,6 +78,7 @@ __all__ = [
     "Padded",
     "Policy",
     "Progress",
+    "RLExample",
     "RequestDiffers",
     "RowsOutOfReach",
     "Sampler",
@@ -87,6 +92,7 @@ __all__ = [
     "UnknownRollout",
     "UnknownSampler",
     "UnknownStep",
+    "advantages_of",
 ]
 
 _OVER_RAY = {

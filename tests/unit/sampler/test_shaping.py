@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,68 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.groups import EVERY_COLUMN, GroupSpec, flush_of, group_columns, routed_experts
+from harness.batches import assembled, batch_of
+from harness.groups import EVERY_COLUMN, GroupSpec, routed_experts
 from rollstream.sampler.deciding.batches import slots_of
 from rollstream.sampler.errors import ArrayMissing, ArraysDiffer, InvalidRequest, RowsOutOfReach
-from rollstream.sampler.shaping.assembled import ALIGNMENT, AssembledBatch, assemble
+from rollstream.sampler.shaping.assembled import ALIGNMENT
 from rollstream.sampler.shaping.batch import Batch
-from rollstream.sampler.shaping.joining import GroupRows
 from rollstream.sampler.shaping.padded import PaddedLayout
 from rollstream.sampler.shaping.requested import (
-    agreed_signatures,
     column_names,
-    token_array_names,
 )
 from rollstream.schemas.errors import MissingExtra
-from rollstream.schemas.events import BatchServed
-from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.folds.sampler.known import known_groups
-from rollstream.streams.folds.sampler.served import ServedBatch
-
-
-def assembled(
-    *files: Sequence[GroupSpec],
-    step: int = 3,
-    columns: Sequence[str] = (),
-    scalars: Mapping[str, Any] | None = None,
-) -> AssembledBatch:
-    """A batch of all groups, as if they had been read from these files."""
-    log = PartitionAddress("math", 1, 0)
-    parts: list[GroupRows] = []
-    signatures = []
-    for index, specs in enumerate(files):
-        of_file = group_columns(specs, "math", f"f{index}")
-        of_file = replace(of_file, scalars={**of_file.scalars, **(scalars or {})})
-        for group in known_groups(log, index, flush_of(specs, name=f"f{index}")):
-            parts.append(GroupRows(len(parts), group, of_file, group.group.row_start))
-            signatures.append({name: a.signature for name, a in of_file.token_arrays.items()})
-    event = BatchServed(
-        epoch=0,
-        nonce="n",
-        now_ts=7,
-        trainer_epoch=1,
-        step=step,
-        batch_id="b",
-        seed=0,
-        request="{}",
-        policy_step=-1,
-        cursor=(),
-        groups=(),
-        digest=b"d",
-    )
-    agreed, refused = agreed_signatures(token_array_names(columns), signatures)
-    return assemble(
-        ServedBatch.of(event, 0),
-        parts,
-        columns=columns,
-        token_arrays=agreed,
-        refused=refused,
-        groups_ready=5,
-    )
-
-
-def batch_of(*files: Sequence[GroupSpec], **request: Any) -> Batch:
-    return assembled(*files, **request).batch(waited_s=0.5, read_group=None)
 
 
 def test_a_batch_is_ragged_prompt_first_and_groups_stand_together() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.shaping.advantages import Advantage
+from rollstream.sampler.errors import InvalidRequest
+from rollstream.sampler.shaping.advantages import Advantage, advantages_of
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.token_arrays import TokenArrays
+
+_COLUMNS = ("actor_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps")
+"""Arrays of a batch with a value for each token that are there where they were asked for."""
 
 
 class RLExample(NamedTuple):
@@ -44,9 +49,8 @@ class Examples:
             as in ``RLExample``.
         token_arrays: name to [total, …]: what else the batch has for each token, among it
             ``actor_logprobs``, ``ref_logprobs``, ``token_rewards`` and ``token_weight_steps`` where
-            it was asked for them.
-        rows: int64 [n], the row of the batch that each was made of; of turns that were merged into
-            one sequence, the last of their rows.
+            it was asked for them; errors as those of ``Batch.token_arrays``.
+        rows: int64 [n], the row of the batch that each was made of.
         trajectories: int32 [n], the index of its trajectory in the batch.
         weight_steps: int64 [n]; optimizer steps behind the weights that sampled; -1: not known.
         policy_versions: [n].
@@ -57,7 +61,7 @@ class Examples:
     loss_mask: NDArray[np.bool_]
     advantages: NDArray[np.float32]
     generator_log_probs: NDArray[np.float32]
-    token_arrays: Mapping[str, NDArray[Any]]
+    token_arrays: TokenArrays
     rows: NDArray[np.int64]
     trajectories: NDArray[np.int32]
     weight_steps: NDArray[np.int64]
@@ -69,29 +73,87 @@ class Examples:
         batch: Batch,
         advantages: Advantage | NDArray[np.float32] = "rloo",
         *,
-        rows: Sequence[int] | NDArray[np.int64] | None = None,
-        merge_turns: bool = False,
+        rows: Sequence[int] | NDArray[np.integer[Any]] | None = None,
     ) -> Self:
         """The examples of a batch, in the order of ``rows``; None: all rows, in the batch's order.
 
+        Of all rows in order ``tokens``, ``loss_mask`` and ``token_arrays`` are those of the batch
+        and no copies.
+
         Args:
-            advantages: how they are computed from the groups' returns; or float32 [trajectories],
-                as ``advantages_of`` returns them or somebody else computed them.
-            merge_turns: makes one example of turns of a trajectory whose prompts extend one
-                another, so that no token is there twice; what does not extend stays apart.
+            advantages: how they are computed from the groups' returns, by trajectory, whatever
+                number of segments each has; or float32 [trajectories], as ``advantages_of`` returns
+                them or somebody else computed them.
+            rows: of the batch, from 0, in any order.
 
         Raises:
             InvalidRequest: a row is none of the batch's, the name of an advantage is unknown, or an
                 array of them has another shape.
         """
-        raise NotImplementedError
+        columns = {name: getattr(batch, name) for name in _COLUMNS}
+        chosen = _Chosen.of("rows", rows, batch.offsets)
+        loss_mask = chosen.tokens(batch.loss_mask)
+        trajectories = batch.trajectory_index[chosen.indices]
+        of_rows = _by_trajectory(batch, advantages)[trajectories]
+        of_tokens = np.repeat(of_rows, np.diff(chosen.offsets))
+        zero = np.float32(0)
+        return cls(
+            tokens=chosen.tokens(batch.tokens),
+            offsets=chosen.offsets,
+            loss_mask=loss_mask,
+            advantages=np.where(loss_mask, of_tokens, zero),
+            generator_log_probs=np.where(loss_mask, chosen.tokens(batch.logprobs), zero),
+            token_arrays=batch.token_arrays.joined_by(
+                {name: column for name, column in columns.items() if column is not None}
+            ).each(chosen.tokens),
+            rows=chosen.indices,
+            trajectories=trajectories,
+            weight_steps=batch.weight_steps[chosen.indices],
+            policy_versions=chosen.texts(batch.policy_versions),
+        )
+
+    def take(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> Self:
+        """These examples alone, in this order; of all in order no token is copied.
+
+        Raises:
+            InvalidRequest: an index is none of an example.
+        """
+        chosen = _Chosen.of("indices", indices, self.offsets)
+        return replace(
+            self,
+            tokens=chosen.tokens(self.tokens),
+            offsets=chosen.offsets,
+            loss_mask=chosen.tokens(self.loss_mask),
+            advantages=chosen.tokens(self.advantages),
+            generator_log_probs=chosen.tokens(self.generator_log_probs),
+            token_arrays=self.token_arrays.each(chosen.tokens),
+            rows=self.rows[chosen.indices],
+            trajectories=self.trajectories[chosen.indices],
+            weight_steps=self.weight_steps[chosen.indices],
+            policy_versions=chosen.texts(self.policy_versions),
+        )
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"Examples({len(self):,}, tokens {len(self.tokens):,})"
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> RLExample:
-        """One example; its arrays are views."""
-        raise NotImplementedError
+    def __getitem__(self, index: SupportsIndex) -> RLExample:
+        """One example, from the end where ``index`` is negative; its arrays are views.
+
+        Raises:
+            IndexError: there is no such example.
+        """
+        at = range(len(self))[index]
+        span = slice(*self.offsets[at : at + 2].tolist())
+        return RLExample(
+            self.tokens[span],
+            self.loss_mask[span],
+            self.advantages[span],
+            self.generator_log_probs[span],
+        )
 
     def __iter__(self) -> Iterator[RLExample]:
         return map(self.__getitem__, range(len(self)))
@@ -100,3 +162,63 @@ class Examples:
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each example, int64 [n]."""
         return np.diff(self.offsets)
+
+
+class _Chosen(NamedTuple):
+    """Some sequences of many, in an order.
+
+    Attributes:
+        indices: int64 [n], which.
+        offsets: int64 [n + 1], where each lies among the chosen.
+        spans: where each lies among all; None: they are all, in order.
+    """
+
+    indices: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    spans: list[tuple[int, int]] | None
+
+    @classmethod
+    def of(cls, name: str, given: Any, offsets: NDArray[np.int64]) -> _Chosen:
+        """Those that an argument of this name gives; None: all."""
+        count = len(offsets) - 1
+        everything = np.arange(count)
+        if given is None:
+            return cls(everything, offsets, None)
+        found = np.asarray(given)
+        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+            raise InvalidRequest(f"{name} is {given!r:.200}; give a sequence of whole numbers")
+        indices = found.astype(np.int64)
+        for wrong in indices[(indices < 0) | (indices >= count)].tolist():
+            raise InvalidRequest(f"{name} has {wrong}; there are {count}, which count from 0")
+        if np.array_equal(indices, everything):
+            return cls(indices, offsets, None)
+        starts, stops = offsets[indices], offsets[indices + 1]
+        chosen = np.concatenate(([0], np.cumsum(stops - starts)))
+        return cls(indices, chosen, list(zip(starts.tolist(), stops.tolist(), strict=True)))
+
+    def tokens(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Their part of what has a value for each token of all."""
+        if self.spans is None:
+            return values
+        return np.concatenate([values[:0], *[values[start:stop] for start, stop in self.spans]])
+
+    def texts(self, values: tuple[str, ...]) -> tuple[str, ...]:
+        """Their part of what has a text for each sequence."""
+        return tuple([values[index] for index in self.indices.tolist()])
+
+
+def _by_trajectory(
+    batch: Batch, advantages: Advantage | NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """float32 [trajectories]."""
+    if isinstance(advantages, str):
+        groups = np.zeros(batch.num_trajectories, np.int32)
+        groups[batch.trajectory_index] = batch.group_index
+        return advantages_of(batch.trajectory_returns, groups, advantages)
+    found = np.asarray(advantages)
+    if found.shape != batch.trajectory_returns.shape or found.dtype.kind not in "fiu":
+        raise InvalidRequest(
+            f"advantages are {found.dtype} {list(found.shape)}; give a number for each of the "
+            f"{batch.num_trajectories} trajectories, or the name of a way to compute them"
+        )
+    return found.astype(np.float32)

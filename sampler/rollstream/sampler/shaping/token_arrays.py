@@ -33,6 +33,10 @@ class TokenArrays(Mapping[str, NDArray[Any]]):
         made = {name: function(array) for name, array in self._arrays.items()}
         return TokenArrays(made, self._refused)
 
+    def joined_by(self, arrays: Mapping[str, NDArray[Any]]) -> TokenArrays:
+        """The same and these."""
+        return TokenArrays({**self._arrays, **arrays}, self._refused)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
 

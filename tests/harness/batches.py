@@ -1,0 +1,63 @@
+"""Batches for tests, as if their groups had been read from files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from harness.groups import GroupSpec, flush_of, group_columns
+from rollstream.sampler.shaping.assembled import AssembledBatch, assemble
+from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.joining import GroupRows
+from rollstream.sampler.shaping.requested import agreed_signatures, token_array_names
+from rollstream.schemas.events import BatchServed
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.folds.sampler.known import known_groups
+from rollstream.streams.folds.sampler.served import ServedBatch
+
+
+def assembled(
+    *files: Sequence[GroupSpec],
+    step: int = 3,
+    columns: Sequence[str] = (),
+    scalars: Mapping[str, Any] | None = None,
+) -> AssembledBatch:
+    """A batch of all groups of these files, not yet a ``Batch``."""
+    log = PartitionAddress("math", 1, 0)
+    parts: list[GroupRows] = []
+    signatures = []
+    for index, specs in enumerate(files):
+        of_file = group_columns(specs, "math", f"f{index}")
+        of_file = replace(of_file, scalars={**of_file.scalars, **(scalars or {})})
+        for group in known_groups(log, index, flush_of(specs, name=f"f{index}")):
+            parts.append(GroupRows(len(parts), group, of_file, group.group.row_start))
+            signatures.append({name: a.signature for name, a in of_file.token_arrays.items()})
+    event = BatchServed(
+        epoch=0,
+        nonce="n",
+        now_ts=7,
+        trainer_epoch=1,
+        step=step,
+        batch_id="b",
+        seed=0,
+        request="{}",
+        policy_step=-1,
+        cursor=(),
+        groups=(),
+        digest=b"d",
+    )
+    agreed, refused = agreed_signatures(token_array_names(columns), signatures)
+    return assemble(
+        ServedBatch.of(event, 0),
+        parts,
+        columns=columns,
+        token_arrays=agreed,
+        refused=refused,
+        groups_ready=5,
+    )
+
+
+def batch_of(*files: Sequence[GroupSpec], **request: Any) -> Batch:
+    """A batch of all groups of these files; ``request`` as ``assembled``."""
+    return assembled(*files, **request).batch(waited_s=0.5, read_group=None)
