@@ -48,6 +48,11 @@ from rollstream.sampler.serving.view import SamplerView
 from rollstream.sampler.shaping.advantages import Advantage, advantages_of
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.examples import Examples, RLExample
+from rollstream.sampler.shaping.makers.grpo import GrpoBatchMaker
+from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch, Rollout
+from rollstream.sampler.shaping.makers.mixture import MixedBatch, StableMixtureBatchMaker
+from rollstream.sampler.shaping.makers.rloo import RlooBatchMaker
+from rollstream.sampler.shaping.makers.rollouts import examples_of, make_batch, rollouts_of
 from rollstream.sampler.shaping.padded import Padded
 from rollstream.schemas.errors import MissingExtra
 from rollstream.schemas.order import Policy
@@ -63,6 +68,7 @@ __all__ = [
     "ArraysDiffer",
     "AsyncSamplerClient",
     "Batch",
+    "BatchMaker",
     "BatchSummary",
     "ConfigurationDiffers",
     "DecidedByNewer",
@@ -72,14 +78,19 @@ __all__ = [
     "Fenced",
     "GroupSummary",
     "GroupsUnreadable",
+    "GrpoBatchMaker",
     "InvalidRequest",
+    "MadeBatch",
     "MissingExtra",
+    "MixedBatch",
     "NotEnoughGroups",
     "Padded",
     "Policy",
     "Progress",
     "RLExample",
     "RequestDiffers",
+    "RlooBatchMaker",
+    "Rollout",
     "RowsOutOfReach",
     "Sampler",
     "SamplerApi",
@@ -88,11 +99,15 @@ __all__ = [
     "SamplerStats",
     "SamplerUnavailable",
     "SamplerView",
+    "StableMixtureBatchMaker",
     "TooManyOpenBatches",
     "UnknownRollout",
     "UnknownSampler",
     "UnknownStep",
     "advantages_of",
+    "examples_of",
+    "make_batch",
+    "rollouts_of",
 ]
 
 _OVER_RAY = {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+NOT_CHOSEN = "not_chosen"
+"""Why trajectories are filtered for which a maker names no reason."""
 
 
 class Rollout(NamedTuple):
@@ -22,8 +25,9 @@ class Rollout(NamedTuple):
         policy_version: of its newest segment.
         reward: its return: the sum of what its segments earned.
         tokens: of all its segments, prompts included.
-        used: whether an earlier step trained on it: its group is here again for others of its
-            members. Advantages need it; no batch may have it again.
+        used: whether an earlier step trained on it, or left it out: its group is here again for
+            others of its members. Advantages need it; no batch may have it again.
+        carried: whether an earlier step had its group.
     """
 
     trajectory: int
@@ -35,18 +39,21 @@ class Rollout(NamedTuple):
     reward: float
     tokens: int
     used: bool = False
+    carried: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MadeBatch:
-    """Which trajectories a step trains on.
+    """Which trajectories a step trains on. Each that was added and is not used is trained on, kept
+    or filtered, and nothing else is.
 
     Attributes:
         trajectories: int32 [n], indices in the batch, in the order of training.
         advantages: float32 [n], one each.
         kept: int32 [k], indices of trajectories that a later step may train on: they are carried.
         filtered: reason to the number of trajectories that nobody will train on.
-        filtered_groups: int32 [g], indices of groups none of which is trained on or kept.
+        filtered_groups: int32 [g], indices of groups none of which is trained on or kept; of one
+            that was carried, an earlier step may have trained on others.
     """
 
     trajectories: NDArray[np.int32]
@@ -54,6 +61,41 @@ class MadeBatch:
     kept: NDArray[np.int32]
     filtered: Mapping[str, int] = field(default_factory=dict)
     filtered_groups: NDArray[np.int32]
+
+    @staticmethod
+    def of(
+        rollouts: Sequence[Rollout],
+        advantages: ArrayLike,
+        *,
+        trained: Sequence[int] | NDArray[np.int64],
+        kept: Sequence[int] | NDArray[np.int64] = (),
+        filtered: Mapping[str, int] | None = None,
+    ) -> MadeBatch:
+        """The batch of those of the rollouts at these indices of the list.
+
+        Args:
+            advantages: [rollouts], of each in the list.
+            trained: in the order of training.
+            filtered: why the others are not here; those for which no reason is given count as
+                ``not_chosen``.
+        """
+        of_rollouts = np.asarray(advantages, np.float32)
+        at = np.asarray(trained, np.int64)
+        trajectories, groups = (
+            np.array([rollout[column] for rollout in rollouts], np.int32) for column in (0, 1)
+        )
+        stay = np.asarray(kept, np.int64)
+        reasons = {reason: count for reason, count in (filtered or {}).items() if count}
+        unused = sum(not rollout.used for rollout in rollouts)
+        if others := unused - len(at) - len(stay) - sum(reasons.values()):
+            reasons[NOT_CHOSEN] = reasons.get(NOT_CHOSEN, 0) + others
+        return MadeBatch(
+            trajectories=trajectories[at],
+            advantages=of_rollouts[at],
+            kept=trajectories[stay],
+            filtered=reasons,
+            filtered_groups=np.setdiff1d(groups, groups[np.concatenate((at, stay))]),
+        )
 
 
 class BatchMaker(ABC):
@@ -63,9 +105,19 @@ class BatchMaker(ABC):
     A step goes: ``begin(step)``, ``add_rollout`` for each trajectory of the batch (those carried
     from earlier steps come last), ``create_batch``. Nothing may stay in the maker from one step to
     the next: what it wants to use later it names in ``MadeBatch.kept``, which is recorded, and gets
-    it again as rollouts of the next step, after a crash too. ``tests/contract/sampler`` has the
-    suite that every maker must pass; ``examples/06_a_batch_maker_of_your_own.py`` is one.
+    it again as rollouts of the next step, after a crash too.
+
+    A maker of your own has ``settings`` and ``create_batch``
+    (``examples/06_a_batch_maker_of_your_own.py`` is one), and passes ``check_maker`` of
+    ``tests/harness/makers.py``.
+
+    Attributes:
+        step: that was begun.
+        rollouts: that were added since.
     """
+
+    step: int
+    rollouts: list[Rollout]
 
     @property
     @abstractmethod
@@ -74,18 +126,29 @@ class BatchMaker(ABC):
         They are recorded with each step."""
 
     @abstractmethod
+    def create_batch(self, batch_size: int) -> MadeBatch:
+        """At most ``batch_size`` trajectories; none where there is nothing to train on. It may be
+        asked again for the same step, also for another size."""
+
     def begin(self, step: int) -> None:
         """Forgets the rollouts of the step before."""
+        self.step, self.rollouts = step, []
 
-    @abstractmethod
     def add_rollout(self, rollout: Rollout) -> None:
         """One more to choose from."""
+        self.rollouts.append(rollout)
 
-    @abstractmethod
-    def create_batch(self, batch_size: int) -> MadeBatch | None:
-        """At most ``batch_size`` trajectories; None: there is nothing to train on, and all that was
-        added is filtered or kept with the next step's."""
-
-    @abstractmethod
     def get_batch_metadata(self, batch: MadeBatch) -> Mapping[str, float]:
-        """A flat dict for any logger: what was chosen, kept and filtered, and why."""
+        """A flat dict for any logger: how many trajectories are trained on (``trained``), ``kept``
+        and ``filtered/<reason>``, ``filtered_groups``, and of the advantages that are trained on
+        ``advantage/mean``, ``std``, ``min`` and ``max``."""
+        metadata = {
+            "trained": float(len(batch.trajectories)),
+            "kept": float(len(batch.kept)),
+            "filtered_groups": float(len(batch.filtered_groups)),
+        }
+        metadata |= {f"filtered/{reason}": float(n) for reason, n in batch.filtered.items()}
+        if len(batch.advantages):
+            for name in ("mean", "std", "min", "max"):
+                metadata[f"advantage/{name}"] = float(getattr(batch.advantages, name)())
+        return metadata

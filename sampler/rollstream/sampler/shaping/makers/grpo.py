@@ -1,0 +1,114 @@
+"""``GrpoBatchMaker``: the newest policy of each problem, a reservoir of both signs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.sampler.arguments import whole_number
+from rollstream.sampler.shaping.advantages import Advantage, advantages_of
+from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch
+from rollstream.sampler.shaping.makers.reservoir import (
+    RESERVOIR_FULL,
+    RESERVOIR_SIZE,
+    at_least,
+    newest_policies,
+    of_both_signs,
+    shuffled,
+)
+
+
+class GrpoBatchMaker(BatchMaker):
+    """Trains on trajectories that did better or worse than their group, each at most once.
+
+    - Advantages are those of a trajectory in its group (``advantages_of``).
+    - A problem (environment and example) that is here under several weights is trained on under the
+      newest ones: groups of older weights are filtered as ``older_policy``. The weights of a group
+      are the newest of its members'.
+    - What tells nothing is filtered: groups whose returns are all equal, or of one trajectory, as
+      ``all_equal``; in others trajectories that are just average, as ``zero_advantage``.
+    - Where there is more than ``batch_size``, the batch has both signs in the proportion of what
+      there is (one of each at least); the rest is kept for later steps, a reservoir of at most
+      ``reservoir_size`` trajectories. Beyond that the oldest weights leave first, counted as
+      ``reservoir_full``.
+    - The order is shuffled, as a function of seed and step.
+
+    Args:
+        seed: of the order.
+        advantage: as ``advantages_of`` has it.
+        reservoir_size: trajectories that are kept at most; 0: none is.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: SupportsIndex = 0,
+        advantage: Advantage = "rloo",
+        reservoir_size: SupportsIndex = RESERVOIR_SIZE,
+    ) -> None:
+        advantages_of((), (), advantage)  # Refuses an unknown one before the first step.
+        self._seed = whole_number("seed", seed)
+        self._advantage = advantage
+        self._reservoir_size = at_least("reservoir_size", reservoir_size, 0)
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """As the interface has it."""
+        return {
+            "maker": "grpo",
+            "version": 1,
+            "seed": self._seed,
+            "advantage": self._advantage,
+            "reservoir_size": self._reservoir_size,
+        }
+
+    def create_batch(self, batch_size: int) -> MadeBatch:
+        """As the interface has it."""
+        size = at_least("batch_size", batch_size, 0)
+        rollouts = self.rollouts
+        groups = np.array([rollout.group for rollout in rollouts], np.int64)
+        open_ = np.array([not rollout.used for rollout in rollouts], np.bool_)
+        returns = [rollout.reward for rollout in rollouts]
+        advantages = advantages_of(returns, groups, self._advantage)
+        differs = advantages != 0
+        older = open_ & self._of_older_policies()
+        open_ &= ~older
+        all_equal = open_ & (np.bincount(groups, differs)[groups] == 0)
+        candidates = shuffled(self._seed, self.step, np.flatnonzero(open_ & differs).tolist())
+        in_order = np.array(candidates, np.int64)
+        chosen = of_both_signs(advantages[in_order], size)
+        rest = in_order[~chosen].tolist()
+        kept = newest_policies(rollouts, rest, self._reservoir_size)
+        return MadeBatch.of(
+            rollouts,
+            advantages,
+            trained=in_order[chosen],
+            kept=kept,
+            filtered={
+                "older_policy": int(older.sum()),
+                "all_equal": int(all_equal.sum()),
+                "zero_advantage": int((open_ & ~differs & ~all_equal).sum()),
+                RESERVOIR_FULL: len(rest) - len(kept),
+            },
+        )
+
+    def _of_older_policies(self) -> NDArray[np.bool_]:
+        """Of each rollout, whether its problem has a group of newer weights."""
+        of_group: dict[int, int] = {}
+        for rollout in self.rollouts:
+            before = of_group.get(rollout.group, rollout.weight_step)
+            of_group[rollout.group] = max(before, rollout.weight_step)
+        newest: dict[tuple[str, str], int] = {}
+        for rollout in self.rollouts:
+            problem, step = (rollout.environment, rollout.example_id), of_group[rollout.group]
+            newest[problem] = max(newest.get(problem, step), step)
+        return np.array(
+            [
+                of_group[rollout.group] < newest[rollout.environment, rollout.example_id]
+                for rollout in self.rollouts
+            ],
+            np.bool_,
+        )

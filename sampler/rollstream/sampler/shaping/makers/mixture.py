@@ -1,0 +1,162 @@
+"""``StableMixtureBatchMaker``: makers by environment, in stable shares. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from rollstream.sampler import arguments
+from rollstream.sampler.errors import InvalidRequest
+from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch, Rollout
+from rollstream.sampler.shaping.makers.reservoir import at_least
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MixedBatch(MadeBatch):
+    """What a mixture made.
+
+    Attributes:
+        parts: by environment, what its maker made.
+        lacking: by environment, how much less that is than its share.
+    """
+
+    parts: Mapping[str, MadeBatch]
+    lacking: Mapping[str, int]
+
+
+class StableMixtureBatchMaker(BatchMaker):
+    """A maker for each environment, in stable shares: over the steps from 0 to any step the numbers
+    of trajectories stay within one of exact shares of what the steps may have (``batch_size`` the
+    same at each).
+
+    Shares are those of the step number alone: the largest remainders up to this step, less those up
+    to the one before. Where an environment has less than its share the others fill the step, in
+    the ratio of their shares, as far as they have more; what it lacked is in the metadata and is
+    not made up later, so that the shares of the next step are those of any other.
+    Trajectories of the environments take turns, so that every part of the batch is mixed alike.
+
+    Args:
+        makers: by environment; one for each that the sampler serves.
+        shares: by environment, above 0; only their ratio counts.
+    """
+
+    def __init__(self, makers: Mapping[str, BatchMaker], shares: Mapping[str, float]) -> None:
+        found = arguments.shares("shares", shares)
+        if found.keys() != makers.keys():
+            raise InvalidRequest(
+                f"makers are for {sorted(makers)} and shares for {sorted(found)}; give one of both "
+                "for each environment"
+            )
+        for environment, share in found.items():
+            if not share:
+                raise InvalidRequest(
+                    f"shares gives {environment} {share}; give a number above 0, or leave it out"
+                )
+        self._makers = dict(sorted(makers.items()))
+        written = {name: Fraction(str(found[name])) for name in self._makers}  # 0.7 is 7/10.
+        self._shares = {name: one / sum(written.values()) for name, one in written.items()}
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """As the interface has it."""
+        return {
+            "maker": "stable_mixture",
+            "version": 1,
+            "shares": {name: str(share) for name, share in self._shares.items()},
+            "makers": {name: maker.settings for name, maker in self._makers.items()},
+        }
+
+    def begin(self, step: int) -> None:
+        """As the interface has it."""
+        super().begin(step)
+        for maker in self._makers.values():
+            maker.begin(step)
+
+    def add_rollout(self, rollout: Rollout) -> None:
+        """As the interface has it; ``InvalidRequest`` where its environment has no maker."""
+        maker = self._makers.get(rollout.environment)
+        if maker is None:
+            raise InvalidRequest(
+                f"environment {rollout.environment!r} has no maker; makers are for "
+                f"{sorted(self._makers)}. Give it one, or ask for a mix without it"
+            )
+        super().add_rollout(rollout)
+        maker.add_rollout(rollout)
+
+    def create_batch(self, batch_size: int) -> MixedBatch:
+        """As the interface has it; ``InvalidRequest`` where an environment's share of it is less
+        than one trajectory a step."""
+        size = at_least("batch_size", batch_size, 0)
+        smallest = min(self._shares, key=lambda name: self._shares[name])
+        if 0 < self._shares[smallest] * size < 1:
+            raise InvalidRequest(
+                f"batch_size {size} gives {smallest}, whose share is "
+                f"{float(self._shares[smallest]):.3g}, less than one trajectory a step; give at "
+                f"least {-(-1 // self._shares[smallest])}, or a larger share"
+            )
+        due = self._due(size)
+        there = {
+            name: len(maker.create_batch(size).trajectories) for name, maker in self._makers.items()
+        }
+        sizes = self._filled(due, there, size)
+        parts = {name: maker.create_batch(sizes[name]) for name, maker in self._makers.items()}
+        trained = {name: len(part.trajectories) for name, part in parts.items()}
+        made = list(parts.values())
+        filtered = sum((Counter(part.filtered) for part in made), Counter[str]())
+        # By how much of its part lies before it, each trajectory finds its turn.
+        turns = np.concatenate([(np.arange(n) + 0.5) / n for n in trained.values()])
+        order = np.argsort(turns, kind="stable")
+        return MixedBatch(
+            trajectories=np.concatenate([part.trajectories for part in made])[order],
+            advantages=np.concatenate([part.advantages for part in made])[order],
+            kept=np.concatenate([part.kept for part in made]),
+            filtered=dict(filtered),
+            filtered_groups=np.concatenate([part.filtered_groups for part in made]),
+            parts=parts,
+            lacking={name: max(due[name] - trained[name], 0) for name in parts},
+        )
+
+    def get_batch_metadata(self, batch: MadeBatch) -> Mapping[str, float]:
+        """As the interface has it, the same of each environment as ``<environment>/…``, and
+        ``<environment>/lacking``, how many trajectories less than its share it had."""
+        metadata = dict(super().get_batch_metadata(batch))
+        if isinstance(batch, MixedBatch):
+            for name, part in batch.parts.items():
+                metadata[f"{name}/lacking"] = float(batch.lacking[name])
+                of_part = self._makers[name].get_batch_metadata(part)
+                metadata |= {f"{name}/{key}": value for key, value in of_part.items()}
+        return metadata
+
+    def _due(self, size: int) -> dict[str, int]:
+        """What each environment is to have of this step."""
+        before, after = (_apportioned(self._shares, n * size) for n in (self.step, self.step + 1))
+        return {name: after[name] - before[name] for name in self._shares}
+
+    def _filled(
+        self, due: Mapping[str, int], there: Mapping[str, int], size: int
+    ) -> dict[str, int]:
+        """What each environment has of this step: what is due and there, and of the others what is
+        lacking."""
+        sizes = {name: min(due[name], there[name]) for name in due}
+        while missing := size - sum(sizes.values()):
+            more = {name: self._shares[name] for name in due if sizes[name] < there[name]}
+            if not more:
+                break
+            for name, number in _apportioned(more, missing).items():
+                sizes[name] = min(sizes[name] + number, there[name])
+        return sizes
+
+
+def _apportioned(shares: Mapping[str, Fraction], total: int) -> dict[str, int]:
+    """So many in these shares, each within one of exact: by largest remainder (Hamilton), of equal
+    ones that of the first."""
+    exact = {name: share * total / sum(shares.values()) for name, share in shares.items()}
+    numbers = {name: int(number) for name, number in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: numbers[name] - exact[name])
+    for name in by_remainder[: total - sum(numbers.values())]:
+        numbers[name] += 1
+    return numbers

@@ -1,0 +1,52 @@
+"""``RlooBatchMaker``: all groups, leave-one-out advantages. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import SupportsIndex
+
+from rollstream.sampler.shaping.advantages import advantages_of
+from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch
+from rollstream.sampler.shaping.makers.reservoir import (
+    RESERVOIR_FULL,
+    RESERVOIR_SIZE,
+    at_least,
+    newest_policies,
+)
+
+
+class RlooBatchMaker(BatchMaker):
+    """Trains on every trajectory once, first come, first served: what was carried, then what is
+    new, in the order of the batch. Advantages are leave-one-out (Ahmadian et al. 2024), also 0,
+    which counts in losses that are normalised by tokens.
+
+    What ``batch_size`` has no room for is kept for later steps, at most ``reservoir_size``
+    trajectories. Beyond that the oldest weights leave first, counted as ``reservoir_full``.
+
+    Args:
+        reservoir_size: trajectories that are kept at most; 0: none is.
+    """
+
+    def __init__(self, *, reservoir_size: SupportsIndex = RESERVOIR_SIZE) -> None:
+        self._reservoir_size = at_least("reservoir_size", reservoir_size, 0)
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """As the interface has it."""
+        return {"maker": "rloo", "version": 1, "reservoir_size": self._reservoir_size}
+
+    def create_batch(self, batch_size: int) -> MadeBatch:
+        """As the interface has it."""
+        size = at_least("batch_size", batch_size, 0)
+        rollouts = self.rollouts
+        waiting = [index for index, rollout in enumerate(rollouts) if not rollout.used]
+        waiting.sort(key=lambda index: not rollouts[index].carried)
+        rest = waiting[size:]
+        kept = newest_policies(rollouts, rest, self._reservoir_size)
+        return MadeBatch.of(
+            rollouts,
+            advantages_of([r.reward for r in rollouts], [r.group for r in rollouts], "rloo"),
+            trained=waiting[:size],
+            kept=kept,
+            filtered={RESERVOIR_FULL: len(rest) - len(kept)},
+        )

@@ -1,0 +1,52 @@
+"""Between batches and makers: what a maker knows of a batch, and what it made of one. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.examples import Examples
+from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch, Rollout
+
+
+def rollouts_of(batch: Batch) -> list[Rollout]:
+    """The trajectories of a batch, in its order."""
+    count, rows = batch.num_trajectories, len(batch)
+    last = np.zeros(count, np.int64)  # Row of the newest segment: the last one of the trajectory.
+    last[batch.trajectory_index] = np.arange(rows)
+    tokens = np.bincount(batch.trajectory_index, np.diff(batch.offsets), count).astype(np.int64)
+    used = np.zeros(count, np.bool_) if batch.used is None else batch.used
+    newest, groups = last.tolist(), batch.group_index[last] if rows else last
+    columns = (
+        range(count),
+        groups.tolist(),
+        [batch.environments[row] for row in newest],
+        [batch.example_ids[row] for row in newest],
+        [int(batch.weight_steps[row]) for row in newest],
+        [batch.policy_versions[row] for row in newest],
+        batch.trajectory_returns.tolist(),
+        tokens.tolist(),
+        used.tolist(),
+        (groups >= batch.num_groups - batch.carried_groups).tolist(),
+    )
+    return list(map(Rollout._make, zip(*columns, strict=True)))
+
+
+def make_batch(maker: BatchMaker, batch: Batch, batch_size: int) -> MadeBatch:
+    """What the maker makes of a batch, and of nothing else."""
+    maker.begin(batch.step)
+    for rollout in rollouts_of(batch):
+        maker.add_rollout(rollout)
+    return maker.create_batch(batch_size)
+
+
+def examples_of(batch: Batch, made: MadeBatch) -> Examples:
+    """What is trained on, in the order of ``made.trajectories``; segments of one trajectory follow
+    one another, as in the batch."""
+    position = np.full(batch.num_trajectories, -1, np.int64)
+    position[made.trajectories] = np.arange(len(made.trajectories))
+    of_rows = position[batch.trajectory_index]
+    rows = np.argsort(of_rows, kind="stable")[np.count_nonzero(of_rows < 0) :]
+    advantages = np.zeros(batch.num_trajectories, np.float32)
+    advantages[made.trajectories] = made.advantages
+    return Examples.of(batch, advantages, rows=rows)
