@@ -7,11 +7,15 @@ EXTRA ?= dev
 # Side by side, as tests/conftest.py says; `pytest` itself runs one test after the other.
 PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist=loadgroup
 STAMP := $(VENV)/.installed-$(EXTRA)
+# What needs PyTorch has an environment of its own.
+TORCH_VENV := .venv-torch
+TORCH_BIN := $(TORCH_VENV)/bin
+TORCH_STAMP := $(TORCH_VENV)/.installed
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast coverage lint schemas types architecture docs wheel bench simulate chaos clean
+.PHONY: help install demo test test-fast test-torch coverage lint schemas types architecture docs wheel bench simulate chaos clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -32,6 +36,16 @@ test: install ## every test, on all cores
 
 test-fast: install ## the tests that need no process and no socket, on all cores
 	$(PYTEST) tests/unit tests/architecture
+
+test-torch: $(TORCH_STAMP) ## the tests that need PyTorch, in .venv-torch (3 GB to load, the first time)
+	$(TORCH_BIN)/python -m pytest tests/trainers
+	cd tests && ../$(TORCH_BIN)/python -m trainers --passed
+
+$(TORCH_STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Rollstream needs Python 3.11 or newer; found none on PATH."; exit 1; }
+	@test -x $(TORCH_BIN)/python || $(PYTHON) -m venv $(TORCH_VENV)
+	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev-torch]'
+	@touch $(TORCH_STAMP)
 
 coverage: install ## the tests of parts, which need no process and no socket, and how much of the sources they run
 	$(PYTEST) --cov --cov-report= tests/unit
@@ -72,4 +86,4 @@ chaos: install ## kill -9 and SIGSTOP of real processes at 2,500 rollouts/s; the
 	cd tests && ../$(BIN)/python -m chaos $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 
 clean: ## removes what was built and what the demo wrote
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .rollstream dist build site runs
+	rm -rf $(VENV) $(TORCH_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .rollstream dist build site runs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, SupportsIndex
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.errors import InvalidRequest, RowsOutOfReach
 from rollstream.sampler.shaping.padded import Padded, PaddedLayout
+from rollstream.sampler.shaping.tensors import NamedArrays
 from rollstream.sampler.shaping.token_arrays import TokenArrays
-from rollstream.schemas.errors import MissingExtra
 from rollstream.schemas.records import RolloutGroup, RolloutRecord, SampledBatch
 
 GroupReader = Callable[[int, bytes, int], RolloutGroup]  # Called with step, digest and slot.
@@ -26,7 +25,7 @@ _LAG_BINS = {  # Each up to this many steps, beyond those of the one before.
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
-class Batch:
+class Batch(NamedArrays):
     """The rollouts of one step, or a data-parallel rank's share of them.
 
     The same step of the same trainer epoch gives the same bytes. A row is a rollout segment: a
@@ -159,29 +158,6 @@ class Batch:
         """
         return Padded.of(self, length, pad_id, layout)
 
-    def to_torch(self) -> dict[str, Any]:
-        """The arrays as tensors, by name; no copy where the memory may be written to."""
-        torch = _library("torch", "to_torch")
-        return {
-            name: torch.from_numpy(array if array.flags.writeable else array.copy())
-            for name, array in self.arrays().items()
-        }
-
-    def to_jax(self) -> dict[str, Any]:
-        """The arrays on JAX's default device, by name."""
-        jax = _library("jax", "to_jax")
-        return {name: jax.numpy.asarray(array) for name, array in self.arrays().items()}
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Every array by name; ``reward_components`` and ``token_arrays`` as ``name/key``."""
-        named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        arrays = {name: value for name, value in named if isinstance(value, np.ndarray)}
-        for name, component in self.reward_components.items():
-            arrays[f"reward_components/{name}"] = component
-        for name, values in self.token_arrays.items():
-            arrays[f"token_arrays/{name}"] = values
-        return arrays
-
     def __getstate__(self) -> list[Any]:
         """All fields but ``read_group``, which asks a sampler that other processes do not have."""
         return [None if f.name == "read_group" else getattr(self, f.name) for f in fields(self)]
@@ -275,12 +251,3 @@ def a_batch(value: Any) -> Batch:
     if not isinstance(value, Batch):
         raise InvalidRequest(f"batch is {value!r:.200}; give the Batch that next_batch returned")
     return value
-
-
-def _library(name: str, method: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtra(
-            f"{method} needs {name}, which is not installed here: {error}"
-        ) from error

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.advantages import Advantage, advantages_of
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.tensors import NamedArrays
 from rollstream.sampler.shaping.token_arrays import TokenArrays
 
 _COLUMNS = ("actor_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps")
@@ -36,7 +37,7 @@ class RLExample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
-class Examples:
+class Examples(NamedArrays):
     """Sequences to train on, one after the other; the same batch and arguments give the same bytes.
 
     Example ``i`` is ``tokens[offsets[i]:offsets[i + 1]]``; n is the number of examples and total

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.sampler.errors import InvalidRequest
+from rollstream.sampler.shaping.tensors import NamedArrays
 from rollstream.sampler.shaping.token_arrays import TokenArrays
 from rollstream.schemas.order import UNKNOWN_STEP
 
@@ -19,7 +20,7 @@ PaddedLayout = Literal["sequence", "prompt_response"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Padded:
+class Padded(NamedArrays):
     """Rectangles over the rollouts of a batch; ``length`` is the width.
 
     ``sequence``: the prompt begins in column 0, the output follows, then padding.

@@ -1,0 +1,94 @@
+"""``NamedArrays``: arrays by name, and as tensors of PyTorch and arrays of JAX. Pure."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.sampler.errors import InvalidRequest
+from rollstream.schemas.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+class NamedArrays:
+    """A dataclass whose arrays have names: its fields, and ``field/key`` in a mapping of arrays."""
+
+    __slots__ = ()
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Every array by name, those of mappings (``token_arrays``, say) as ``field/key``."""
+        arrays: dict[str, NDArray[Any]] = {}
+        mappings: dict[str, Mapping[str, NDArray[Any]]] = {}
+        for field in fields(cast("DataclassInstance", self)):
+            value = getattr(self, field.name)
+            if isinstance(value, np.ndarray):
+                arrays[field.name] = value
+            elif isinstance(value, Mapping):
+                mappings[field.name] = value
+        for name, mapping in mappings.items():
+            arrays.update({f"{name}/{key}": array for key, array in mapping.items()})
+        return arrays
+
+    def to_torch(self, *, pin_memory: bool = False) -> dict[str, Any]:
+        """``arrays()`` as tensors; no copy where the memory may be written to.
+
+        PyTorch knows no memory that may only be read, so of such memory (a batch out of Ray's
+        object store) each array is copied, once.
+
+        Args:
+            pin_memory: all are copied, once, into page-locked memory, so that
+                ``tensor.to(device, non_blocking=True)`` overlaps with what the GPU does.
+
+        Raises:
+            MissingExtra: there is no PyTorch here.
+            InvalidRequest: ``pin_memory``, and PyTorch finds no GPU here whose driver locks pages.
+        """
+        torch = _library("torch", "to_torch")
+        if pin_memory and not torch.cuda.is_available():
+            raise InvalidRequest(
+                "pin_memory is True, and PyTorch finds no GPU here, whose driver would lock the "
+                "pages; leave it out, or give pin_memory=torch.cuda.is_available()"
+            )
+        if pin_memory:
+            return {name: _pinned(torch, array) for name, array in self.arrays().items()}
+        return {
+            name: torch.from_numpy(array if array.flags.writeable else array.copy())
+            for name, array in self.arrays().items()
+        }
+
+    def to_jax(self) -> dict[str, Any]:
+        """``arrays()`` on JAX's default device.
+
+        On a CPU no copy of an array that begins at a multiple of 64 bytes, as those of a batch do:
+        nothing may be written to it then. Without ``jax_enable_x64`` JAX makes int32 of int64, by a
+        copy.
+
+        Raises:
+            MissingExtra: there is no JAX here.
+        """
+        jax = _library("jax", "to_jax")
+        arrays = self.arrays().items()
+        return {name: jax.device_put(array, may_alias=True) for name, array in arrays}
+
+
+def _pinned(torch: Any, array: NDArray[Any]) -> Any:
+    dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+    tensor = torch.empty(array.shape, dtype=dtype, pin_memory=True)
+    np.copyto(tensor.numpy(), array)
+    return tensor
+
+
+def _library(name: str, method: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtra(
+            f"{method} needs {name}, which is not installed here: {error}"
+        ) from error
