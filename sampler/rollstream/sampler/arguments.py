@@ -10,6 +10,8 @@ from os import PathLike, fspath
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas import rules
 from rollstream.schemas.metadata import object_text
@@ -36,6 +38,14 @@ def whole_numbers(name: str, values: Any) -> tuple[int, ...]:
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
         raise InvalidRequest(f"{name} is {values!r:.200}; give a sequence of whole numbers")
     return tuple([whole_number(f"a number in {name}", value) for value in values])
+
+
+def marks(name: str, values: Any) -> tuple[bool, ...]:
+    """The values, which are a boolean each."""
+    found = np.asarray(values)
+    if found.ndim != 1 or (found.dtype != np.bool_ and found.size):
+        raise InvalidRequest(f"{name} is {values!r:.200}; give an array of bools, [n]")
+    return tuple(found.astype(np.bool_).tolist())
 
 
 def group_ids(name: str, values: Any) -> tuple[str, ...]:

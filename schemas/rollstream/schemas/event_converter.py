@@ -22,9 +22,17 @@ _Convert = Callable[[Any], Any]
 class EventConverter:
     """Converts one dataclass with slots, or one named tuple, which has exactly the record's
     fields; the tuple has them in their order. Logs hold millions of what is a tuple, which is made
-    sooner."""
+    sooner. ``named`` are the records of the schema that were defined so far: a later field may
+    refer to one by its name."""
 
-    def __init__(self, kind: type, record: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        kind: type,
+        record: Mapping[str, Any],
+        named: dict[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        named = {} if named is None else named
+        named[record["name"]] = record
         self._names = tuple(field["name"] for field in record["fields"])
         self._values_of = attrgetter(*self._names)
         self._fields_of = itemgetter(*self._names)
@@ -33,7 +41,7 @@ class EventConverter:
         self._from: list[tuple[str, _Convert]] = []
         hints = get_type_hints(kind)
         for field in record["fields"]:
-            found = _converters(field["type"], hints[field["name"]])
+            found = _converters(field["type"], hints[field["name"]], named)
             if found is not None:
                 self._to.append((field["name"], found[0]))
                 self._from.append((field["name"], found[1]))
@@ -75,9 +83,13 @@ def _made_by_fields(kind: type[Any], names: tuple[str, ...]) -> Callable[[Iterab
     return make
 
 
-def _converters(avro_type: Any, hint: Any) -> tuple[_Convert, _Convert] | None:
+def _converters(
+    avro_type: Any, hint: Any, named: dict[str, Mapping[str, Any]]
+) -> tuple[_Convert, _Convert] | None:
     """To the dict and from it, of a field with this type in Avro and in Python; None: the value is
     the same in both."""
+    if isinstance(avro_type, str):
+        avro_type = named.get(avro_type, avro_type)
     packed = packed_dtype(avro_type)
     if packed is not None:
         dtype = np.dtype(packed[0])
@@ -87,11 +99,11 @@ def _converters(avro_type: Any, hint: Any) -> tuple[_Convert, _Convert] | None:
         )
     match avro_type:
         case {"type": "record"}:
-            shape = EventConverter(hint, avro_type)
+            shape = EventConverter(hint, avro_type, named)
             # Copied: it may be the schema's default, which every older event shares.
             return shape.to_wire, lambda wire: shape.from_wire(dict(wire))
         case {"type": "array", "items": {"type": "record"} as items}:
-            item = EventConverter(get_args(hint)[0], items)
+            item = EventConverter(get_args(hint)[0], items, named)
             return (
                 lambda values: [item.to_wire(value) for value in values],
                 lambda values: tuple([item.from_wire(value) for value in values]),

@@ -58,7 +58,7 @@ def python_type(avro: Any) -> Any:
         (inner,) = [branch for branch in avro if branch != "null"]
         return python_type(inner) | None
     if isinstance(avro, str):
-        return PLAIN[avro]
+        return PLAIN[avro] if avro in PLAIN else getattr(events, avro)
     if avro["type"] == "record":
         return getattr(events, SAME_SHAPE.get(avro["name"], avro["name"]))
     if avro["type"] == "array":

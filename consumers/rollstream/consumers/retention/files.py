@@ -22,7 +22,6 @@ from rollstream.store.retired import (
 )
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import CorruptLog
-from rollstream.streams.folds.refs import ref_of
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.reading import read_between
 
@@ -77,7 +76,8 @@ def deletable(
     """Of what was retired: that whose files no sampler can need any more, and so never will.
 
     Each has recorded a cursor behind the event, so that it chooses none of these groups later, or
-    its run is over; and none has an open batch with a group of such a flush.
+    its run is over; and none has an open batch with a group of such a flush, nor a batch that
+    the next step may carry one from.
 
     Raises:
         CorruptFile: a blob that cannot be read.
@@ -86,8 +86,7 @@ def deletable(
     open_flushes = {
         ref.offset
         for state in samplers.values()
-        for batch in state.open_batches()
-        for ref in map(ref_of, batch.groups)
+        for ref in state.open_groups()
         if ref.log == address
     }
     for offset in retired_offsets(blobs, address):

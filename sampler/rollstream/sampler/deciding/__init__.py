@@ -2,6 +2,8 @@
 
 - ``command``       ``Command``: what all have in common; ``Reply``
 - ``batches``       ``NextBatch``, ``Replace``
+- ``shaped``        ``NextShapedBatch``
+- ``new_batch``     the event that records a batch
 - ``trainer``       ``Ack``, ``MarkCheckpointed``, ``Resume``, ``PublishPolicy``
 - ``announced``     what env workers are told of a state
 - ``progress``      ``AskProgress``: what became of examples

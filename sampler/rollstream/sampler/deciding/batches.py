@@ -29,17 +29,22 @@ from rollstream.sampler.deciding.dropping import (
 )
 from rollstream.sampler.deciding.held_batches import (
     batch_of,
-    group_of,
+    groups_of,
     is_recorded,
     not_in_record,
     unchanged_batch,
 )
+from rollstream.sampler.deciding.new_batch import (
+    batch_served,
+    check_new_step,
+    chosen_group,
+    shortage_of_new,
+)
 from rollstream.sampler.deciding.ratio import held_back
 from rollstream.sampler.deciding.requests import (
     add_late,
-    check_request,
+    check_accept,
     choose,
-    shortage_of,
     was_on_policy,
 )
 from rollstream.sampler.deciding.shortages import Shortage
@@ -47,18 +52,14 @@ from rollstream.sampler.errors import (
     GroupsUnreadable,
     InvalidRequest,
     RequestDiffers,
-    TooManyOpenBatches,
-    UnknownStep,
 )
 from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.share import Share
-from rollstream.schemas.choosing import Choosing
-from rollstream.schemas.events import BatchServed, ChosenGroup, Replaced, SamplerEvent
+from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.schemas.order import Branch
 from rollstream.streams.folds.refs import ref_of
 from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.folds.sampler.known import KnownGroup
-from rollstream.streams.folds.sampler.scored import served_scores
 from rollstream.streams.folds.sampler.served import ServedBatch, batch_digest
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 
@@ -75,6 +76,12 @@ def slots_of(num_groups: int, dp_rank: int, dp_size: int) -> range:
 
 PayloadsBy = Literal["sampler", "rank"]
 """Who reads the rows of a share: the process that decides, or the rank's own."""
+
+
+def check_payloads(payloads: str) -> None:
+    """Raises ``InvalidRequest`` where it is no ``PayloadsBy``."""
+    if payloads not in get_args(PayloadsBy):
+        raise InvalidRequest(f"payloads {payloads!r} is unknown; use 'sampler' or 'rank'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +109,7 @@ class BatchCommand(Command[AssembledBatch | Share]):
         served = state.batches.get(self.step)
         if served is None:
             return self._unread_record(state, context)
-        groups = [group_of(served, slot, state) for slot in range(len(served.groups))]
+        groups = groups_of(served, state)
         branches = {state.choosing.lineage: state.branches_at(served.policy_epoch)}
         share = self._share(served, groups, branches, len(state.ready))
         key = self.step, served.digest, self.dp_rank, self.dp_size, self.columns, self.payloads
@@ -115,8 +122,9 @@ class BatchCommand(Command[AssembledBatch | Share]):
         decided = [event for event in events if isinstance(event, BatchServed)]
         if self.payloads != "sampler" or not decided:
             return None
-        groups = [state.sealed(ref_of(chosen)) for chosen in decided[0].groups]
-        ready = len(state.ready) - len(groups)
+        chosen = [*decided[0].groups, *(one.group for one in decided[0].carried)]
+        groups = [state.sealed(ref_of(one)) for one in chosen]
+        ready = len(state.ready) - len(decided[0].groups)
         return partial(payloads.read_early, self.step, groups, self.columns, ready)
 
     def result_key(self) -> Hashable:
@@ -131,7 +139,7 @@ class BatchCommand(Command[AssembledBatch | Share]):
 
         def read() -> AssembledBatch | Share:
             served, groups = context.recorded(self.step, epoch)
-            self._check_same_request(served)
+            self._check_same_request(served, groups)
             branches = tuple(one for one in begun if one.epoch <= served.policy_epoch)
             share = self._share(served, groups, {lineage: branches}, ready)
             try:
@@ -141,7 +149,7 @@ class BatchCommand(Command[AssembledBatch | Share]):
 
         return Unread((self.decision_key(), epoch, self.result_key()), read)
 
-    def _check_same_request(self, served: ServedBatch) -> None:
+    def _check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup]) -> None:
         """``RequestDiffers`` where the batch was served for another request."""
 
     def _share(
@@ -207,10 +215,8 @@ class NextBatch(BatchCommand):
             raise InvalidRequest(f"step {self.step} is negative; the first step is 0")
         if self.num_groups < 1:
             raise InvalidRequest(f"num_groups {self.num_groups} makes no batch; ask for 1 or more")
-        if self.accept not in (None, "nonzero_std"):
-            raise InvalidRequest(f"accept {self.accept!r} is unknown; use 'nonzero_std' or None")
-        if self.payloads not in get_args(PayloadsBy):
-            raise InvalidRequest(f"payloads {self.payloads!r} is unknown; use 'sampler' or 'rank'")
+        check_accept(self.accept)
+        check_payloads(self.payloads)
         if not 0 <= self.dp_rank < self.dp_size:
             raise InvalidRequest(
                 f"dp_rank {self.dp_rank} is not below dp_size {self.dp_size}; ranks begin at 0"
@@ -246,29 +252,12 @@ class NextBatch(BatchCommand):
             return []
         if is_recorded(self.step, state):
             return []
-        self._check_new_step(state)
+        check_new_step(state, self.asked())
         choice, drops = choose(state, state.choosing, self.asked(), now["now_ts"])
         events = drop_events(drops, now)
         if choice is None or held_back(state, self.num_groups, unfit_groups(drops)):
             return events
-        groups = tuple(_chosen(one, state.choosing) for one in choice)
-        newest = state.newest_policy()
-        decided = BatchServed(
-            **now,
-            trainer_epoch=state.trainer_epoch,
-            step=self.step,
-            batch_id=f"{state.name}-{state.trainer_epoch}-{self.step}",
-            seed=state.choosing.seed,
-            request=self.request(),
-            policy_step=NOTHING if newest is None else newest.step,
-            cursor=state.cursor(),
-            groups=groups,
-            digest=batch_digest(groups),
-            choosing=state.choosing.recorded(),
-            algorithm=self.algorithm,
-            policy_epoch=state.policy_epoch,
-            current_step=state.clock(self.step),
-        )
+        decided = batch_served(state, now, self.asked(), self.request(), choice)
         return [*events, decided]
 
     def likely_next(self, state: SamplerState, now: Now) -> list[Share]:
@@ -281,7 +270,7 @@ class NextBatch(BatchCommand):
         if not decided or not isinstance(decided[0], BatchServed):
             return []
         served = ServedBatch.of(decided[0], NOTHING)
-        groups = [group_of(served, slot, state) for slot in range(len(served.groups))]
+        groups = groups_of(served, state)
         branches = {state.choosing.lineage: state.branches_at(served.policy_epoch)}
         ranks = [replace(asked, dp_rank=rank) for rank in range(self.dp_size)]
         return [rank._share(served, groups, branches, len(state.ready)) for rank in ranks]
@@ -289,40 +278,14 @@ class NextBatch(BatchCommand):
     def shortage(self, state: SamplerState) -> Shortage | None:
         if self.step in state.batches or is_recorded(self.step, state):
             return None
-        short = shortage_of(state, state.choosing, self.asked())
-        held = held_back(state, self.num_groups)
-        if held is None:
-            return short
-        more = state.choosing.names(), len(state.ready) + held.lacking
-        enough = len(state.ready) >= self.num_groups
-        return short._replace(quotas=[*short.quotas, more], held=held if enough else None)
+        return shortage_of_new(state, self.asked())
 
-    def _check_same_request(self, served: ServedBatch) -> None:
+    def _check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup] = ()) -> None:
         if self.request() != served.event.request:
             raise RequestDiffers(
                 f"step {self.step} was served for {served.event.request} and is now asked for "
                 f"with {self.request()}; ask with the same arguments, or "
                 "resume(…, later='release')"
-            )
-
-    def _check_new_step(self, state: SamplerState) -> None:
-        """Steps are decided one after the other, from what is configured."""
-        choosing = state.choosing
-        if self.step != state.next_step:
-            held = "no batch is held"
-            if state.batches:
-                held = f"held are steps {min(state.batches)} to {max(state.batches)}"
-            raise UnknownStep(
-                f"step {self.step} was asked for, but the next one to be served is "
-                f"{state.next_step}; {held}. Ask for {state.next_step}, or resume from the "
-                "checkpoint you have"
-            )
-        check_request(state.name, choosing, self.asked())
-        opened = len(state.open_batches())
-        if opened >= choosing.max_open_batches:
-            raise TooManyOpenBatches(
-                f"{opened} served batches are not final, and max_open_batches is "
-                f"{choosing.max_open_batches}; call checkpointed(step) after saving the weights"
             )
 
 
@@ -358,12 +321,12 @@ class Replace(BatchCommand):
             return []
         if self.digest is not None:
             unchanged_batch(self.step, self.digest, state)
-        self._check(batch)
+        self._check(batch, state)
         chosen, drops = self._choose(state, batch, now["now_ts"])
         events = drop_events(drops, now)
         if chosen is None:
             return events
-        others = tuple(_chosen(one, state.choosing) for one in chosen)
+        others = tuple(chosen_group(one, state.choosing) for one in chosen)
         groups = list(batch.groups)
         for slot, group in zip(self.slots, others, strict=True):
             groups[slot] = group
@@ -376,7 +339,7 @@ class Replace(BatchCommand):
             slots=np.array(self.slots, np.int32),
             groups=others,
             cursor=state.cursor(),
-            digest=batch_digest(groups),
+            digest=batch_digest(groups, batch.carried),
             outcome=self.outcome,
             choosing=state.choosing.recorded(),
             algorithm=self.algorithm,
@@ -461,7 +424,7 @@ class Replace(BatchCommand):
             "groups stay as they are; replace groups before checkpointed(step)"
         )
 
-    def _check(self, batch: ServedBatch) -> None:
+    def _check(self, batch: ServedBatch, state: SamplerState) -> None:
         if batch.final:
             raise self._is_final()
         if batch.status is not None:
@@ -471,13 +434,15 @@ class Replace(BatchCommand):
             )
         slots = set(self.slots)
         within = range(len(batch.groups))
+        later = state.batches.get(self.step + 1)
+        carried = set() if later is None else {ref_of(one.group) for one in later.carried}
+        if not carried.isdisjoint(batch.refs[slot] for slot in slots.intersection(within)):
+            raise RequestDiffers(
+                f"groups {self.slots} of the batch of step {self.step}: the batch of step "
+                f"{self.step + 1} carries some of them, so they stay as they are"
+            )
         if not slots or len(slots) != len(self.slots) or not slots.issubset(within):
             raise InvalidRequest(
                 f"groups {self.slots} are not distinct slots of a batch of {len(batch.groups)}"
+                + (", after which come those that it carries" if batch.carried else "")
             )
-
-
-def _chosen(chosen: Chosen, choosing: Choosing) -> ChosenGroup:
-    group, kept = chosen
-    header, scores = group.group, served_scores(group, choosing)
-    return ChosenGroup(*group.ref, header.group_id, header.digest, *kept[:3], scores)

@@ -24,6 +24,7 @@ from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
 class Now(TypedDict):
@@ -112,7 +113,7 @@ class ResultContext(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Unread(Generic[R]):
+class Unread(Generic[R_co]):
     """A result whose rows are still to be read from the store. ``read`` needs the state no more, so
     the next command may be decided meanwhile.
 
@@ -122,8 +123,8 @@ class Unread(Generic[R]):
     """
 
     key: Hashable
-    read: Callable[[], R]
-    made: Callable[[], R | None] = lambda: None
+    read: Callable[[], R_co]
+    made: Callable[[], R_co | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,11 +50,16 @@ def check_unchanged(batch: ServedBatch, digest: bytes) -> ServedBatch:
     return batch
 
 
+def groups_of(served: ServedBatch, state: SamplerState) -> list[KnownGroup]:
+    """All groups of a batch, by slot, those that it carries last; raises as ``group_of``."""
+    return [group_of(served, slot, state) for slot in range(len(served.all_groups))]
+
+
 def group_of(served: ServedBatch, slot: int, state: SamplerState) -> KnownGroup:
     """The sealed group in a slot of a batch, with the scores that it was served with, whatever
     it was given since; ``InvalidRequest`` where the sampler does not read its
     environment any more."""
-    chosen = served.groups[slot]
+    chosen = served.all_groups[slot]
     group = state.group(chosen)
     if group is None:
         assert chosen.environment not in state.choosing.names(), chosen

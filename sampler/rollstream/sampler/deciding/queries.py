@@ -29,6 +29,8 @@ from rollstream.sampler.deciding.held_batches import (
 from rollstream.sampler.deciding.ratio import inserts
 from rollstream.sampler.deciding.sampling import group_with_rows
 from rollstream.sampler.errors import InvalidRequest
+from rollstream.sampler.shaping.assembled import AssembledBatch
+from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.events import SamplerEvent
 from rollstream.schemas.order import Policy, policy_lag
 from rollstream.schemas.reasons import DropReason
@@ -268,18 +270,19 @@ class ReadGroup(Command[RolloutGroup]):
         if served is None:
             return Unread(key, partial(self._read_record, state.trainer_epoch, context))
         group = group_of(served, self.slot, state)
-        mask = served.groups[self.slot].row_mask
+        mask = served.all_groups[self.slot].row_mask
         return Unread(key, partial(group_with_rows, group, context.payloads, mask))
 
     def _check_slot(self, served: ServedBatch) -> None:
-        if not 0 <= self.slot < len(served.groups):
-            raise InvalidRequest(f"slot {self.slot} is not one of the batch's {len(served.groups)}")
+        slots = len(served.all_groups)
+        if not 0 <= self.slot < slots:
+            raise InvalidRequest(f"slot {self.slot} is not one of the batch's {slots}")
 
     def _read_record(self, trainer_epoch: int, context: ResultContext) -> RolloutGroup:
         """Of a batch that is no longer held."""
         served, groups = context.recorded(self.step, trainer_epoch)
         self._check_slot(check_unchanged(served, self.digest))
-        mask = served.groups[self.slot].row_mask
+        mask = served.all_groups[self.slot].row_mask
         return group_with_rows(groups[self.slot], context.payloads, mask)
 
 
@@ -293,6 +296,22 @@ class ReadBatch(BatchCommand):
         if not is_recorded(self.step, state):
             batch_of(self.step, state)
         return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskRecorded(Command[AssembledBatch | Share | None]):
+    """``ReadBatch``; None where the step was not served."""
+
+    claims: ClassVar[bool] = False
+    step: int
+    columns: tuple[str, ...] = ()
+
+    def result(
+        self, state: SamplerState, context: ResultContext
+    ) -> Unread[AssembledBatch | Share] | None:
+        if self.step not in state.batches and not is_recorded(self.step, state):
+            return None
+        return ReadBatch(step=self.step, columns=self.columns).result(state, context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

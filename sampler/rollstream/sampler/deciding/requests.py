@@ -15,6 +15,7 @@ from rollstream.sampler.deciding.dropping import Drops, refs_of, useless_groups
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.choosing import Choosing
+from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 
@@ -38,6 +39,12 @@ def add_late(drops: Drops, choice: Choice) -> None:
     """Adds the groups that were found to be too old while choosing."""
     for reason, groups in choice.dropped.items():
         drops.setdefault(reason, {}).update({group.ref: kept for group, kept in groups})
+
+
+def check_accept(accept: Accept | None) -> None:
+    """Raises ``InvalidRequest`` where it is none."""
+    if accept not in (None, "nonzero_std"):
+        raise InvalidRequest(f"accept {accept!r} is unknown; use 'nonzero_std' or None")
 
 
 def check_request(name: str, choosing: Choosing, asked: Asked) -> None:

@@ -21,7 +21,6 @@ from rollstream.schemas.events import (
 )
 from rollstream.schemas.order import Policy
 from rollstream.schemas.reasons import DropReason
-from rollstream.streams.folds.refs import ref_of
 from rollstream.streams.folds.sampler.published import Described
 from rollstream.streams.folds.sampler.state import SamplerState
 
@@ -182,7 +181,7 @@ class Resume(Command[int]):
         retired = [
             step
             for step, batch in sorted(state.batches.items())
-            if step >= first and any(state.is_retired(ref_of(chosen)) for chosen in batch.groups)
+            if step >= first and any(map(state.is_retired, batch.all_refs))
         ]
         if retired:
             raise UnknownStep(

@@ -120,8 +120,8 @@ def _uses_in(path: str, data: bytes) -> Iterator[Use]:
     """The groups of a batch, by its file."""
     try:
         content: dict[str, Any] = orjson.loads(data)
-        for slot, group in enumerate(content["groups"]):
-            mask = group.get("row_mask")
+        for slot, group in enumerate([*content["groups"], *content.get("carried", ())]):
+            mask = group.get("wanted", group.get("row_mask"))
             yield Use(
                 group=GroupRef(
                     group["environment"],
@@ -137,6 +137,7 @@ def _uses_in(path: str, data: bytes) -> Iterator[Use]:
                 batch_id=content["batch_id"],
                 state=IN_BATCH,
                 row_mask=None if mask is None else tuple(mask),
+                carried="wanted" in group,
             )
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptFile(f"{path} is no batch's file, or a damaged one: {error!r}") from error

@@ -22,6 +22,7 @@ from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.deciding.batches import NextBatch, Replace
 from rollstream.sampler.deciding.choose import ALGORITHM
 from rollstream.sampler.deciding.command import Now
+from rollstream.sampler.deciding.shaped import NextShapedBatch
 from rollstream.sampler.errors import (
     DecidedByNewer,
     InvalidRequest,
@@ -58,6 +59,7 @@ from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.folds.refs import position_of
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.scored import Given
+from rollstream.streams.folds.sampler.served import CARRIED, ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.topics.layout import Layout
@@ -284,7 +286,7 @@ def check_from_files(
     decision: dict[str, Any] = json.loads(store.read(path))
     digests: list[bytes] = []
     differing: list[str] = []
-    for group in decision["groups"]:
+    for group in [*decision["groups"], *decision.get("carried", ())]:
         if "path" not in group:
             raise BlobMissing(f"the decision of step {at} names no file of {group['group_id']}")
         try:
@@ -296,11 +298,13 @@ def check_from_files(
             file = NamedFile(group["offset"], group["path"])
             raise if_retired(error, store, address, file) from error
         (digest,) = row_digests(rows, [0])
-        digests.append(digest)
+        digests += [CARRIED, digest] if "wanted" in group else [digest]
         if "row_mask" in group:
             digests.append(np.array(group["row_mask"], np.bool_).tobytes())
         if "scores" in group:
             digests.append(digest_part([ServedScore(**one) for one in group["scores"]]))
+        if "wanted" in group:
+            digests.append(np.array(group["wanted"], np.bool_).tobytes())
         if digest.hex() != group["digest"]:
             differing.append(group["group_id"])
     return FileCheck(bytes.fromhex(decision["digest"]), combined(digests), tuple(differing))
@@ -386,9 +390,12 @@ def newest_epoch(store: Blobs, name: str, step: int) -> int:
 
 
 def _decide_again(offset: int, event: Choice, state: SamplerState) -> Replayed:
-    command: NextBatch | Replace
+    command: NextBatch | NextShapedBatch | Replace
     algorithm = event.algorithm or 1  # The first version did not record itself at first.
-    if isinstance(event, BatchServed):
+    if isinstance(event, BatchServed) and (served := ServedBatch.of(event, offset)).is_shaped:
+        carried = [state.sealed(ref) for ref in served.carried_refs]
+        command = NextShapedBatch.of_record(served, carried)
+    elif isinstance(event, BatchServed):
         command = NextBatch(step=event.step, algorithm=algorithm, **json.loads(event.request))
     else:
         command = Replace(

@@ -35,7 +35,10 @@ class Use:
             says), or why others took its place: ``filtered``, ``unreadable``.
         acked: as what; None: not, in the trainer epoch in effect.
         detail: the reason that was given for a replacement.
-        row_mask: which rows of the group the batch has; None: all.
+        row_mask: which rows of the group the batch has; None: all. Of a carried one, those that
+            were yet to be trained on.
+        carried: whether an earlier step was served with the group, and this one trained on what
+            that one left over.
     """
 
     group: GroupRef
@@ -48,6 +51,7 @@ class Use:
     acked: str | None = None
     detail: str = ""
     row_mask: tuple[bool, ...] | None = None
+    carried: bool = False
 
     @property
     def replaced(self) -> bool:
@@ -94,6 +98,9 @@ class UseHistory:
             case BatchServed():
                 self.batches[event.step] = (offset, event.trainer_epoch)
                 self._choose(event, list(enumerate(event.groups)))
+                left_over = [one.group._replace(row_mask=one.wanted) for one in event.carried]
+                slotted = list(enumerate(left_over, start=len(event.groups)))
+                self._choose(event, slotted, carried=True)
             case Replaced():
                 self._replace(event)
             case Acked():
@@ -114,7 +121,11 @@ class UseHistory:
                 pass
 
     def _choose(
-        self, event: BatchServed | Replaced, chosen: Sequence[tuple[int, ChosenGroup]]
+        self,
+        event: BatchServed | Replaced,
+        chosen: Sequence[tuple[int, ChosenGroup]],
+        *,
+        carried: bool = False,
     ) -> None:
         decided_at, trainer_epoch = self.batches[event.step]
         for slot, group in chosen:
@@ -131,6 +142,7 @@ class UseHistory:
                         slot=slot,
                         batch_id=event.batch_id,
                         row_mask=None if mask is None else tuple(mask.tolist()),
+                        carried=carried,
                     )
                 )
 

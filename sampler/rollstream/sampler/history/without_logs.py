@@ -142,7 +142,7 @@ def known_without_logs(
 
 
 class _Decision(NamedTuple):
-    """What a batch file says; its groups are those after all replacements."""
+    """What a batch file says; its groups are those after all replacements, and those carried."""
 
     digest: str
     replacements: int
@@ -228,7 +228,7 @@ class _Files:
                     group["offset"],
                     group["index"],
                 )
-                for group in content["groups"]
+                for group in [*content["groups"], *content.get("carried", ())]
             )
             return _Decision(content["digest"], content["replacements"], groups)
         except BlobMissing:

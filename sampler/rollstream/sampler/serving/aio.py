@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from rollstream.sampler.deciding.batches import BatchCommand, with_rows
 from rollstream.sampler.deciding.command import Command, R
+from rollstream.sampler.deciding.queries import AskRecorded
 from rollstream.sampler.serving.client import SamplerClient
 from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.batch import Batch
@@ -45,6 +46,14 @@ class _AwaitedClient(SamplerClient):
         waited_s = self._clock.monotonic_s() - begun_s
         return read.batch(waited_s=waited_s, read_group=self._read_group)
 
+    async def _ask_if_recorded(  # type: ignore[override]
+        self, command: AskRecorded
+    ) -> Batch | None:
+        read = await self._ask(command)
+        if read is None:
+            return None
+        return with_rows(read).batch(waited_s=0.0, read_group=self._read_group)
+
 
 def _awaited(
     method: Callable[Concatenate[SamplerClient, P], T],
@@ -73,11 +82,11 @@ def _attached(
 class AsyncSamplerClient:
     """A ``SamplerClient`` whose methods are awaited; their arguments and results are the same.
 
-    ``attach``, ``resume``, ``next_batch``, ``replace``, ``drop``, ``purge``, ``ack``,
-    ``checkpointed``, ``finish``, ``publish_policy``, ``set_current_step``, ``sample_groups``,
-    ``get_groups``, ``evaluations``, ``flush``, ``progress`` and ``stats`` are those of
-    ``SamplerClient``; ``attach`` is awaited too: ``async with await AsyncSamplerClient.attach(…)
-    as sampler``.
+    ``attach``, ``resume``, ``next_batch``, ``next_shaped_batch``, ``recorded_batch``, ``replace``,
+    ``drop``, ``purge``, ``ack``, ``checkpointed``, ``finish``, ``publish_policy``,
+    ``set_current_step``, ``sample_groups``, ``get_groups``, ``evaluations``, ``flush``,
+    ``progress`` and ``stats`` are those of ``SamplerClient``; ``attach`` is awaited too: ``async
+    with await AsyncSamplerClient.attach(…) as sampler``.
 
     Thousands of calls may be awaited at once: none holds a thread, here or in the actor. A call
     that is cancelled while it waits for groups is forgotten by the actor; one that is decided
@@ -94,6 +103,8 @@ class AsyncSamplerClient:
     attach = staticmethod(_attached(_AwaitedClient.attach))
     resume = _awaited(SamplerClient.resume)
     next_batch = _awaited(SamplerClient.next_batch)
+    next_shaped_batch = _awaited(SamplerClient.next_shaped_batch)
+    recorded_batch = _awaited(SamplerClient.recorded_batch)
     replace = _awaited(SamplerClient.replace)
     drop = _awaited(SamplerClient.drop)
     purge = _awaited(SamplerClient.purge)

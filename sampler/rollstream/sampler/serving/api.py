@@ -19,6 +19,7 @@ from rollstream.sampler.arguments import (
     seconds,
     shares,
     short_text,
+    text,
     version,
     whole_number,
     whole_numbers,
@@ -33,10 +34,12 @@ from rollstream.sampler.deciding.batches import (
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.deciding.progress import AskProgress, Progress
 from rollstream.sampler.deciding.queries import (
+    AskRecorded,
     AskStats,
     ReadGroup,
     SamplerStats,
 )
+from rollstream.sampler.deciding.shaped import NextShapedBatch, carry_asked
 from rollstream.sampler.deciding.trainer import (
     Ack,
     AckStatus,
@@ -229,20 +232,47 @@ class SamplerApi(LooksAtGroups):
         columns: Sequence[str] = (),
         payloads: PayloadsBy = "sampler",
     ) -> Batch:
-        """``next_batch`` for who shapes batches: with groups that the step before left over, which
-        come last (``batch.carried_groups``), and with up to ``num_groups`` new ones. All of it is
-        recorded before it is returned. It is whole: every rank gets all rows.
+        """``next_batch`` for who shapes batches: with as many new groups as are ready, from
+        ``min_groups`` to ``num_groups``, and after them those that the step before left over
+        (``batch.carried_groups``). All of it is recorded before it is returned. It is whole: every
+        rank gets all rows.
+
+        What a step may carry is held: groups of its batch and those it carried itself are not
+        served again, and no file of theirs is deleted, while the batch is not final, is the newest,
+        or is the newest final one. With ``min_groups = 0`` the batch may be empty.
 
         Raises:
-            RequestDiffers: the step was served with other settings, or other groups carried.
-            InvalidRequest: a carried group is none of the step before.
+            RequestDiffers: the step was served with other settings, or other groups carried; it
+                says what differs.
+            InvalidRequest: a carried group is none of the step before, or that was not shaped.
+            UnknownStep: besides where ``next_batch`` raises it: ``carried`` is None, and the step
+                was not served; or a carried group's file was retired.
             Others as ``next_batch``.
         """
-        raise NotImplementedError
+        command = NextShapedBatch(
+            step=whole_number("step", step),
+            settings=text("settings", shaping.settings),
+            num_groups=whole_number("num_groups", shaping.num_groups),
+            min_groups=whole_number("min_groups", shaping.min_groups),
+            carried=carry_asked(shaping.carried),
+            accept=accept,
+            mix=None if mix is None else shares("mix", mix),
+            columns=column_names(columns),
+            payloads=payloads,
+        )
+        return self._ask_for_batch(command, timeout_s)
 
     def recorded_batch(self, step: SupportsIndex, *, columns: Sequence[str] = ()) -> Batch | None:
-        """The batch that was served for ``step``, whole; None: none was. Claims nothing."""
-        raise NotImplementedError
+        """The batch that was served for ``step``, whole; None: none was, or a resume released it.
+        Claims nothing. For one that is final and no longer held the decision log is read whole.
+
+        Raises:
+            UnknownStep: the record does not have it any more.
+            GroupsUnreadable: files of its groups are missing or damaged; none is replaced.
+            Fenced: a successor has resumed.
+        """
+        at = whole_number("step", step)
+        return self._ask_if_recorded(AskRecorded(step=at, columns=column_names(columns)))
 
     def replace(
         self,
@@ -415,7 +445,7 @@ class SamplerApi(LooksAtGroups):
         """Figures of the sampler: what is ready, what waits, what was served. Claims nothing."""
         return self._ask(AskStats())
 
-    # Every public call ends in one of these two: `AsyncSamplerClient` awaits there.
+    # Every public call ends in one of these three: `AsyncSamplerClient` awaits there.
 
     def _ask(self, command: Command[R], timeout_s: float = 0.0) -> R:
         return self._value_of(self._execute(self._stamped(command), timeout_s), command)
@@ -429,6 +459,12 @@ class SamplerApi(LooksAtGroups):
             read = with_rows(self._ask(replace(command, payloads="sampler"), wait_s))
         waited_s = self._clock.monotonic_s() - begun_s
         return read.batch(waited_s=waited_s, read_group=self._read_group)
+
+    def _ask_if_recorded(self, command: AskRecorded) -> Batch | None:
+        read = self._ask(command)
+        if read is None:
+            return None
+        return with_rows(read).batch(waited_s=0.0, read_group=self._read_group)
 
     def _has_ended(self, *error: object) -> bool:
         return self._saved and not any(error)

@@ -271,6 +271,8 @@ class Payloads:
     def _soon_served(self, groups: Sequence[KnownGroup], ready: int) -> bool:
         """Whether the files of a batch's groups, held until those that are ready were served too,
         cost less than reading group by group."""
+        if not groups:
+            return False
         files = {group.file.path: group.file for group in groups}.values()
         rows = sum([group.group.rows for group in groups])
         if max(ready / len(groups), sum([file.rows for file in files]) / rows) > SOON_BATCHES:

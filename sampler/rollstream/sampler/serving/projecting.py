@@ -171,7 +171,7 @@ class Projector:
 
 
 def _decision(batch: ServedBatch, state: SamplerState, *, check: bool) -> _Decision:
-    return _Decision(batch, list(map(state.group, batch.groups)), check)
+    return _Decision(batch, list(map(state.group, batch.all_groups)), check)
 
 
 def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | None]) -> bytes:
@@ -190,17 +190,28 @@ def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | N
         "replacements": batch.replacements,
         "digest": batch.digest,
         "cursor": batch.cursor,
-        "groups": [
-            {
-                **{name: getattr(chosen, name) for name in _CHOSEN},
-                **_rows_of(chosen, known),
-                **_mask_of(chosen),
-                **_scores_of(chosen),
-            }
-            for chosen, known in zip(batch.groups, groups, strict=True)
-        ],
+        "groups": [_group(*one) for one in zip(batch.groups, groups, strict=False)],
+        **_carried_of(batch, groups[len(batch.groups) :]),
     }
     return orjson.dumps(content, default=bytes.hex)
+
+
+def _group(chosen: ChosenGroup, known: KnownGroup | None) -> dict[str, Any]:
+    return {
+        **{name: getattr(chosen, name) for name in _CHOSEN},
+        **_rows_of(chosen, known),
+        **_mask_of(chosen),
+        **_scores_of(chosen),
+    }
+
+
+def _carried_of(batch: ServedBatch, groups: Sequence[KnownGroup | None]) -> dict[str, Any]:
+    """What the step before left over, each with which of its rows are wanted."""
+    carried = [
+        {**_group(one.group, known), "wanted": one.wanted.tolist()}
+        for one, known in zip(batch.carried, groups, strict=True)
+    ]
+    return {"carried": carried} if carried else {}
 
 
 def _mask_of(chosen: ChosenGroup) -> dict[str, Any]:

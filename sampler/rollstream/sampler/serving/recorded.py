@@ -73,7 +73,7 @@ class RecordedBatches:
                 served = self._served(self._offsets.get(step, []), deadline)
                 if served is None:
                     raise not_in_record(step, f"{self._where} has no decision for it")
-                return served, self._groups(served.groups, deadline)
+                return served, self._groups(served.all_groups, deadline)
             except (OffsetLost, UnknownTopic) as error:
                 raise not_in_record(step, str(error)) from error
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 from rollstream.sampler.deciding.batches import BatchCommand, Replace
 from rollstream.sampler.deciding.command import Command, R
 from rollstream.sampler.deciding.held_batches import group_of
+from rollstream.sampler.deciding.queries import AskRecorded
 from rollstream.sampler.errors import GroupsUnreadable
 from rollstream.sampler.serving.payloads import Payloads, describe_unreadable
 from rollstream.store.blobs import Blobs
@@ -34,11 +35,13 @@ class Lost(NamedTuple):
     Attributes:
         groups: by slot of the recorded batch.
         paths: of each of their environments, the files of all groups that are known.
+        chosen: slots before this one were chosen, those from it on are carried.
         retired: whether the batch is final and one of their files was retired.
     """
 
     groups: Mapping[int, KnownGroup]
     paths: Mapping[str, Sequence[str]]
+    chosen: int
     retired: bool
 
 
@@ -50,7 +53,9 @@ def lost_groups(error: GroupsUnreadable, state: SamplerState) -> Lost | None:
     groups = {slot: group_of(served, slot, state) for slot in sorted(error.groups)}
     environments = {group.key.environment for group in groups.values()}
     retired = served.final and any(state.is_retired(group.ref) for group in groups.values())
-    return Lost(groups, {one: state.paths(one) for one in environments}, retired)
+    return Lost(
+        groups, {one: state.paths(one) for one in environments}, len(served.groups), retired
+    )
 
 
 def repaired(
@@ -78,7 +83,7 @@ def repaired(
     if lost is None:
         return command
     asked: Command[Any] = command
-    assert isinstance(asked, BatchCommand), asked
+    assert isinstance(asked, BatchCommand | AskRecorded), asked
     step = error.step
     if lost.retired:
         raise GroupsUnreadable(
@@ -96,8 +101,6 @@ def repaired(
     groups = {slot: one for slot, one in lost.groups.items() if one.ref in failed}
     if not groups:
         return command
-    if stops or payloads.undelivered.get(step) != error.digest:
-        raise error
     # Without the store's remedies: what is replaced is not served when it is restored.
     why = {
         group.file.path: f"{group.file.path} is "
@@ -105,6 +108,17 @@ def repaired(
         for group in groups.values()
     }
     finding = describe_unreadable(step, groups, why)
+    if any(slot >= lost.chosen for slot in groups):
+        raise GroupsUnreadable(
+            f"{finding}; some of them are carried from the step before, and no others can take "
+            "their places: restore the files, then ask for the step again",
+            step=step,
+            digest=error.digest,
+            groups=error.groups,
+        )
+    delivered = payloads.undelivered.get(step) != error.digest
+    if not isinstance(asked, BatchCommand) or stops or delivered:
+        raise error
     return cast(Command[R], _replacing(asked, error, sorted(groups), finding))
 
 

@@ -113,6 +113,7 @@ def assemble(
         "weight_steps": _numbers(parts, "weight_step", np.int64),
         "off_branch": _off_branch(parts, branches or {}),
         **_components(parts, len(uids)),
+        **_used(served, parts, trajectories),
     }
     total = int(row_layout.offsets[-1])
     per_token = {
@@ -150,6 +151,7 @@ def _of_decision(served: ServedBatch, groups_ready: int) -> dict[str, Any]:
         "batch_id": served.batch_id,
         "digest": served.digest,
         "sampled": served.sampled,
+        "carried_groups": len(served.carried),
         "policy_step": served.event.policy_step,
         "current_step": served.current_step,
         "groups_ready": groups_ready,
@@ -294,6 +296,25 @@ def _rewards(
 def _returns(own: NDArray[np.float64], trajectories: NDArray[np.int32]) -> NDArray[np.float32]:
     """float32 [m]: what the segments of each trajectory earned, summed."""
     return np.bincount(trajectories, np.nan_to_num(own)).astype(np.float32)
+
+
+def _used(
+    served: ServedBatch, parts: Sequence[GroupRows], trajectories: NDArray[np.int32]
+) -> dict[str, NDArray[np.bool_]]:
+    """bool [m], trajectories of which nothing is wanted any more; none where nothing is carried."""
+    if not served.carried:
+        return {}
+    unwanted = []
+    for part in parts:
+        if part.slot < len(served.groups):
+            unwanted.append(np.zeros(part.group.group.rows, np.bool_))
+            continue
+        carried = served.carried[part.slot - len(served.groups)]
+        mask = carried.group.row_mask
+        unwanted.append(~(carried.wanted if mask is None else carried.wanted[mask]))
+    used = np.zeros(int(trajectories.max(initial=-1)) + 1, np.bool_)
+    used[trajectories[np.concatenate(unwanted)]] = True
+    return {"used": used}
 
 
 def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.float32]]:

@@ -31,7 +31,8 @@ class Shaping:
             canonical JSON. It is recorded with the step, and who asks again must have the same.
         num_groups: new groups at most.
         min_groups: new groups at least: fewer are waited for. 0: nothing is.
-        carried: from the step before; None: as it was recorded, of a step that was served.
+        carried: from the step before, which was shaped too; None: as it was recorded, of a step
+            that was served. Each group is named once; the batch has them in this order.
     """
 
     settings: str

@@ -62,7 +62,7 @@ class Share(NamedTuple):
         if names := token_array_names(self.columns):
             found = {path: signatures_of(path) for path in set(self.paths)}
             token_arrays, refused = agreed_signatures(names, [found[path] for path in self.paths])
-        masks = self.served.groups
+        masks = self.served.all_groups
         return assemble(
             self.served,
             [part.only(masks[part.slot].row_mask) for part in parts],

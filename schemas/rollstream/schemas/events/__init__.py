@@ -31,6 +31,7 @@ from rollstream.schemas.events.owned import Adopted, Claimed, OwnedEvent
 from rollstream.schemas.events.sampler import (
     Acked,
     BatchServed,
+    CarriedRows,
     Checkpointed,
     ChosenGroup,
     CurrentStepSet,
@@ -71,6 +72,7 @@ __all__ = [
     "AdmissionEvent",
     "Adopted",
     "BatchServed",
+    "CarriedRows",
     "Checkpointed",
     "ChosenGroup",
     "Claimed",

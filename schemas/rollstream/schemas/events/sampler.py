@@ -69,9 +69,19 @@ class ChosenGroup(NamedTuple):
     scores: tuple[ServedScore, ...] = ()
 
 
+class CarriedRows(NamedTuple):
+    """A group that the step before was served with, or carried, as it was served. ``wanted``, one a
+    row, names those that are yet to be trained on; the others say what they earned."""
+
+    group: ChosenGroup
+    wanted: NDArray[np.bool_]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchServed(Decision):
     """Which groups make the batch of a step. It is confirmed before the batch is returned.
+
+    ``carried`` come after ``groups``, and are held against deletion as these are.
 
     ``choosing`` (``Choosing.recorded()``) and ``algorithm`` are what chose: with the request, the
     seed, the cursor and the decisions before it the choice can be made again."""
@@ -89,6 +99,7 @@ class BatchServed(Decision):
     algorithm: int = 0
     policy_epoch: int = 0
     current_step: int = -1
+    carried: tuple[CarriedRows, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

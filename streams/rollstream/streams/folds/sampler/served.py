@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from typing import Literal, Self, get_args
 
 from rollstream.schemas.digest import combined
-from rollstream.schemas.events import BatchServed, ChosenGroup, LogPosition, Replaced
+from rollstream.schemas.events import BatchServed, CarriedRows, ChosenGroup, LogPosition, Replaced
 from rollstream.schemas.records import SampledBatch
 from rollstream.schemas.scoring import digest_part
 from rollstream.streams.folds.refs import GroupRef, ref_of
@@ -45,6 +47,11 @@ DROPPED: tuple[Outcome, ...] = (
     "ahead",
 )
 
+SHAPING = "shaping"
+"""Where a request has the settings of what shapes its batch."""
+CARRIED = b"carried"
+"""Sets a group that is carried apart, in the digest, from one that was chosen."""
+
 # The first outcome, which is that of most, has the lowest bits: Python shares integers to 256.
 _COUNT_BITS = 32
 _COUNT_MAX = (1 << _COUNT_BITS) - 1
@@ -71,10 +78,10 @@ class ServedBatch:
         event: as it was written.
         offset: of the event in the decision log.
         batch_id: of the batch as it is now: each replacement gives it a new one.
-        groups: in the slots of the batch, replacements among them.
+        groups: in the slots of the batch, replacements among them; those that were chosen for it.
         refs: of ``groups``.
         cursor: of the newest choice.
-        digest: of ``groups``.
+        digest: of ``all_groups``.
         policy_epoch: of the policies that were published at the newest choice.
         since_ts: when its ack began to be awaited, microseconds: of the newest choice, or of the
             resume that serves it again.
@@ -134,6 +141,35 @@ class ServedBatch:
         )
 
     @property
+    def carried(self) -> tuple[CarriedRows, ...]:
+        """What the step before left over, in the slots after those of ``groups``."""
+        return self.event.carried
+
+    @property
+    def all_groups(self) -> tuple[ChosenGroup, ...]:
+        """In all slots, those carried last."""
+        if not self.carried:
+            return self.groups
+        return (*self.groups, *(one.group for one in self.carried))
+
+    @property
+    def all_refs(self) -> tuple[GroupRef, ...]:
+        """Of ``all_groups``."""
+        if not self.carried:
+            return self.refs
+        return (*self.refs, *self.carried_refs)
+
+    @property
+    def carried_refs(self) -> tuple[GroupRef, ...]:
+        """Of the groups that are carried."""
+        return tuple(ref_of(one.group) for one in self.carried)
+
+    @property
+    def is_shaped(self) -> bool:
+        """Whether the step after it may carry what it leaves over."""
+        return _is_shaped(self.event.request)
+
+    @property
     def acked(self) -> tuple[GroupRef, ...]:
         """The groups that its ack covers: none before it, nor those in skipped slots."""
         if self.status is None:
@@ -154,20 +190,31 @@ class ServedBatch:
     @property
     def sampled(self) -> SampledBatch:
         """The whole batch, as users see it."""
-        ids = tuple(group.group_id for group in self.groups)
+        ids = tuple(group.group_id for group in self.all_groups)
         return SampledBatch(self.batch_id, ids, self.event.now_ts)
 
 
-def batch_digest(groups: Sequence[ChosenGroup]) -> bytes:
-    """xxh3-128 over the groups' digests, masks and late scores, in order."""
-    parts: list[bytes] = []
-    for group in groups:
-        parts.append(group.digest)
-        if group.row_mask is not None:
-            parts.append(group.row_mask.tobytes())
-        if group.scores:
-            parts.append(digest_part(group.scores))
+@lru_cache(maxsize=16)  # A trainer's are mostly the same.
+def _is_shaped(request: str) -> bool:
+    return SHAPING in json.loads(request)
+
+
+def batch_digest(groups: Sequence[ChosenGroup], carried: Sequence[CarriedRows] = ()) -> bytes:
+    """xxh3-128 over the groups' digests, masks and late scores, in order; of those that are carried
+    also over which rows are wanted."""
+    parts = list(chain.from_iterable(map(_digested, groups)))
+    for one in carried:
+        parts += [CARRIED, *_digested(one.group), one.wanted.tobytes()]
     return combined(parts)
+
+
+def _digested(group: ChosenGroup) -> list[bytes]:
+    parts = [group.digest]
+    if group.row_mask is not None:
+        parts.append(group.row_mask.tobytes())
+    if group.scores:
+        parts.append(digest_part(group.scores))
+    return parts
 
 
 class ExampleCounts:

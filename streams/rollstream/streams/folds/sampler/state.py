@@ -7,7 +7,7 @@ applied yet is kept until it is. So every reader reaches the same state.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -94,6 +94,7 @@ class SamplerState:
         self.current_step: int | None = None
         self.next_step = 0
         self._served_end = 0  # After the last step that was served and not released.
+        self._pinned: dict[int, tuple[GroupRef, ...]] = {}  # By step that may be carried from.
         self.batches: dict[int, ServedBatch] = {}
         self.published = PublishedPolicies()
         self.dispatched = DispatchedGroups()
@@ -148,8 +149,9 @@ class SamplerState:
         return ref in self._groups.taken and not self.is_open(ref)
 
     def is_open(self, ref: GroupRef) -> bool:
-        """Whether the group is in a batch that is not final."""
-        return self.uses.is_open(ref)
+        """Whether the group is in a batch that is not final, or that the next step may carry it
+        from."""
+        return self.uses.is_open(ref) or self.uses.is_pinned(ref)
 
     def recorded(self, log: PartitionAddress) -> int:
         """How far the seal log was applied, by the newest cursor in the decision log; 0 before."""
@@ -198,6 +200,11 @@ class SamplerState:
     def open_batches(self) -> list[ServedBatch]:
         """Served and not final."""
         return [batch for batch in self.batches.values() if not batch.final]
+
+    def open_groups(self) -> set[GroupRef]:
+        """Those of ``is_open``."""
+        opened = {ref for batch in self.open_batches() for ref in batch.all_refs}
+        return opened.union(*self._pinned.values())
 
     def unacked(self, max_samples: int) -> tuple[Counter[str], Counter[str]]:
         """By environment the groups in batches that are neither acked nor final, and how often
@@ -334,6 +341,10 @@ class SamplerState:
         self.next_step = self._served_end = event.step + 1
         self.epoch_used = True
         self._hand_out(event, batch.refs)
+        for ref in batch.carried_refs:
+            self.uses.carry(ref)
+        if self._pinned or batch.is_shaped:
+            self._pin()
 
     def _hand_out(self, event: BatchServed | Replaced, refs: Sequence[GroupRef]) -> None:
         for ref in self.uses.limit_by(event.choosing):
@@ -350,6 +361,8 @@ class SamplerState:
             self._groups.end(batch.refs[slot], outcome)
         after = self.batches[event.step] = batch.replaced_by(event)
         self._hand_out(event, [after.refs[slot] for slot in event.slots.tolist()])
+        if event.step in self._pinned:
+            self._pin()
 
     def _finish(self, step: int) -> None:
         """Everything up to ``step`` is final."""
@@ -370,6 +383,8 @@ class SamplerState:
         final = [at for at, batch in sorted(self.batches.items()) if batch.final]
         for at in final[:-FINAL_BATCHES_KEPT]:
             self._forget(at)
+        if self._pinned:
+            self._pin()
 
     def _resume(self, event: Resumed) -> None:
         self.trainer_epoch, self.current_step = event.trainer_epoch, None
@@ -395,10 +410,13 @@ class SamplerState:
                 del self.batches[at]
                 self._groups.change(batch.acked, self.uses.reopen)
                 self._groups.change(batch.refs, self.uses.give_back)
+                self._groups.change(batch.carried_refs, self.uses.forget)
         if event.later == "release":
             self._served_end = min(self._served_end, newest + 1)
         # Replayed are also those that are final and no longer held: the record has them.
         self.next_step = max(event.first_step, self._served_end)
+        if self._pinned:
+            self._pin()
 
     def _ack(self, event: Acked) -> None:
         batch = self.batches[event.step]
@@ -409,5 +427,30 @@ class SamplerState:
 
     def _forget(self, step: int) -> None:
         """The batch is no longer held; groups that were used up stay taken."""
-        for ref in self.batches.pop(step).refs:
+        for ref in self.batches.pop(step).all_refs:
             self._groups.forget(ref)
+
+    def _pin(self) -> None:
+        """A step may carry groups of the one before. So those of shaped batches are needed, and are
+        not served again, while the batch is open, is the newest, or is the newest final one, to
+        which a release goes back."""
+        final = max((at for at, batch in self.batches.items() if batch.final), default=NOTHING)
+        pinned = {
+            at: batch.all_refs
+            for at, batch in self.batches.items()
+            if (not batch.final or at in (final, self.next_step - 1)) and batch.is_shaped
+        }
+        before, self._pinned = self._pinned, pinned
+        # Those of one that is new first: what both have is not ready between.
+        for ref in _refs_of(pinned, before):
+            self.uses.pin(ref, 1)
+        for ref in _refs_of(before, pinned):
+            self.uses.pin(ref, -1)
+            self._groups.settle(ref)
+
+
+def _refs_of(
+    steps: Mapping[int, tuple[GroupRef, ...]], others: Mapping[int, tuple[GroupRef, ...]]
+) -> list[GroupRef]:
+    """The groups of those that are not the same among the others."""
+    return [ref for at, refs in steps.items() if others.get(at) != refs for ref in refs]

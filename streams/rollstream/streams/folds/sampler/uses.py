@@ -21,14 +21,15 @@ class _Uses(NamedTuple):
     """Of one group.
 
     Attributes:
-        used: batches that it was handed out in and that were not released.
-        held: those of them that are held.
-        open: those of these that are not final.
+        used: batches that it was chosen for and that were not released.
+        held: batches that are held and have it, chosen or carried.
+        open: those that it was chosen for, and that are not final.
         unacked: those of these that are not acked.
         ended: it will never be served again, whatever is released.
         dropped: it will not be served again, unless a use is given back.
         epoch: the trainer epoch of its newest use; -1: it has none that was not given back.
         lately: those of ``used`` that were decided in that trainer epoch.
+        pins: batches that have it, and that a step to come may carry groups of.
     """
 
     used: int = 0
@@ -39,6 +40,7 @@ class _Uses(NamedTuple):
     dropped: bool = False
     epoch: int = -1
     lately: int = 0
+    pins: int = 0
 
 
 # Groups share the few values that there are.
@@ -56,6 +58,7 @@ def _changed(
         dropped,
         uses.epoch,
         uses.lately,
+        uses.pins,
     )
 
 
@@ -102,10 +105,15 @@ class GroupUses:
     def held(self, ref: GroupRef) -> bool:
         """Whether a batch that is held has the group."""
         uses = self._groups.get(ref)
-        return uses is not None and uses.held > 0
+        return uses is not None and (uses.held > 0 or uses.pins > 0)
+
+    def is_pinned(self, ref: GroupRef) -> bool:
+        """Whether a step to come may carry the group."""
+        uses = self._groups.get(ref)
+        return uses is not None and uses.pins > 0
 
     def is_open(self, ref: GroupRef) -> bool:
-        """Whether a batch that is not final has the group."""
+        """Whether a batch that is not final was to have the group."""
         uses = self._groups.get(ref)
         return uses is not None and uses.open > 0
 
@@ -161,6 +169,16 @@ class GroupUses:
         self._first_lately += self.is_fresh(ref)
         self._put(ref, _begun(self._groups.get(ref, _UNUSED), self._epoch))
 
+    def carry(self, ref: GroupRef) -> None:
+        """A batch that is held carries the group, which is no further use; ``forget`` ends it."""
+        uses = self._groups[ref]
+        self._groups[ref] = uses._replace(held=uses.held + 1)
+
+    def pin(self, ref: GroupRef, pins: int) -> None:
+        """One more batch, or with -1 one less, has it of which a step to come may carry groups."""
+        uses = self._groups[ref]
+        self._groups[ref] = uses._replace(pins=uses.pins + pins)
+
     def ack(self, ref: GroupRef) -> None:
         """A batch that has it was acked."""
         uses = self._groups[ref]
@@ -192,7 +210,7 @@ class GroupUses:
         self._put(ref, _changed(uses, 0, 0, -1, unacked, ended, uses.dropped))
 
     def forget(self, ref: GroupRef) -> None:
-        """A batch that has it is final and no longer held: the use stays one."""
+        """A batch that has it is no longer held: a use that was final stays one."""
         uses = self._groups[ref]
         self._groups[ref] = _changed(uses, 0, -1, 0, 0, uses.ended, uses.dropped)
 
@@ -235,10 +253,10 @@ class GroupUses:
         """Whether the group may be served (again); nothing is kept of one that nobody needs."""
         uses = self._groups[ref]
         left = self._max_samples < 0 or uses.used < self._max_samples
-        available = left and not (uses.unacked or uses.ended or uses.dropped)
+        available = left and not (uses.unacked or uses.ended or uses.dropped or uses.pins)
         again = uses.used if available else 0
         self._mark_again(ref, min(again, 1) if self._max_samples < 0 else again)
-        if not uses.held and not (available and uses.used):
+        if not (uses.held or uses.pins or (available and uses.used)):
             del self._groups[ref]
         return available
 
