@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, kafka_world, memory_world
 from rollstream.sampler import Batch, RequestDiffers, SamplerView, UnknownStep
+from rollstream.sampler.shaping.carried import CarriedGroup, Shaping
 
 WAIT_S = 30.0
 STEPS = 4
@@ -128,3 +130,37 @@ def test_what_a_release_left_is_not_read_where_the_step_was_decided_anew(
     for step, batch in enumerate(taken, 1):
         again = sampler.next_batch(step, 2, timeout_s=WAIT_S)
         assert (again.digest, rows(again)) == (batch.digest, rows(batch))
+
+
+@pytest.mark.proves("F3")
+def test_a_final_step_that_carried_groups_is_read_from_the_record_with_them(
+    world: LocalWorld,
+) -> None:
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(8)))
+    sampler = world.open()
+    sampler.resume(None)
+    served: list[Batch] = []
+    for step in range(STEPS):
+        last = served[-1].sampled.group_ids if served else ()
+        carried = [CarriedGroup(one, np.array([True, False])) for one in last[:1]]
+        shaping = Shaping(settings="{}", num_groups=1, min_groups=1, carried=tuple(carried))
+        batch = sampler.next_shaped_batch(step, shaping, timeout_s=WAIT_S)
+        served.append(batch)
+        sampler.ack(batch)
+        sampler.checkpointed(step)
+    world.restart()
+    successor = world.open()
+    assert successor.resume(None, later="replay") == 0
+    for step, before in enumerate(served):
+        found = successor.recorded_batch(step)
+        as_recorded = Shaping(settings="{}", num_groups=1, min_groups=1, carried=None)
+        for again in (found, successor.next_shaped_batch(step, as_recorded, timeout_s=WAIT_S)):
+            assert again is not None
+            assert (again.digest, rows(again)) == (before.digest, rows(before))
+            assert (again.carried_groups, again.sampled.group_ids) == (
+                min(step, 1),
+                before.sampled.group_ids,
+            )
+    others = Shaping(settings="{}", num_groups=1, min_groups=1, carried=())
+    with pytest.raises(RequestDiffers, match="is now with not at all"):
+        successor.next_shaped_batch(1, others, timeout_s=WAIT_S)
