@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "producers": {"streams", "schemas", "runtime"},
     "consumers": {"streams", "store", "schemas", "runtime"},
     "sampler": {"streams", "store", "schemas", "runtime"},
+    "torch": {"sampler", "streams", "schemas", "runtime"},
     "console": {"producers", "consumers", "sampler", "streams", "store", "schemas", "runtime"},
 }
 # The root of every error is in schemas, and configuration errors grow from it like all others.

@@ -14,15 +14,17 @@ from harness.source_tree import (
     packages,
     parsed,
     pyproject,
+    roots,
 )
 
 LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 JOINING = {"__init__.py", "py.typed"}  # One root has the file that joins them all.
+ADAPTERS = {"torch"}  # Of trainers/, a package for each library.
 VAGUE = {"utils", "util", "helpers", "helper", "common", "base", "manager", "core", "misc"}
 
 
-def test_pyproject_names_exactly_the_packages_that_there_are() -> None:
+def test_pyproject_names_exactly_the_roots_that_there_are() -> None:
     hatch = pyproject()["tool"]["hatch"]["build"]
     wheel = hatch["targets"]["wheel"]["packages"]
     mypy_path = pyproject()["tool"]["mypy"]["mypy_path"].split(":")
@@ -32,15 +34,16 @@ def test_pyproject_names_exactly_the_packages_that_there_are() -> None:
         "mypy_path": [path for path in mypy_path if path != "tests"],
     }
     for name, listed in lists.items():
-        assert tuple(sorted(listed)) == packages(), name
+        assert tuple(sorted(listed)) == roots(), name
 
 
-@pytest.mark.parametrize("package", packages())
-def test_package_shares_the_namespace_and_is_typed(package: str) -> None:
-    shared = ROOT / package / "rollstream"
+@pytest.mark.parametrize("root", roots())
+def test_packages_of_a_root_share_the_namespace_and_are_typed(root: str) -> None:
+    shared = ROOT / root / "rollstream"
     names = {path.name for path in shared.iterdir()} - {"__pycache__"}
-    assert names == {package} | (JOINING if package == "runtime" else set())
-    assert (package_folder(package) / "py.typed").is_file()
+    joining = JOINING if root == "runtime" else set[str]()
+    assert names - joining == ADAPTERS if root == "trainers" else names == {root} | joining
+    assert all((shared / name / "py.typed").is_file() for name in names - joining)
 
 
 def test_version_is_the_one_that_pyproject_names() -> None:

@@ -45,6 +45,12 @@ def test_what_needs_the_consumer_extra_says_so_in_a_base_install(
     assert "pip install '.[consumer]'" in told
 
 
+def test_an_adapter_without_its_library_says_which_extra_has_it() -> None:
+    told = printed(BASE_INSTALL.format(missing=("torch",), module="torch"))
+    assert told.startswith("MissingExtra ")
+    assert "pip install '.[torch]'" in told
+
+
 @pytest.mark.parametrize("package", ["producers", "streams", "schemas", "runtime"])
 def test_package_of_the_base_install_loads_nothing_heavy(package: str) -> None:
     loaded = json.loads(printed(PROGRAM.format(package=package)))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.source_tree import ROOT, packages
+from harness.source_tree import ROOT, roots
 from harness.versions import REGION, RETIRED, Source, changed, shipped_source
 
 TESTS = ROOT / "tests"
@@ -49,9 +49,9 @@ class Release:
     ) -> None:
         self.folder, self.version = folder, version
         self._process: subprocess.Popen[str] | None = None
-        for package in packages():
+        for root in roots():
             ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / package, folder / package, ignore=ignored)
+            shutil.copytree(ROOT / root, folder / root, ignore=ignored)
         installed = folder / "runtime" / f"rollstream-{version}.dist-info"
         installed.mkdir()
         (installed / "METADATA").write_text(
@@ -86,10 +86,10 @@ class Release:
             self._process.communicate(timeout=TIMEOUT_S)
 
     def _started(self) -> subprocess.Popen[str]:
-        roots = [str(self.folder / package) for package in packages()]
+        paths = [str(self.folder / root) for root in roots()]
         return subprocess.Popen(
             [sys.executable, "-m", "harness.release_process"],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([*roots, str(TESTS)])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([*paths, str(TESTS)])},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

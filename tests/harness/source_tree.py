@@ -20,14 +20,22 @@ class Import(NamedTuple):
 
 
 @cache
-def packages() -> tuple[str, ...]:
+def roots() -> tuple[str, ...]:
     """Folders of the repository that are source roots of ``rollstream``."""
     return tuple(sorted(path.parent.name for path in ROOT.glob("*/rollstream")))
 
 
+@cache
+def packages() -> tuple[str, ...]:
+    """What is imported as ``rollstream.<package>``, of all roots."""
+    return tuple(sorted(path.parent.name for path in ROOT.glob("*/rollstream/*/__init__.py")))
+
+
+@cache
 def package_folder(package: str) -> Path:
     """The folder that is imported as ``rollstream.<package>``."""
-    return ROOT / package / "rollstream" / package
+    (found,) = ROOT.glob(f"*/rollstream/{package}/__init__.py")
+    return found.parent
 
 
 @cache

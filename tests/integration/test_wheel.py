@@ -15,7 +15,7 @@ from hatchling.builders.wheel import WheelBuilder
 
 from harness.admission import announce, announced
 from harness.kafka import REQUEST_TIMEOUT_S
-from harness.source_tree import ROOT, packages, pyproject
+from harness.source_tree import ROOT, pyproject, roots
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.record import decode_record
@@ -86,9 +86,9 @@ def first_lines_of_the_readme(bootstrap: str, environment: str) -> str:
 
 def test_wheel_holds_every_file_of_every_package_and_nothing_else(wheel: Path) -> None:
     in_tree = {
-        f"rollstream/{path.relative_to(ROOT / package / 'rollstream').as_posix()}"
-        for package in packages()
-        for path in (ROOT / package / "rollstream").rglob("*")
+        f"rollstream/{path.relative_to(ROOT / root / 'rollstream').as_posix()}"
+        for root in roots()
+        for path in (ROOT / root / "rollstream").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     in_wheel = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
