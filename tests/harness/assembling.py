@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from harness.rollouts import make_dispatched, make_entry, make_failed, make_record
+from harness.rollouts import (
+    make_dispatched,
+    make_ended,
+    make_entry,
+    make_failed,
+    make_record,
+)
 from rollstream.consumers.assembling import Assembler, Decision, DueGroup, Plan
 from rollstream.consumers.assembling.decisions import Row, segments_of, values_of
 from rollstream.runtime.config.sections import EnvironmentConfig
@@ -56,7 +62,7 @@ class Drive:
         return offset
 
     def rollout(self, uid: str, **fields: Any) -> int:
-        """A record of one rollout, and so are the next two."""
+        """A record of one rollout, and so are the next three."""
         return self.add(make_entry(rollout_uid=uid, **fields))
 
     def dispatch(self, group_uid: str, size: int, example_id: str = "ex-1") -> int:
@@ -70,6 +76,9 @@ class Drive:
         uid = uid or f"failure-{self.assembler.position}"
         named = {"group_uid": group_uid, "group_size": size, "rollout_uid": uid}
         return self.add(make_failed(count=count, reason=reason, **named))
+
+    def end(self, uid: str, segments: int = 0) -> int:
+        return self.add(make_ended(uid, segments))
 
     def wait(self, seconds: float) -> None:
         """Log time passes without a record."""

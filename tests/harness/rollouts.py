@@ -88,6 +88,12 @@ def make_failed(*, count: int = 1, reason: str = "crashed", **overrides: Any) ->
     return Entry.of(_control_fields(overrides), EntryKind.FAILED, Failure(count, reason))
 
 
+def make_ended(uid: str, segments: int = 0, **overrides: Any) -> Entry:
+    """The entry that a trajectory has ended, with so many segments; 0: those before it."""
+    named = {"rollout_uid": uid, "segment_idx": segments, "group_size": 0}
+    return Entry.of(_control_fields({**named, **overrides}), EntryKind.ENDED)
+
+
 def make_alive(producer_id: str) -> Entry:
     """The entry that a producer lives."""
     return Entry.of(

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from harness.rollouts import make_dispatched, make_entry, make_failed
+from harness.rollouts import make_dispatched, make_ended, make_entry, make_failed
 from rollstream.schemas.ingest.entry import Entry
 
 TOKENS_MAX = 12
@@ -120,12 +120,13 @@ def _rare(draw: st.DrawFn, count: int) -> dict[str, Any]:
 
 
 def control_entries() -> st.SearchStrategy[Entry]:
-    """Dispatches and failures."""
+    """Dispatches, failures and ends of trajectories."""
     group = {"example_id": words, "group_uid": words, "group_size": st.integers(0, 64)}
     dispatched = st.builds(make_dispatched, **group)
     count = st.integers(1, 2**31 - 1)
     failed = st.builds(make_failed, count=count, reason=words, rollout_uid=uids, **group)
-    return dispatched | failed
+    ended = st.builds(make_ended, uids, st.integers(0, 5), group_uid=words)
+    return dispatched | failed | ended
 
 
 def entries() -> st.SearchStrategy[Entry]:

@@ -18,6 +18,9 @@ Map, a line a file:
 - ``membership``   what a group publishes, and what it still lacks (no I/O)
 - ``trajectory``   a rollout of several segments, as a ``with`` block
 - ``steps``        how groups and trajectories publish entry by entry, awaited or not
+- ``step_producer``  ``StepProducer`` and ``AsyncStepProducer``
+- ``step_segments``  a step of a trajectory as a rollout segment (pure)
+- ``open_prompts``  bounds the prompts that a writer of steps began and that have not ended (pure)
 - ``process``      what becomes of producers when a process is forked, and when it ends
 - ``scores``       ``ScoreProducer``
 - ``score_versions``  reads scores, to learn which version one became
@@ -49,6 +52,8 @@ from rollstream.producers.errors import (
 from rollstream.producers.group import AsyncGroup, Group
 from rollstream.producers.score_records import Score
 from rollstream.producers.scores import ScoreProducer
+from rollstream.producers.step_producer import AsyncStepProducer, StepProducer
+from rollstream.producers.step_segments import Step
 from rollstream.producers.trajectory import AsyncTrajectory, Trajectory
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.streams.errors import BrokerUnavailable, BufferFull, TopicMismatch, UnknownTopic
@@ -58,6 +63,7 @@ __all__ = [
     "AsyncAdmitted",
     "AsyncGroup",
     "AsyncRolloutProducer",
+    "AsyncStepProducer",
     "AsyncTrajectory",
     "BrokerUnavailable",
     "BufferFull",
@@ -80,6 +86,8 @@ __all__ = [
     "ScoreProducer",
     "ScoresNotDelivered",
     "SeveralLineages",
+    "Step",
+    "StepProducer",
     "TopicMismatch",
     "Trajectory",
     "UnknownTopic",

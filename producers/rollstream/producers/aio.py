@@ -47,6 +47,9 @@ class _Answer(asyncio.Future[RollstreamError | None]):
         return super().cancel(msg)
 
 
+Answers = Sequence[_Answer]
+
+
 class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmitted]):
     """Each ``await publish(…)`` returns once the broker has the rollout, or raises.
 
@@ -240,38 +243,97 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     async def _deliver(self, outgoing: Outgoing) -> None:
         """Gathers the entry; returns once it is in the log."""
         self._refuse()
+        await self._await_answers([outgoing], [self._answer_to(outgoing)], gathered=False)
+
+    async def _find_in_time(self, topic: str) -> None:
+        """Learns how many partitions the topic has, unless it is known."""
+        self._refuse()
+        if topic not in self._sender.partitions:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await self._find_topic(topic)
+            except TimeoutError as late:
+                raise self._unreachable(topic, self._timeout_s) from late
+
+    def _gather_together(self, outgoing: Sequence[Outgoing], *, awaited: bool) -> Answers:
+        """Gathers all of them, of a topic that was found, or raises ``BufferFull`` at once. Where
+        nobody awaits what it returns, ``flush`` and ``close`` raise what becomes of them."""
+        self._refuse()
+        answers = [self._answer_to(one) for one in outgoing]
+        if not awaited:
+            for answer in answers:
+                answer.set_result(None)
+        if not self._sender.append_together(outgoing):
+            self._sender.send_all()
+            self._sender.poll(0.0)
+            if not self._sender.append_together(outgoing):
+                raise self._full(at_once=True)
+        self._send_at_end_of_turn()
+        self._keep_polling()
+        return answers
+
+    def _answer_to(self, outgoing: Outgoing) -> _Answer:
         answer = outgoing.answer = _Answer(partial(self._sender.gatherer.take_out, outgoing))
+        return answer
+
+    async def _await_answers(
+        self, outgoing: Sequence[Outgoing], answers: Answers, *, gathered: bool = True
+    ) -> None:
+        """Returns once all entries, of one topic, are in the log; one that was not ``gathered`` is
+        so first."""
         limit = asyncio.timeout(None)
         self._limits[limit] = self._clock.monotonic_s() + self._timeout_s
-        if self._poller is None:
-            self._poller = self._in_background(self._poll())
+        self._keep_polling()
         try:
             async with limit:
-                if outgoing.topic not in self._sender.partitions:
-                    await self._find_topic(outgoing.topic)
-                await self._append(outgoing)
-                error = await answer
+                if not gathered:
+                    if outgoing[0].topic not in self._sender.partitions:
+                        await self._find_topic(outgoing[0].topic)
+                    await self._append(outgoing[0])
+                if len(answers) == 1:
+                    errors = [await answers[0]]
+                else:  # Cancelled together: the end of the turn might send the others.
+                    errors = await asyncio.gather(*answers)
         except TimeoutError as late:
             if not limit.expired():
                 raise
             if self._death is not None:
                 raise self._death from late
-            if outgoing.left:
-                doubt = DeliveryUnknown(f"no answer within {self._timeout_s:g} s")
-                raise self._outbox.failure([(outgoing, doubt)]) from late
-            if outgoing.topic not in self._sender.partitions:
-                raise self._unreachable(outgoing.topic, self._timeout_s) from late
-            raise self._full() from late
+            errors = self._errors_so_far(outgoing, answers)
         except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled():  # It came in the same turn.
-                self._keep_failure(outgoing, answer.result())
+            for one, answer in zip(outgoing, answers, strict=True):
+                if answer.done() and not answer.cancelled():  # It came in the same turn.
+                    self._keep_failure(one, answer.result())
+                else:
+                    answer.cancel()
             raise
         finally:
             self._limits.pop(limit, None)
-        if isinstance(error, RolloutTooLarge):
-            raise error
-        if error is not None:
-            raise self._outbox.failure([(outgoing, error)])
+        if any(errors):
+            failed = [(one, wrong) for one, wrong in zip(outgoing, errors, strict=True) if wrong]
+            only = failed[0][1]
+            if len(failed) == 1 and isinstance(only, RolloutTooLarge):
+                raise only
+            raise self._outbox.failure(failed)
+
+    def _errors_so_far(
+        self, outgoing: Sequence[Outgoing], answers: Answers
+    ) -> list[RollstreamError | None]:
+        """The time is up: what has not left is taken out, and raised where nothing has."""
+        for answer in answers:
+            answer.cancel()
+        if not any(one.left for one in outgoing):
+            topic = outgoing[0].topic
+            if topic not in self._sender.partitions:
+                raise self._unreachable(topic, self._timeout_s)
+            raise self._full()
+        waited = f"within {self._timeout_s:g} s"
+        doubt = DeliveryUnknown(f"no answer {waited}")
+        unsent = BrokerUnavailable(f"it was not sent {waited}")
+        return [
+            (doubt if one.left else unsent) if answer.cancelled() else answer.result()
+            for one, answer in zip(outgoing, answers, strict=True)
+        ]
 
     async def _append(self, outgoing: Outgoing) -> None:
         if not self._crowded.locked() and self._try_append(outgoing):
@@ -284,15 +346,22 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         self._refuse()
         if not self._sender.append(outgoing):
             return False
+        self._send_at_end_of_turn()
+        return True
+
+    def _send_at_end_of_turn(self) -> None:
         if not self._turn_ends:
             self._turn_ends = True
             asyncio.get_running_loop().call_soon(self._end_turn)
-        return True
 
     def _end_turn(self) -> None:
         """Nothing else of this turn publishes: what it gathered goes."""
         self._turn_ends = False
         self._sender.send_all()
+
+    def _keep_polling(self) -> None:
+        if self._poller is None:
+            self._poller = self._in_background(self._poll())
 
     def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(coroutine)

@@ -318,6 +318,23 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
                 sender.poll(deadline.slice_s(_ROOM_POLL_S))
             deadline.log_waiting(lambda: f"room in the buffer for {self._outbox.broker}")
 
+    def _send_together(self, outgoing: Sequence[Outgoing]) -> None:
+        """Queues all of them, of one topic, or none; never waits for room."""
+        sender, topic = self._sender, outgoing[0].topic
+        with self._lock:
+            self._refuse()
+            if topic not in sender.partitions:
+                self._find_topic(topic, Deadline(self._timeout_s))
+            self._outbox.raise_failures(nothing_queued=True)
+            if not sender.append_together(outgoing):
+                sender.send_all()
+                sender.poll(0.0)
+                if not sender.append_together(outgoing):
+                    raise self._full(at_once=True)
+            if self._idle:
+                self._idle = False
+                self._thread.wake()
+
     def _sent_alone(self) -> bool:
         """Sends what was gathered at once, where waiting for others is likely in vain: the last
         linger held one entry, and none has ended since. That saves a slow worker the thread's two

@@ -100,6 +100,13 @@ class Gatherer:
         held = self.held_bytes
         return not held or held + outgoing.size + _ENTRY_BYTES <= HELD_BYTES_MAX
 
+    def has_room_for(self, outgoing: Sequence[Outgoing]) -> bool:
+        """Whether the bound allows all of them."""
+        size = _size_of(outgoing) + _ENTRY_BYTES * len(outgoing)
+        return self.held_bytes + size <= HELD_BYTES_MAX or (
+            len(outgoing) == 1 and self.has_room(outgoing[0])
+        )
+
     def append(self, outgoing: Outgoing) -> bool:
         """Gathers an entry; returns whether a record is full, so that it can be sent."""
         buffer = self._buffers.get(outgoing.address)

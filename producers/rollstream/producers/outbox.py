@@ -158,6 +158,11 @@ class Outbox:
         shown = reason[:REASON_CHARS_MAX].encode(errors="backslashreplace").decode()
         return self._control(address, EntryKind.FAILED, Failure(count, shown), rollout_uid)
 
+    def ended(self, address: GroupAddress, rollout_uid: str, segments: int) -> Outgoing:
+        """The control event that a trajectory has ended with so many segments, 0: with those that
+        are before it in the log."""
+        return self._control(address, EntryKind.ENDED, uid=rollout_uid, segments=segments)
+
     def encode(self, outgoing: Sequence[Outgoing], partitions: int) -> bytes:
         """The record of these entries, all of one partition of a topic of ``partitions``."""
         environment = self._environments[outgoing[0].topic]
@@ -218,9 +223,15 @@ class Outbox:
         )
 
     def _control(
-        self, address: GroupAddress, kind: EntryKind, failure: Failure | None = None, uid: str = ""
+        self,
+        address: GroupAddress,
+        kind: EntryKind,
+        failure: Failure | None = None,
+        uid: str = "",
+        segments: int = 0,
     ) -> Outgoing:
-        own = {"rollout_uid": uid or (self.new_uid() if failure else "")}
+        named = uid or (self.new_uid() if failure else "")
+        own = {"rollout_uid": named, "segment_idx": segments}
         fields = {
             **{name: field.default for name, field in row_fields().items() if not field.extra},
             **{name: self._stamped[name] for name in ("lineage", "replica_id")},

@@ -69,10 +69,16 @@ class Sender:
         address = self._address(outgoing.topic, outgoing.key)
         if not self.gatherer.has_room(outgoing):
             return False
-        outgoing.address = address
-        if self.gatherer.append(outgoing):
-            self._ready.add(address)
-            self.poll(0.0)
+        self._gather(outgoing, address)
+        return True
+
+    def append_together(self, outgoing: Sequence[Outgoing]) -> bool:
+        """Gathers all of them, or none where there is no room; otherwise as ``append``."""
+        addresses = [self._address(one.topic, one.key) for one in outgoing]
+        if not self.gatherer.has_room_for(outgoing):
+            return False
+        for one, address in zip(outgoing, addresses, strict=True):
+            self._gather(one, address)
         return True
 
     def appended(self, topic: str) -> int:
@@ -145,6 +151,12 @@ class Sender:
         self._writer.abandon()
         dropped = self.gatherer.drop()
         self._settle(dropped, BrokerUnavailable("it was never sent: the broker took no more"))
+
+    def _gather(self, outgoing: Outgoing, address: Address) -> None:
+        outgoing.address = address
+        if self.gatherer.append(outgoing):
+            self._ready.add(address)
+            self.poll(0.0)
 
     def _address(self, topic: str, key: str) -> Address:
         if topic in self._mismatches:

@@ -105,6 +105,16 @@ def check_groups(groups: Any) -> None:
         raise InvalidSettings(f"groups is {number}; give a whole number, 1 or more")
 
 
+def check_open_prompts(max_open_prompts: Any) -> None:
+    """So many prompts can be open."""
+    try:
+        number = whole_number("max_open_prompts", max_open_prompts)
+    except BrokenRule as broken:
+        raise InvalidSettings(f"{broken}, 1 or more") from None
+    if number < 1:
+        raise InvalidSettings(f"max_open_prompts is {number}; give a whole number, 1 or more")
+
+
 def check_timeout(timeout_s: Any, *, zero_allowed: bool = False) -> None:
     """A time-out is a finite number of seconds, and not negative."""
     number = isinstance(timeout_s, Real) and not isinstance(timeout_s, bool)

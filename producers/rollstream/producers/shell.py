@@ -371,10 +371,11 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             "exists; check that the broker runs and can be reached from here; nothing was queued"
         )
 
-    def _full(self) -> BufferFull:
+    def _full(self, *, at_once: bool = False) -> BufferFull:
         cause = f" ({self._sender.full_cause})" if self._sender.full_cause else ""
+        waited = "no room now" if at_once else f"no room for {self._timeout_s:g} s"
         return BufferFull(
-            f"no room for {self._timeout_s:g} s, with {self._sender.outstanding} rollouts and "
+            f"{waited}, with {self._sender.outstanding} rollouts and "
             f"events on their way to {self._outbox.broker}{cause}; check that the broker runs and "
             "can be reached, or publish more slowly; nothing was queued"
         )

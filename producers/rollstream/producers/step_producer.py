@@ -2,67 +2,288 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+import threading
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rollstream.producers.aio import Answers, AsyncRolloutProducer
+from rollstream.producers.client import RolloutProducer
+from rollstream.producers.open_prompts import MAX_OPEN_PROMPTS, OpenPrompts
+from rollstream.producers.outbox import Outbox, Outgoing
+from rollstream.producers.settings import check_open_prompts
+from rollstream.producers.shell import TIMEOUT_S
+from rollstream.producers.step_segments import (
+    Step,
+    at_index,
+    checked_steps,
+    segment_arguments,
+)
+from rollstream.producers.validate import (
+    GroupAddress,
+    checked,
+    checked_filled_name,
+    checked_whole,
+)
+from rollstream.runtime.clock import Clock
+from rollstream.schemas.errors import InvalidRollout
+from rollstream.streams.broker import Broker
+from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 
 
-class Step(NamedTuple):
-    """One step of a trajectory: what the policy saw, and what it answered.
+class _Submission(NamedTuple):
+    """Checked steps of one environment, their groups' sizes, and their entries."""
 
-    Attributes:
-        prompt_ids: token ids of the whole context that the policy saw.
-        response_ids: token ids that it sampled.
-        reward: of this step; None: it has none, and the trajectory's return is the sum of others'.
-        trajectory_uid: unique among all; with ``step_index`` it makes a retry harmless.
-        prompt_uid: of the prompt whose trajectories make one group.
-        step_index: from 0, without gaps.
-        policy_version: of the weights that sampled.
-        weight_step: optimizer steps behind them; −1: not known, and no bound on lag holds.
-        is_last: whether the trajectory ends with it.
-        n_rollouts: trajectories of this prompt; counts with the first step of the group that says
-            it; None: the environment's ``target_group_size``.
-        logprobs: of ``response_ids``, under the policy that sampled.
-        metadata: whatever JSON can hold.
+    environment: str
+    steps: Sequence[Step]
+    sizes: Sequence[int]
+    outgoing: Sequence[Outgoing]
+
+
+class _Entries:
+    """Makes entries of steps, and knows which prompts are open. No I/O."""
+
+    def __init__(self, outbox: Outbox, max_open_prompts: int) -> None:
+        self._outbox = outbox
+        self._open = OpenPrompts(max_open_prompts)
+
+    def make(self, steps: Iterable[Step], environment: str, now_s: float) -> _Submission:
+        checked("environment", environment)
+        found = checked_steps(list(steps))
+        sizes = self._open.sizes(environment, found, now_s)
+        outgoing = []
+        for index, (step, size) in enumerate(zip(found, sizes, strict=True)):
+            try:
+                given = segment_arguments(step, environment, size)
+                outgoing.append(self._outbox.rollout(self._outbox.segment(given)))
+            except InvalidRollout as wrong:
+                raise at_index(wrong, index) from None
+        return _Submission(environment, found, sizes, outgoing)
+
+    def add(self, submission: _Submission, now_s: float) -> None:
+        environment, steps, sizes, _ = submission
+        self._open.add(environment, steps, sizes, now_s)
+
+    def make_end(
+        self, environment: str, trajectory_uid: str, prompt_uid: str, steps: int | None
+    ) -> Outgoing:
+        checked("environment", environment)
+        uid = checked_filled_name("trajectory_uid", trajectory_uid)
+        prompt = prompt_uid or self._open.prompt_of(environment, uid)
+        if not prompt:
+            raise InvalidRollout(
+                f"prompt_uid is empty, and no step of trajectory {uid} was submitted here lately; "
+                "name its prompt"
+            )
+        prompt = checked_filled_name("prompt_uid", prompt)
+        count = 0 if steps is None else checked_whole("steps", steps)
+        if steps is not None and count < 1:
+            raise InvalidRollout(
+                f"steps is {count}; give 1 or more, or None where each step is in the log by now"
+            )
+        return self._outbox.ended(GroupAddress(environment, prompt, prompt, 0, "train"), uid, count)
+
+    def end(self, environment: str, trajectory_uid: str) -> None:
+        self._open.end(environment, trajectory_uid)
+
+
+class StepProducer(RolloutProducer):
+    """Publishes steps in batches, in the background; an error names every trajectory with a step
+    that failed. Never waits for readers, nor for room.
+
+    A step is a rollout segment of the group ``prompt_uid``: the group is ready for a
+    ``TrajectoryPool`` once ``n_rollouts`` trajectories have ended. Several writers may take steps
+    of one trajectory, in any order; one that is submitted again, here or elsewhere, counts once.
+    What ``RolloutProducer`` says of delivery, ``flush``, ``close`` and the end of a process holds
+    here too; whole rollouts may be published beside steps.
+
+    Args:
+        bootstrap: Kafka's ``host:port``, several with commas; or give ``broker``.
+        max_open_prompts: how many prompts that were begun here may be open: whose ``n_rollouts``
+            trajectories have not all ended here, and of which something came in the last 300 s.
+            Where it is None, those count that were begun here. (Another writer may have taken the
+            rest, so a prompt counts no longer than that.)
+        worker_id: this process; empty: host name and process id.
+        namespace: the first part of topics' names.
+        generation: the last part of topics' names.
+        timeout_s: how long the first call of an environment may wait for the broker to say that its
+            topic exists, and the end of the ``with`` block for records on their way.
+        broker: for tests, ``MemoryBroker``; or a ``KafkaBroker`` with properties of your own.
+        clock: for tests.
+
+    Raises:
+        InvalidSettings: names the argument, its value and what to give instead.
+
+    Examples:
+        >>> with StepProducer("kafka:9092") as producer:
+        ...     producer.submit_step(
+        ...         Step(
+        ...             prompt_ids, response_ids, reward=0.0, trajectory_uid="t-17",
+        ...             prompt_uid="p-3", step_index=0, policy_version="step-120",
+        ...             weight_step=120, n_rollouts=8,
+        ...         ),
+        ...         environment="web",
+        ...     )
     """
 
-    prompt_ids: Any
-    response_ids: Any
-    reward: float | None
-    trajectory_uid: str
-    prompt_uid: str
-    step_index: int
-    policy_version: str
-    weight_step: int
-    is_last: bool = False
-    n_rollouts: int | None = None
-    logprobs: Any = None
-    metadata: Mapping[str, Any] | None = None
-    policy_epoch: int = 0
-    lineage: str = ""
-    example_id: str = ""
-
-
-class StepWriter(Protocol):
-    """What ``StepProducer`` and, awaited, ``AsyncStepProducer`` do. Neither ever waits for readers.
-
-    Where ``max_open_prompts`` prompts that this writer began have not ended, a step that begins
-    another raises ``BufferFull``, and nothing is dropped; so does a full send buffer, at once.
-    """
+    def __init__(
+        self,
+        bootstrap: str | None = None,
+        *,
+        max_open_prompts: int = MAX_OPEN_PROMPTS,
+        worker_id: str = "",
+        namespace: str = DEFAULT_NAMESPACE,
+        generation: int = 1,
+        timeout_s: float = TIMEOUT_S,
+        broker: Broker | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check_open_prompts(max_open_prompts)
+        super().__init__(
+            bootstrap,
+            worker_id=worker_id,
+            namespace=namespace,
+            generation=generation,
+            timeout_s=timeout_s,
+            broker=broker,
+            clock=clock,
+        )
+        self._entries = _Entries(self._outbox, max_open_prompts)
+        self._submitting = threading.Lock()
 
     def submit_step(self, step: Step, *, environment: str) -> None:
-        """Publishes a step; a repeated one counts once. ``InvalidRollout`` names what is wrong."""
+        """``submit_steps`` of one."""
+        self.submit_steps([step], environment=environment)
 
     def submit_steps(self, steps: Iterable[Step], *, environment: str) -> None:
-        """All of them, or, where one is invalid, none: the error names its index."""
-
-    def complete_trajectory(
-        self, trajectory_uid: str, *, environment: str, prompt_uid: str = ""
-    ) -> None:
-        """The trajectory has ended with the newest step that was submitted.
-
-        Args:
-            prompt_uid: may be left out where this writer has submitted its steps.
+        """Checks and queues all of these steps, in their order, or none; arrays have been copied
+        when it returns.
 
         Raises:
-            InvalidRollout: this writer does not know the trajectory and no prompt is named.
+            InvalidRollout: names the index of the step, field, value and remedy.
+            BufferFull: at once: the queue is at its bound, or steps begin prompts while
+                ``max_open_prompts`` are open. Nothing was dropped; submit them again later.
+            DeliveryFailed: steps of earlier calls failed; this call queued nothing.
+            UnknownTopic, BrokerUnavailable, TopicMismatch: as ``RolloutProducer.publish``.
         """
+        self._refuse()
+        with self._submitting:
+            submission = self._entries.make(steps, environment, self._clock.monotonic_s())
+            if submission.outgoing:
+                self._send_together(submission.outgoing)
+                self._entries.add(submission, self._clock.monotonic_s())
+
+    def complete_trajectory(
+        self,
+        trajectory_uid: str,
+        *,
+        environment: str,
+        prompt_uid: str = "",
+        steps: int | None = None,
+    ) -> None:
+        """The trajectory, which no step said to be its last, has ended. Repeated ones change
+        nothing.
+
+        Args:
+            prompt_uid: may be left out where steps of it were submitted here in the last 300 s.
+            steps: how many it has; it is complete once all of them are in the log. None: those up
+                to the newest one that is in the log before this; a step behind it breaks the
+                trajectory. So give it where other connections submit steps, or one may have failed.
+                Before the first step is in the log an end counts for nothing: repeat it.
+
+        Raises:
+            InvalidRollout: the prompt is not known here and none is named; or names what is wrong.
+            BufferFull, DeliveryFailed, UnknownTopic, BrokerUnavailable, TopicMismatch: as
+                ``submit_steps``.
+        """
+        self._refuse()
+        with self._submitting:
+            end = self._entries.make_end(environment, trajectory_uid, prompt_uid, steps)
+            self._send_together([end])
+            self._entries.end(environment, trajectory_uid)
+
+
+class AsyncStepProducer(AsyncRolloutProducer):
+    """``StepProducer`` with ``await``: a call returns once the broker has the steps, or raises.
+
+    Belongs to one event loop; all its coroutines may share it. ``timeout_s`` bounds the broker's
+    answer. The arguments are those of ``StepProducer``.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | None = None,
+        *,
+        max_open_prompts: int = MAX_OPEN_PROMPTS,
+        worker_id: str = "",
+        namespace: str = DEFAULT_NAMESPACE,
+        generation: int = 1,
+        timeout_s: float = TIMEOUT_S,
+        broker: Broker | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check_open_prompts(max_open_prompts)
+        super().__init__(
+            bootstrap,
+            worker_id=worker_id,
+            namespace=namespace,
+            generation=generation,
+            timeout_s=timeout_s,
+            broker=broker,
+            clock=clock,
+        )
+        self._entries = _Entries(self._outbox, max_open_prompts)
+
+    async def submit_step(self, step: Step, *, environment: str, durable: bool = True) -> None:
+        """``submit_steps`` of one."""
+        await self.submit_steps([step], environment=environment, durable=durable)
+
+    async def submit_steps(
+        self, steps: Iterable[Step], *, environment: str, durable: bool = True
+    ) -> None:
+        """Checks and queues all of these steps, in their order, or none; returns once they are in
+        the log.
+
+        Args:
+            durable: False: returns once they are queued, and waits only for the broker to say, once
+                an environment, that its topic exists; what fails is raised by a later such call, by
+                ``flush`` or by ``close``.
+
+        Raises:
+            InvalidRollout, BufferFull: as ``StepProducer.submit_steps``; nothing was queued.
+            DeliveryFailed: names the trajectories with a step that is not, or perhaps not, in the
+                log; submitting all again is safe. Where not ``durable``: as
+                ``StepProducer.submit_steps``.
+            UnknownTopic, BrokerUnavailable, TopicMismatch: as ``RolloutProducer.publish``.
+        """
+        topic = self._outbox.topic(checked("environment", environment))
+        await self._find_in_time(topic)
+        submission = self._entries.make(steps, environment, self._clock.monotonic_s())
+        if submission.outgoing:
+            answers = self._submit(submission.outgoing, durable)
+            self._entries.add(submission, self._clock.monotonic_s())
+            if durable:
+                await self._await_answers(submission.outgoing, answers)
+
+    async def complete_trajectory(
+        self,
+        trajectory_uid: str,
+        *,
+        environment: str,
+        prompt_uid: str = "",
+        steps: int | None = None,
+        durable: bool = True,
+    ) -> None:
+        """The trajectory has ended (see ``StepProducer.complete_trajectory``); ``durable`` and
+        errors as of ``submit_steps``."""
+        topic = self._outbox.topic(checked("environment", environment))
+        await self._find_in_time(topic)
+        end = self._entries.make_end(environment, trajectory_uid, prompt_uid, steps)
+        answers = self._submit([end], durable)
+        self._entries.end(environment, trajectory_uid)
+        if durable:
+            await self._await_answers([end], answers)
+
+    def _submit(self, outgoing: Sequence[Outgoing], durable: bool) -> Answers:
+        if not durable:
+            self._outbox.raise_failures(nothing_queued=True)
+        return self._gather_together(outgoing, awaited=durable)

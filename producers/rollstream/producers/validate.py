@@ -58,6 +58,24 @@ def checked_name(name: str, value: Any) -> str:
     return text
 
 
+def checked_filled_name(name: str, value: Any) -> str:
+    """The text, once it was checked as any name that is not empty; ``InvalidRollout``."""
+    text: str = _checked(_filled_name, name, value)
+    return text
+
+
+def checked_whole(name: str, value: Any) -> int:
+    """The whole number, once it was checked; ``InvalidRollout``."""
+    number: int = _checked(rules.whole_number, name, value)
+    return number
+
+
+def checked_flag(name: str, value: Any) -> bool:
+    """The boolean, once it was checked; ``InvalidRollout``."""
+    flag: bool = _checked(_flag, name, value)
+    return flag
+
+
 def checked_reward(name: str, value: Any) -> float:
     """The finite number, once it was checked; ``InvalidRollout``."""
     number: float = _checked(_finite, name, value)

@@ -9,14 +9,18 @@ class SettleReason(StrEnum):
     """Why an entry of the ingest log ended without a readable group.
 
     ``dispatched`` is no loss: the entry said that a group was begun, and it is settled with that
-    group. Nor is ``alive``: the entry said that its producer lives. Nor is ``no_record``: no record
-    was read there, between or behind others that were, and none is lost by retention; such are the
-    offsets of transactions' markers. Every other one is a rollout, or a control event about one,
-    that nobody will train on.
+    group. Nor is ``alive``: the entry said that its producer lives. Nor is ``ended``: the entry
+    said that a trajectory has ended, and it is settled with that; nor ``not_open``: no segment of
+    that trajectory was open then, since none had been read, or it had ended. Nor is ``no_record``:
+    no record was read there, between or behind others that were, and none is lost by retention;
+    such are the offsets of transactions' markers. Every other one is a rollout, or a control event
+    about one, that nobody will train on.
     """
 
     DISPATCHED = "dispatched"
     ALIVE = "alive"
+    ENDED = "ended"
+    NOT_OPEN = "not_open"
     DUPLICATE = "duplicate"
     REPLICA_CAP = "replica_cap"
     VERSION_REJECTED = "version_rejected"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.assembling import SECOND, described
-from harness.rollouts import make_dispatched, make_entry, make_failed, make_record
+from harness.rollouts import make_dispatched, make_ended, make_entry, make_failed, make_record
 from rollstream.consumers.assembling import Assembler, Decision
 from rollstream.consumers.assembling.decisions import entries_of, segments_of, values_of
 from rollstream.runtime.config.sections import EnvironmentConfig
@@ -66,12 +66,16 @@ rollouts = st.builds(
         }
     ),
 )
-control = st.builds(lambda group: make_dispatched(**group), group) | st.builds(
-    lambda group, rest: make_failed(**{**group, **rest}),
-    group,
-    st.fixed_dictionaries(
-        {"rollout_uid": st.sampled_from(["f0", "f1"]) | uids, "count": st.integers(1, 3)}
-    ),
+control = (
+    st.builds(lambda group: make_dispatched(**group), group)
+    | st.builds(
+        lambda group, rest: make_failed(**{**group, **rest}),
+        group,
+        st.fixed_dictionaries(
+            {"rollout_uid": st.sampled_from(["f0", "f1"]) | uids, "count": st.integers(1, 3)}
+        ),
+    )
+    | st.builds(make_ended, uids, st.sampled_from([0, 0, 1, 2, 3]))
 )
 arrivals = st.lists(
     st.builds(

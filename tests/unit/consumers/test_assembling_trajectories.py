@@ -221,3 +221,83 @@ def test_what_outlived_its_group_leaves_the_order_of_ages_as_it_is(
     assert drive.settled_offsets() == {other: SettleReason.EXPIRED}
     drive.rollout("c")
     assert ("t", "t", "c") in drive.members()
+
+
+def test_an_end_makes_the_newest_segment_before_it_the_last() -> None:
+    drive = Drive()
+    turn(drive, "t", 0, last=False)
+    turn(drive, "t", 1, last=False)
+    drive.rollout("a")
+    assert drive.members() == []
+    end = drive.end("t")
+    assert drive.members() == [("a", "t", "t")]
+    assert drive.settled_offsets() == {end: SettleReason.ENDED}
+
+
+def test_an_end_that_says_how_many_segments_there_are_waits_for_late_ones() -> None:
+    drive = Drive(target_group_size=1, min_group_size=1)
+    turn(drive, "t", 2, last=False)
+    drive.end("t", 3)
+    turn(drive, "t", 0, last=False)
+    assert drive.members() == []
+    turn(drive, "t", 1, last=False)
+    assert drive.members() == [("t", "t", "t")]
+
+
+def test_an_end_over_a_gap_waits_for_what_is_missing() -> None:
+    drive = Drive(target_group_size=1, min_group_size=1)
+    turn(drive, "t", 1, last=False)
+    drive.end("t")
+    assert drive.members() == []
+    turn(drive, "t", 0, last=False)
+    assert drive.members() == [("t", "t")]
+
+
+@pytest.mark.parametrize("segments", [0, 7])
+def test_the_first_end_counts_and_others_change_nothing(segments: int) -> None:
+    drive = Drive(target_group_size=1, min_group_size=1)
+    turn(drive, "t", 0, last=False)
+    drive.end("t", 2)
+    again = drive.end("t", segments)
+    turn(drive, "t", 1, last=False)
+    after = drive.end("t", segments)
+    assert drive.members() == [("t", "t")]
+    settled = drive.settled_offsets()
+    assert (settled[again], settled[after]) == (SettleReason.NOT_OPEN, SettleReason.NOT_OPEN)
+
+
+def test_an_end_before_all_segments_is_settled_at_once_and_may_be_repeated() -> None:
+    drive = Drive(target_group_size=1, min_group_size=1)
+    drive.end("t", 1)
+    drive.commit()
+    assert drive.assembler.decided.watermark == 1
+    turn(drive, "t", 0, last=False)
+    assert drive.members() == []
+    drive.end("t", 1)
+    assert drive.members() == [("t",)]
+    assert drive.settled_offsets()[0] is SettleReason.NOT_OPEN
+
+
+def test_a_segment_behind_the_end_breaks_its_trajectory() -> None:
+    drive = Drive(target_group_size=2, min_group_size=1)
+    turn(drive, "t", 0, last=False)
+    end = drive.end("t", 2)
+    late = turn(drive, "t", 2, last=False)
+    drive.rollout("a")
+    assert drive.members() == [("a",)]
+    broken = dict.fromkeys((0, late), SettleReason.BROKEN_CHAIN)
+    assert drive.settled_offsets() == {**broken, end: SettleReason.ENDED}
+
+
+def test_an_end_expires_with_what_it_ended() -> None:
+    drive = Drive(seal_timeout_s=10, expire_after_s=20)
+    turn(drive, "t", 0, last=False)
+    end = drive.end("t", 2)
+    drive.rollout("a")
+    drive.rollout("b")
+    assert drive.members() == [("a", "b")]  # The trajectory goes on in a new group.
+    assert end not in drive.settled_offsets()
+    drive.wait(20)
+    assert drive.settled_offsets() == {0: SettleReason.EXPIRED, end: SettleReason.ENDED}
+    left = drive.assembler
+    assert (left.pending.entries, left.held.size, len(left.pending.by_key)) == (0, 0, 0)

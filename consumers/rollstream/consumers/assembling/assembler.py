@@ -30,12 +30,10 @@ from rollstream.consumers.assembling.decisions import (
     NO_SEGMENT,
     Decision,
     DecisionQueue,
-    DueGroup,
     Failed,
     Plan,
     Settlement,
     UnreadRange,
-    Unsealed,
     segments_of,
 )
 from rollstream.consumers.assembling.fitting import fitting, settlements_of
@@ -51,7 +49,7 @@ from rollstream.consumers.assembling.pending import (
     names_of,
 )
 from rollstream.runtime.config.sections import EnvironmentConfig
-from rollstream.schemas.ids import GroupKey, SegmentId
+from rollstream.schemas.ids import SegmentId
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
@@ -64,7 +62,7 @@ from rollstream.streams.folds.entries import Stretch
 LAG_ENTRIES_MAX = 1_000_000
 _LOST_AT_ONCE = 1_024  # Lost entries in one decision, so that a flush stays within its bounds.
 _ALIVE, _FAILED = EntryKind.ALIVE.value, EntryKind.FAILED.value
-_DISPATCHED = EntryKind.DISPATCHED.value
+_DISPATCHED, _ENDED = EntryKind.DISPATCHED.value, EntryKind.ENDED.value
 _shared_values = itemgetter("group_size", "policy_version", "split", "lineage", "replica_id")
 
 
@@ -292,12 +290,15 @@ class Assembler:
     ) -> None:
         """A dispatch, a failure, or a segment whose policy version is not accepted: settled with
         the group of its trajectory, or the one that the producer named, which may begin now. That a
-        producer lives is of no group."""
+        producer lives is of no group; that a trajectory has ended begins none."""
         producer, kind = entry.held.record.producer, entry.kind
         if producer is not None and kind in (_DISPATCHED, _ALIVE):
             self.in_flight.tell(producer, self.now_us)
         if kind == _ALIVE:
             self._pass_over(entry, SettleReason.ALIVE)
+            return
+        if kind == _ENDED:
+            self._end(entry)
             return
         failure = entry.held.record.failures.get(entry.entry)
         reason, failed = SettleReason.VERSION_REJECTED, 1
@@ -351,6 +352,10 @@ class Assembler:
         """The entry is settled together with the group."""
         self.held.release(entry.held, entry.entry)
         group.settlements.append(entry.settlement(reason))
+        self._hold(group)
+
+    def _hold(self, group: PendingGroup) -> None:
+        """The group has one more entry, which changed what it is."""
         group.entries += 1
         self.pending.entries += 1
         self._close_if_due(group)
@@ -371,12 +376,31 @@ class Assembler:
         if chain is None:
             chain = Chain(group, self.entries, self.now_us, replica_id)
             self.pending.chains[uid] = group.chains[uid] = chain
-        state = chain.add(segment, is_last)
+        self._follow(uid, chain, chain.add(segment, is_last))
+
+    def _end(self, entry: PendingEntry) -> None:
+        """A trajectory of which steps are pending has so many, or as many as were read; the first
+        entry that says so counts. It stays with the trajectory, as a restart has to read it again.
+        """
+        uid, segments = entry.value("rollout_uid"), entry.value("segment_idx")
+        chain = self.pending.chains.get(uid)
+        if chain is None or chain.has_end:
+            self._pass_over(entry, SettleReason.NOT_OPEN)
+            return
+        self.held.release(entry.held, entry.entry)
+        group = chain.group
+        self._follow(uid, chain, chain.end(entry.settlement(SettleReason.ENDED), segments))
+        self._hold(group)
+
+    def _follow(self, uid: str, chain: Chain, state: ChainState) -> None:
+        """What the trajectory has become changes its group."""
+        group = chain.group
         if state is ChainState.COMPLETE:
             self.pending.remove_chain(uid, chain)
+            group.settlements += chain.ends
             for row in chain.rows():
-                group.rows.append((row.held, row.entry))
                 group.names.add(row.names())
+            group.rows += chain.pending_rows()
             group.members += 1
         elif state is ChainState.BROKEN:
             self._drop_chain(uid, chain, SettleReason.BROKEN_CHAIN)
@@ -389,7 +413,7 @@ class Assembler:
         until then."""
         self.pending.remove_chain(uid, chain)
         rows = sorted(chain.rows(), key=lambda row: (row.held.offset, row.entry))  # As they came.
-        chain.group.settlements += [row.settlement(reason) for row in rows]
+        chain.group.settlements += [*chain.ends, *(row.settlement(reason) for row in rows)]
         for row in rows:
             self.held.release(row.held, row.entry)
 
@@ -409,7 +433,7 @@ class Assembler:
             chain = pending.next_expired_chain(now_us, lag_limit)
             if chain is None:
                 return
-            self._decide((), _rows_of(chain))
+            self._decide(chain.ends, chain.pending_rows())
 
     def _expire_oldest(self) -> None:
         """A bound is exceeded: the oldest group expires. Reading goes on, for the members that
@@ -438,7 +462,8 @@ class Assembler:
         rows = group.rows
         for uid, chain in group.chains.items():
             del self.pending.chains[uid]
-            rows += _rows_of(chain)
+            rows += chain.pending_rows()
+            group.settlements += chain.ends
         self._decide(group.settlements, rows, group, None)
 
     def _decide(
@@ -452,18 +477,7 @@ class Assembler:
         rows, size, freed = self.held.take(pending)
         due, entries = None, len(settled) + len(rows)
         if rows and group is not None and reason is not None:
-            group_uid, example_id, *inferred = group.key
-            due = DueGroup(
-                GroupKey(self._environment, example_id, 0, "".join(inferred[:1]), group_uid),
-                group.split,
-                reason,
-                group.failed,
-                rows,
-                group.names,
-                group.signatures,
-                group.first_ts,
-            )
-            rows = []
+            due, rows = group.due(self._environment, reason, rows), []
         elif rows:
             settled = [*settled, *settlements_of(rows, SettleReason.EXPIRED)]
         failed: tuple[Failed, ...] = ()
@@ -477,23 +491,7 @@ class Assembler:
             fit[0] = fit[0]._replace(failed=failed)
         *parts, last = fit
         if group is not None and group.dispatched and fit[0].group is None:
-            last = last._replace(unsealed=_unsealed(group, reason))
+            last = last._replace(unsealed=group.unsealed(reason))
         for part in parts:
             self.decided.append(part, 0)
         self.decided.append(last, freed)
-
-
-def _unsealed(group: PendingGroup, reason: SealReason | None) -> Unsealed:
-    """Why a group that was to be sealed for that reason, or expired, was not sealed."""
-    if reason is None:
-        why = SettleReason.EXPIRED
-    elif group.rows:
-        why = SettleReason.TOO_LARGE
-    else:
-        failed = (one.reason for one in group.settlements)
-        why = next(one for one in failed if one is not SettleReason.DISPATCHED)
-    return Unsealed(why, group.key[1])
-
-
-def _rows_of(chain: Chain) -> list[PendingRow]:
-    return [(row.held, row.entry) for row in chain.rows()]

@@ -96,8 +96,8 @@ class PendingGroups:
             return None
         group = chain.group
         self.remove_chain(uid, chain)
-        group.entries -= len(chain.rows())
-        self.entries -= len(chain.rows())
+        group.entries -= chain.entries
+        self.entries -= chain.entries
         if self._capped:
             group.replicas[chain.replica_id] -= 1
         if group.entries == 0:
@@ -109,7 +109,7 @@ class PendingGroups:
         for uid, chain in decided.chains.items():
             chain.group = rest
             rest.chains[uid] = chain
-            rest.entries += len(chain.rows())
+            rest.entries += chain.entries
             if self._capped:
                 rest.replicas[chain.replica_id] = rest.replicas.get(chain.replica_id, 0) + 1
             for row in chain.rows():

@@ -14,6 +14,7 @@ producer does not say.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise
@@ -22,13 +23,16 @@ from typing import Any, NamedTuple
 
 from rollstream.consumers.assembling.decisions import (
     FAILED_REASON_CHARS,
+    DueGroup,
+    Row,
     RowNames,
     Settlement,
+    Unsealed,
 )
 from rollstream.consumers.assembling.held import HeldRecord, PendingRow
 from rollstream.schemas.columns import ArraySignature
-from rollstream.schemas.ids import prefix_hash
-from rollstream.schemas.reasons import SettleReason
+from rollstream.schemas.ids import GroupKey, prefix_hash
+from rollstream.schemas.reasons import SealReason, SettleReason
 
 PendingKey = tuple[str, ...]
 """(group_uid, example_id), or ('', example_id, policy version or '', split, lineage)."""
@@ -89,30 +93,55 @@ class Chain:
         group: it waits in; another one once that is sealed.
         first_entry, first_ts: of the segment that came first, whatever its index; as a group's.
         replica_id: the env replica that it counts for: that of the segment that came first.
+        ends: the control event that ended it, if any; settled with its segments.
     """
 
     group: PendingGroup
     first_entry: int
     first_ts: int
     replica_id: str
+    ends: list[Settlement] = field(default_factory=list)
     _rows: dict[int, PendingEntry] = field(default_factory=dict)
-    _ends: list[int] = field(default_factory=list)  # Indexes of segments that say they are last.
+    _last: list[int] = field(default_factory=list)  # Indexes of the last segment, as was said.
+
+    @property
+    def entries(self) -> int:
+        """How many it holds."""
+        return len(self._rows) + len(self.ends)
+
+    @property
+    def has_end(self) -> bool:
+        """Whether it is known which segment is the last."""
+        return bool(self._last)
 
     def add(self, row: PendingEntry, is_last: bool) -> ChainState:
         """Adds a segment; returns what the trajectory is now."""
         self._rows[row.segment_idx] = row
         if is_last:
-            self._ends.append(row.segment_idx)
-        ends = self._ends
-        if ends and max(self._rows) > min(ends):
-            return ChainState.BROKEN
-        if not ends or len(self._rows) <= min(ends):
-            return ChainState.OPEN
-        return ChainState.COMPLETE if self._unbroken() else ChainState.BROKEN
+            self._last.append(row.segment_idx)
+        return self._state()
+
+    def end(self, settlement: Settlement, segments: int) -> ChainState:
+        """It has so many segments, 0: those up to the newest one so far; returns what it is now."""
+        self.ends.append(settlement)
+        self._last.append(segments - 1 if segments else max(self._rows))
+        return self._state()
 
     def rows(self) -> list[PendingEntry]:
         """In the order of the trajectory."""
         return [self._rows[idx] for idx in sorted(self._rows)]
+
+    def pending_rows(self) -> list[PendingRow]:
+        """The same as ``PendingGroup.rows`` has them."""
+        return [(row.held, row.entry) for row in self.rows()]
+
+    def _state(self) -> ChainState:
+        last = self._last
+        if last and max(self._rows) > min(last):
+            return ChainState.BROKEN
+        if not last or len(self._rows) <= min(last):
+            return ChainState.OPEN
+        return ChainState.COMPLETE if self._unbroken() else ChainState.BROKEN
 
     def _unbroken(self) -> bool:
         rows = self.rows()
@@ -195,3 +224,31 @@ class PendingGroup:
             given = given[:FAILED_REASON_CHARS]
             self.failures = self.failures or {}
             self.failures[given] = self.failures.get(given, 0) + count
+
+    def due(self, environment: str, reason: SealReason, rows: Sequence[Row]) -> DueGroup:
+        """The group to be sealed for that reason, with its rows as they were taken."""
+        group_uid, example_id, *inferred = self.key
+        return DueGroup(
+            GroupKey(environment, example_id, 0, "".join(inferred[:1]), group_uid),
+            self.split,
+            reason,
+            self.failed,
+            rows,
+            self.names,
+            self.signatures,
+            self.first_ts,
+        )
+
+    def unsealed(self, reason: SealReason | None) -> Unsealed:
+        """Why it was not sealed, where it was to be, for that reason, or expired (None)."""
+        if reason is None:
+            why = SettleReason.EXPIRED
+        elif self.rows:
+            why = SettleReason.TOO_LARGE
+        else:
+            failed = (one.reason for one in self.settlements)
+            why = next(one for one in failed if one not in _NO_FAILURE)
+        return Unsealed(why, self.key[1])
+
+
+_NO_FAILURE = (SettleReason.DISPATCHED, SettleReason.ENDED)

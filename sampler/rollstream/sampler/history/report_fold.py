@@ -41,6 +41,8 @@ _NO_END = frozenset(
     {
         SettleReason.DISPATCHED,
         SettleReason.ALIVE,
+        SettleReason.ENDED,
+        SettleReason.NOT_OPEN,
         SettleReason.DUPLICATE,
         SettleReason.NO_RECORD,
     }

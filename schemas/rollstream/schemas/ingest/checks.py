@@ -69,8 +69,8 @@ def _kinds(record: Frame) -> _Found:
         return
     for index, kind in enumerate(record.kinds):
         failure = record.failures.get(index)
-        if kind > EntryKind.ALIVE:
-            yield index, BrokenRule("kinds", f"is {kind}", "give 0, 1, 2 or 3")
+        if kind > EntryKind.ENDED:
+            yield index, BrokenRule("kinds", f"is {kind}", "give 0, 1, 2, 3 or 4")
         elif (kind == EntryKind.FAILED) != (failure is not None):
             finding = f"is {kind}, and failures has {'one' if failure else 'none'} of this entry"
             yield index, BrokenRule("kinds", finding, "give one for each entry of kind 2")

@@ -28,6 +28,9 @@ class EntryKind(IntEnum):
     """Members of a group will never come; they count towards its size."""
     ALIVE = 3
     """Its producer has begun groups that are not ended, or waits to begin some."""
+    ENDED = 4
+    """A trajectory has ended; ``segment_idx`` is how many segments it has, 0: those up to the
+    newest one before this entry."""
 
 
 class NamedArray(NamedTuple):

@@ -14,7 +14,12 @@ from rollstream.schemas.reasons import SettleReason
 
 WINDOW_S = 60.0
 KEPT = 512  # Times, of each seal log and of acks.
-_NO_ROLLOUT = frozenset((SettleReason.DISPATCHED, SettleReason.ALIVE, SettleReason.NO_RECORD))
+_NO_ROLLOUT = frozenset(
+    (
+        *(SettleReason.DISPATCHED, SettleReason.ALIVE, SettleReason.ENDED),
+        *(SettleReason.NOT_OPEN, SettleReason.NO_RECORD),
+    )
+)
 
 
 class FlushedCounts(NamedTuple):

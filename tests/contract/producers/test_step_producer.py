@@ -1,0 +1,277 @@
+"""What both producers of steps promise, on the broker in memory and on Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.brokers import World
+from harness.producers import PARTITIONS, Logged, new_layout, published, segments_of
+from rollstream.producers import (
+    AsyncStepProducer,
+    BufferFull,
+    InvalidRollout,
+    InvalidSettings,
+    ProducerClosed,
+    Step,
+    StepProducer,
+    UnknownTopic,
+)
+from rollstream.producers.gather import HELD_BYTES_MAX
+from rollstream.schemas.ingest.entry import EntryKind
+from rollstream.streams.partitioning import partition_of
+
+ENVIRONMENT = "web"
+
+
+def step(trajectory: str = "t", index: int = 0, prompt: str = "p", **fields: Any) -> Step:
+    given = {
+        "prompt_ids": [1, 2],
+        "response_ids": [3, 4, 5],
+        "reward": 0.5,
+        "policy_version": "step-7",
+        "weight_step": 7,
+        **fields,
+    }
+    return Step(trajectory_uid=trajectory, prompt_uid=prompt, step_index=index, **given)
+
+
+class _Awaited:
+    """The sync producer with ``await`` in front; what it queued is flushed where it is durable."""
+
+    def __init__(self, inner: StepProducer) -> None:
+        self.inner = inner
+
+    async def submit_steps(self, steps: list[Step], *, durable: bool = True) -> None:
+        self.inner.submit_steps(steps, environment=ENVIRONMENT)
+
+    async def complete_trajectory(self, uid: str, **named: Any) -> None:
+        self.inner.complete_trajectory(uid, environment=ENVIRONMENT, **named)
+
+    async def submit_elsewhere(self, one: Step) -> None:
+        self.inner.submit_step(one, environment="nowhere")
+
+    async def flush(self) -> None:
+        self.inner.flush()
+
+    async def close(self) -> None:
+        self.inner.close()
+
+
+class _Async:
+    def __init__(self, inner: AsyncStepProducer) -> None:
+        self.inner = inner
+
+    async def submit_steps(self, steps: list[Step], *, durable: bool = True) -> None:
+        await self.inner.submit_steps(steps, environment=ENVIRONMENT, durable=durable)
+
+    async def complete_trajectory(self, uid: str, **named: Any) -> None:
+        await self.inner.complete_trajectory(uid, environment=ENVIRONMENT, **named)
+
+    async def submit_elsewhere(self, one: Step) -> None:
+        await self.inner.submit_step(one, environment="nowhere")
+
+    async def flush(self) -> None:
+        await self.inner.flush()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+Producer = _Awaited | _Async
+
+
+class Stage:
+    def __init__(self, kind: str, world: World) -> None:
+        self.kind = kind
+        self.broker = world.broker()
+        self.layout = new_layout(self.broker, ENVIRONMENT)
+
+    def play(self, scenario: Callable[[Producer], Awaitable[Any]], **arguments: Any) -> Any:
+        async def run() -> Any:
+            given = {"namespace": self.layout.namespace, "broker": self.broker, **arguments}
+            producer: Producer
+            if self.kind == "sync":
+                producer = _Awaited(StepProducer(**given))
+            else:
+                producer = _Async(AsyncStepProducer(**given))
+            try:
+                return await scenario(producer)
+            finally:
+                await producer.close()
+
+        return asyncio.run(run())
+
+    def log(self) -> list[Logged]:
+        return published(self.broker, self.layout, ENVIRONMENT)
+
+
+@pytest.fixture
+def stage(kind: str, world: World) -> Stage:
+    return Stage(kind, world)
+
+
+@pytest.mark.proves("B1", "B2")
+def test_a_step_is_a_segment_of_its_prompts_group(stage: Stage) -> None:
+    given = step(
+        "t-1",
+        3,
+        "p-1",
+        prompt_ids=np.array([1, 2]),
+        logprobs=[-0.5, -0.25, -0.125],
+        n_rollouts=4,
+        is_last=True,
+        metadata={"tool": "search"},
+        policy_epoch=2,
+        lineage="main",
+        example_id="aime-17",
+    )
+    stage.play(lambda producer: producer.submit_steps([given]))
+    (logged,) = stage.log()
+    fields = logged.fields
+    assert (fields["group_uid"], fields["group_size"], fields["example_id"]) == (
+        *("p-1", 4),
+        "aime-17",
+    )
+    assert (fields["rollout_uid"], fields["segment_idx"]) == ("t-1", 3)
+    assert (fields["is_last_segment"], fields["reward"]) == (True, 0.5)
+    assert (fields["policy_version"], fields["weight_step"]) == ("step-7", 7)
+    assert (fields["policy_epoch"], fields["lineage"]) == (2, "main")
+    assert fields["metadata"] == '{"tool":"search"}'
+    arrays = {"prompt_tokens": "<i4", "output_tokens": "<i4", "logprobs": "<f4"}
+    found = [np.frombuffer(fields[name], dtype).tolist() for name, dtype in arrays.items()]
+    assert found == [[1, 2], [3, 4, 5], [-0.5, -0.25, -0.125]]
+    assert logged.partition == partition_of(b"p-1", PARTITIONS)
+
+
+def test_steps_that_do_not_say_it_have_their_prompts_size_and_example(stage: Stage) -> None:
+    steps = [step("a", 0, n_rollouts=2), step("a", 1), step("b", 0), step("c", 0, "q")]
+    stage.play(lambda producer: producer.submit_steps(steps))
+    found = segments_of(stage.log())
+    assert sorted((one["example_id"], one["group_size"]) for one in found) == [
+        *[("p", 2)] * 3,
+        ("q", 0),
+    ]
+
+
+@pytest.mark.proves("B2")
+def test_an_end_told_apart_follows_the_steps_with_their_key(stage: Stage) -> None:
+    async def scenario(producer: Producer) -> None:
+        await producer.submit_steps([step("t", 0), step("t", 1)], durable=False)
+        await producer.complete_trajectory("t")
+        await producer.complete_trajectory("elsewhere", prompt_uid="p", steps=5)
+
+    stage.play(scenario)
+    found = stage.log()
+    kinds = [one.entry.kind for one in found]
+    assert kinds == [EntryKind.SEGMENT, EntryKind.SEGMENT, EntryKind.ENDED, EntryKind.ENDED]
+    ends = [(o.fields["rollout_uid"], o.fields["segment_idx"]) for o in found[2:]]
+    assert ends == [("t", 0), ("elsewhere", 5)]
+    assert {one.partition for one in found} == {partition_of(b"p", PARTITIONS)}
+
+
+@pytest.mark.proves("B2")
+@pytest.mark.parametrize("durable", [True, False])
+def test_what_was_submitted_is_in_the_log(stage: Stage, durable: bool) -> None:
+    async def scenario(producer: Producer) -> list[Logged]:
+        for number in range(5):
+            batch = [step(f"t{number}", index) for index in range(3)]
+            await producer.submit_steps(batch, durable=durable)
+        if stage.kind == "sync" or not durable:
+            await producer.flush()
+        return stage.log()
+
+    found = stage.play(scenario)
+    uids = [(one.fields["rollout_uid"], one.fields["segment_idx"]) for one in found]
+    assert uids == [(f"t{number}", index) for number in range(5) for index in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (step(prompt_ids=[-1]), r"steps\[1\]: prompt_ids"),
+        (step(response_ids=["x"]), r"steps\[1\]: response_ids"),
+        (step(trajectory=""), r"steps\[1\]: trajectory_uid is ''"),
+        (step(prompt=""), r"steps\[1\]: prompt_uid is ''"),
+        (step(index=-1), r"steps\[1\]: step_index is -1"),
+        (step(index=0.5), r"steps\[1\]: step_index is 0.5"),  # type: ignore[arg-type]
+        (step(n_rollouts=0), r"steps\[1\]: n_rollouts is 0"),
+        (step(logprobs=[-0.5]), r"steps\[1\]: logprobs"),
+        (step(is_last=1), r"steps\[1\]: is_last is 1"),
+        (step(policy_version=""), r"steps\[1\]: policy_version is ''"),
+        (step("first", 1, "other"), r"steps\[1\]: prompt_uid is 'other'.*belongs to prompt 'p'"),
+        (step(n_rollouts=3), r"steps\[1\]: n_rollouts is 3, and was 2"),
+        ({"prompt_ids": []}, r"steps\[1\] is \{'prompt_ids': \[\]\}; give a Step"),
+    ],
+)
+def test_where_one_step_is_invalid_none_is_queued(stage: Stage, wrong: Any, told: str) -> None:
+    async def scenario(producer: Producer) -> None:
+        with pytest.raises(InvalidRollout, match=told):
+            await producer.submit_steps([step("first", n_rollouts=2), wrong])
+
+    stage.play(scenario)
+    assert stage.log() == []
+
+
+def test_an_end_of_an_unknown_trajectory_needs_its_prompt(stage: Stage) -> None:
+    async def scenario(producer: Producer) -> None:
+        with pytest.raises(InvalidRollout, match=r"no step of trajectory t .*name its prompt"):
+            await producer.complete_trajectory("t")
+        with pytest.raises(InvalidRollout, match="steps is 0"):
+            await producer.complete_trajectory("t", prompt_uid="p", steps=0)
+
+    stage.play(scenario)
+    assert stage.log() == []
+
+
+@pytest.mark.proves("B4")
+def test_one_prompt_too_many_is_refused_at_once_and_nothing_is_dropped(stage: Stage) -> None:
+    async def scenario(producer: Producer) -> None:
+        await producer.submit_steps([step("a", 0, "p", n_rollouts=2), step("b", 0, "q")])
+        with pytest.raises(BufferFull, match=r"2 prompts .* max_open_prompts, 2"):
+            await producer.submit_steps([step("c", 0, "r")])
+        # Those that are open go on, and so does what another writer began.
+        await producer.submit_steps([step("a", 1, "p"), step("d", 4, "begun-elsewhere")])
+        await producer.submit_steps([step("a", 2, "p", is_last=True)])
+        with pytest.raises(BufferFull):
+            await producer.submit_steps([step("c", 0, "r")])
+        await producer.submit_steps([step("e", 0, "p")])
+        await producer.complete_trajectory("e")
+        await producer.submit_steps([step("c", 0, "r")])
+
+    stage.play(scenario, max_open_prompts=2)
+    assert len(stage.log()) == 7 + 1
+
+
+def test_more_at_once_than_there_is_room_for_is_refused_at_once(stage: Stage) -> None:
+    wide = np.zeros(HELD_BYTES_MAX // 16, np.int32)
+
+    async def scenario(producer: Producer) -> None:
+        with pytest.raises(BufferFull, match="no room now"):
+            await producer.submit_steps([step(str(n), response_ids=wide) for n in range(4)])
+
+    stage.play(scenario)
+    assert stage.log() == []
+
+
+def test_a_closed_producer_and_an_unknown_environment_are_refused(stage: Stage) -> None:
+    async def scenario(producer: Producer) -> None:
+        with pytest.raises(UnknownTopic):
+            await producer.submit_elsewhere(step())
+        await producer.close()
+        with pytest.raises(ProducerClosed):
+            await producer.submit_steps([step()])
+        with pytest.raises(ProducerClosed):
+            await producer.complete_trajectory("t", prompt_uid="p")
+
+    stage.play(scenario)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, None])
+def test_a_bound_that_is_none_is_refused(stage: Stage, wrong: Any) -> None:
+    with pytest.raises(InvalidSettings, match="max_open_prompts"):
+        stage.play(lambda producer: producer.flush(), max_open_prompts=wrong)

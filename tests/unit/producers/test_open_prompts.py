@@ -1,0 +1,94 @@
+"""Which prompts are open at one writer of steps."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollstream.producers.open_prompts import OPEN_PROMPT_S, OpenPrompts
+from rollstream.producers.step_segments import Step
+from rollstream.streams.errors import BufferFull
+
+ENVIRONMENT = "web"
+
+
+def step(
+    trajectory: str, index: int, prompt: str, *, last: bool = False, n: int | None = None
+) -> Step:
+    return Step([], [], None, trajectory, prompt, index, "v", 0, is_last=last, n_rollouts=n)
+
+
+def submit(prompts: OpenPrompts, now_s: float, *steps: Step) -> None:
+    sizes = prompts.sizes(ENVIRONMENT, steps, now_s)
+    prompts.add(ENVIRONMENT, steps, sizes, now_s)
+
+
+@pytest.mark.proves("B4")
+def test_a_prompt_whose_rest_went_elsewhere_leaves_by_its_age() -> None:
+    prompts = OpenPrompts(1)
+    submit(prompts, 0.0, step("a", 0, "p", n=8))
+    with pytest.raises(BufferFull):
+        submit(prompts, OPEN_PROMPT_S - 1, step("b", 0, "q"))
+    submit(prompts, OPEN_PROMPT_S - 1, step("a", 1, "p"))
+    with pytest.raises(BufferFull):
+        submit(prompts, OPEN_PROMPT_S, step("b", 0, "q"))
+    submit(prompts, 2 * OPEN_PROMPT_S - 1, step("b", 0, "q"))
+    assert len(prompts) == 1
+    assert prompts.prompt_of(ENVIRONMENT, "a") == ""
+
+
+def test_a_prompt_of_unknown_size_is_over_with_its_trajectories() -> None:
+    prompts = OpenPrompts(9)
+    submit(prompts, 0.0, step("a", 0, "p"), step("b", 0, "p", last=True))
+    assert len(prompts) == 1
+    prompts.end(ENVIRONMENT, "a")
+    prompts.end(ENVIRONMENT, "a")
+    assert len(prompts) == 0
+
+
+def test_a_retried_last_step_counts_once() -> None:
+    prompts = OpenPrompts(9)
+    for _ in range(2):
+        submit(prompts, 0.0, step("a", 0, "p", last=True, n=2))
+    assert len(prompts) == 1
+    submit(prompts, 0.0, step("b", 0, "p", last=True))
+    assert len(prompts) == 0
+
+
+def test_environments_do_not_share_prompts() -> None:
+    prompts = OpenPrompts(9)
+    for environment in ("web", "code"):
+        steps = [step("a", 0, "p", n=2)]
+        prompts.add(environment, steps, prompts.sizes(environment, steps, 0.0), 0.0)
+    assert len(prompts) == 2
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 1.0, OPEN_PROMPT_S / 2, OPEN_PROMPT_S]),
+            st.sampled_from("pqrs"),
+            st.sampled_from("abc"),
+            st.integers(0, 2),
+            st.booleans(),
+        ),
+        max_size=40,
+    ),
+    st.integers(1, 3),
+)
+def test_nobody_is_refused_for_longer_than_a_prompt_counts(
+    submitted: list[tuple[float, str, str, int, bool]], bound: int
+) -> None:
+    prompts, now_s = OpenPrompts(bound), 0.0
+    for wait_s, prompt, trajectory, index, last in submitted:
+        now_s += wait_s
+        one = step(f"{prompt}{trajectory}", index, prompt, last=last, n=3)
+        try:
+            submit(prompts, now_s, one)
+        except BufferFull:
+            assert len(prompts) == bound
+            assert index == 0
+        assert len(prompts) <= bound
+    submit(prompts, now_s + OPEN_PROMPT_S, step("new", 0, "new"))
+    assert len(prompts) == 1

@@ -1,0 +1,152 @@
+"""What becomes of steps when the broker loses, refuses or is full."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.faults import Fate, FaultyBroker
+from harness.producer_faults import Doubtful, NarrowBroker, turns, until_late
+from harness.producers import PARTITIONS, new_layout, published, segments_of
+from rollstream.producers import (
+    AsyncStepProducer,
+    BufferFull,
+    DeliveryFailed,
+    FlushTimedOut,
+    Step,
+    StepProducer,
+)
+from rollstream.producers.gather import HELD_BYTES_MAX
+from rollstream.runtime.clock import ManualClock
+from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.partitioning import partition_of
+
+ENVIRONMENT = "web"
+# Prompts in partitions of their own, so that neither waits for the other's answer.
+APART = ("ex-0", "ex-1")
+assert len({partition_of(prompt.encode(), PARTITIONS) for prompt in APART}) == 2
+
+
+def step(uid: str, prompt: str = "p", tokens: Any = (1, 2)) -> Step:
+    return Step([1], tokens, 1.0, uid, prompt, 0, "step-1", 1, is_last=True, n_rollouts=1)
+
+
+def uids(broker: FaultyBroker, layout: Any) -> list[str]:
+    found = segments_of(published(broker, layout, ENVIRONMENT))
+    return sorted(one["rollout_uid"] for one in found)
+
+
+def test_a_submission_in_doubt_names_what_is_not_known_to_be_in_the_log() -> None:
+    clock = ManualClock()
+    broker = FaultyBroker(MemoryBroker(clock=clock), Doubtful(Fate.HOLD, "a"))
+    layout = new_layout(broker, ENVIRONMENT)
+
+    async def scenario() -> None:
+        producer = AsyncStepProducer(broker=broker, namespace=layout.namespace, clock=clock)
+        both = [step("a", APART[0]), step("b", APART[1])]
+        with pytest.raises(DeliveryFailed, match="no answer within 30 s") as told:
+            await until_late(clock, producer.submit_steps(both, environment=ENVIRONMENT))
+        assert told.value.uids == ("a",)
+        with pytest.raises(FlushTimedOut):
+            await until_late(clock, producer.flush())
+        with pytest.raises(DeliveryFailed):
+            await until_late(clock, producer.close())
+
+    asyncio.run(scenario())
+    assert uids(broker, layout) == ["b"]
+
+
+def test_a_submission_that_is_cancelled_before_it_was_sent_is_not_in_the_log() -> None:
+    broker = FaultyBroker(MemoryBroker())
+    layout = new_layout(broker, ENVIRONMENT)
+
+    async def scenario() -> None:
+        async with AsyncStepProducer(broker=broker, namespace=layout.namespace) as producer:
+            await producer.submit_step(step("first"), environment=ENVIRONMENT)
+            several = [step(f"t{number}") for number in range(3)]
+            task = asyncio.create_task(producer.submit_steps(several, environment=ENVIRONMENT))
+            asyncio.get_running_loop().call_soon(task.cancel)  # Before the end of its turn.
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(scenario())
+    assert uids(broker, layout) == ["first"]
+
+
+def test_a_submission_that_nobody_awaits_fails_in_a_later_call() -> None:
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT_AND_DROP, "a"))
+    layout = new_layout(broker, ENVIRONMENT)
+
+    async def scenario() -> None:
+        async with AsyncStepProducer(broker=broker, namespace=layout.namespace) as producer:
+            await producer.submit_step(step("a"), environment=ENVIRONMENT, durable=False)
+            await turns(20)
+            with pytest.raises(DeliveryFailed) as told:
+                await producer.submit_step(step("b"), environment=ENVIRONMENT, durable=False)
+            assert (told.value.uids, told.value.nothing_queued) == (("a",), True)
+            await producer.submit_step(step("b"), environment=ENVIRONMENT, durable=False)
+
+    asyncio.run(scenario())
+    assert uids(broker, layout) == ["b"]
+
+
+def test_a_step_of_a_sync_producer_fails_in_a_later_call() -> None:
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT_AND_DROP, "a"))
+    layout = new_layout(broker, ENVIRONMENT)
+    with StepProducer(broker=broker, namespace=layout.namespace) as producer:
+        producer.submit_step(step("a"), environment=ENVIRONMENT)
+        with pytest.raises(DeliveryFailed) as told:
+            producer.flush()
+        assert told.value.uids == ("a",)
+        producer.submit_step(step("b"), environment=ENVIRONMENT)
+    assert uids(broker, layout) == ["b"]
+
+
+@pytest.mark.proves("B4", "B7")
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_full_queue_is_refused_at_once_and_drops_nothing(kind: str) -> None:
+    broker = NarrowBroker(MemoryBroker(), ManualClock())
+    layout = new_layout(broker, ENVIRONMENT)
+    given: dict[str, Any] = {
+        "broker": broker,
+        "namespace": layout.namespace,
+        "clock": broker.manual_clock,
+    }
+    wide = np.zeros(HELD_BYTES_MAX // 4 // 4 - 340, np.int32)
+
+    async def with_async() -> None:
+        async with AsyncStepProducer(**given) as producer:
+            await producer.submit_step(step("first"), environment=ENVIRONMENT)
+            broker.refusals = 10_000
+            for number in range(4):
+                one = step(f"w{number}", tokens=wide)
+                await producer.submit_step(one, environment=ENVIRONMENT, durable=False)
+            begun_s = broker.manual_clock.monotonic_s()
+            with pytest.raises(BufferFull, match="no room now"):
+                await producer.submit_step(step("late"), environment=ENVIRONMENT)
+            assert broker.manual_clock.monotonic_s() == begun_s
+            broker.refusals = 0
+            await producer.flush()
+            await producer.submit_step(step("late"), environment=ENVIRONMENT)
+
+    def with_sync() -> None:
+        with StepProducer(**given) as producer:
+            producer.submit_step(step("first"), environment=ENVIRONMENT)
+            producer.flush()
+            broker.refusals = 10_000
+            for number in range(4):
+                producer.submit_step(step(f"w{number}", tokens=wide), environment=ENVIRONMENT)
+            with pytest.raises(BufferFull, match="no room now"):
+                producer.submit_step(step("late"), environment=ENVIRONMENT)
+            broker.refusals = 0
+            producer.flush()
+            producer.submit_step(step("late"), environment=ENVIRONMENT)
+
+    if kind == "sync":
+        with_sync()
+    else:
+        asyncio.run(with_async())
+    assert uids(broker, layout) == ["first", "late", "w0", "w1", "w2", "w3"]
