@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,10 @@ from harness.brokers import LOG_CONFIG, TIMEOUT_S, new_topic, until
 from rollstream.producers.admission.following import FollowedAdmission
 from rollstream.producers.admission.newest import LIVES_S
 from rollstream.runtime.clock import ManualClock, SystemClock
+from rollstream.streams.broker import Record
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.memory.reader import MemoryReader
 
 
 class SilentBroker(MemoryBroker):
@@ -25,6 +28,23 @@ class SilentBroker(MemoryBroker):
 
     def outage(self) -> str:
         return "nobody answers" if self.away else ""
+
+
+class PolledBroker(MemoryBroker):
+    """Knows which thread read last."""
+
+    polled_by: threading.Thread | None = None
+
+    def reader(self, *args: Any, **kwargs: Any) -> MemoryReader:
+        reader = super().reader(*args, **kwargs)
+        poll = reader.poll
+
+        def polled(records_max: int, timeout_s: float) -> list[Record]:
+            self.polled_by = threading.current_thread()
+            return poll(records_max, timeout_s)
+
+        reader.poll = polled  # type: ignore[method-assign]
+        return reader
 
 
 def test_a_sampler_that_announced_nothing_for_long_is_left_out() -> None:
@@ -90,6 +110,18 @@ def test_a_broker_that_is_away_is_named_when_the_time_is_up() -> None:
         with pytest.raises(BrokerUnavailable, match="was not read within 5 s: nobody answers"):
             log.wait(seen, 4.99993)
         assert log.outage() == "nobody answers"
+
+
+def test_what_was_read_once_is_read_on_by_whoever_asks() -> None:
+    """An env worker asks for each group; another thread's turn costs more than the answer."""
+    broker = PolledBroker()
+    topic = new_topic(broker, 1, LOG_CONFIG)
+    with closing(FollowedAdmission(broker, topic, SystemClock())) as log:
+        log.wait(0, TIMEOUT_S)
+        assert broker.polled_by is not threading.current_thread()
+        announce(broker, topic, announced(1))
+        until(lambda: broker.polled_by is threading.current_thread(), lambda: log.wait(0, 0.0))
+        assert set(log.policies()) == {"a"}
 
 
 def test_one_that_is_dropped_without_close_ends_its_thread() -> None:

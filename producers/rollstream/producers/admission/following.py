@@ -26,7 +26,8 @@ _log = logging.getLogger("rollstream.admission")
 
 
 class FollowedAdmission(AdmissionLog):
-    """An ``AdmissionLog`` that a thread of its own reads, which the first ``wait`` starts.
+    """An ``AdmissionLog`` that a thread of its own reads, which the first ``wait`` starts, and each
+    ``wait`` after that for itself.
 
     The thread keeps nothing alive: it ends too where this is dropped without ``close``. It sleeps
     by the system's clock, whatever clock was given. In a forked child there is no thread; what was
@@ -54,6 +55,7 @@ class FollowedAdmission(AdmissionLog):
         self._looked = 0  # The last one that ended.
         self._asked = False  # Whether somebody waits for the next one to end.
         self._lock = threading.Lock()
+        self._reading = threading.Lock()  # Held by whoever reads.
         self._waiting: set[threading.Event] = set()
         self._thread = StepThread(self.look, "rollstream-admission")
         self._closed = False
@@ -67,6 +69,8 @@ class FollowedAdmission(AdmissionLog):
         return self._newest.shares
 
     def wait(self, seen: int, timeout_s: float) -> int:
+        if self._looks_here() and self._version != seen:
+            return self._version
         changed = threading.Event()
         with self._lock:
             look = self._looks + 1  # What is in the log now, that one reads.
@@ -98,12 +102,29 @@ class FollowedAdmission(AdmissionLog):
     def look(self) -> float | None:
         """Reads what has come; returns how many seconds the thread may sleep then, None where this
         was closed."""
+        with self._reading:
+            if not self._closed:
+                return self._look()
+            self._records.close()
+            return None
+
+    def _looks_here(self) -> bool:
+        """Reads what has come on the caller's thread, which costs less than to wait for the other
+        one; False where that is not to be, or failed."""
+        if not self._loaded or self._failure is not None or not self._reading.acquire(False):
+            return False
+        try:
+            if not self._closed:
+                self._look()
+            return self._failure is None
+        finally:
+            self._reading.release()
+
+    def _look(self) -> float:
+        """Callers hold ``_reading``."""
         with self._lock:
             self._looks += 1
             asked, self._asked = self._asked, False
-        if self._closed:
-            self._records.close()
-            return None
         failure, is_new, count = None, False, 0
         try:
             is_new, count = self._read()
