@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rollstream.schemas.events import Event, PolicyPublished, Resumed
@@ -70,8 +70,9 @@ class PublishedPolicies:
         """Of the epoch; ``UNKNOWN_STEP``: none was published."""
         return self._newest.get(epoch, UNKNOWN_STEP)
 
-    def newest_on(self, branches: Collection[Branch]) -> tuple[int, int] | None:
+    def newest_on(self, branches: Sequence[Branch]) -> tuple[int, int] | None:
         """Epoch and step of the newest of those kept, by epoch, then step: of those that are on the
         branch, unless there are none. None: none was published."""
-        on_branch = [one for one in self.kept if not off_branch(PolicyRef("", *one), [*branches])]
-        return max(on_branch or self.kept, default=None)
+        newest_first = sorted(self.kept, reverse=True)
+        on_branch = (one for one in newest_first if not off_branch(PolicyRef("", *one), branches))
+        return next(on_branch, newest_first[0] if newest_first else None)
