@@ -53,6 +53,8 @@ from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch, R
 from rollstream.sampler.shaping.makers.mixture import MixedBatch, StableMixtureBatchMaker
 from rollstream.sampler.shaping.makers.rloo import RlooBatchMaker
 from rollstream.sampler.shaping.makers.rollouts import examples_of, make_batch, rollouts_of
+from rollstream.sampler.shaping.packs.filled import Packs
+from rollstream.sampler.shaping.packs.plan import PackPlan, plan_packs
 from rollstream.sampler.shaping.padded import Padded
 from rollstream.schemas.errors import MissingExtra
 from rollstream.schemas.order import Policy
@@ -84,6 +86,8 @@ __all__ = [
     "MissingExtra",
     "MixedBatch",
     "NotEnoughGroups",
+    "PackPlan",
+    "Packs",
     "Padded",
     "Policy",
     "Progress",
@@ -107,6 +111,7 @@ __all__ = [
     "advantages_of",
     "examples_of",
     "make_batch",
+    "plan_packs",
     "rollouts_of",
 ]
 
