@@ -1,11 +1,11 @@
-# Sealers and every other `rollstream` command that needs no Ray and no Java.
+# Sealers, gateways and every other `rollstream` command that needs no Ray and no Java.
 #   docker build -t rollstream . && docker run rollstream seal --config /etc/rollstream/rollstream.toml
 FROM python:3.11-slim AS build
 RUN python -m venv /opt/rollstream
 WORKDIR /src
 COPY . .
 RUN /opt/rollstream/bin/pip install --no-cache-dir --disable-pip-version-check \
-    -c constraints.txt '.[console]'
+    -c constraints.txt '.[gateway]'
 
 FROM python:3.11-slim
 COPY --from=build /opt/rollstream /opt/rollstream

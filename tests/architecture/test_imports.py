@@ -27,7 +27,11 @@ MAY_IMPORT = {
     "consumers": {"streams", "store", "schemas", "runtime"},
     "sampler": {"streams", "store", "schemas", "runtime"},
     "torch": {"sampler", "streams", "schemas", "runtime"},
-    "console": {"producers", "consumers", "sampler", "streams", "store", "schemas", "runtime"},
+    "gateway": {"producers", "consumers", "sampler", "streams", "store", "schemas", "runtime"},
+    "console": {
+        *("gateway", "producers", "consumers", "sampler"),
+        *("streams", "store", "schemas", "runtime"),
+    },
 }
 # The root of every error is in schemas, and configuration errors grow from it like all others.
 EXCEPTION = ("runtime/rollstream/runtime/config/", "rollstream.schemas.errors")

@@ -16,6 +16,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "[store]": sections.StoreConfig,
     "[environments.NAME]": sections.EnvironmentConfig,
     "[samplers.NAME]": sections.SamplerConfig,
+    "[gateway]": sections.GatewayConfig,
 }
 
 

@@ -1,6 +1,8 @@
 """The configuration: a TOML file, with a model for each section.
 
 - ``sections``   the models, with an explanation of each key
+- ``gateway``    the model of ``[gateway]``
+- ``section``    what every model is
 - ``load``       reads the file and ``ROLLSTREAM_…`` variables
 - ``explain``    messages for wrong settings
 

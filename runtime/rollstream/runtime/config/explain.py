@@ -21,10 +21,12 @@ _KINDS = {  # By pydantic's type of error, without its "_type" or "_parsing".
     "dict": "a section",
     "model": "a section",
 }
+_SECRET = ("gateway", "tokens")  # Its values are shown to nobody.
 _EXAMPLES = {  # For keys without a default.
     "kafka.bootstrap": 'bootstrap = "localhost:9092"',
     "store.root": 'root = "file:///data/run-17"',
     "samplers.environments": 'environments = ["math"]',
+    "gateway.tokens.math": 'math = ["A-LONG-RANDOM-TOKEN"]',
     "kafka": '[kafka] with bootstrap = "localhost:9092"',
     "store": '[store] with root = "file:///data/run-17"',
     "environments": "[environments.math]",
@@ -45,7 +47,8 @@ def explain(problem: ErrorDetails, variables: Mapping[tuple[str, ...], str]) -> 
         return f"{key}: {message}" if key else message
     if problem["type"] == "missing":
         return f"{key} is missing; write {_example(where)}"
-    given = f"{key} = {_shown(problem['input'])}"
+    secret = where[:2] == _SECRET
+    given = f"{key} = {'(not shown)' if secret else _shown(problem['input'])}"
     if where in variables:
         given = f"{given} (from {variables[where]})"
     if problem["type"] == "extra_forbidden":

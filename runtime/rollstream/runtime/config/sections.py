@@ -5,45 +5,23 @@ are settings with which nothing could progress."""
 from __future__ import annotations
 
 from math import ceil, floor
-from typing import Any, Literal, Self, get_args
+from typing import Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     FiniteFloat,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticKnownError
 
 from rollstream.runtime.addresses import check_bootstrap, local_folder
 from rollstream.runtime.client_properties import contradictions
+from rollstream.runtime.config.gateway import GatewayConfig
+from rollstream.runtime.config.section import Section
 
 # Two of the largest records of a topic (streams' RECORD_BYTES_MAX), since each is held whole.
 _PENDING_BYTES_MIN = 32 * 1024 * 1024
 _FILE_BYTES_MAX = 1 << 30  # A column of a file is one page, and a page's size is an int32.
-
-
-class Section(BaseModel):
-    """A frozen model that refuses unknown keys; the string below each field explains it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuses true and false for numbers: pydantic takes them as 1 and 0, unless it is so
-        strict that it also refuses the texts of environment variables."""
-        if isinstance(value, bool):
-            kind = cls.model_fields[info.field_name or ""].annotation
-            kinds = get_args(kind) or (kind,)
-            if int in kinds:
-                raise PydanticKnownError("int_type")
-            if float in kinds:
-                raise PydanticKnownError("float_type")
-        return value
 
 
 class KafkaConfig(Section):
@@ -406,6 +384,7 @@ class RollstreamConfig(Section):
     store: StoreConfig
     environments: dict[str, EnvironmentConfig] = Field(min_length=1)
     samplers: dict[str, SamplerConfig] = Field(default_factory=dict)
+    gateway: GatewayConfig = Field(default_factory=GatewayConfig)
     tokenizer: str | None = None
     """A tokenizer.json of Hugging Face `tokenizers`, or a folder with one, by which
     `rollstream show` makes tokens readable; none: it shows their ids."""
@@ -419,6 +398,12 @@ class RollstreamConfig(Section):
                         f"samplers.{name}.environments names {environment!r}, but there is no "
                         f"[environments.{environment}]; add the section or correct the name"
                     )
+        for name in self.gateway.tokens:
+            if name not in self.environments:
+                raise ValueError(
+                    f"gateway.tokens names {name!r}, but there is no [environments.{name}]; add "
+                    "the section or correct the name"
+                )
         for name, section in self.environments.items():
             if section.fresh_for:
                 self._check_fresh_for(name, section.fresh_for)

@@ -1,0 +1,40 @@
+"""The HTTP API through which writers in any language submit steps of trajectories.
+
+It keeps nothing of its own: what it answered durable is in Kafka's log, so any number may run side
+by side, and each may be killed at any moment.
+
+Map, a line a file:
+
+- ``app``       the routes, over a writer of steps (``create_app``)
+- ``models``    what requests and answers hold, checked without a loop over tokens (pure)
+- ``intake``    hands steps to the writer: bounds, deadlines, what was accepted and not delivered
+- ``examples``  of the OpenAPI page
+- ``problems``  errors as problem details, RFC 9457 (pure)
+- ``tokens``    who may write to which environment (pure)
+- ``server``    runs it until a signal, then drains (``serve``)
+
+Needs the ``gateway`` extra; without it, importing it raises ``MissingExtra``.
+"""
+
+from importlib.util import find_spec
+
+import rollstream.runtime.config  # noqa: F401 - First: it says which extra is missing.
+from rollstream.runtime.extras import how_to_install
+from rollstream.schemas.errors import MissingExtra
+
+_missing = [name for name in ("fastapi", "httptools", "uvicorn", "uvloop") if not find_spec(name)]
+if _missing:
+    raise MissingExtra(f"the gateway needs {', '.join(_missing)}; {how_to_install('gateway')}")
+
+from rollstream.gateway.app import create_app  # noqa: E402 - After the check.
+from rollstream.gateway.intake import StepsWriter  # noqa: E402
+from rollstream.gateway.server import CannotListen, NoTokens, check_open_to_all, serve  # noqa: E402
+
+__all__ = [
+    "CannotListen",
+    "NoTokens",
+    "StepsWriter",
+    "check_open_to_all",
+    "create_app",
+    "serve",
+]

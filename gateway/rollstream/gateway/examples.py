@@ -1,0 +1,34 @@
+"""The examples of the OpenAPI page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+STEPS: dict[str, Any] = {
+    "steps": [
+        {
+            "prompt_ids": [101, 7592, 102],
+            "response_ids": [2023, 2003],
+            "logprobs": [-0.11, -0.52],
+            "trajectory_uid": "t-81c2-0",
+            "prompt_uid": "p-81c2",
+            "step_index": 0,
+            "n_rollouts": 8,
+            "policy_version": "step-12",
+            "weight_step": 12,
+        },
+        {
+            "prompt_ids": [101, 7592, 102, 2023, 2003, 1029],
+            "response_ids": [2748],
+            "logprobs": [-0.07],
+            "reward": 1.0,
+            "trajectory_uid": "t-81c2-0",
+            "prompt_uid": "p-81c2",
+            "step_index": 1,
+            "is_last": True,
+            "policy_version": "step-12",
+            "weight_step": 12,
+        },
+    ]
+}
+COMPLETE: dict[str, Any] = {"prompt_uid": "p-81c2"}

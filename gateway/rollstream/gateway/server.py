@@ -1,0 +1,140 @@
+"""Runs the gateway until a signal, then drains it."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import ceil
+
+import uvicorn
+import uvloop
+
+from rollstream.gateway.app import create_app
+from rollstream.producers import AsyncStepProducer
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.config.gateway import GatewayConfig
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.schemas.errors import RollstreamError
+from rollstream.streams.broker import Broker
+
+_LOOK_S = 0.05  # How late a signal may be seen.
+_BACKLOG = 1_024
+_log = logging.getLogger("rollstream.gateway")
+
+
+class NoTokens(RollstreamError):
+    """The gateway would let everybody write; the message says what to configure."""
+
+
+class CannotListen(RollstreamError):
+    """The address cannot be listened at; the message names it, the cause and the remedy."""
+
+
+def check_open_to_all(config: GatewayConfig, host: str) -> None:
+    """Without tokens only this machine may reach it, and only where the configuration says so.
+
+    Raises:
+        NoTokens: names what is configured, and the remedy.
+    """
+    if config.tokens:
+        return
+    write = 'write [gateway.tokens] with math = ["A-LONG-RANDOM-TOKEN"]'
+    if not config.allow_anonymous:
+        raise NoTokens(
+            f"gateway.tokens is empty, so that everybody could write; {write}, or, on a loopback "
+            "address, allow_anonymous = true under [gateway]"
+        )
+    if not _is_loopback(host):
+        raise NoTokens(
+            f"gateway.tokens is empty and {host} is no loopback address, so that everybody could "
+            f"write; {write}, or use --host 127.0.0.1"
+        )
+
+
+def serve(
+    config: RollstreamConfig,
+    *,
+    broker: Broker,
+    host: str,
+    port: int,
+    stopping: threading.Event,
+    clock: Clock | None = None,
+) -> None:
+    """Answers requests until ``stopping`` is set; then takes no more, and ends once those that are
+    open were answered and the broker has what was accepted, or ``drain_timeout_s`` passed.
+
+    Args:
+        broker: is not closed.
+        port: 0: any that is free; the log names it.
+        clock: for tests.
+
+    Raises:
+        NoTokens: everybody could write.
+        CannotListen: nothing can listen at the address.
+    """
+    check_open_to_all(config.gateway, host)
+    writer = AsyncStepProducer(
+        broker=broker,
+        namespace=config.kafka.namespace,
+        generation=config.kafka.generation,
+        timeout_s=config.gateway.timeout_s,
+        clock=clock,
+    )
+    app = create_app(config, writer=writer, reach=broker.admin().reach, clock=clock)
+    with _listening(host, port) as listening:
+        settings = uvicorn.Config(
+            app,
+            loop="none",  # The runner below makes it.
+            http="httptools",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_graceful_shutdown=ceil(config.gateway.drain_timeout_s),
+        )
+        address, at = listening.getsockname()[:2]
+        shown = f"[{address}]" if ":" in address else address
+        _log.info("listening on http://%s:%d, its API at /docs", shown, at)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_until(stopping, _Server(settings), listening))
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise CannotListen(
+            f"cannot listen at {host} port {port}: {error.strerror or error}; end what listens "
+            "there, or use another --host or --port"
+        ) from error
+
+
+async def _until(stopping: threading.Event, server: _Server, listening: socket.socket) -> None:
+    serving = asyncio.create_task(server.serve([listening]))
+    while not stopping.is_set() and not serving.done():
+        await asyncio.sleep(_LOOK_S)
+    server.should_exit = True
+    await serving
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals alone: the command's own handler sets ``stopping``, and a drained process
+    exits with 0, not by the signal again."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,59 @@
+"""The section ``[gateway]``."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, FiniteFloat, SecretStr, field_validator, model_validator
+
+from rollstream.runtime.config.section import Section
+
+_TOKEN_CHARS_MIN = 16
+
+
+class GatewayConfig(Section):
+    """The HTTP gateway, through which writers in any language submit steps."""
+
+    tokens: dict[str, tuple[SecretStr, ...]] = Field(default_factory=dict)
+    """The bearer tokens of each environment, of 16 characters or more: several while one is being
+    replaced."""
+    allow_anonymous: bool = False
+    """Whether it runs without tokens; then on a loopback address only."""
+    max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)
+    """Most bytes of a request's body; beyond it 413."""
+    max_pending_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
+    """Most bytes of bodies that are read or on their way to the broker; beyond it 429."""
+    max_requests: int = Field(default=256, ge=1)
+    """Most requests that are answered at once; beyond it 503."""
+    timeout_s: FiniteFloat = Field(default=30.0, gt=0)
+    """Time within which each request is answered, and the broker has what was accepted."""
+    drain_timeout_s: FiniteFloat = Field(default=20.0, gt=0)
+    """How long an ending gateway waits for open requests, and then for the broker to have what was
+    accepted."""
+
+    @field_validator("tokens")
+    @classmethod
+    def _are_hard_to_guess(
+        cls, tokens: dict[str, tuple[SecretStr, ...]]
+    ) -> dict[str, tuple[SecretStr, ...]]:
+        for environment, several in tokens.items():
+            if not several:
+                raise ValueError(f"{environment} has no token; write one, or leave it out")
+            for token in several:
+                text = token.get_secret_value()
+                if len(text) < _TOKEN_CHARS_MIN or not (text.isascii() and text.isprintable()):
+                    raise ValueError(
+                        f"a token of {environment} has {len(text)} characters, and needs "
+                        f"{_TOKEN_CHARS_MIN} printable ones of ASCII at least; make one with "
+                        "openssl rand -hex 32"
+                    )
+        return tokens
+
+    @model_validator(mode="after")
+    def _can_progress(self) -> Self:
+        if self.max_pending_bytes < self.max_body_bytes:
+            raise ValueError(
+                f"max_pending_bytes {self.max_pending_bytes} is below max_body_bytes "
+                f"{self.max_body_bytes}: the largest bodies could never be taken; raise it"
+            )
+        return self

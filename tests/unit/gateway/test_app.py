@@ -1,0 +1,449 @@
+"""What the gateway answers, over a writer in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Route
+from starlette.testclient import TestClient
+
+from harness.step_writers import (
+    COMPLETE,
+    STEP,
+    STEPS,
+    TOKENS,
+    MemoryStepWriter,
+    Reached,
+    bearer,
+    gateway_over,
+)
+from rollstream.gateway.models import STEPS_MAX
+from rollstream.producers import Step
+from rollstream.producers.errors import DeliveryFailed, RolloutTooLarge
+from rollstream.schemas.errors import InvalidRollout
+from rollstream.streams.errors import BrokerUnavailable, BufferFull, UnknownTopic
+
+# What whoever can reach the port may ask.
+OPEN = {"/healthz", "/readyz", "/openapi.json", "/docs", "/docs/oauth2-redirect"}
+
+
+@pytest.fixture
+def writer() -> MemoryStepWriter:
+    return MemoryStepWriter()
+
+
+@pytest.fixture
+def client(writer: MemoryStepWriter) -> Iterator[TestClient]:
+    with TestClient(gateway_over(writer), headers=bearer()) as client:
+        yield client
+
+
+@asynccontextmanager
+async def talking_to(app: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
+    """For requests that wait side by side."""
+    transport = httpx2.ASGITransport(app)
+    async with httpx2.AsyncClient(
+        transport=transport, base_url="http://gateway", headers=bearer()
+    ) as client:
+        yield client
+
+
+def in_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Runs a test that is a coroutine."""
+
+    @wraps(test)
+    def run() -> None:
+        asyncio.run(test())
+
+    return run
+
+
+def problem(answer: Any, status: int) -> dict[str, Any]:
+    """The problem details of an answer that has this status."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = answer.json()
+    assert found["status"] == status
+    return found
+
+
+@pytest.mark.parametrize(("durable", "status"), [(False, 202), (True, 200)])
+def test_steps_reach_the_writer_in_their_order(
+    client: TestClient, writer: MemoryStepWriter, durable: bool, status: int
+) -> None:
+    second = {**STEP, "step_index": 1, "reward": 1, "is_last": True, "metadata": {"tool": ["a"]}}
+    answer = client.post(STEPS, params={"durable": durable}, json={"steps": [STEP, second]})
+    assert answer.status_code == status
+    assert answer.json() == {"accepted": 2, "durable": durable, "undelivered": 0}
+    wanted = [Step(**{"reward": None, **one}) for one in (STEP, second)]
+    assert writer.steps == [("math", step) for step in wanted]
+
+
+def test_a_trajectory_is_completed_under_the_uid_of_the_path(
+    client: TestClient, writer: MemoryStepWriter
+) -> None:
+    path = "/v1/environments/math/trajectories/run%2F7%20b/complete?durable=true"
+    assert client.post(path, json={"prompt_uid": "p-1"}).status_code == 200
+    assert client.post(path, json={"prompt_uid": "p-1", "steps": 3}).status_code == 200
+    assert writer.completed == [("math", "run/7 b", "p-1", None), ("math", "run/7 b", "p-1", 3)]
+
+
+def routes_of(routes: Iterable[BaseRoute]) -> Iterator[Route]:
+    """Every route behind these."""
+    for route in routes:
+        included = getattr(route, "original_router", None)
+        if included is not None:
+            yield from routes_of(included.routes)
+        else:
+            assert isinstance(route, Route | APIRoute), f"what does {route} answer?"
+            yield route
+
+
+CLOSED = [
+    (method, route.path.replace(":path}", "}"))
+    for route in routes_of(gateway_over(MemoryStepWriter()).routes)
+    for method in sorted(route.methods or ())
+    if route.path not in OPEN
+]
+
+
+def test_routes_are_found() -> None:
+    assert ("POST", "/v1/environments/{environment}/steps") in CLOSED
+
+
+@pytest.mark.proves("B2")
+@pytest.mark.parametrize(("method", "path"), CLOSED)
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer "}, 401),
+        ({"Authorization": f"Basic {TOKENS['math']}"}, 401),
+        ({"Authorization": f"Bearer {TOKENS['math']}x"}, 401),
+        ({"Authorization": f"Bearer {TOKENS['math'][:-1]}"}, 401),
+        (bearer("code"), 403),
+    ],
+)
+def test_without_a_token_or_with_another_environments_every_call_is_refused(
+    writer: MemoryStepWriter, method: str, path: str, header: dict[str, str], status: int
+) -> None:
+    path = path.format(environment="math", trajectory_uid="t-1")
+    with TestClient(gateway_over(writer)) as client:
+        for query in ("", "?durable=true", "?durable=nonsense"):
+            answer = client.request(method, path + query, headers=header, json={"steps": [STEP]})
+            problem(answer, status)
+            assert ("WWW-Authenticate" in answer.headers) == (status == 401)
+    assert not writer.steps
+    assert not writer.completed
+
+
+def test_the_token_of_an_environment_opens_it_and_several_do(writer: MemoryStepWriter) -> None:
+    tokens = {"math": ["a" * 16, "b" * 16], "code": ["b" * 16]}
+    with TestClient(gateway_over(writer, tokens=tokens)) as client:
+        for token, environment, status in [
+            ("a", "math", 200),
+            ("b", "math", 200),
+            ("b", "code", 200),
+            ("a", "code", 403),
+        ]:
+            answer = client.post(
+                f"/v1/environments/{environment}/steps?durable=true",
+                headers={"Authorization": f"Bearer {token * 16}"},
+                json={"steps": [STEP]},
+            )
+            assert answer.status_code == status
+
+
+def test_without_tokens_only_configured_environments_exist(writer: MemoryStepWriter) -> None:
+    with TestClient(gateway_over(writer, tokens={}, allow_anonymous=True)) as client:
+        assert client.post(STEPS, json={"steps": [STEP]}).status_code == 202
+        found = problem(client.post(STEPS.replace("math", "moth"), json={"steps": [STEP]}), 404)
+    assert "'moth' is not configured" in found["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "detail"),
+    [
+        (b"", 400, "Invalid JSON"),
+        (b'{"steps": [', 400, "Invalid JSON"),
+        (b'{"steps": "\xff"}', 400, "Invalid JSON"),
+        (b"[" * 100_000, 400, "Invalid JSON"),
+        (b"[]", 422, "the body is a list of 0; give an object"),
+        (b'{"steps": []}', 422, "steps is a list of 0; List should have at least 1 item"),
+        (b'{"steps": [{}]}', 422, "steps[0].prompt_ids is missing; give it"),
+        (b'{"steps": [], "more": 1}', 422, "steps is"),
+    ],
+)
+def test_a_body_that_is_no_list_of_steps_is_refused(
+    client: TestClient, body: bytes, status: int, detail: str
+) -> None:
+    answer = client.post(STEPS, content=body, headers={"Content-Type": "application/json"})
+    assert detail in problem(answer, status)["detail"]
+
+
+HUGE = 10**5_000
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "where", "shown", "remedy"),
+    [
+        ("prompt_ids", [1, -2], "prompt_ids[1]", "-2", "give greater than or equal to 0"),
+        ("response_ids", [2**31], "response_ids[0]", str(2**31), "give less than or equal to"),
+        ("response_ids", ["4"], "response_ids[0]", "'4'", "give a valid integer"),
+        ("response_ids", [True], "response_ids[0]", "True", "give a valid integer"),
+        ("logprobs", [0.5], "logprobs[0]", "0.5", "give less than or equal to 0.001"),
+        ("reward", "1", "reward", "'1'", "give a valid number"),
+        ("trajectory_uid", "", "trajectory_uid", "''", "at least 1 character"),
+        ("step_index", -1, "step_index", "-1", "give greater than or equal to 0"),
+        ("n_rollouts", 0, "n_rollouts", "0", "give greater than or equal to 1"),
+        ("weight_step", 1.5, "weight_step", "1.5", "give a valid integer"),
+        ("surprise", 1, "surprise", "1", "leave it out"),
+    ],
+)
+def test_a_wrong_value_is_named_with_a_remedy(
+    client: TestClient, field: str, value: object, where: str, shown: str, remedy: str
+) -> None:
+    answer = client.post(STEPS, json={"steps": [STEP, {**STEP, field: value}]})
+    found = problem(answer, 422)
+    assert found["field"] == f"steps[1].{where}"
+    assert found["value"] == shown
+    assert remedy in found["remedy"]
+    assert found["field"] in found["detail"]
+    assert found["remedy"] in found["detail"]
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999", "1" * 5_000])
+def test_numbers_that_json_cannot_hold_are_refused_and_shown(client: TestClient, text: str) -> None:
+    body = json.dumps({"steps": [{**STEP, "reward": "R"}]}).replace('"R"', text)
+    answer = client.post(STEPS, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+
+
+def test_more_steps_than_a_call_may_have_are_refused(client: TestClient) -> None:
+    answer = client.post(STEPS, json={"steps": [STEP] * (STEPS_MAX + 1)})
+    assert problem(answer, 422)["field"] == "steps"
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Content-Type": "text/plain"}, {"Content-Encoding": "gzip"}]
+)
+def test_only_plain_json_is_read(client: TestClient, headers: dict[str, str]) -> None:
+    given = {"Content-Type": "application/json", **headers} if headers else {}
+    problem(client.post(STEPS, content=b"{}", headers=given), 415)
+
+
+def test_unknown_paths_and_methods_are_problems_too(client: TestClient) -> None:
+    problem(client.get("/v2"), 404)
+    assert problem(client.get(STEPS), 405)["title"] == "Method Not Allowed"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_over_the_limit_is_refused_and_nothing_stays_held(
+    writer: MemoryStepWriter, chunked: bool
+) -> None:
+    sizes: dict[str, Any] = {"max_body_bytes": 4_096, "max_pending_bytes": 4_096}
+    with TestClient(gateway_over(writer, **sizes), headers=bearer()) as client:
+        large = json.dumps({"steps": [STEP] * 100}).encode()
+        parts: Any = (large[i : i + 512] for i in range(0, len(large), 512)) if chunked else large
+        headers = {"Content-Type": "application/json"}
+        assert (
+            "max_body_bytes"
+            in problem(client.post(STEPS, content=parts, headers=headers), 413)["detail"]
+        )
+        for _ in range(20):
+            assert client.post(STEPS, json={"steps": [STEP]}).status_code == 202
+    assert len(writer.steps) == 20
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retried", "detail"),
+    [
+        (BufferFull("the send buffer is full"), 429, True, "the send buffer is full"),
+        (BrokerUnavailable("kafka:9092 did not answer"), 503, True, "did not answer"),
+        (DeliveryFailed(["t-1"], [], "kafka:9092", "timed out"), 503, True, "timed out"),
+        (UnknownTopic("topic rollouts.math does not exist"), 503, True, "does not exist"),
+        (RolloutTooLarge("step 0", 20, 10, "send less"), 413, False, "send less"),
+        (InvalidRollout("steps[0]: logprobs has 2 values"), 422, False, "steps[0]"),
+    ],
+)
+@pytest.mark.parametrize("durable", ["false", "true"])
+@pytest.mark.parametrize(
+    ("path", "body"), [(STEPS, {"steps": [STEP]}), (COMPLETE, {"prompt_uid": "p-1"})]
+)
+def test_what_the_writer_refuses_is_answered_with_its_text(
+    client: TestClient,
+    writer: MemoryStepWriter,
+    path: str,
+    body: dict[str, Any],
+    durable: str,
+    error: Exception,
+    status: int,
+    retried: bool,
+    detail: str,
+) -> None:
+    writer.refusal = error
+    answer = client.post(path, params={"durable": durable}, json=body)
+    assert detail in problem(answer, status)["detail"]
+    assert ("Retry-After" in answer.headers) == retried
+    writer.refusal = None
+    assert client.post(path, params={"durable": "true"}, json=body).json()["undelivered"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value", "remedy"),
+    [
+        ("steps[3]: logprobs has 2 values; give 1", "steps[3].logprobs", "has 2 values", "give 1"),
+        ("prompt_uid is empty; name it; or not", "prompt_uid", "is empty", "name it; or not"),
+    ],
+)
+def test_field_value_and_remedy_are_those_of_the_producers_text(
+    client: TestClient, writer: MemoryStepWriter, text: str, field: str, value: str, remedy: str
+) -> None:
+    writer.refusal = InvalidRollout(text)
+    found = problem(client.post(STEPS, json={"steps": [STEP]}), 422)
+    assert found["detail"] == text
+    assert (found["field"], found["value"], found["remedy"]) == (field, value, remedy)
+
+
+def test_before_its_topic_is_known_an_environments_first_call_waits_for_the_broker(
+    client: TestClient, writer: MemoryStepWriter
+) -> None:
+    writer.failure = UnknownTopic("topic rollouts.math does not exist")
+    assert "does not exist" in problem(client.post(STEPS, json={"steps": [STEP]}), 503)["detail"]
+    writer.failure = None
+    answer = client.post(STEPS, json={"steps": [STEP]})
+    assert (answer.status_code, answer.json()["undelivered"]) == (202, 0)
+
+
+def test_what_was_accepted_and_not_delivered_is_said_by_every_later_answer(
+    client: TestClient, writer: MemoryStepWriter
+) -> None:
+    client.post(STEPS, json={"steps": [STEP]})  # From now on the topic is known.
+    writer.answering.clear()
+    writer.failure = DeliveryFailed(["t-1"], [], "kafka:9092", "timed out")
+    assert client.post(STEPS, json={"steps": [STEP, STEP]}).json()["undelivered"] == 0
+    writer.answering.set()
+    client.get("/healthz")  # The loop runs on.
+    writer.failure = None
+    answer = client.post(STEPS, params={"durable": True}, json={"steps": [STEP]})
+    assert answer.json() == {"accepted": 1, "durable": True, "undelivered": 2}
+    other = client.post(
+        "/v1/environments/code/steps", json={"steps": [STEP]}, headers=bearer("code")
+    )
+    assert other.json()["undelivered"] == 0
+
+
+def test_a_durable_call_ends_by_its_deadline(writer: MemoryStepWriter) -> None:
+    writer.answering.clear()
+    with TestClient(gateway_over(writer, timeout_s=0.05), headers=bearer()) as client:
+        answer = client.post(STEPS, params={"durable": True}, json={"steps": [STEP]})
+        assert "a retry is harmless" in problem(answer, 504)["detail"]
+        assert "Retry-After" in answer.headers
+
+
+@in_a_loop
+async def test_a_body_that_does_not_come_is_waited_for_until_the_deadline() -> None:
+    writer = MemoryStepWriter()
+    never = asyncio.Event()
+
+    async def stuck() -> AsyncIterator[bytes]:
+        yield b"{"
+        await never.wait()
+
+    async with talking_to(gateway_over(writer, timeout_s=0.05)) as client:
+        answer = await client.post(
+            STEPS, content=stuck(), headers={"Content-Type": "application/json"}
+        )
+        problem(answer, 408)
+
+
+@in_a_loop
+async def test_bodies_on_their_way_are_bounded_and_room_comes_back() -> None:
+    writer = MemoryStepWriter()
+    body = json.dumps({"steps": [STEP] * 2}).encode()
+    room: dict[str, Any] = {"max_body_bytes": 1024, "max_pending_bytes": 1024}
+    assert 1024 // 3 < len(body) < 1024 // 2
+    headers = {"Content-Type": "application/json"}
+    async with talking_to(gateway_over(writer, **room)) as client:
+        await client.post(STEPS, json={"steps": [STEP]})  # From now on the topic is known.
+        writer.answering.clear()
+        for _ in range(2):
+            assert (await client.post(STEPS, content=body, headers=headers)).status_code == 202
+        answer = await client.post(STEPS, content=body, headers=headers)
+        assert "max_pending_bytes" in problem(answer, 429)["detail"]
+        assert "Retry-After" in answer.headers
+        writer.answering.set()
+        while writer.waiting:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # The gateway sees it, too.
+        assert (await client.post(STEPS, content=body, headers=headers)).status_code == 202
+    assert len(writer.steps) == 7
+
+
+@in_a_loop
+async def test_requests_at_once_are_bounded() -> None:
+    writer = MemoryStepWriter()
+    async with talking_to(gateway_over(writer, max_requests=2)) as client:
+        await client.post(STEPS, json={"steps": [STEP]})  # From now on the topic is known.
+        writer.answering.clear()
+        durable: dict[str, Any] = {"params": {"durable": True}, "json": {"steps": [STEP]}}
+        waiting = [asyncio.create_task(client.post(STEPS, **durable)) for _ in range(2)]
+        while writer.waiting < 2:
+            await asyncio.sleep(0)
+        refused = await client.post(STEPS, **durable)
+        assert "max_requests" in problem(refused, 503)["detail"]
+        assert "Retry-After" in refused.headers
+        writer.answering.set()
+        assert [(await one).status_code for one in waiting] == [200, 200]
+
+
+def test_readiness_follows_the_broker_and_health_does_not(writer: MemoryStepWriter) -> None:
+    reach = Reached()
+    with TestClient(gateway_over(writer, reach=reach)) as client:
+        assert client.get("/readyz").status_code == 200
+        reach.away = True
+        assert "no broker answered" in problem(client.get("/readyz"), 503)["detail"]
+        assert client.get("/healthz").json() == {"status": "ok"}
+        reach.away = False
+        assert client.get("/readyz").status_code == 200
+
+
+@in_a_loop
+async def test_an_ending_gateway_waits_for_what_it_accepted_and_takes_no_more() -> None:
+    writer = MemoryStepWriter()
+    app = gateway_over(writer)
+    async with talking_to(app) as client:
+        await client.post(STEPS, json={"steps": [STEP]})  # From now on the topic is known.
+        writer.answering.clear()
+        assert (await client.post(STEPS, json={"steps": [STEP]})).status_code == 202
+        draining = asyncio.create_task(app.state.gateway.intake.drain())
+        await asyncio.sleep(0)
+        answer = await client.post(STEPS, json={"steps": [STEP]})
+        assert "ends" in problem(answer, 503)["detail"]
+        assert not draining.done()
+        writer.answering.set()
+        await draining
+    assert writer.closed
+    assert len(writer.steps) == 2
+
+
+@in_a_loop
+async def test_draining_ends_by_its_deadline_and_counts_what_is_left() -> None:
+    writer = MemoryStepWriter()
+    app = gateway_over(writer, drain_timeout_s=0.05)
+    async with talking_to(app) as client:
+        await client.post(STEPS, json={"steps": [STEP]})  # From now on the topic is known.
+        writer.answering.clear()
+        assert (await client.post(STEPS, json={"steps": [STEP] * 3})).status_code == 202
+        await app.state.gateway.intake.drain()
+    assert writer.closed
+    assert app.state.gateway.intake.undelivered == {"math": 3}

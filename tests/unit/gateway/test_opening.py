@@ -1,0 +1,86 @@
+"""Who may write: how the gateway starts with tokens and without, and what it never shows."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from harness.command_line import CONFIG, CommandLine
+from harness.step_writers import TOKENS, MemoryStepWriter, gateway_config, gateway_over
+from rollstream.gateway import NoTokens, check_open_to_all
+from rollstream.runtime.config.load import ConfigError, load_config
+
+TOKEN = "a-token-of-24-characters"
+
+
+@pytest.mark.parametrize(
+    ("gateway", "host", "said"),
+    [
+        ({}, "127.0.0.1", "allow_anonymous = true"),
+        ({"allow_anonymous": True}, "0.0.0.0", "0.0.0.0 is no loopback address"),
+        ({"allow_anonymous": True}, "::", ":: is no loopback address"),
+        ({"allow_anonymous": True}, "gateway.internal", "gateway.internal is no loopback address"),
+    ],
+)
+def test_without_tokens_it_does_not_start(gateway: dict[str, Any], host: str, said: str) -> None:
+    with pytest.raises(NoTokens, match=said.replace("(", r"\(")):
+        check_open_to_all(gateway_config(tokens={}, **gateway).gateway, host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_without_tokens_it_starts_on_a_loopback_address_where_that_is_allowed(host: str) -> None:
+    check_open_to_all(gateway_config(tokens={}, allow_anonymous=True).gateway, host)
+    check_open_to_all(gateway_config().gateway, "0.0.0.0")
+
+
+def test_the_command_refuses_before_it_asks_the_broker(tmp_path: Path) -> None:
+    done = CommandLine(tmp_path).run("gateway")
+    assert done.exit_code == 1
+    assert "gateway.tokens is empty, so that everybody could write" in done.stderr
+
+
+def test_tokens_come_from_a_variable_too(tmp_path: Path) -> None:
+    file = tmp_path / "rollstream.toml"
+    file.write_text(CONFIG)
+    variables = {"ROLLSTREAM_GATEWAY__TOKENS__MATH": f'["{TOKEN}"]'}
+    (token,) = load_config(file, environ=variables).gateway.tokens["math"]
+    assert token.get_secret_value() == TOKEN
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        (f'math = "{TOKEN}"', "gateway.tokens.math = (not shown): must be a list"),
+        (f'math = ["{TOKEN}", 7]', "gateway.tokens.math.1 = (not shown): must be a text"),
+        (f'moth = ["{TOKEN}"]', "gateway.tokens names 'moth', but there is no"),
+        (f'math = ["{TOKEN[:15]}"]', "a token of math has 15 characters, and needs 16"),
+        (f'math = ["{TOKEN}é"]', "a token of math has 25 characters"),
+        ("math = []", "math has no token"),
+    ],
+)
+def test_a_wrong_token_is_refused_and_not_shown(tmp_path: Path, tokens: str, said: str) -> None:
+    file = tmp_path / "rollstream.toml"
+    file.write_text(f"{CONFIG}\n[gateway.tokens]\n{tokens}\n")
+    with pytest.raises(ConfigError) as wrong:
+        load_config(file, environ={})
+    assert said in str(wrong.value)
+    assert TOKEN[:15] not in str(wrong.value)
+
+
+def test_settings_with_which_no_large_body_could_be_taken_are_refused() -> None:
+    with pytest.raises(ValidationError, match="max_pending_bytes 2048 is below max_body_bytes"):
+        gateway_config(max_body_bytes=4096, max_pending_bytes=2048)
+
+
+def test_no_token_is_in_what_a_gateway_holds_or_prints() -> None:
+    config = gateway_config()
+    app = gateway_over(MemoryStepWriter())
+    held = pickle.dumps(vars(app.state.gateway.tokens))
+    for token in TOKENS.values():
+        assert token.encode() not in held
+        assert token not in repr(config)
+        assert token not in config.model_dump_json()

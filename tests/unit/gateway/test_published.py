@@ -1,0 +1,172 @@
+"""What was answered durable is in the log as it was sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from fastapi import FastAPI
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from harness.producers import new_layout, published, segments_of
+from harness.step_writers import STEP, STEPS, Reached, bearer, gateway_config
+from rollstream.gateway import create_app
+from rollstream.producers import AsyncStepProducer
+from rollstream.schemas.ingest.entry import EntryKind
+from rollstream.schemas.rules import INT_MAX, LONG_MAX
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.topics.layout import Layout
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+METADATA = st.dictionaries(
+    st.text(st.characters(codec="utf-8"), max_size=10),
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**53), 2**53) | NUMBERS | NAMES,
+        lambda inner: st.lists(inner, max_size=3),
+        max_leaves=5,
+    ),
+    max_size=3,
+)
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> dict[str, Any]:
+    """A valid step, but for its trajectory; with or without what may be left out."""
+    tokens = st.lists(st.integers(0, INT_MAX), max_size=6)
+    response = draw(tokens)
+    step = {
+        "prompt_ids": draw(tokens),
+        "response_ids": response,
+        "step_index": draw(st.integers(0, INT_MAX)),
+        "policy_version": draw(st.text("abc-/ .", min_size=1, max_size=12)),
+        "weight_step": draw(st.integers(-1, LONG_MAX)),
+    }
+    logprobs = st.lists(
+        st.floats(max_value=0.0, allow_infinity=False, width=32),
+        min_size=len(response),
+        max_size=len(response),
+    )
+    optional = {
+        "logprobs": st.none() | logprobs,
+        "reward": st.none() | NUMBERS,
+        "is_last": st.booleans(),
+        "n_rollouts": st.none() | st.integers(1, INT_MAX),
+        "metadata": st.none() | METADATA,
+        "policy_epoch": st.integers(0, INT_MAX),
+        "lineage": st.text(st.characters(codec="utf-8"), max_size=10),
+        "example_id": NAMES,
+    }
+    given = draw(st.sets(st.sampled_from(sorted(optional))))
+    return {**step, **{name: draw(optional[name]) for name in sorted(given)}}
+
+
+class World:
+    """A log in memory, and gateways that write to it."""
+
+    def __init__(self) -> None:
+        self.logs = MemoryLogs()
+        self.broker = MemoryBroker(self.logs)
+        self.layout: Layout = new_layout(self.broker, "math")
+
+    def gateway(self, **gateway: Any) -> FastAPI:
+        broker = MemoryBroker(self.logs)
+        writer = AsyncStepProducer(broker=broker, namespace=self.layout.namespace)
+        return create_app(gateway_config(**gateway), writer=writer, reach=Reached())
+
+    def segments(self) -> list[Any]:
+        return segments_of(published(self.broker, self.layout, "math"))
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(scope="module")
+def client(world: World) -> Iterator[TestClient]:
+    with TestClient(world.gateway(), headers=bearer()) as client:
+        yield client
+
+
+@pytest.mark.proves("B1")
+@settings(max_examples=50)
+@given(bodies=st.lists(bodies(), min_size=1, max_size=3))
+def test_any_valid_step_is_published_as_it_was_sent(
+    world: World, client: TestClient, bodies: list[dict[str, Any]]
+) -> None:
+    for body in bodies:
+        body["trajectory_uid"], body["prompt_uid"] = uuid4().hex, uuid4().hex
+    answer = client.post(STEPS, params={"durable": True}, json={"steps": bodies})
+    assert answer.status_code == 200, answer.text
+    found = {one["rollout_uid"]: one for one in world.segments()}
+    for body in bodies:
+        fields = found[body["trajectory_uid"]]
+        assert fields["group_uid"] == body["prompt_uid"]
+        assert fields["example_id"] == body.get("example_id", body["prompt_uid"])
+        assert fields["segment_idx"] == body["step_index"]
+        assert fields["is_last_segment"] == body.get("is_last", False)
+        assert fields["group_size"] == (body.get("n_rollouts") or 0)
+        assert fields["reward"] == body.get("reward")
+        assert json.loads(fields["metadata"]) == (body.get("metadata") or {})
+        for name in ("policy_version", "weight_step"):
+            assert fields[name] == body[name]
+        for name, default in (("policy_epoch", 0), ("lineage", "")):
+            assert fields[name] == body.get(name, default)
+        assert ids(fields["prompt_tokens"]) == body["prompt_ids"]
+        assert ids(fields["output_tokens"]) == body["response_ids"]
+        logprobs = fields["logprobs"]
+        got = None if logprobs is None else np.frombuffer(logprobs, "<f4").tolist()
+        assert got == body.get("logprobs")
+
+
+def ids(packed: bytes) -> list[int]:
+    found: list[int] = np.frombuffer(packed, "<i4").tolist()
+    return found
+
+
+def test_a_step_that_contradicts_its_call_publishes_none_of_it(
+    world: World, client: TestClient
+) -> None:
+    before = len(world.segments())
+    short = {**STEP, "step_index": 1, "logprobs": [-1.0]}
+    answer = client.post(STEPS, params={"durable": True}, json={"steps": [STEP, short]})
+    assert answer.status_code == 422
+    assert answer.json()["field"] == "steps[1].logprobs"
+    assert "response_ids" in answer.json()["detail"]
+    assert len(world.segments()) == before
+
+
+def test_two_gateways_take_steps_of_one_trajectory_and_its_end() -> None:
+    world = World()
+    with (
+        TestClient(world.gateway(), headers=bearer()) as first,
+        TestClient(world.gateway(), headers=bearer()) as second,
+    ):
+        for index in range(6):
+            step = {**STEP, "step_index": index, "n_rollouts": 1}
+            client = second if index % 2 else first
+            answer = client.post(STEPS, params={"durable": True}, json={"steps": [step]})
+            assert answer.status_code == 200
+        path = "/v1/environments/math/trajectories/t-1/complete"
+        end = {"prompt_uid": "p-1", "steps": 6}
+        assert second.post(path, params={"durable": True}, json=end).status_code == 200
+    logged = published(world.broker, world.layout, "math")
+    assert [one.fields["segment_idx"] for one in logged] == [0, 1, 2, 3, 4, 5, 6]
+    assert [one.entry.kind for one in logged[5:]] == [EntryKind.SEGMENT, EntryKind.ENDED]
+    assert {one.fields["rollout_uid"] for one in logged} == {"t-1"}
+
+
+def test_a_closing_gateway_flushes_what_it_accepted() -> None:
+    world = World()
+    with TestClient(world.gateway(), headers=bearer()) as client:
+        for index in range(20):
+            step = {**STEP, "step_index": index}
+            assert client.post(STEPS, json={"steps": [step]}).status_code == 202
+    assert [one["segment_idx"] for one in world.segments()] == [*range(20)]
