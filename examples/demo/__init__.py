@@ -14,6 +14,7 @@ weights      where new weights lie for the replicas
 replica      an env replica, as a process; one of a task evaluates too
 verifier     scores one task's groups once they are sealed, as a process
 trainer      batches in, steps, weights out
+folder       emptied before a run
 fleet        the processes, kept alive
 chaos        kill -9 at set steps
 history      what the trainer saw; judges the run

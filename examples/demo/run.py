@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from rich.console import Console
@@ -11,8 +10,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from examples.demo import settings
 from examples.demo.chaos import Chaos
 from examples.demo.curve import draw_curve
-from examples.demo.errors import FolderNotOurs
 from examples.demo.fleet import Fleet, members
+from examples.demo.folder import empty_folder
 from examples.demo.history import History, StepSeen
 from examples.demo.summary import print_summary
 from examples.demo.tasks import TASK_NAMES
@@ -23,8 +22,6 @@ from rollstream.consumers import audit, create_deployment
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.load import load_config
 from rollstream.sampler import SamplerClient
-
-MARK = ".rollstream-demo"  # A folder without it is somebody else's and is not emptied.
 
 
 def run_demo(folder: Path, *, chaos: bool, console: Console | None = None) -> bool:
@@ -37,7 +34,7 @@ def run_demo(folder: Path, *, chaos: bool, console: Console | None = None) -> bo
     """
     console = console or Console()
     folder = folder.absolute()
-    _empty(folder)
+    empty_folder(folder)
     (folder / "logs").mkdir()
     clock = SystemClock()
     with Fetching(console) as fetching:
@@ -67,15 +64,6 @@ def run_demo(folder: Path, *, chaos: bool, console: Console | None = None) -> bo
         console.print("reading every log and file once more for the audit …")
         report = audit(config)
     return print_summary(console, history, evaluations, report, killed, folder)
-
-
-def _empty(folder: Path) -> None:
-    if folder.exists():
-        if any(folder.iterdir()) and not (folder / MARK).exists():
-            raise FolderNotOurs(folder)
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    (folder / MARK).touch()
 
 
 def _train(
