@@ -15,7 +15,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-torch coverage lint schemas types architecture docs wheel bench simulate chaos clean
+.PHONY: help install demo grpo test test-fast test-torch coverage lint schemas types architecture docs wheel bench simulate chaos clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -30,6 +30,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: install ## the main job on an embedded Kafka, with a policy that learns (CHAOS=1 kills processes meanwhile)
 	$(BIN)/python -m examples.demo $(if $(CHAOS),--chaos)
+
+# Another seed has another folder: for seed in 0 1 2; do make grpo SEED=$$seed; done
+grpo: $(TORCH_STAMP) ## a transformer learns with GRPO on two ranks (SEED=1; KILL=1 kills one with -9, and compares)
+	$(TORCH_BIN)/python -m examples.grpo_torch $(if $(SEED),--seed $(SEED) --folder runs/grpo-$(SEED)) $(if $(KILL),--kill-rank-at 20)
 
 test: install ## every test, on all cores
 	$(PYTEST)

@@ -72,7 +72,7 @@ def _print(result: Result, folder: Path) -> None:
     for one in result.compared:
         digests = "one digest" if one.digests else "DIGESTS DIFFER"
         weights = "one set of weights" if one.weights else "WEIGHTS DIFFER"
-        print(f"step {one.step:>3} in {one.times} trainer epochs and by replay: {digests}, {weights}")
+        print(f"step {one.step:>3}: {one.times} trainer epochs and a replay, {digests}, {weights}")
     print(f"the policy {'learned' if result.learned else 'DID NOT LEARN'}; ", end="")
     print(f"learning curve: {folder / 'learning_curve.png'}")
 

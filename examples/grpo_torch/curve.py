@@ -38,13 +38,15 @@ def draw_curve(
     )
     for goal in (REWARD_BEFORE, REWARD_AFTER):
         top.axhline(goal, color="grey", linestyle=":", linewidth=1)
-    top.set(ylabel="mean reward", ylim=(0, 1.02), title="A transformer that learns to spell backward")
+    top.set(ylabel="mean reward", ylim=(0, 1.02), title="GRPO: spelling backward")
     top.legend(loc="lower right", frameon=False)
     bottom.plot(steps, [t.lag for t in trained], color="#444444")
     bottom.set(ylabel="mean policy lag\n(steps)", xlabel="optimizer step", ylim=(0, None))
     if killed_at is not None:
         for axes in (top, bottom):
             axes.axvline(killed_at, color="crimson", linewidth=0.8, linestyle="--")
-        top.annotate("kill -9", (killed_at, 0.5), rotation=90, fontsize=8, color="crimson", ha="right")
+        top.annotate(
+            "kill -9", (killed_at, 0.5), rotation=90, fontsize=8, color="crimson", ha="right"
+        )
     figure.savefig(path, dpi=120)
     plt.close(figure)

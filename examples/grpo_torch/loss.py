@@ -17,15 +17,14 @@ def block_causal(segment_ids: torch.Tensor) -> torch.Tensor:
     return same.tril().unsqueeze(1)
 
 
-def grpo_loss(
-    model: LlamaForCausalLM, packs: Mapping[str, torch.Tensor], tokens: int
-) -> torch.Tensor:
-    """The clipped surrogate with clip-higher, no KL term and a bonus for entropy.
+def token_logprobs(
+    model: LlamaForCausalLM, packs: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The log-prob of each token but a pack's first, and the entropy of what it was chosen from;
+    float32 [K, S - 1] each.
 
-    Args:
-        packs: the arrays of ``Packs`` as tensors, on the model's device.
-        tokens: over which the whole batch's loss is a mean, those of all ranks; so what each rank
-            returns adds up, and every token counts the same.
+    Position t says what comes at t + 1: the first token of an example is judged by the end of the
+    one before it, which is of no use and of no harm, since it is part of a prompt.
     """
     logits = model(
         input_ids=packs["tokens"].long(),
@@ -33,12 +32,22 @@ def grpo_loss(
         attention_mask=block_causal(packs["segment_ids"]),
         use_cache=False,
     ).logits
-    # Position t says what comes at t + 1. The first token of an example is never trained on, so
-    # that no example is judged by what the one before it ended with.
     log_softmax = logits[:, :-1].float().log_softmax(-1)
-    entropy = -(log_softmax.exp() * log_softmax).sum(-1)
     chosen = packs["tokens"][:, 1:, None].long()
-    logprobs = log_softmax.gather(-1, chosen).squeeze(-1)
+    return log_softmax.gather(-1, chosen).squeeze(-1), -(log_softmax.exp() * log_softmax).sum(-1)
+
+
+def grpo_loss(
+    model: LlamaForCausalLM, packs: Mapping[str, torch.Tensor], tokens: int
+) -> torch.Tensor:
+    """The clipped surrogate with clip-higher, without a KL term, and a bonus for entropy.
+
+    Args:
+        packs: the arrays of ``Packs`` as tensors, on the model's device.
+        tokens: over which the whole batch's loss is a mean, those of all ranks; so what the ranks
+            return adds up, and every token counts the same.
+    """
+    logprobs, entropy = token_logprobs(model, packs)
     mask, advantages, sampled = (
         packs[name][:, 1:] for name in ("loss_mask", "advantages", "generator_log_probs")
     )

@@ -51,7 +51,8 @@ class Peers:
         flat = torch.cat([gradient.flatten() for gradient in gradients]).cpu()
         with self._lost(f"the gradients of step {step}"):
             dist.all_reduce(flat)
-        for gradient, total in zip(gradients, flat.split([g.numel() for g in gradients])):
+        totals = flat.split([gradient.numel() for gradient in gradients])
+        for gradient, total in zip(gradients, totals, strict=True):
             gradient.copy_(total.view_as(gradient))
 
     def step_of_rank_0(self, step: int) -> int:
@@ -66,6 +67,6 @@ class Peers:
         try:
             yield
         except RuntimeError as error:  # All that torch.distributed raises of peers is one.
-            # Without the place in gloo's sources, which stands first.
-            cause = str(error).splitlines()[0].rpartition("] ")[2]
+            # Without the place in gloo's sources, which stands first, and its advice.
+            cause = str(error).splitlines()[0].rpartition("] ")[2].partition(". ")[0]
             raise PeerLost(self.rank, waited_for, self._timeout_s, cause) from error

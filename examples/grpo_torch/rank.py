@@ -19,9 +19,7 @@ from examples.grpo_torch.model import device_of, new_model, save_weights
 from examples.grpo_torch.peers import PEER_LOST, Peers
 from examples.grpo_torch.trained import Trained, note
 from examples.grpo_torch.words import PAD
-from rollstream.sampler import Batch, Examples, SamplerClient
-from rollstream.sampler.shaping.packs.filled import Packs
-from rollstream.sampler.shaping.packs.plan import plan_packs
+from rollstream.sampler import Batch, Examples, Packs, SamplerClient, plan_packs
 
 
 def train(args: argparse.Namespace, sampler: SamplerClient, peers: Peers) -> None:
@@ -100,9 +98,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         with (
-            Peers(
-                args.rank, settings.RANKS, args.meeting_point, settings.PEER_TIMEOUT_S
-            ) as peers,
+            Peers(args.rank, settings.RANKS, args.meeting_point, settings.PEER_TIMEOUT_S) as peers,
             SamplerClient.attach(settings.SAMPLER, config=args.config) as sampler,
         ):
             train(args, sampler, peers)

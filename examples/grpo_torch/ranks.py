@@ -89,7 +89,7 @@ class Ranks:
                 if deadline is None and any(code is not None for code in codes):
                     deadline = Deadline(2 * settings.PEER_TIMEOUT_S, self.clock)
                 if deadline is not None and deadline.passed():
-                    raise GrpoError(f"a rank ended and the others hang ({codes}); see {self.folder}")
+                    raise GrpoError(f"a rank ended, others hang ({codes}); see {self.folder}")
                 self.clock.wait(threading.Event(), _LOOK_EVERY_S)
             return [code for code in codes if code is not None]
         finally:

@@ -34,17 +34,17 @@ class Answer(NamedTuple):
     stop_reason: str
 
 
-@torch.no_grad()
 def sample(
     model: LlamaForCausalLM, prompts: Sequence[NDArray[np.int32]], answers: int
 ) -> list[list[Answer]]:
     """So many answers to each prompt; the prompts are of one length."""
     device = model.device
     input_ids = torch.from_numpy(np.stack(prompts)).long().repeat_interleave(answers, 0).to(device)
-    out = model.generate(
-        input_ids, attention_mask=torch.ones_like(input_ids), generation_config=_AS_IT_IS
-    )
-    logprobs = model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
+    with torch.no_grad():
+        out = model.generate(
+            input_ids, attention_mask=torch.ones_like(input_ids), generation_config=_AS_IT_IS
+        )
+        logprobs = model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
     written = out.sequences[:, input_ids.shape[1] :].cpu().numpy().astype(np.int32)
     ended = written == END
     lengths = np.where(ended.any(axis=1), ended.argmax(axis=1) + 1, written.shape[1])

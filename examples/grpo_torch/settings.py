@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from examples.grpo_torch.words import ENVIRONMENT
 
@@ -22,7 +23,7 @@ EVALUATE_EVERY = 25
 PACK_LENGTH = 128
 # Dr. GRPO's advantage. Divided by the group's standard deviation, the small differences that the
 # scorer makes between wrong answers count as much as being right, and the policy settles for them.
-ADVANTAGE = "dr_grpo"
+ADVANTAGE: Final = "dr_grpo"
 LEARNING_RATE = 3e-3
 # Clip-higher (DAPO): an unlikely token may gain more than a likely one may lose.
 CLIP = (0.2, 0.28)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,7 @@ class Words:
         problems = tuple(distinct.values())
         self.trained, self.held_out = problems[:-held_out], problems[-held_out:]
 
-    def score(self, problem: Problem, output_tokens: Sequence[int]) -> float:
+    def score(self, problem: Problem, output_tokens: Iterable[int]) -> float:
         """From 0 to 1."""
         return float(self._dataset.score_answer(decode(output_tokens), problem.entry))
 

@@ -17,6 +17,7 @@ from examples.grpo_torch.model import device_of, load_weights, new_model
 from examples.grpo_torch.sampling import Answer, sample
 from examples.grpo_torch.words import ENVIRONMENT, Problem, Words
 from rollstream.producers import FollowedPolicy, Group, NoPolicy, NotAdmitted, RolloutProducer
+from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.runtime.shutdown import stop_on_signals
 
@@ -113,6 +114,7 @@ def _is_due(policy: FollowedPolicy, before: FollowedPolicy | None) -> bool:
 
 def run(args: argparse.Namespace, stopping: threading.Event) -> None:
     """Until it is told to stop."""
+    clock = SystemClock()
     words = Words(args.seed, settings.HELD_OUT)
     model = new_model(args.seed).to(device_of())
     torch.manual_seed(int(SystemEntropy().token(8), 16) >> 1)  # Others sample other answers.
@@ -126,7 +128,10 @@ def run(args: argparse.Namespace, stopping: threading.Event) -> None:
                 continue
             if args.evaluates:
                 worker.evaluate(policy)
-            worker.round()
+            if policy.metadata["last"]:
+                clock.wait(stopping, _STOP_WITHIN_S)  # Nothing that is sampled now is trained on.
+            else:
+                worker.round()
 
 
 def main() -> None:

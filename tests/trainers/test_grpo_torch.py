@@ -1,5 +1,7 @@
 """``examples/grpo_torch``: a transformer, a killed rank, and a run that is the same without it."""
 
+# ruff: noqa: E402 - The example is imported where there is PyTorch, and skipped elsewhere.
+
 from __future__ import annotations
 
 import io
@@ -13,6 +15,7 @@ from rich.console import Console
 
 from harness.source_tree import ROOT
 from rollstream.sampler import Examples, Packs, plan_packs
+from rollstream.sampler.shaping.token_arrays import TokenArrays
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 pytest.importorskip("transformers", reason="needs transformers: make test-torch")
@@ -25,7 +28,7 @@ from examples.grpo_torch.peers import Peers
 from examples.grpo_torch.run import Result, run_grpo
 from examples.grpo_torch.sampling import Answer, sample
 from examples.grpo_torch.trained import noted
-from examples.grpo_torch.words import END, Words
+from examples.grpo_torch.words import Words
 
 STEPS, KILL_AT = 14, 10
 # The newest checkpoint before it holds step 7, so these are taken again, and 10 for the first time.
@@ -107,7 +110,7 @@ def test_packed_log_probs_are_those_that_generate_sampled_with() -> None:
 
 def examples_of(flat: list[tuple[np.ndarray, Answer]]) -> Examples:
     lengths = [len(prompt) + len(answer.tokens) for prompt, answer in flat]
-    mask = np.concatenate([np.r_[p != p, a.tokens >= END] for p, a in flat])
+    mask = np.concatenate([np.repeat([False, True], [len(p), len(a.tokens)]) for p, a in flat])
     logprobs = np.concatenate([np.r_[np.zeros(len(p)), a.logprobs] for p, a in flat])
     n = len(flat)
     return Examples(
@@ -116,7 +119,7 @@ def examples_of(flat: list[tuple[np.ndarray, Answer]]) -> Examples:
         loss_mask=mask,
         advantages=mask.astype(np.float32),
         generator_log_probs=logprobs.astype(np.float32),
-        token_arrays={},
+        token_arrays=TokenArrays({}, {}),
         rows=np.arange(n),
         trajectories=np.arange(n, dtype=np.int32),
         weight_steps=np.zeros(n, np.int64),
@@ -150,3 +153,12 @@ def test_a_rank_whose_peer_stands_still_gives_up_at_its_deadline(
                 peers.sum_gradients(model, 7)
         finally:
             peer.kill()
+
+
+def test_the_lines_that_the_readme_shows_are_those_that_run() -> None:
+    folder = ROOT / "examples" / "grpo_torch"
+    blocks = (folder / "README.md").read_text(encoding="utf-8").split("```python\n")[1:]
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    shown = [block.partition("```")[0] for block in blocks]
+    assert [lines for lines in shown if lines not in sources] == []
+    assert sum(lines.count("\n") for lines in shown) <= 45
