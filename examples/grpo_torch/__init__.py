@@ -12,7 +12,7 @@ checkpoint what a rank begins with
 rank       a rank of the trainer, as a process: batches in, steps, weights out
 settings   the run's numbers, each with its reason
 ranks      starts the ranks, and starts them again when one was killed
-trained    what the ranks noted of each step
+trained    what the ranks recorded of each step
 again      trains the same steps once more, without a kill, and compares
 curve      the picture
 run        all of it

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from examples.grpo_torch import settings
 from examples.grpo_torch.ranks import Ranks
-from examples.grpo_torch.trained import Trained, noted
+from examples.grpo_torch.trained import Trained, recorded
 from rollstream.sampler.history import replay_step
 
 
@@ -54,4 +54,4 @@ def _compared(ranks: Ranks, step: int, taken: Sequence[Trained]) -> Comparison:
 
 def _of_all_ranks(ranks: Ranks) -> list[Trained]:
     paths = [ranks.folder / f"rank-{rank}.jsonl" for rank in range(settings.RANKS)]
-    return [trained for path in paths for trained in noted(path)]
+    return [trained for path in paths for trained in recorded(path)]

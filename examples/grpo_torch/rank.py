@@ -17,7 +17,7 @@ from examples.grpo_torch.errors import PeerLost
 from examples.grpo_torch.loss import grpo_loss
 from examples.grpo_torch.model import device_of, new_model, save_weights
 from examples.grpo_torch.peers import PEER_LOST, Peers
-from examples.grpo_torch.trained import Trained, note
+from examples.grpo_torch.trained import Trained, record
 from examples.grpo_torch.words import PAD
 from rollstream.sampler import Batch, Examples, Packs, SamplerClient, plan_packs
 
@@ -62,7 +62,7 @@ def train(args: argparse.Namespace, sampler: SamplerClient, peers: Peers) -> Non
             if (step + 1) % settings.CHECKPOINT_EVERY == 0 or step + 1 == args.steps:
                 save_checkpoint(folder / "checkpoint.pt", step, model, optimizer)
                 sampler.checkpointed(step)
-        note(folder / f"rank-{rank}.jsonl", _trained(sampler, batch, model, plan.metrics()))
+        record(folder / f"rank-{rank}.jsonl", _trained(sampler, batch, model, plan.metrics()))
         step += 1
 
 

@@ -29,7 +29,7 @@ class Ranks:
     """The trainer's processes.
 
     Attributes:
-        folder: of checkpoint, weights, notes and logs.
+        folder: of checkpoint, weights, records and logs.
         report: called with a sentence when ranks are lost.
         look: called while they train; may raise, which ends them.
     """

@@ -16,7 +16,7 @@ from examples.grpo_torch.again import Comparison, train_again
 from examples.grpo_torch.curve import draw_curve
 from examples.grpo_torch.errors import GrpoError
 from examples.grpo_torch.ranks import Ranks
-from examples.grpo_torch.trained import Trained, noted
+from examples.grpo_torch.trained import Trained, recorded
 from rollstream.console.broker.embedded import EmbeddedKafka
 from rollstream.console.fetching import Fetching
 from rollstream.consumers import create_deployment
@@ -94,7 +94,7 @@ def run_grpo(
 
                     def look() -> None:
                         fleet.check()
-                        if seen := noted(folder / "ranks" / "rank-0.jsonl"):
+                        if seen := recorded(folder / "ranks" / "rank-0.jsonl"):
                             text = f"reward {seen[-1].reward:.2f}  lag {seen[-1].lag:.1f}"
                             progress.update(task, completed=seen[-1].step + 1, description=text)
 
@@ -110,7 +110,7 @@ def run_grpo(
             if kill_at is not None:
                 upto = min(kill_at + 1 + _STEPS_AFTER_KILL, steps)
                 compared = train_again(ranks, upto)
-    trained = {one.step: one for one in noted(folder / "ranks" / "rank-0.jsonl")}
+    trained = {one.step: one for one in recorded(folder / "ranks" / "rank-0.jsonl")}
     result = Result([trained[step] for step in sorted(trained)], held_out, compared)
     draw_curve(result.trained, held_out, kill_at, folder / "learning_curve.png")
     return result

@@ -1,4 +1,4 @@
-"""What a rank notes of each step, a line of JSON each; by it the run is shown and compared."""
+"""What a rank records of each step, a line of JSON each; by it the run is shown and compared."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Trained:
     fill: float
 
 
-def note(path: Path, trained: Trained) -> None:
+def record(path: Path, trained: Trained) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(trained)) + "\n")
 
 
-def noted(path: Path) -> list[Trained]:
+def recorded(path: Path) -> list[Trained]:
     """In the order in which they were taken; a line that is being written is left out."""
     if not path.exists():
         return []

@@ -27,7 +27,7 @@ from examples.grpo_torch.model import load_weights, new_model
 from examples.grpo_torch.peers import Peers
 from examples.grpo_torch.run import Result, run_grpo
 from examples.grpo_torch.sampling import Answer, sample
-from examples.grpo_torch.trained import noted
+from examples.grpo_torch.trained import recorded
 from examples.grpo_torch.words import Words
 
 STEPS, KILL_AT = 14, 10
@@ -53,7 +53,7 @@ def test_a_killed_rank_ends_its_peer_with_an_error_and_changes_no_batch_and_no_w
 ) -> None:
     result, folder, said = finished
     assert "ranks ended with [75, -9]: grpo: rank 0 waited for the gradients of step 10" in said
-    of_rank_0 = [one.step for one in noted(folder / "ranks" / "rank-0.jsonl")]
+    of_rank_0 = [one.step for one in recorded(folder / "ranks" / "rank-0.jsonl")]
     assert of_rank_0 == [*range(KILL_AT), *range(settings.CHECKPOINT_EVERY, STEPS)]
     assert [one.step for one in result.compared] == list(range(STEPS))
     assert all(one.digests and one.weights for one in result.compared)
