@@ -127,7 +127,9 @@ class _History:
             case Acked():
                 number, batch = self._numbers[event.step], self._batches[event.step]
                 self._acked.add(number)
-                self._skipped[number].update(batch[slot] for slot in event.skipped)
+                self._skipped[number].update(
+                    batch[slot] for slot in (*event.skipped, *event.filtered)
+                )
             case Checkpointed():
                 self._finish(event.step)
             case Resumed():

@@ -44,9 +44,11 @@ from rollstream.sampler.errors import (
 )
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.local import Sampler
+from rollstream.sampler.serving.training_batches import TrainingBatch, TrainingBatches
 from rollstream.sampler.serving.view import SamplerView
 from rollstream.sampler.shaping.advantages import Advantage, advantages_of
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.carried import CarriedGroup, Shaping
 from rollstream.sampler.shaping.examples import Examples, RLExample
 from rollstream.sampler.shaping.makers.grpo import GrpoBatchMaker
 from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch, Rollout
@@ -72,6 +74,7 @@ __all__ = [
     "Batch",
     "BatchMaker",
     "BatchSummary",
+    "CarriedGroup",
     "ConfigurationDiffers",
     "DecidedByNewer",
     "Earned",
@@ -103,8 +106,11 @@ __all__ = [
     "SamplerStats",
     "SamplerUnavailable",
     "SamplerView",
+    "Shaping",
     "StableMixtureBatchMaker",
     "TooManyOpenBatches",
+    "TrainingBatch",
+    "TrainingBatches",
     "UnknownRollout",
     "UnknownSampler",
     "UnknownStep",

@@ -51,6 +51,29 @@ def test_groups_that_an_ack_names_as_skipped_do_not_count_as_trained() -> None:
     assert sampler.do(AskStats()).outcomes == {"skipped": 2, "trained": 1}
 
 
+@pytest.mark.proves("D2")
+def test_groups_that_what_shapes_a_batch_left_out_count_as_filtered_and_may_be_all() -> None:
+    sampler = Decider(max_samples=2)
+    sampler.seal(*specs(5))
+    first, second = sampler.serve(0, 3), sampler.serve(1, 2)
+    ack = Ack(step=0, batch_id=first.batch_id, skipped=(2,), filtered=(1,))
+    sampler.do(ack)
+    sampler.do(ack)
+    assert sampler.state.ready.refs() == [first.refs[0]]
+    with pytest.raises(RequestDiffers, match=r"without slots \[2, 1\] and is now .* \[1, 2\]"):
+        sampler.do(Ack(step=0, batch_id=first.batch_id, skipped=(1,), filtered=(2,)))
+    with pytest.raises(InvalidRequest, match="not distinct slots"):
+        sampler.do(Ack(step=1, batch_id=second.batch_id, skipped=(1,), filtered=(1,)))
+    with pytest.raises(InvalidRequest, match="leave filtered out"):
+        sampler.do(Ack(step=1, batch_id=second.batch_id, status="failed", filtered=(1,)))
+    sampler.do(Ack(step=1, batch_id=second.batch_id, filtered=(0, 1)))
+    assert sampler.state.unacked(2)[0].total() == 0, "their capacity is free at once"
+    newest, *_ = sampler.do(AskBatches(last=1))
+    assert (newest.skipped, newest.filtered) == ((), (0, 1))
+    sampler.do(MarkCheckpointed(step=1))
+    assert sampler.do(AskStats()).outcomes == {"filtered": 3, "skipped": 1, "trained": 1}
+
+
 @pytest.mark.proves("F3")
 def test_a_batch_that_is_replayed_is_acked_anew() -> None:
     sampler = Decider()

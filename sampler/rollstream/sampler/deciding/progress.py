@@ -39,7 +39,7 @@ class Progress:
         trained: in final batches.
         failed: in batches that were acked as failed, and final.
         skipped: in final batches whose ack named them as not trained on.
-        filtered: replaced, or not accepted.
+        filtered: replaced, not accepted, or left out whole by what shapes batches.
         dropped: environment to example id to the reason, one of ``DropReason`` or ``retired`` (its
             file is), to groups. With ``max_samples`` above 1 also those whose further uses were,
             while a batch still has them.

@@ -153,6 +153,7 @@ class BatchSummary:
         replacements: how often groups of it were replaced.
         status: ``trained`` or ``failed``; None: not acked in the trainer epoch in effect.
         skipped: slots whose groups were not trained on, by the ack.
+        filtered: slots whose groups what shapes the batch left out whole, by the ack.
         final: whether the trainer's checkpoint holds it.
     """
 
@@ -165,6 +166,7 @@ class BatchSummary:
     replacements: int
     status: str | None
     skipped: tuple[int, ...]
+    filtered: tuple[int, ...]
     final: bool
 
 
@@ -348,6 +350,7 @@ def _summary_of(batch: ServedBatch) -> BatchSummary:
         replacements=batch.replacements,
         status=batch.status,
         skipped=batch.skipped,
+        filtered=batch.filtered,
         final=batch.final,
     )
 

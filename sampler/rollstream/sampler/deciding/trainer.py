@@ -31,12 +31,13 @@ Later = Literal["replay", "release"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack(Command[None]):
     """The batch of ``step`` was delivered and trained on, but for the groups in the slots
-    ``skipped``, or it failed."""
+    ``skipped`` and ``filtered``, or it failed."""
 
     step: int
     batch_id: str
     status: AckStatus = "trained"
     skipped: tuple[int, ...] = ()
+    filtered: tuple[int, ...] = ()
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         if is_recorded(self.step, state):
@@ -50,16 +51,17 @@ class Ack(Command[None]):
                 "was released by a resume, or groups of it were replaced; ask for the step again, "
                 "and ack the batch that came back last"
             )
-        self._check_skipped(len(batch.groups))
-        if batch.status is not None and (batch.status, batch.skipped) != self._acks_as():
+        self._check_untrained(len(batch.groups))
+        acks_as = self.status, tuple(sorted(self.skipped)), tuple(sorted(self.filtered))
+        if batch.status is not None and (batch.status, batch.skipped, batch.filtered) != acks_as:
             raise RequestDiffers(
                 f"batch {self.batch_id!r} was acked as {batch.status!r} without slots "
-                f"{[*batch.skipped]} and is now acked as {self.status!r} without "
-                f"{[*self.skipped]}; a batch is acked in one way"
+                f"{[*batch.untrained]} and is now acked as {self.status!r} without "
+                f"{[*self.skipped, *self.filtered]}; a batch is acked in one way"
             )
         if batch.status is not None or batch.final:
             return []
-        status, skipped = self._acks_as()
+        status, skipped, filtered = acks_as
         acked = Acked(
             **now,
             trainer_epoch=state.trainer_epoch,
@@ -67,25 +69,27 @@ class Ack(Command[None]):
             batch_id=self.batch_id,
             status=status,
             skipped=skipped,
+            filtered=filtered,
         )
         return [acked]
 
-    def _acks_as(self) -> tuple[str, tuple[int, ...]]:
-        return self.status, tuple(sorted(self.skipped))
-
-    def _check_skipped(self, groups: int) -> None:
-        if not self.skipped:
+    def _check_untrained(self, groups: int) -> None:
+        """Of what is skipped something was trained on; what shapes a batch may leave out all."""
+        named = (*self.skipped, *self.filtered)
+        if not named:
             return
         if self.status != "trained":
+            name = "skipped" if self.skipped else "filtered"
             raise InvalidRequest(
-                f"skipped is {[*self.skipped]} and status {self.status!r}: of a batch that failed "
-                "no group was trained on; leave skipped out"
+                f"{name} is {[*named]} and status {self.status!r}: of a batch that failed "
+                f"no group was trained on; leave {name} out"
             )
-        within = set(self.skipped) < set(range(groups))
-        if not within or len(set(self.skipped)) != len(self.skipped):
+        within = set(named) <= set(range(groups)) and len(set(named)) == len(named)
+        if not within or (self.skipped and len(named) == groups):
             raise InvalidRequest(
-                f"skipped {[*self.skipped]} are not distinct slots of a batch of {groups}, some of "
-                "which was trained on; where nothing was, ack(batch, status='failed')"
+                f"{'filtered' if self.filtered else 'skipped'} {[*named]} are not distinct slots "
+                f"of a batch of {groups}, some of which was trained on; where nothing was, "
+                "ack(batch, status='failed')"
             )
 
     def result(self, state: SamplerState, context: ResultContext) -> None:

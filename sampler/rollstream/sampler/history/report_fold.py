@@ -94,6 +94,7 @@ class _Batch(NamedTuple):
     slots: tuple[ChosenGroup, ...]
     status: str | None = None
     skipped: tuple[int, ...] = ()
+    filtered: tuple[int, ...] = ()
 
 
 class ReportFold:
@@ -165,7 +166,9 @@ class ReportFold:
             case Acked():
                 batch = self._batches.get(event.step)
                 if batch is not None:
-                    acked = batch._replace(status=event.status, skipped=event.skipped)
+                    acked = batch._replace(
+                        status=event.status, skipped=event.skipped, filtered=event.filtered
+                    )
                     self._batches[event.step] = acked
             case Checkpointed():
                 self._finish(event.step)
@@ -234,7 +237,7 @@ class ReportFold:
             self._served_end = min(self._served_end, saved + 1)
         else:
             self._batches = {
-                step: batch._replace(status=None, skipped=())
+                step: batch._replace(status=None, skipped=(), filtered=())
                 for step, batch in self._batches.items()
             }
         self.next_step = max(event.first_step, self._served_end)
@@ -248,7 +251,10 @@ class ReportFold:
         if batch.status == "failed":
             outcome = Outcome("dropped", "failed")
         for slot, chosen in enumerate(batch.slots):
-            of_slot = Outcome("dropped", "skipped") if slot in batch.skipped else outcome
+            of_slot = outcome
+            if slot in batch.skipped or slot in batch.filtered:
+                why = "skipped" if slot in batch.skipped else "filtered"
+                of_slot = Outcome("dropped", why)
             mask = None if chosen.row_mask is None else chosen.row_mask.tolist()
             self._end(ref_of(chosen), of_slot, step, batch.newest, mask)
 

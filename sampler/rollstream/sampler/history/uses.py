@@ -18,6 +18,7 @@ from rollstream.schemas.events import (
 from rollstream.streams.folds.refs import GroupRef, ref_of
 
 SERVED, TRAINED, FAILED, SKIPPED, RELEASED = "served", "trained", "failed", "skipped", "released"
+FILTERED = "filtered"
 LEFT_OUT = "left_out"  # Of a rollout: its group was served without it.
 IN_BATCH = "in_batch"  # By a file, which does not say what became of the batch.
 
@@ -34,7 +35,8 @@ class Use:
             trained on), ``released`` (a resume gave it back), ``in_batch`` (more than that no file
             says), or why others took its place: ``filtered``, ``unreadable``.
         acked: as what; None: not, in the trainer epoch in effect.
-        detail: the reason that was given for a replacement.
+        detail: the reason that was given for a replacement; ``filtered`` of a group that was
+            skipped since what shapes the batch left it out whole.
         row_mask: which rows of the group the batch has; None: all. Of a carried one, those that
             were yet to be trained on.
         carried: whether an earlier step was served with the group, and this one trained on what
@@ -106,8 +108,10 @@ class UseHistory:
             case Acked():
                 for at in self._of_step(event.step):
                     use = self.uses[at]
-                    acked = SKIPPED if use.slot in event.skipped else event.status
-                    self.uses[at] = replace(use, acked=acked)
+                    left_out = use.slot in event.filtered
+                    acked = SKIPPED if left_out or use.slot in event.skipped else event.status
+                    detail = FILTERED if left_out else ""
+                    self.uses[at] = replace(use, acked=acked, detail=detail)
             case Checkpointed():
                 self._end_up_to(event.step)
             case Resumed():

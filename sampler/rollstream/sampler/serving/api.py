@@ -232,21 +232,15 @@ class SamplerApi(LooksAtGroups):
         columns: Sequence[str] = (),
         payloads: PayloadsBy = "sampler",
     ) -> Batch:
-        """``next_batch`` for who shapes batches: with as many new groups as are ready, from
-        ``min_groups`` to ``num_groups``, and after them those that the step before left over
-        (``batch.carried_groups``). All of it is recorded before it is returned. It is whole: every
-        rank gets all rows.
-
-        What a step may carry is held: groups of its batch and those it carried itself are not
-        served again, and no file of theirs is deleted, while the batch is not final, is the newest,
-        or is the newest final one. With ``min_groups = 0`` the batch may be empty.
+        """``next_batch`` for who shapes batches: as many new groups as are ready, ``min_groups`` to
+        ``num_groups``, and after them those that the step before left over. It is whole: every rank
+        gets all rows. What the next step may carry is neither served again nor deleted.
 
         Raises:
-            RequestDiffers: the step was served with other settings, or other groups carried; it
-                says what differs.
+            RequestDiffers: the step was served with other settings, or other groups carried.
             InvalidRequest: a carried group is none of the step before, or that was not shaped.
-            UnknownStep: besides where ``next_batch`` raises it: ``carried`` is None, and the step
-                was not served; or a carried group's file was retired.
+            UnknownStep: ``carried`` is None, and the step was not served; or the file of a carried
+                group was retired.
             Others as ``next_batch``.
         """
         command = NextShapedBatch(
@@ -363,6 +357,7 @@ class SamplerApi(LooksAtGroups):
         status: AckStatus = "trained",
         *,
         skipped: Iterable[SupportsIndex] = (),
+        filtered: Iterable[SupportsIndex] = (),
     ) -> None:
         """Records that the batch was trained on (or ``failed``); rank 0 acks for all ranks.
 
@@ -371,19 +366,26 @@ class SamplerApi(LooksAtGroups):
         Args:
             skipped: slots of the recorded batch (``batch.slots[i]`` is that of its group ``i``)
                 whose groups were not trained on; they count as ``skipped`` and are served no more.
+            filtered: slots of groups that what shapes the batch left out whole: as ``skipped``, but
+                they count as ``filtered``, and may be all.
 
         Raises:
             RequestDiffers: the step's batch is another by now: groups of this one were replaced, or
                 a resume released it; or it was acked in another way.
-            InvalidRequest: ``skipped`` are no slots of the batch, or all, or the batch failed.
+            InvalidRequest: these are no slots of the batch (those that it carries are none), or
+                all are ``skipped``, or the batch failed.
             UnknownStep: the step has no batch that is held.
             Fenced: a successor has resumed.
         """
         batch = a_batch(batch)
-        slots = whole_numbers("skipped", skipped)
-        return self._ask(
-            Ack(step=batch.step, batch_id=batch.batch_id, status=status, skipped=slots)
+        command = Ack(
+            step=batch.step,
+            batch_id=batch.batch_id,
+            status=status,
+            skipped=whole_numbers("skipped", skipped),
+            filtered=whole_numbers("filtered", filtered),
         )
+        return self._ask(command)
 
     def checkpointed(self, step: SupportsIndex) -> None:
         """Makes batches up to ``step`` final: the weights after it are saved. May come late.

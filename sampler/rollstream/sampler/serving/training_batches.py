@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import SupportsIndex
+from dataclasses import dataclass, replace
+from typing import NamedTuple, SupportsIndex
 
+from rollstream.sampler.arguments import whole_number
+from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.carried import CarriedGroup, Shaping, left_over
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch
+from rollstream.sampler.shaping.makers.rollouts import examples_of, make_batch
 from rollstream.streams.folds.sampler.eligible import Accept
+
+_log = logging.getLogger("rollstream.sampler")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -31,20 +39,33 @@ class TrainingBatch:
     metadata: Mapping[str, float]
 
 
+class _LeftOver(NamedTuple):
+    """What the step after one carries, as this process made it."""
+
+    trainer_epoch: int | None
+    step: int
+    carried: tuple[CarriedGroup, ...]
+
+
 class TrainingBatches:
     """The examples of each step, made by a ``BatchMaker`` from what the sampler serves.
 
     What the maker keeps for later steps is recorded with the next step, so that every step can be
     made again: after a crash, from another process, by another rank. Ranks each make the whole
-    step, which gives all the same, and train on their share of it.
+    step, which gives all the same, and train on their share of it. After a step that was served
+    for another maker or with other arguments nothing is carried, with a warning.
+
+    Not to be shared between threads.
 
     Args:
         sampler: that serves; its steps are asked for through this object alone.
         maker: chooses. What it keeps is carried from step to step.
-        num_groups: new groups a step.
+        num_groups: new groups a step; a step waits for as many.
         batch_size: trajectories a step, at most.
         accept, mix, columns: as ``next_batch`` has them.
-        merge_turns: as ``Examples.of`` has it.
+
+    Raises:
+        InvalidRequest: a number below 1.
 
     Examples:
         >>> batches = TrainingBatches(sampler, GrpoBatchMaker(seed=1),   # doctest: +SKIP
@@ -59,32 +80,86 @@ class TrainingBatches:
         sampler: SamplerApi,
         maker: BatchMaker,
         *,
-        num_groups: int,
-        batch_size: int,
+        num_groups: SupportsIndex,
+        batch_size: SupportsIndex,
         accept: Accept | None = None,
         mix: Mapping[str, float] | None = None,
         columns: Sequence[str] = (),
-        merge_turns: bool = False,
     ) -> None:
-        raise NotImplementedError
+        groups = whole_number("num_groups", num_groups)
+        self._batch_size = whole_number("batch_size", batch_size)
+        for name, value in (("num_groups", groups), ("batch_size", self._batch_size)):
+            if value < 1:
+                raise InvalidRequest(f"{name} is {value}; give 1 or more")
+        self._sampler = sampler
+        self._maker = maker
+        settings = {"maker": dict(maker.settings), "batch_size": self._batch_size}
+        self._shaping = Shaping(
+            settings=json.dumps(settings, sort_keys=True),
+            num_groups=groups,
+            min_groups=groups,
+            carried=None,
+        )
+        self._accept = accept
+        self._mix = mix
+        self._columns = columns
+        self._left_over: _LeftOver | None = None
 
     def next(self, step: SupportsIndex, *, timeout_s: float | None = None) -> TrainingBatch:
         """The examples of ``step``: the next one, or one that was served.
 
         Raises:
-            RequestDiffers: the step was made with other settings.
+            RequestDiffers: the step was served for another maker, or with other arguments.
             Others as ``next_batch``.
         """
-        raise NotImplementedError
+        at = whole_number("step", step)
+        batch = self._batch(at, timeout_s)
+        made = make_batch(self._maker, batch, self._batch_size)
+        metadata = self._maker.get_batch_metadata(made)
+        carried = left_over(batch, made.kept)
+        self._left_over = _LeftOver(self._sampler.trainer_epoch, at + 1, carried)
+        return TrainingBatch(
+            batch=batch, made=made, examples=examples_of(batch, made), metadata=metadata
+        )
 
     def ack(self, training: TrainingBatch) -> None:
-        """As ``SamplerApi.ack``; groups none of which is trained on count as ``filtered``, and
-        their capacity goes back to env workers."""
-        raise NotImplementedError
+        """As ``SamplerApi.ack``; new groups none of which is trained on or kept count as
+        ``filtered``, and their capacity goes back to env workers. One that was kept counts in the
+        step that it was new in, whatever becomes of it later."""
+        batch = training.batch
+        new = batch.num_groups - batch.carried_groups
+        filtered = [group for group in training.made.filtered_groups.tolist() if group < new]
+        self._sampler.ack(batch, filtered=filtered)
 
-    def create_and_store_batch(
-        self, batch_size: int, *, step: SupportsIndex, timeout_s: float | None = None
-    ) -> str:
-        """Makes the examples of ``step``, writes them under ``batches/``, and returns their id,
-        with which ``stored_batch`` reads them. Repeating the call writes the same bytes."""
-        raise NotImplementedError
+    def _batch(self, step: int, timeout_s: float | None) -> Batch:
+        """The recorded batch, and with it what the step before left over."""
+        known = self._left_over
+        if step <= 0:
+            return self._ask(step, (), timeout_s)
+        if known is not None and known[:2] == (self._sampler.trainer_epoch, step):
+            return self._ask(step, known.carried, timeout_s)
+        try:
+            return self._ask(step, None, timeout_s)
+        except UnknownStep:  # It was not served.
+            return self._ask(step, self._left_by(step - 1, timeout_s), timeout_s)
+
+    def _left_by(self, step: int, timeout_s: float | None) -> tuple[CarriedGroup, ...]:
+        """What a step that was served left over."""
+        try:
+            before = self._ask(step, None, timeout_s)
+        except RequestDiffers as differs:
+            _log.warning("step %d carries nothing from the one before: %s", step + 1, differs)
+            return ()
+        return left_over(before, make_batch(self._maker, before, self._batch_size).kept)
+
+    def _ask(
+        self, step: int, carried: tuple[CarriedGroup, ...] | None, timeout_s: float | None
+    ) -> Batch:
+        return self._sampler.next_shaped_batch(
+            step,
+            replace(self._shaping, carried=carried),
+            timeout_s=timeout_s,
+            accept=self._accept,
+            mix=self._mix,
+            columns=self._columns,
+        )

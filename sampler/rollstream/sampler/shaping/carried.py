@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.sampler.shaping.batch import Batch
+
 
 class CarriedGroup(NamedTuple):
     """A group of the step before, served or carried there.
@@ -20,6 +22,24 @@ class CarriedGroup(NamedTuple):
 
     group_id: str
     wanted: NDArray[np.bool_]
+
+
+def left_over(batch: Batch, trajectories: NDArray[np.int32]) -> tuple[CarriedGroup, ...]:
+    """What the next step carries, where these trajectories of a whole batch are yet to be trained
+    on; in the order of the batch.
+
+    Args:
+        trajectories: indices in the batch.
+    """
+    wanted = np.zeros(batch.num_trajectories, np.bool_)
+    wanted[trajectories] = True
+    groups = np.zeros(batch.num_trajectories, np.int32)
+    groups[batch.trajectory_index] = batch.group_index
+    ids = batch.sampled.group_ids
+    return tuple(
+        CarriedGroup(ids[batch.slots[group]], wanted[groups == group])
+        for group in np.unique(groups[wanted]).tolist()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

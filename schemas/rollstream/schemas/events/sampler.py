@@ -104,13 +104,15 @@ class BatchServed(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked(Decision):
-    """What became of a served batch; the groups in the slots ``skipped`` were not trained on."""
+    """What became of a served batch; the groups in the slots ``skipped`` were not trained on, and
+    those in the slots ``filtered`` what shapes the batch left out whole."""
 
     trainer_epoch: int
     step: int
     batch_id: str
     status: str
     skipped: tuple[int, ...] = ()
+    filtered: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

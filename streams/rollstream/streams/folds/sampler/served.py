@@ -88,6 +88,7 @@ class ServedBatch:
         replacements: how many there were.
         status: of the ack; None: not acked in the epoch in effect.
         skipped: slots that the ack names as not trained on.
+        filtered: slots that it names as left out by what shapes the batch.
         final: the trainer's checkpoint holds it.
     """
 
@@ -104,6 +105,7 @@ class ServedBatch:
     replaced: Replacement | None = None
     status: str | None = None
     skipped: tuple[int, ...] = ()
+    filtered: tuple[int, ...] = ()
     final: bool = False
 
     @classmethod
@@ -171,10 +173,16 @@ class ServedBatch:
 
     @property
     def acked(self) -> tuple[GroupRef, ...]:
-        """The groups that its ack covers: none before it, nor those in skipped slots."""
+        """The groups that its ack covers: none before it, nor those that were not trained on."""
         if self.status is None:
             return ()
-        return tuple(ref for slot, ref in enumerate(self.refs) if slot not in self.skipped)
+        untrained = self.untrained
+        return tuple(ref for slot, ref in enumerate(self.refs) if slot not in untrained)
+
+    @property
+    def untrained(self) -> tuple[int, ...]:
+        """Slots that the ack names: ``skipped`` and ``filtered``."""
+        return self.skipped + self.filtered
 
     def overdue(self, now_us: int, ack_timeout_s: float) -> bool:
         """Whether it should have been acked, or released, by now."""

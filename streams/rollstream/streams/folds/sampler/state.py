@@ -209,7 +209,7 @@ class SamplerState:
     def unacked(self, max_samples: int) -> tuple[Counter[str], Counter[str]]:
         """By environment the groups in batches that are neither acked nor final, and how often
         these may be served once more, with this limit."""
-        skipped = Counter(one.refs[slot] for one in self.open_batches() for slot in one.skipped)
+        skipped = Counter(one.refs[slot] for one in self.open_batches() for slot in one.untrained)
         return self.uses.unacked(max_samples, skipped)
 
     def newest_policy(self) -> Policy | None:
@@ -318,7 +318,10 @@ class SamplerState:
             (self.over_step_delay, self.over_timestamp_delay),
             sorted(self.branches.values()),
             [
-                (step, b.offset, b.batch_id, b.digest, b.status, b.skipped, b.final, b.replaced)
+                (
+                    *(step, b.offset, b.batch_id, b.digest, b.status),
+                    *(b.skipped, b.filtered, b.final, b.replaced),
+                )
                 for step, b in sorted(self.batches.items())
             ],
             sorted(self.published.versions.items()),
@@ -372,11 +375,12 @@ class SamplerState:
             outcome: Outcome = "failed" if batch.status == "failed" else "trained"
             self.batches[at] = replace(batch, final=True)
             for slot, (ref, chosen) in enumerate(zip(batch.refs, batch.groups, strict=True)):
-                skipped = slot in batch.skipped
-                self._groups.count(ref, "skipped" if skipped else outcome)
+                untrained = slot in batch.untrained
+                left_out: Outcome = "skipped" if slot in batch.skipped else "filtered"
+                self._groups.count(ref, left_out if untrained else outcome)
                 self.over_step_delay += chosen.over_step_delay
                 self.over_timestamp_delay += chosen.over_timestamp_delay
-                self.uses.finish(ref, acked=batch.status is not None, skipped=skipped)
+                self.uses.finish(ref, acked=batch.status is not None, skipped=untrained)
                 if self.uses.settle(ref):  # Else it is taken as before.
                     self._groups.release(ref)
         self.final_step = max(self.final_step, step)
@@ -401,7 +405,9 @@ class SamplerState:
             if at <= newest:
                 continue
             if event.later == "replay":
-                self.batches[at] = replace(batch, status=None, skipped=(), since_ts=event.now_ts)
+                self.batches[at] = replace(
+                    batch, status=None, skipped=(), filtered=(), since_ts=event.now_ts
+                )
                 if not batch.final:
                     self._groups.change(batch.acked, self.uses.reopen)
             elif batch.final:
@@ -420,7 +426,9 @@ class SamplerState:
 
     def _ack(self, event: Acked) -> None:
         batch = self.batches[event.step]
-        self.batches[event.step] = replace(batch, status=event.status, skipped=event.skipped)
+        self.batches[event.step] = replace(
+            batch, status=event.status, skipped=event.skipped, filtered=event.filtered
+        )
         if batch.status is None and not batch.final:
             self.pace.acked(event.now_ts - batch.since_ts)
             self._groups.change(self.batches[event.step].acked, self.uses.ack)

@@ -1,0 +1,233 @@
+"""What a maker makes of each step: in process on the twin and on Kafka, and over Ray."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.groups import GroupSpec, every_extra
+from harness.sampler_worlds import SamplerWorld
+from rollstream.sampler import (
+    Batch,
+    BatchMaker,
+    GrpoBatchMaker,
+    InvalidRequest,
+    RequestDiffers,
+    RlooBatchMaker,
+    SamplerApi,
+    TrainingBatch,
+    TrainingBatches,
+    UnknownStep,
+)
+from rollstream.sampler.history import replay_step, report_of
+
+pytestmark = pytest.mark.proves("D1", "D2", "I6")
+WAIT_S = 30.0
+STEPS = 6
+
+
+def seal(world: SamplerWorld, groups: int, **fields: Any) -> None:
+    world.writer().flush(
+        *(
+            GroupSpec(example_id=f"ex-{i}", rewards=(0.0, 1.0, i % 3, 0.5), **fields)
+            for i in range(groups)
+        )
+    )
+
+
+def made_by(sampler: SamplerApi, maker: BatchMaker | None = None, **asked: Any) -> TrainingBatches:
+    """Two groups of four a step, of which three trajectories are trained on: the rest is kept."""
+    return TrainingBatches(
+        sampler,
+        GrpoBatchMaker(seed=3) if maker is None else maker,
+        **{"num_groups": 2, "batch_size": 3, **asked},
+    )
+
+
+def everything(training: TrainingBatch) -> tuple[object, ...]:
+    examples, batch = training.examples, training.batch
+    arrays = {name: array.tobytes() for name, array in examples.arrays().items()}
+    uids = [batch.uids[row] for row in examples.rows.tolist()]
+    return batch.batch_id, batch.digest, arrays, uids, examples.policy_versions, training.metadata
+
+
+def trained_uids(training: TrainingBatch) -> list[str]:
+    return [training.batch.uids[row] for row in training.examples.rows.tolist()]
+
+
+def run(batches: TrainingBatches, first: int, last: int) -> list[TrainingBatch]:
+    found = []
+    for step in range(first, last):
+        found.append(batches.next(step, timeout_s=WAIT_S))
+        batches.ack(found[-1])
+    return found
+
+
+def test_what_is_kept_is_trained_on_later_and_nothing_twice(world: SamplerWorld) -> None:
+    seal(world, 2 * STEPS)
+    sampler = world.open()
+    sampler.resume(None)
+    found = run(made_by(sampler), 0, STEPS)
+    uids = [uid for one in found for uid in trained_uids(one)]
+    assert len(uids) == len(set(uids)) == 3 * STEPS
+    assert found[0].batch.carried_groups == 0
+    assert all(one.batch.carried_groups for one in found[1:])
+    old = {uid for one in found[1:] for uid in trained_uids(one)} & {*found[0].batch.uids}
+    assert old, "of what the first step kept some was trained on"
+
+
+@pytest.mark.parametrize("restarted_before", [1, 3, STEPS - 1])
+def test_a_process_that_was_killed_makes_the_same_bytes_as_one_that_was_not(
+    world: SamplerWorld, restarted_before: int
+) -> None:
+    seal(world, 2 * STEPS, extras=(every_extra(),) * 4)
+    sampler = world.open()
+    sampler.resume(None)
+    columns = ("routed_experts", "token_rewards")
+    whole = [everything(one) for one in run(made_by(sampler, columns=columns), 0, restarted_before)]
+    sampler.checkpointed(restarted_before - 1)
+    world.restart()
+    successor = world.open()
+    assert successor.resume(restarted_before - 1) == restarted_before
+    after = made_by(successor, columns=columns)
+    whole += [everything(one) for one in run(after, restarted_before, STEPS)]
+    rank = made_by(world.open(), columns=columns)  # From any step on, and backwards.
+    for step in [*range(STEPS)][::-1]:
+        assert everything(rank.next(step, timeout_s=WAIT_S)) == whole[step]
+    for step in range(STEPS):
+        (again,) = replay_step(world.name, step, config=world.config, broker=world.broker())
+        assert again.same
+
+
+def test_a_step_that_was_lost_is_made_again_as_it_was(world: SamplerWorld) -> None:
+    """Served, and its trainer was killed before its ack; another one resumes."""
+    seal(world, 2 * STEPS)
+    sampler = world.open()
+    sampler.resume(None)
+    batches = made_by(sampler)
+    run(batches, 0, 2)
+    sampler.checkpointed(1)
+    lost = [everything(batches.next(step, timeout_s=WAIT_S)) for step in (2, 3)]
+    world.restart()
+    successor = world.open()
+    assert successor.resume(1) == 2
+    assert [everything(one) for one in run(made_by(successor), 2, 4)] == lost
+    assert successor.resume(1, later="release") == 2
+    fresh = made_by(successor)
+    anew = fresh.next(2, timeout_s=WAIT_S)
+    assert anew.batch.carried_groups
+    again = fresh.next(3, timeout_s=WAIT_S)
+    assert everything(made_by(world.open()).next(3, timeout_s=WAIT_S)) == everything(again)
+
+
+def test_the_same_object_goes_on_after_a_resume_that_released(world: SamplerWorld) -> None:
+    seal(world, 2 * STEPS)
+    sampler = world.open()
+    sampler.resume(None)
+    batches = made_by(sampler)
+    run(batches, 0, 3)
+    sampler.checkpointed(0)
+    assert sampler.resume(0, later="release") == 1
+    for step in (1, 2):
+        mine = everything(batches.next(step, timeout_s=WAIT_S))
+        assert everything(made_by(world.open()).next(step, timeout_s=WAIT_S)) == mine
+
+
+@pytest.mark.proves("D2", "A16")
+def test_groups_that_are_filtered_whole_count_as_such_and_give_their_capacity_back(
+    world: SamplerWorld,
+) -> None:
+    equal = [GroupSpec(example_id="all-equal", rewards=(1.0, 1.0))]
+    world.writer().flush(*equal, GroupSpec(example_id="ex-1"), GroupSpec(example_id="ex-2"))
+    sampler = world.open()
+    sampler.resume(None)
+    batches = made_by(sampler, num_groups=3, batch_size=8)
+    training = batches.next(0, timeout_s=WAIT_S)
+    assert training.metadata["filtered/all_equal"] == 2
+    assert training.metadata["filtered_groups"] == 1
+    before = sampler.progress()
+    assert sum(before.unacked["math"].values()) == 3
+    batches.ack(training)
+    batches.ack(training)
+    assert not sampler.progress().unacked.get("math")
+    sampler.checkpointed(0)
+    progress = sampler.progress()
+    assert progress.filtered == {"math": {"all-equal": 1}}
+    assert progress.trained == {"math": {"ex-1": 1, "ex-2": 1}}
+    totals = report_of(world.name, config=world.config, broker=world.broker()).totals
+    assert (totals.dropped, totals.trained) == ({"filtered": 2}, 4)
+
+
+def test_a_step_with_nothing_to_train_on_is_empty_and_acked(world: SamplerWorld) -> None:
+    world.writer().flush(*(GroupSpec(example_id=f"e-{i}", rewards=(1.0, 1.0)) for i in range(2)))
+    sampler = world.open()
+    sampler.resume(None)
+    batches = made_by(sampler)
+    (training,) = run(batches, 0, 1)
+    assert (len(training.examples), training.batch.num_groups) == (0, 2)
+    sampler.checkpointed(0)
+    assert sampler.stats().outcomes == {"filtered": 2}
+    seal(world, 2)
+    assert batches.next(1, timeout_s=WAIT_S).batch.carried_groups == 0
+
+
+def test_another_maker_is_refused_for_a_step_and_begins_anew_after_it(
+    world: SamplerWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    seal(world, 2 * STEPS)
+    sampler = world.open()
+    sampler.resume(None)
+    run(made_by(sampler), 0, 2)
+    other = made_by(sampler, RlooBatchMaker())
+    with pytest.raises(RequestDiffers, match='"maker": "grpo"'):
+        other.next(1, timeout_s=WAIT_S)
+    with caplog.at_level(logging.WARNING, "rollstream.sampler"):
+        third = other.next(2, timeout_s=WAIT_S)
+    assert "step 2 carries nothing" in caplog.text
+    assert third.batch.carried_groups == 0
+    assert other.next(3, timeout_s=WAIT_S).batch.carried_groups
+
+
+def test_what_cannot_be_is_refused(world: SamplerWorld) -> None:
+    sampler = world.open()
+    sampler.resume(None)
+    with pytest.raises(InvalidRequest, match="batch_size is 0"):
+        made_by(sampler, batch_size=0)
+    with pytest.raises(InvalidRequest, match="num_groups is 0"):
+        made_by(sampler, num_groups=0)
+    with pytest.raises(UnknownStep, match="step 4 was not served"):
+        made_by(sampler).next(5, timeout_s=WAIT_S)
+    with pytest.raises(InvalidRequest, match="negative"):
+        made_by(sampler).next(-1, timeout_s=WAIT_S)
+
+
+def test_segments_of_a_trajectory_stay_together_and_batches_say_what_was_used(
+    world: SamplerWorld,
+) -> None:
+    segments: list[dict[str, Any]] = [
+        {"rollout_uid": "u-0", "segment_idx": 0, "is_last_segment": False, "reward": None},
+        {"rollout_uid": "u-0", "segment_idx": 1},
+        {"rollout_uid": "u-1"},
+        {"rollout_uid": "u-2"},
+    ]
+    world.writer().flush(
+        GroupSpec(example_id="ex-0", rewards=(None, 1.0, 0.0, 0.5), extras=segments),
+        GroupSpec(example_id="ex-1"),
+    )
+    sampler = world.open()
+    sampler.resume(None)
+    batches = made_by(sampler, RlooBatchMaker(), num_groups=1, batch_size=2)
+    first, second = run(batches, 0, 2)
+    assert trained_uids(first) == ["u-0", "u-0", "u-1"]
+    assert second.batch.used is not None
+    assert _uids_of_trajectories(second.batch)[second.batch.used].tolist() == ["u-0", "u-1"]
+    assert trained_uids(second)[0] == "u-2"
+
+
+def _uids_of_trajectories(batch: Batch) -> Any:
+    found = np.empty(batch.num_trajectories, object)
+    found[batch.trajectory_index] = batch.uids
+    return found
