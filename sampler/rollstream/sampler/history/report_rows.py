@@ -36,7 +36,8 @@ class ReportRow:
         eval: never served for training.
         dropped: by reason: a ``DropReason``, what another group took the place of (``filtered``,
             as are groups that what shapes a batch left out whole; ``unreadable``), ``left_out``
-            (too old, its group was served without it), ``failed`` and ``skipped`` (by the ack), ``retired``.
+            (too old, its group was served without it), ``failed`` and ``skipped`` (by the ack),
+            ``retired``.
         unsealed: rollouts and reported failures that were settled before sealing, by
             ``SettleReason``. Their length and lag are not known.
         unfinished: members of sealed groups that did not end by themselves: ``failed`` (it never
