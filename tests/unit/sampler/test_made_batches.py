@@ -1,0 +1,67 @@
+"""From a batch to a maker, and from what it made to examples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.batches import batch_of
+from harness.groups import GroupSpec
+from rollstream.sampler import (
+    Batch,
+    GrpoBatchMaker,
+    Rollout,
+    examples_of,
+    make_batch,
+    rollouts_of,
+)
+
+
+def turns(*uids: str) -> list[dict[str, Any]]:
+    """Segments: those of one uid are of one trajectory, each under newer weights."""
+    return [
+        {"rollout_uid": uid, "segment_idx": n, "weight_step": n, "policy_version": f"v{n}"}
+        for n, uid in enumerate(uids)
+    ]
+
+
+def a_batch() -> Batch:
+    """A group of two trajectories, one of two turns, and one of two that was carried."""
+    groups = [
+        GroupSpec(rewards=(1.0, 0.25, 0.5), extras=turns("a", "b", "b"), example_id="x"),
+        GroupSpec(rewards=(0.0, 4.0), weight_step=3, prompt=1, output=4, example_id="y"),
+    ]
+    return replace(batch_of(groups), carried_groups=1, used=np.array([False, False, True, False]))
+
+
+@pytest.mark.proves("D1", "A17")
+def test_a_maker_knows_the_trajectories_of_a_batch() -> None:
+    assert rollouts_of(a_batch()) == [
+        Rollout(0, 0, "math", "x", 0, "v0", 1.0, 5),
+        Rollout(1, 0, "math", "x", 2, "v2", 0.75, 10),
+        Rollout(2, 1, "math", "y", 3, "step-3", 0.0, 5, used=True, carried=True),
+        Rollout(3, 1, "math", "y", 3, "step-3", 4.0, 5, used=False, carried=True),
+    ]
+    assert rollouts_of(batch_of()) == []
+    (rollout,) = rollouts_of(batch_of([GroupSpec(rewards=(1.0,))]))
+    assert (rollout.used, rollout.carried) == (False, False)
+    for value in rollout:
+        assert type(value) in {int, str, float, bool}
+
+
+@pytest.mark.proves("D1", "A17", "D4")
+def test_what_is_trained_on_becomes_examples_in_its_order_all_turns_of_a_trajectory() -> None:
+    batch = a_batch()
+    made = make_batch(GrpoBatchMaker(seed=1), batch, 10)
+    assert sorted(made.trajectories.tolist()) == [0, 1, 3]
+    examples = examples_of(batch, made)
+    advantages = {0: 0.25, 1: -0.25, 3: 4.0}
+    rows = {0: [0], 1: [1, 2], 3: [4]}
+    expected = [row for one in made.trajectories.tolist() for row in rows[one]]
+    assert examples.rows.tolist() == expected
+    for example, trajectory in zip(examples, examples.trajectories.tolist(), strict=True):
+        assert set(example.advantage[example.loss_mask]) == {np.float32(advantages[trajectory])}
+    assert len(examples_of(batch, make_batch(GrpoBatchMaker(), batch, 0))) == 0
