@@ -76,6 +76,25 @@ def test_a_second_trainer_trains_once_more_on_all_that_was_recorded(tmp_path: Pa
     ]
 
 
+@pytest.mark.proves("A24", "D4")
+def test_a_loss_is_computed_from_a_batch_alone(tmp_path: Path) -> None:
+    loss, gradient = run("05_losses_in_numpy.py", tmp_path)
+    assert loss.startswith("loss ")
+    assert gradient == "gradient as finite differences have it: True"
+
+
+@pytest.mark.proves("D1")
+def test_a_batch_maker_of_your_own_chooses(tmp_path: Path) -> None:
+    lines = run("06_a_batch_maker_of_your_own.py", tmp_path)
+    assert sorted(lines[:4]) == [
+        "1+1: advantage +0.58",
+        "1+1: advantage -0.75",
+        "9-6: advantage +1.00",
+        "9-6: advantage -0.33",
+    ]
+    assert lines[4:] == ["left out {'not_chosen': 8}"]
+
+
 def test_every_example_is_run_here() -> None:
     text = Path(__file__).read_text(encoding="utf-8")
     assert [path.name for path in EXAMPLES.glob("*.py") if path.name not in text] == []

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.example_files import example
 from harness.makers import check_maker, steps_of_rollouts
 from rollstream.sampler import (
     BatchMaker,
@@ -27,6 +28,7 @@ MAKERS: dict[str, Callable[[], BatchMaker]] = {
         {"math": GrpoBatchMaker(), "code": RlooBatchMaker(reservoir_size=4)},
         {"math": 0.5, "code": 0.5},
     ),
+    "one of a user's own": example("06_a_batch_maker_of_your_own.py").BestAndWorst,
 }
 
 
