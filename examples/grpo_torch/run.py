@@ -99,7 +99,7 @@ def run_grpo(
                             progress.update(task, completed=seen[-1].step + 1, description=text)
 
                     def report(text: str) -> None:
-                        progress.console.print(text, markup=False, highlight=False)
+                        progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
                     ranks = Ranks(path, folder / "ranks", seed, steps, clock, report, look)
                     ranks.train(kill_at=kill_at)
