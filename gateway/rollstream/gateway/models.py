@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, WithJsonSchema
 
 from rollstream.producers import Step
@@ -74,7 +75,12 @@ class StepBody(Body):
 
     def step(self) -> Step:
         """The same for a writer."""
-        return Step(**self.__dict__)
+        given = self.__dict__.copy()
+        given["prompt_ids"] = np.array(self.prompt_ids, np.int32)
+        given["response_ids"] = np.array(self.response_ids, np.int32)
+        if self.logprobs is not None:
+            given["logprobs"] = np.array(self.logprobs, np.float32)
+        return Step(**given)
 
 
 class StepsBody(Body):

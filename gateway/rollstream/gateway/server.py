@@ -24,6 +24,7 @@ from rollstream.streams.broker import Broker
 
 _LOOK_S = 0.05  # How late a signal may be seen.
 _BACKLOG = 1_024
+_KEEP_ALIVE_S = 75  # Longer than load balancers keep connections, so that none uses a closed one.
 _log = logging.getLogger("rollstream.gateway")
 
 
@@ -96,6 +97,7 @@ def serve(
             access_log=False,
             server_header=False,
             backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=ceil(config.gateway.drain_timeout_s),
         )
         address, at = listening.getsockname()[:2]

@@ -1,0 +1,213 @@
+"""Measures how many durable steps a second the HTTP gateway takes, beside ``AsyncRolloutProducer``.
+
+``python -m benchmarks.gateway``: four processes post batches of 16 steps over HTTP, one call after
+another, and each waits until the broker has its batch. In turns with it one process publishes
+rollouts of the same arrays from 64 coroutines, as many as the others have on their way. The first
+second of each turn is not counted. Processor time is that of the gateway alone, and of the producer
+alone: it says the same on a machine that does other things as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import itertools
+import re
+import secrets
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import orjson
+import psutil
+
+from benchmarks.one_round import Child, child
+from benchmarks.systems.interface import START_TIMEOUT_S, STOP_TIMEOUT_S
+from benchmarks.systems.kafka_broker import fresh_kafka
+from benchmarks.workload import ENVIRONMENT
+from rollstream.console.broker.child import BoundChild
+from rollstream.consumers import create_deployment
+from rollstream.producers import AsyncRolloutProducer
+from rollstream.runtime.config.load import load_config
+
+CLIENTS, BATCH = 4, 16
+PROMPT_TOKENS, RESPONSE_TOKENS = 128, 256
+WARM_UP_S = 1.0
+VOCABULARY = 150_000
+POLICY = {"policy_version": "step-1", "weight_step": 1}
+LISTENING = re.compile(r"listening on http://([\w.:]+),")
+
+
+class Turn(NamedTuple):
+    """Steps a second that were answered, and processor time of a step, in microseconds."""
+
+    rate: float
+    cpu_us: float
+
+
+def main() -> None:
+    arguments = _arguments()
+    token = secrets.token_hex(16)
+    with tempfile.TemporaryDirectory(prefix="bench-gateway-") as name, ExitStack() as stack:
+        folder = Path(name)
+        kafka = stack.enter_context(fresh_kafka(folder))
+        address, pid = stack.enter_context(_gateway(folder, kafka.bootstrap, token))
+        http = [
+            stack.enter_context(child(f"client-{number}", _post, (address, token)))
+            for number in range(CLIENTS)
+        ]
+        direct = [stack.enter_context(child("producer", _publish, (kafka.bootstrap,)))]
+        turns: dict[str, list[Turn]] = {"gateway": [], "producer": []}
+        producer_pid = direct[0].process.pid
+        assert producer_pid is not None
+        for _ in range(arguments.rounds):
+            turns["gateway"].append(_turn(http, pid, arguments.seconds))
+            turns["producer"].append(_turn(direct, producer_pid, arguments.seconds))
+        for one in (*http, *direct):
+            one.pipe.send(None)
+            one.process.join(STOP_TIMEOUT_S)
+    print(_report(turns))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each turn")
+    return parser.parse_args()
+
+
+def _turn(children: list[Child], pid: int, seconds: float) -> Turn:
+    before = psutil.Process(pid).cpu_times()
+    for one in children:
+        one.pipe.send(seconds)
+    counts = [one.receive(START_TIMEOUT_S + seconds) for one in children]
+    after = psutil.Process(pid).cpu_times()
+    used_s = after.user + after.system - before.user - before.system
+    return Turn(sum(rate for rate, _ in counts), 1e6 * used_s / sum(total for _, total in counts))
+
+
+@contextmanager
+def _gateway(folder: Path, bootstrap: str, token: str) -> Iterator[tuple[str, int]]:
+    """Yields its host and port, and its process."""
+    config, log = folder / "rollstream.toml", folder / "gateway.log"
+    config.write_text(
+        f'[kafka]\nbootstrap = "{bootstrap}"\n[store]\nroot = "{(folder / "store").as_uri()}"\n'
+        f'[environments.{ENVIRONMENT}]\n[gateway.tokens]\n{ENVIRONMENT} = ["{token}"]\n'
+    )
+    create_deployment(load_config(config), timeout_s=START_TIMEOUT_S)
+    program = Path(sys.executable).with_name("rollstream")
+    command = [str(program), "gateway", "--config", str(config), "--port", "0"]
+    gateway = BoundChild(command, cwd=folder, output=log)
+    try:
+        until = time.monotonic() + START_TIMEOUT_S
+        while not (found := LISTENING.search(log.read_text())):
+            if time.monotonic() > until:
+                raise TimeoutError(f"the gateway does not listen: {log.read_text()}")
+            time.sleep(0.05)
+        yield found[1], gateway.pid
+    finally:
+        gateway.signal(signal.SIGTERM)
+        if gateway.wait(STOP_TIMEOUT_S) is None:
+            gateway.signal(signal.SIGKILL)
+
+
+def _post(address: str, token: str, pipe: Connection) -> None:
+    """A client: posts batches for as long as it is told, and sends back its rate."""
+    path = f"/v1/environments/{ENVIRONMENT}/steps?durable=true"
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    arrays = _arrays()
+    step = {
+        "prompt_ids": arrays["prompt_tokens"].tolist(),
+        "response_ids": arrays["output_tokens"].tolist(),
+        "logprobs": arrays["logprobs"].tolist(),
+        **POLICY,
+    }
+    uid = uuid4().hex
+    numbers = itertools.count()
+    while (seconds := pipe.recv()) is not None:
+        connection = http.client.HTTPConnection(address, timeout=START_TIMEOUT_S)
+        counted = total = 0
+        begun_s, end_s = None, time.monotonic() + WARM_UP_S + seconds
+        while (now_s := time.monotonic()) < end_s:
+            if begun_s is None and now_s >= end_s - seconds:
+                counted, begun_s = 0, now_s
+            steps = [
+                {**step, "trajectory_uid": f"{uid}-{number}", "prompt_uid": f"{uid}-{number // 8}"}
+                | {"step_index": 0, "n_rollouts": 8, "is_last": True, "reward": 1.0}
+                for number in itertools.islice(numbers, BATCH)
+            ]
+            connection.request("POST", path, orjson.dumps({"steps": steps}), headers)
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            answer.read()
+            counted += BATCH
+            total += BATCH
+        connection.close()
+        assert begun_s is not None
+        pipe.send((counted / (time.monotonic() - begun_s), total))
+
+
+def _publish(bootstrap: str, pipe: Connection) -> None:
+    """The same without HTTP, from coroutines of one process."""
+    while (seconds := pipe.recv()) is not None:
+        pipe.send(asyncio.run(_publish_for(bootstrap, seconds)))
+
+
+async def _publish_for(bootstrap: str, seconds: float) -> tuple[float, int]:
+    end_s = time.monotonic() + WARM_UP_S + seconds
+    arrays, uid, numbers, counted = _arrays(), uuid4().hex, itertools.count(), 0
+
+    async def work(producer: AsyncRolloutProducer) -> None:
+        nonlocal counted
+        while (now_s := time.monotonic()) < end_s:
+            number = next(numbers)
+            await producer.publish(
+                example_id=f"{uid}-{number // 8}",
+                group_uid=f"{uid}-{number // 8}",
+                rollout_uid=f"{uid}-{number}",
+                group_size=8,
+                reward=1.0,
+                **POLICY,  # type: ignore[arg-type]
+                **arrays,
+            )
+            counted += now_s >= end_s - seconds
+
+    async with AsyncRolloutProducer(bootstrap, environment=ENVIRONMENT) as producer:
+        await asyncio.gather(*(work(producer) for _ in range(CLIENTS * BATCH)))
+    return counted / seconds, next(numbers)
+
+
+def _arrays() -> dict[str, Any]:
+    rng = np.random.default_rng(7)
+    return {
+        "prompt_tokens": rng.integers(0, VOCABULARY, PROMPT_TOKENS, dtype=np.int32),
+        "output_tokens": rng.integers(0, VOCABULARY, RESPONSE_TOKENS, dtype=np.int32),
+        "logprobs": -rng.random(RESPONSE_TOKENS, dtype=np.float32),
+    }
+
+
+def _report(turns: dict[str, list[Turn]]) -> str:
+    lines = [f"{'steps/s':12}{'p50':>10}{'least':>10}{'most':>10}{'cpu us/step':>14}"]
+    for name, each in turns.items():
+        rates, cpu = [one.rate for one in each], np.median([one.cpu_us for one in each])
+        numbers = f"{np.median(rates):10,.0f}{min(rates):10,.0f}{max(rates):10,.0f}"
+        lines.append(f"{name:12}{numbers}{cpu:14.0f}")
+    pairs = zip(turns["gateway"], turns["producer"], strict=True)
+    ratios = [gateway.rate / producer.rate for gateway, producer in pairs]
+    lines.append(
+        f"gateway to producer, of a round: p50 {np.median(ratios):.2f}, least {min(ratios):.2f}"
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
