@@ -27,6 +27,8 @@ MAY_IMPORT = {
     "consumers": {"streams", "store", "schemas", "runtime"},
     "sampler": {"streams", "store", "schemas", "runtime"},
     "torch": {"sampler", "streams", "schemas", "runtime"},
+    "trl": {"sampler", "schemas", "runtime"},
+    "verl": {"sampler", "schemas", "runtime"},
     "gateway": {"producers", "consumers", "sampler", "streams", "store", "schemas", "runtime"},
     "console": {
         *("gateway", "producers", "consumers", "sampler"),

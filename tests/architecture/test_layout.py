@@ -20,7 +20,7 @@ from harness.source_tree import (
 LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 JOINING = {"__init__.py", "py.typed"}  # One root has the file that joins them all.
-ADAPTERS = {"torch"}  # Of trainers/, a package for each library.
+ADAPTERS = {"torch", "trl", "verl"}  # Of trainers/, a package for each library.
 VAGUE = {"utils", "util", "helpers", "helper", "common", "base", "manager", "core", "misc"}
 
 

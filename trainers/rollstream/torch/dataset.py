@@ -77,7 +77,6 @@ class RolloutDataset(IterableDataset[Any]):
         payloads: PayloadsBy = "sampler",
         shape: Callable[[Batch], Any] | None = None,
     ) -> None:
-        share_memory_of_batches()
         self._sampler = sampler
         self._first_step = self._next_step = whole_number("first_step", first_step)
         self._end = None if steps is None else self._first_step + whole_number("steps", steps)
@@ -95,7 +94,10 @@ class RolloutDataset(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Begins at ``first_step``, or where ``load_state_dict`` set it."""
-        _refuse_other_workers()
+        worker = get_worker_info()
+        if worker is not None:
+            _refuse_unless_it_can_ask(worker.num_workers)
+            share_memory_of_batches()
         with ExitStack() as until_the_end:
             sampler = self._sampler
             if not isinstance(sampler, SamplerApi):
@@ -117,14 +119,11 @@ class RolloutDataset(IterableDataset[Any]):
         self._first_step = self._next_step = whole_number("step", state["step"])
 
 
-def _refuse_other_workers() -> None:
-    worker = get_worker_info()
-    if worker is None:
-        return
-    if worker.num_workers > 1:
+def _refuse_unless_it_can_ask(num_workers: int) -> None:
+    if num_workers > 1:
         raise InvalidRequest(
-            f"num_workers is {worker.num_workers}, and a sampler's steps are decided one after the "
-            "other; give DataLoader num_workers=1, which asks ahead, or 0"
+            f"num_workers is {num_workers}, and a sampler's steps are decided one after the other; "
+            "give DataLoader num_workers=1, which asks ahead, or 0"
         )
     if isinstance(current_process(), ForkProcess):
         raise InvalidRequest(

@@ -2,6 +2,7 @@
 
 - ``batch``       ``Batch``: ragged and packed; ``metrics``, ``to_torch``, ``to_jax``
 - ``padded``      ``Padded``: the same as rectangles
+- ``prompt_response`` ``PromptResponse``: examples in the shape of trainers that pad
 - ``tensors``     arrays by name, and as tensors of PyTorch and arrays of JAX
 - ``token_arrays`` the named arrays of a batch, and why it lacks one
 - ``requested``   the columns that a batch has when they are asked for by name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,36 @@ if TYPE_CHECKING:
     from rollstream.sampler.shaping.batch import Batch
 
 PaddedLayout = Literal["sequence", "prompt_response"]
+
+
+class Rectangle(NamedTuple):
+    """Where each token of some sequences goes in a rectangle of a row for each.
+
+    Attributes:
+        shape: (rows, columns).
+        where: int64 [total], the place of each token, counted row by row.
+    """
+
+    shape: tuple[int, int]
+    where: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, offsets: NDArray[np.int64], starts: NDArray[np.int64], columns: int) -> Rectangle:
+        """Sequence ``i`` is ``[offsets[i]:offsets[i + 1]]`` and begins in column ``starts[i]``."""
+        rows, lengths = len(offsets) - 1, np.diff(offsets)
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+        where = within + np.repeat(np.arange(rows) * columns + starts, lengths)
+        return cls((rows, columns), where)
+
+    def spread(self, values: NDArray[Any], filler: int = 0) -> NDArray[Any]:
+        """[rows, columns, …] of what has a value for each token."""
+        rows, columns = self.shape
+        # Memory that is 0 from the start is not touched where it stays so.
+        flat = np.zeros((rows * columns, *values.shape[1:]), values.dtype)
+        if filler:
+            flat.fill(filler)
+        flat[self.where] = values
+        return flat.reshape(rows, columns, *values.shape[1:])
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -74,16 +104,7 @@ class Padded(NamedArrays):
             raise InvalidRequest(
                 f"the longest rollout needs {needed} columns and length is {length}; raise it"
             )
-        within = np.arange(batch.offsets[-1]) - np.repeat(batch.offsets[:-1], lengths)
-        where = within + np.repeat(np.arange(rows) * length + starts, lengths)
-
-        def spread(values: NDArray[Any], filler: int = 0) -> NDArray[Any]:
-            # Memory that is 0 from the start is not touched where it stays so.
-            rectangle = np.zeros((rows * length, *values.shape[1:]), values.dtype)
-            if filler:
-                rectangle.fill(filler)
-            rectangle[where] = values
-            return rectangle.reshape(rows, length, *values.shape[1:])
+        spread = Rectangle.of(batch.offsets, starts, length).spread
 
         def if_asked(values: NDArray[Any] | None, filler: int = 0) -> NDArray[Any] | None:
             return None if values is None else spread(values, filler)

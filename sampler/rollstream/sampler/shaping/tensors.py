@@ -50,18 +50,7 @@ class NamedArrays:
             MissingExtra: there is no PyTorch here.
             InvalidRequest: ``pin_memory``, and PyTorch finds no GPU here whose driver locks pages.
         """
-        torch = _library("torch", "to_torch")
-        if pin_memory and not torch.cuda.is_available():
-            raise InvalidRequest(
-                "pin_memory is True, and PyTorch finds no GPU here, whose driver would lock the "
-                "pages; leave it out, or give pin_memory=torch.cuda.is_available()"
-            )
-        if pin_memory:
-            return {name: _pinned(torch, array) for name, array in self.arrays().items()}
-        return {
-            name: torch.from_numpy(array if array.flags.writeable else array.copy())
-            for name, array in self.arrays().items()
-        }
+        return torch_tensors(self.arrays(), pin_memory=pin_memory)
 
     def to_jax(self) -> dict[str, Any]:
         """``arrays()`` on JAX's default device.
@@ -76,6 +65,24 @@ class NamedArrays:
         jax = _library("jax", "to_jax")
         arrays = self.arrays().items()
         return {name: jax.device_put(array, may_alias=True) for name, array in arrays}
+
+
+def torch_tensors(
+    arrays: Mapping[str, NDArray[Any]], *, pin_memory: bool = False
+) -> dict[str, Any]:
+    """As ``NamedArrays.to_torch``, of arrays in hand."""
+    torch = _library("torch", "to_torch")
+    if pin_memory and not torch.cuda.is_available():
+        raise InvalidRequest(
+            "pin_memory is True, and PyTorch finds no GPU here, whose driver would lock the pages; "
+            "leave it out, or give pin_memory=torch.cuda.is_available()"
+        )
+    if pin_memory:
+        return {name: _pinned(torch, array) for name, array in arrays.items()}
+    return {
+        name: torch.from_numpy(array if array.flags.writeable else array.copy())
+        for name, array in arrays.items()
+    }
 
 
 def _pinned(torch: Any, array: NDArray[Any]) -> Any:

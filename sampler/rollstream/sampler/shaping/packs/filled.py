@@ -20,11 +20,11 @@ from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.packs.plan import PackPlan
-from rollstream.sampler.shaping.requested import TOKEN_ARRAY
+from rollstream.sampler.shaping.tensors import NamedArrays
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
-class Packs:
+class Packs(NamedArrays):
     """K sequences of S tokens; examples stand one after the other, then padding.
 
     Attributes:
@@ -95,14 +95,6 @@ class Packs:
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Every rectangle by name; ``token_arrays`` as ``token_arrays/name``."""
-        names = ("tokens", "segment_ids", "position_ids")
-        values = ("loss_mask", "advantages", "generator_log_probs")
-        return {name: getattr(self, name) for name in (*names, *values)} | {
-            f"{TOKEN_ARRAY}{name}": array for name, array in self.token_arrays.items()
-        }
 
 
 class _Places(NamedTuple):
