@@ -111,6 +111,11 @@ def batches_prefix(sampler: str) -> str:
     return f"{BATCHES}/sampler={_value(sampler)}/"
 
 
+def examples_path(examples_id: str) -> str:
+    """The Parquet file of the examples that were made of a batch."""
+    return f"{BATCHES}/examples/{_value(examples_id)}.parquet"
+
+
 def batch_in(path: str) -> tuple[int, int] | None:
     """Trainer epoch and step of a batch; None: the file is none, whoever put it there."""
     name = _BATCH_NAME.fullmatch(path)

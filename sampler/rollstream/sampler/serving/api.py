@@ -61,6 +61,7 @@ from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.order import Policy
 from rollstream.schemas.records import RolloutGroup
+from rollstream.store.blobs import Blobs
 from rollstream.streams.folds.sampler.eligible import Accept
 
 _log = logging.getLogger("rollstream.sampler")
@@ -125,6 +126,11 @@ class SamplerApi(LooksAtGroups):
             self._log_no_end(failure)
         finally:
             self.close()
+
+    @property
+    def store(self) -> Blobs:
+        """As this process reads it."""
+        return self._rank_reader.store
 
     @property
     def trainer_epoch(self) -> int | None:
@@ -237,11 +243,11 @@ class SamplerApi(LooksAtGroups):
         gets all rows. What the next step may carry is neither served again nor deleted.
 
         Raises:
+            As ``next_batch``, and besides:
             RequestDiffers: the step was served with other settings, or other groups carried.
             InvalidRequest: a carried group is none of the step before, or that was not shaped.
             UnknownStep: ``carried`` is None, and the step was not served; or the file of a carried
                 group was retired.
-            Others as ``next_batch``.
         """
         command = NextShapedBatch(
             step=whole_number("step", step),
@@ -258,13 +264,8 @@ class SamplerApi(LooksAtGroups):
 
     def recorded_batch(self, step: SupportsIndex, *, columns: Sequence[str] = ()) -> Batch | None:
         """The batch that was served for ``step``, whole; None: none was, or a resume released it.
-        Claims nothing. For one that is final and no longer held the decision log is read whole.
-
-        Raises:
-            UnknownStep: the record does not have it any more.
-            GroupsUnreadable: files of its groups are missing or damaged; none is replaced.
-            Fenced: a successor has resumed.
-        """
+        Claims and replaces nothing. Raises ``UnknownStep`` where the record does not have it any
+        more, and ``GroupsUnreadable``."""
         at = whole_number("step", step)
         return self._ask_if_recorded(AskRecorded(step=at, columns=column_names(columns)))
 
@@ -372,8 +373,7 @@ class SamplerApi(LooksAtGroups):
         Raises:
             RequestDiffers: the step's batch is another by now: groups of this one were replaced, or
                 a resume released it; or it was acked in another way.
-            InvalidRequest: these are no slots of the batch (those that it carries are none), or
-                all are ``skipped``, or the batch failed.
+            InvalidRequest: these are no slots of chosen groups, or all, or the batch failed.
             UnknownStep: the step has no batch that is held.
             Fenced: a successor has resumed.
         """

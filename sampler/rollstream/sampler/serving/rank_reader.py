@@ -46,6 +46,10 @@ class RankReader:
             return None
 
     @cached_property
+    def store(self) -> Blobs:
+        """The store, as this process reads it."""
+        return open_store(self._root) if self._store is None else self._store
+
+    @cached_property
     def _payloads(self) -> Payloads:
-        store = open_store(self._root) if self._store is None else self._store
-        return Payloads(store, self._cache_bytes)
+        return Payloads(self.store, self._cache_bytes)

@@ -10,14 +10,17 @@ from typing import NamedTuple, SupportsIndex
 
 from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
+from rollstream.sampler.history.stored_examples import store_examples
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.carried import CarriedGroup, Shaping, left_over
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch
 from rollstream.sampler.shaping.makers.rollouts import examples_of, make_batch
+from rollstream.schemas.digest import combined
 from rollstream.streams.folds.sampler.eligible import Accept
 
+ID_DIGITS = 16  # Of what an id is made of besides the batch's own, which is unique in a root.
 _log = logging.getLogger("rollstream.sampler")
 
 
@@ -130,6 +133,44 @@ class TrainingBatches:
         new = batch.num_groups - batch.carried_groups
         filtered = [group for group in training.made.filtered_groups.tolist() if group < new]
         self._sampler.ack(batch, filtered=filtered)
+
+    def create_and_store_batch(
+        self,
+        batch_size: SupportsIndex | None = None,
+        *,
+        step: SupportsIndex,
+        timeout_s: float | None = None,
+    ) -> str:
+        """Makes the examples of ``step`` as ``next`` does, writes them under ``batches/``, and
+        returns their id, with which ``stored_examples`` reads them. The file appears whole or not
+        at all; repeating the call, from whatever process, returns the same id and leaves the file
+        as it is.
+
+        Args:
+            batch_size: of these batches, where it is given.
+
+        Raises:
+            InvalidRequest: another ``batch_size``: what a step keeps follows from it.
+            StoreFull, StoreError: the file could not be written. Others as ``next``.
+        """
+        if batch_size is not None and whole_number("batch_size", batch_size) != self._batch_size:
+            raise InvalidRequest(
+                f"batch_size is {batch_size}, and these batches are made with {self._batch_size}; "
+                "leave it out, or make others with TrainingBatches(…, batch_size=…)"
+            )
+        training = self.next(step, timeout_s=timeout_s)
+        batch = training.batch
+        made_of = [batch.digest, self._shaping.settings.encode(), repr(batch.columns).encode()]
+        examples_id = f"{batch.batch_id}-{combined(made_of).hex()[:ID_DIGITS]}"
+        about = {
+            "step": batch.step,
+            "batch_id": batch.batch_id,
+            "digest": batch.digest.hex(),
+            "settings": json.loads(self._shaping.settings),
+            "metadata": dict(training.metadata),
+        }
+        store_examples(self._sampler.store, examples_id, training.examples, about)
+        return examples_id
 
     def _batch(self, step: int, timeout_s: float | None) -> Batch:
         """The recorded batch, and with it what the step before left over."""
