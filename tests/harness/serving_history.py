@@ -18,11 +18,13 @@ from rollstream.schemas.events import (
 )
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef, ref_of
+from rollstream.streams.folds.sampler import state
+from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
 
 
 def serving_problems(
-    decisions: Iterable[Event], sealed: Collection[GroupRef], state: SamplerState
+    decisions: Iterable[Event], sealed: Collection[GroupRef], folded: SamplerState
 ) -> list[str]:
     """Groups of which it is not true that they are in one batch at a time and in no more than
     ``max_samples``, dropped once, or still waiting.
@@ -30,13 +32,14 @@ def serving_problems(
     Args:
         decisions: those of the decision log that count, in order.
         sealed: the groups to train on, of all seal logs.
-        state: what another reader makes of the same logs: who still waits is asked of it alone.
+        folded: what another reader makes of the same logs: who still waits is asked of it alone.
     """
-    history = _History(set(sealed), state.choosing.max_samples)
+    history = _History(set(sealed), folded.choosing.max_samples)
     for event in decisions:
         history.add(event)
-    waiting = {*state.ready.refs(), *state.waiting}
-    ended = history.dropped | {ref for ref in history.batches_of if history.is_taken(ref)}
+    waiting = {*folded.ready.refs(), *folded.waiting}
+    held = {ref for batch in history.carriable().values() for ref in batch.all_refs}
+    ended = held | history.dropped | {ref for ref in history.batches_of if history.is_taken(ref)}
     problems = history.problems
     problems += [f"{ref} waits and is served or dropped" for ref in sorted(waiting & ended)]
     problems += [f"{ref} waits and was never sealed" for ref in sorted(waiting - history.sealed)]
@@ -92,6 +95,8 @@ class _History:
         self._max_samples = max_samples
         self._count = 0
         self._step_of: dict[int, int] = {}
+        self._shaped: dict[int, ServedBatch] = {}
+        self._forgotten: set[int] = set()
 
     def is_taken(self, ref: GroupRef) -> bool:
         """Whether the group is in a batch that is not acked, or whose ack skipped it, or used
@@ -111,6 +116,7 @@ class _History:
                 self._numbers[event.step] = self._count
                 self._step_of[self._count] = event.step
                 self._batches[event.step] = [self._serve(g, event.step) for g in event.groups]
+                self._carry(event)
             case Replaced():
                 batch = self._batches[event.step]
                 for slot, chosen in zip(event.slots.tolist(), event.groups, strict=True):
@@ -121,6 +127,8 @@ class _History:
                         self._drop(batch[slot], kept=self._max_samples != 1)
                     self._replaced.add(batch[slot])
                     batch[slot] = self._serve(chosen, event.step)
+                if event.step in self._shaped:
+                    self._shaped[event.step] = self._shaped[event.step].replaced_by(event)
             case Dropped():
                 for group in event.groups:
                     self._drop(ref_of(group))
@@ -143,12 +151,51 @@ class _History:
             self.problems.append(f"{ref} was served and never sealed")
         if ref in self.dropped:
             self.problems.append(f"{ref} was served for step {step} and dropped before")
+        for at, shaped in self.carriable().items():
+            if ref in shaped.all_refs and at != step:
+                self.problems.append(
+                    f"{ref} was chosen for step {step} and may be carried from step {at}"
+                )
         numbers = self.batches_of[ref]
         if numbers and self.is_taken(ref):
             before = self._step_of[numbers[-1]]
             self.problems.append(f"{ref} was served for steps {before} and {step}")
         numbers.append(self._numbers[step])
         return ref
+
+    def _carry(self, event: BatchServed) -> None:
+        """A group may be in several batches so: those of the steps that follow one another."""
+        batch, before = ServedBatch.of(event, 0), self._shaped.get(event.step - 1)
+        had = () if before is None else before.all_refs
+        self.problems += [
+            f"step {event.step} carries {ref}, which step {event.step - 1} has not"
+            for ref in batch.carried_refs
+            if ref not in had
+        ]
+        if batch.is_shaped:
+            self._shaped[event.step] = batch
+
+    def carriable(self) -> dict[int, ServedBatch]:
+        """Those that the step after may carry from: of final batches that are held the newest step,
+        and the newest final one."""
+        final = [step for step in self._batches if self._numbers[step] in self._final]
+        newest = max(self._batches, default=-1), max(final, default=-1)
+        return {
+            step: batch
+            for step, batch in self._shaped.items()
+            if step in self._batches
+            and self._numbers[step] not in self._forgotten
+            and (step in newest or step not in final)
+        }
+
+    def _forget(self) -> None:
+        """Final batches beyond the newest are no longer held."""
+        held = [
+            step
+            for step in sorted(self._batches)
+            if self._numbers[step] in self._final - self._forgotten
+        ]
+        self._forgotten |= {self._numbers[step] for step in held[: -state.FINAL_BATCHES_KEPT]}
 
     def _drop(self, ref: GroupRef, *, kept: bool = False) -> None:
         if ref not in self.sealed:
@@ -178,3 +225,4 @@ class _History:
 
     def _finish(self, newest: int) -> None:
         self._final |= {self._numbers[step] for step in self._batches if step <= newest}
+        self._forget()

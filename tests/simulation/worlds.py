@@ -35,6 +35,7 @@ from simulation.broken.no_fence import Forging, OpenFence
 from simulation.broken.steps import BROKEN_STEPS
 from simulation.broken.telling_at_once import TellingAtOnce
 from simulation.consumers.sealers import Sealers
+from simulation.sampler.carrying import Carrying, NotHeld
 from simulation.sampler.reused import Reused
 from simulation.sampler.scored import LateRewards
 from simulation.sampler.snapshots import Snapshots
@@ -54,6 +55,7 @@ WORLDS: Mapping[str, MakeWorld] = {
     "sampler": Trainers,
     "snapshots": Snapshots,
     "uses": Reused,
+    "carrying": Carrying,
     "scores": LateRewards,
     "admission": Admitted,
 }
@@ -82,6 +84,7 @@ BROKEN: Mapping[str, MakeWorld] = {
     "sealers/telling_at_once": TellingAtOnce,
     **{f"sealers/{name}": partial(Sealers, steps=steps) for name, steps in BROKEN_STEPS.items()},
     **{f"sampler/{name}": partial(Trainers, wrap=wrap) for name, wrap in _OF_SAMPLERS.items()},
+    "carrying/not_held": NotHeld,
     "admission/keeping_the_dead": KeepingTheDead,
     "admission/blind_to_begun": BlindToBegun,
     "admission/deaf_to_requests": DeafToRequests,

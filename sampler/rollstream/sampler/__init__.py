@@ -28,6 +28,7 @@ from rollstream.sampler.deciding.sampling import GroupSummary
 from rollstream.sampler.errors import (
     ArrayMissing,
     ArraysDiffer,
+    CarryLost,
     ConfigurationDiffers,
     DecidedByNewer,
     GroupsUnreadable,
@@ -75,6 +76,7 @@ __all__ = [
     "BatchMaker",
     "BatchSummary",
     "CarriedGroup",
+    "CarryLost",
     "ConfigurationDiffers",
     "DecidedByNewer",
     "Earned",

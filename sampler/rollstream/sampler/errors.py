@@ -58,6 +58,11 @@ class UnknownStep(SamplerError, LookupError):
     """The step has not been served, is not the next one, or is no longer held."""
 
 
+class CarryLost(UnknownStep):
+    """What the step before left over is not there any more, since a resume went back behind what
+    was final; the step may be asked for with ``carried=()``."""
+
+
 class UnknownRollout(SamplerError, LookupError):
     """No log has a rollout of this uid."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from io import BytesIO
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.groups import GroupSpec, every_extra
-from harness.sampler_worlds import SamplerWorld
+from harness.sampler_worlds import SamplerWorld, memory_world
 from rollstream.sampler import (
     Batch,
     BatchMaker,
@@ -27,6 +28,7 @@ from rollstream.sampler import (
 from rollstream.sampler.history import replay_step, report_of, stored_examples
 from rollstream.store.errors import BlobMissing, CorruptFile
 from rollstream.store.layout import examples_path
+from rollstream.streams.folds.sampler import state
 
 pytestmark = pytest.mark.proves("D1", "D2", "I6")
 WAIT_S = 30.0
@@ -138,6 +140,26 @@ def test_the_same_object_goes_on_after_a_resume_that_released(world: SamplerWorl
     for step in (1, 2):
         mine = everything(batches.next(step, timeout_s=WAIT_S))
         assert everything(made_by(world.open()).next(step, timeout_s=WAIT_S)) == mine
+
+
+def test_a_resume_from_behind_all_that_is_held_carries_nothing_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(state, "FINAL_BATCHES_KEPT", 1)
+    with closing(memory_world()) as world:
+        seal(world, 2 * STEPS)
+        sampler = world.open()
+        sampler.resume(None)
+        batches = made_by(sampler)
+        for step in range(4):
+            run(batches, step, step + 1)
+            sampler.checkpointed(step)
+        assert sampler.resume(1, later="release") == 2
+        with caplog.at_level(logging.WARNING, "rollstream.sampler"):
+            again = batches.next(2, timeout_s=WAIT_S)
+        assert "step 2 carries nothing from the one before: step 2 cannot carry" in caplog.text
+        assert again.batch.carried_groups == 0
+        assert everything(made_by(sampler).next(2, timeout_s=WAIT_S)) == everything(again)
 
 
 @pytest.mark.proves("D2", "A16")

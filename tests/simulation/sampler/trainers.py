@@ -252,7 +252,7 @@ class Trainers:
         self._samplers: list[Sampler] = []
         self.trainers: list[Trainer] = []
         self._onlooker = self._start(FaultyBroker(self._plain, never_appends, clock=self._clock))
-        self.trainers += [Trainer(self) for _ in range(self.dice.choice((1, 2)))]
+        self.trainers += [self._trainer() for _ in range(self.dice.choice((1, 2)))]
 
     def run(self) -> None:
         """Actions of trainers and of sealers; then the logs are read.
@@ -381,6 +381,9 @@ class Trainers:
         log = TopicPartition(self._layout.sampler(NAME), 0)
         with closing(Follower(self._plain, {log: 0})) as follower:
             return list(follower.read_to_end(Deadline(WAIT_S)))
+
+    def _trainer(self) -> Trainer:
+        return Trainer(self)
 
     def _group(self, epoch: int, step: int) -> GroupSpec:
         """A group that these weights sampled."""

@@ -13,6 +13,7 @@ from rollstream.sampler.deciding.batches import NextBatch, Replace
 from rollstream.sampler.deciding.shaped import Carry, NextShapedBatch
 from rollstream.sampler.deciding.trainer import Ack, Drop, MarkCheckpointed, Purge, Resume
 from rollstream.sampler.errors import (
+    CarryLost,
     InvalidRequest,
     NotEnoughGroups,
     RequestDiffers,
@@ -333,7 +334,7 @@ def test_a_release_behind_what_was_final_refuses_what_was_retired() -> None:
     assert done(sampler, first) == [True]
     sampler.retire(LOGS[1], first.refs[0].offset)
     sampler.do(Resume(checkpointed_step=0, later="release"))
-    with pytest.raises(UnknownStep, match="its file was retired"):
+    with pytest.raises(CarryLost, match="its file was retired"):
         shape(sampler, 1, ((ids(first)[0], FIRST),))
     assert shape(sampler, 1).event.step == 1
 

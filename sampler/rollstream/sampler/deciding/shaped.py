@@ -20,7 +20,7 @@ from rollstream.sampler.deciding.new_batch import batch_served, check_new_step, 
 from rollstream.sampler.deciding.ratio import held_back
 from rollstream.sampler.deciding.requests import check_accept, choose
 from rollstream.sampler.deciding.shortages import Shortage
-from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
+from rollstream.sampler.errors import CarryLost, InvalidRequest, RequestDiffers, UnknownStep
 from rollstream.sampler.shaping.carried import CarriedGroup
 from rollstream.schemas.events import CarriedRows, ChosenGroup, SamplerEvent
 from rollstream.streams.folds.refs import ref_of
@@ -164,11 +164,16 @@ class NextShapedBatch(BatchCommand):
     def _carried_rows(self, state: SamplerState, group_id: str, wanted: Wanted) -> CarriedRows:
         """The group as the step before had it."""
         before = state.batches.get(self.step - 1)
-        if before is None or not before.is_shaped:
+        if before is None:
+            raise CarryLost(
+                f"step {self.step} cannot carry group {group_id}: the batch of step "
+                f"{self.step - 1} is not held any more; resume from a newer checkpoint, or give "
+                "carried=()"
+            )
+        if not before.is_shaped:
             raise InvalidRequest(
-                f"step {self.step} cannot carry group {group_id}: step {self.step - 1} "
-                + ("has no batch that is held" if before is None else "was served by next_batch")
-                + "; give carried=()"
+                f"step {self.step} cannot carry group {group_id}: step {self.step - 1} was served "
+                "by next_batch, which holds nothing for it; give carried=()"
             )
         had = next((one for one in before.all_groups if one.group_id == group_id), None)
         if had is None:
@@ -178,7 +183,7 @@ class NextShapedBatch(BatchCommand):
                 f"{self.step - 1}) leaves over"
             )
         if state.is_retired(ref_of(had)):
-            raise UnknownStep(
+            raise CarryLost(
                 f"step {self.step} cannot carry group {group_id}: its file was retired "
                 f"(`rollstream retain`), since step {self.step - 1} was final and not the newest; "
                 "resume from a newer checkpoint, or give carried=()"

@@ -246,8 +246,8 @@ class SamplerApi(LooksAtGroups):
             As ``next_batch``, and besides:
             RequestDiffers: the step was served with other settings, or other groups carried.
             InvalidRequest: a carried group is none of the step before, or that was not shaped.
-            UnknownStep: ``carried`` is None, and the step was not served; or the file of a carried
-                group was retired.
+            UnknownStep: ``carried`` is None, and the step was not served.
+            CarryLost: a resume went back so far that a carried group is not there any more.
         """
         command = NextShapedBatch(
             step=whole_number("step", step),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, SupportsIndex
 
 from rollstream.sampler.arguments import whole_number
-from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
+from rollstream.sampler.errors import CarryLost, InvalidRequest, RequestDiffers, UnknownStep
 from rollstream.sampler.history.stored_examples import store_examples
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.shaping.batch import Batch
@@ -56,7 +56,8 @@ class TrainingBatches:
     What the maker keeps for later steps is recorded with the next step, so that every step can be
     made again: after a crash, from another process, by another rank. Ranks each make the whole
     step, which gives all the same, and train on their share of it. After a step that was served
-    for another maker or with other arguments nothing is carried, with a warning.
+    for another maker or with other arguments, and after a resume from so far back that what was
+    left over is not there any more, nothing is carried, with a warning.
 
     Not to be shared between threads.
 
@@ -182,7 +183,12 @@ class TrainingBatches:
         try:
             return self._ask(step, None, timeout_s)
         except UnknownStep:  # It was not served.
-            return self._ask(step, self._left_by(step - 1, timeout_s), timeout_s)
+            left = self._left_by(step - 1, timeout_s)
+        try:
+            return self._ask(step, left, timeout_s)
+        except CarryLost as lost:
+            _log.warning("step %d carries nothing from the one before: %s", step, lost)
+            return self._ask(step, (), timeout_s)
 
     def _left_by(self, step: int, timeout_s: float | None) -> tuple[CarriedGroup, ...]:
         """What a step that was served left over."""
