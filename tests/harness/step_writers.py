@@ -69,6 +69,7 @@ class MemoryStepWriter:
         await self.answering.wait()
         self.waiting -= 1
         if self.failure is not None:
+            await asyncio.sleep(0)
             raise self.failure
 
 
