@@ -10,8 +10,7 @@ import pytest
 
 from harness.batches import batch_of
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
-from rollstream.sampler import Batch, InvalidRequest
-from rollstream.sampler.shaping.examples import Examples
+from rollstream.sampler import Batch, Examples, InvalidRequest, Packs, plan_packs
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 jax = pytest.importorskip("jax", reason="needs JAX: make test-torch")
@@ -21,6 +20,9 @@ SHAPES: dict[str, Callable[[Batch], Any]] = {
     "batch": lambda batch: batch,
     "padded": lambda batch: batch.padded(32, 0, layout="prompt_response"),
     "examples": lambda batch: Examples.of(batch, "grpo"),
+    "packs": lambda batch: Packs.of(
+        Examples.of(batch), plan_packs(Examples.of(batch).lengths, length=16)
+    ),
 }
 
 
