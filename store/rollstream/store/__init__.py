@@ -8,6 +8,7 @@ Map, a line a file:
 - ``open``         opens a root as blobs
 - ``visible_rows`` the visible rows as a pyarrow data set, loaded when it is first named
 - ``scores``       the set of late scores: its files, and the reader of all of them
+- ``example_files`` examples that were made of batches
 - ``layout``       every path below the root
 - ``followed``     what of it follows from events of logs
 - ``root_id``      the id that sets a root apart from every other folder
