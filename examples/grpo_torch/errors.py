@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from rollstream.schemas.errors import RollstreamError
 
+# The exit code of a rank whose peer was lost (sysexits.h: a failure that passes; try again).
+PEER_LOST = 75
+
 
 class GrpoError(RollstreamError):
     """The run could not do what was asked."""

@@ -13,9 +13,6 @@ import torch.distributed as dist
 
 from examples.grpo_torch.errors import PeerLost
 
-# The exit code of a rank whose peer was lost (sysexits.h: a failure that passes; try again).
-PEER_LOST = 75
-
 
 class Peers:
     """This rank among the others, over gloo. Each call ends within ``timeout_s``.

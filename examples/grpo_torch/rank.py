@@ -13,10 +13,10 @@ import torch
 
 from examples.grpo_torch import settings
 from examples.grpo_torch.checkpoint import load_checkpoint, save_checkpoint
-from examples.grpo_torch.errors import PeerLost
+from examples.grpo_torch.errors import PEER_LOST, PeerLost
 from examples.grpo_torch.loss import grpo_loss
 from examples.grpo_torch.model import device_of, new_model, save_weights
-from examples.grpo_torch.peers import PEER_LOST, Peers
+from examples.grpo_torch.peers import Peers
 from examples.grpo_torch.trained import Trained, record
 from examples.grpo_torch.words import PAD
 from rollstream.sampler import Batch, Examples, Packs, SamplerClient, plan_packs

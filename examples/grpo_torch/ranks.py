@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from examples.grpo_torch import settings
-from examples.grpo_torch.errors import GrpoError
+from examples.grpo_torch.errors import PEER_LOST, GrpoError
 from rollstream.console.broker.child import BoundChild
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
@@ -19,7 +19,8 @@ from rollstream.runtime.deadline import Deadline
 _CLONE = Path(__file__).parents[2]
 _LOOK_EVERY_S = 0.2
 _STARTS_MAX = 3  # Ranks that are lost more often than this are broken, not unlucky.
-_LOST = frozenset({75, -signal.SIGKILL})  # What a start may end with that is worth another one.
+# What a start may end with that is worth another one.
+_LOST = frozenset({PEER_LOST, -signal.SIGKILL})
 # gloo would listen on whatever the host's name stands for; ranks share two cores with others.
 _ENVIRONMENT = ("GLOO_SOCKET_IFNAME=lo", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
 

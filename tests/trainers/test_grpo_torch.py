@@ -46,7 +46,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path, st
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(900)
 @pytest.mark.proves("F23")
 def test_a_killed_rank_ends_its_peer_with_an_error_and_changes_no_batch_and_no_weights(
     finished: tuple[Result, Path, str],
@@ -62,7 +62,7 @@ def test_a_killed_rank_ends_its_peer_with_an_error_and_changes_no_batch_and_no_w
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(900)
 @pytest.mark.proves("F23", "F22")
 def test_published_weights_are_what_workers_sample_with(
     finished: tuple[Result, Path, str],
