@@ -53,6 +53,11 @@ def expected(
         for matches, until, needed in stages:
             stage = [group for group in among if matches(group) and group not in chosen]
             left = [group for group in kept if group not in chosen]
+            if choosing.order == "ready":
+                chosen += _as_sealed(stage, asked.start_offset)[: max(0, until - len(chosen))]
+                if needed and len(chosen) < until:
+                    return None
+                continue
             order = _order(stage, left, turns, asked.start_offset)
             if choosing.reward_weighting == "spread":
                 order = _drawn(order, stage, until, choosing, asked)
@@ -94,6 +99,12 @@ def _eligible(kept: list[KnownGroup], choosing: Choosing, asked: Asked) -> list[
         steps = sorted({group.policies[0].step for group in found})[-choosing.recent_n_versions :]
         found = [group for group in found if group.policies[0].step in steps]
     return found
+
+
+def _as_sealed(groups: list[KnownGroup], start_offset: int) -> list[KnownGroup]:
+    found = sorted(groups, key=lambda group: (group.sealed_ts, group.ref))
+    first = start_offset % len(found) if found else 0
+    return found[first:] + found[:first]
 
 
 def _order(

@@ -33,7 +33,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"seed": 7, "max_policy_lag": 4},
     {"seed": 7, "max_policy_lag": 2, "recency": "exp"},
     {"seed": 8, "recency": "linear", "capacity_groups": 20},
-    {"seed": 8, "environments": ["math"]},
+    {"seed": 8, "environments": ["math"], "order": "ready"},
     {"seed": 9, "on_policy_fraction": 0.5, "recency": "exp", "alpha": 2.0, "capacity": 16},
     {"seed": 9, "max_samples": 3, "recent_n_versions": 2},
     {"seed": 9, "max_samples": -1, "prefer_policy_versions": ["step-11", "step-9"]},

@@ -11,6 +11,7 @@ from rollstream.schemas.errors import RollstreamError
 
 Recency = Literal["uniform", "linear", "exp"]
 RewardWeighting = Literal["uniform", "spread"]
+Order = Literal["age", "ready"]
 
 
 class UnknownSettings(RollstreamError):
@@ -47,6 +48,7 @@ class Choosing:
     environments: tuple[ServedEnvironment, ...]
     lineage: str = ""
     seed: int = 0
+    order: Order = "age"
     recency: Recency = "uniform"
     alpha: float = 1.0
     on_policy_fraction: float = 0.0

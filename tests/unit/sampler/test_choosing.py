@@ -42,6 +42,7 @@ CHOOSING = st.fixed_dictionaries(
     {},
     optional={
         "seed": st.integers(0, 3),
+        "order": st.just("ready"),
         "recency": st.sampled_from(["linear", "exp"]),
         "reward_weighting": st.just("spread"),
         "on_policy_fraction": st.sampled_from([0.25, 0.5, 1.0]),
@@ -158,7 +159,10 @@ def test_what_is_looked_at_is_what_is_served_next_and_looking_changes_nothing(
 ) -> None:
     if config.get("reward_weighting"):
         config.pop("recency", None)
-    if "recent_n_versions" in config or config.get("on_policy_fraction") == 1.0:
+    if "order" in config:
+        for other in ("recency", "reward_weighting", "on_policy_fraction"):
+            config.pop(other, None)
+    if "order" in config or "recent_n_versions" in config or config.get("on_policy_fraction") == 1:
         config.pop("prefer_policy_versions", None)
     if limits:
         config["max_policy_lag"] = max(7, config.get("max_policy_lag", 0))
@@ -235,6 +239,14 @@ def test_only_the_newest_versions_that_are_ready_are_chosen() -> None:
         sampler.seal(*specs(2, weight_step=step))
     assert sorted(steps_of(sampler, ids(sampler.serve(7, 4)))) == [4, 4, 7, 7]
     assert sorted(steps_of(sampler, ids(sampler.serve(8, 2)))) == [1, 1], "none starves for ever"
+
+
+@pytest.mark.proves("B3")
+def test_by_order_of_readiness_what_was_sealed_first_comes_first_whatever_its_example() -> None:
+    sampler = begun_at(9, order="ready", max_policy_lag=-1)
+    for example, step in (("a", 5), ("a", 2), ("b", 0), ("a", 7)):
+        sampler.seal(GroupSpec(example_id=example, weight_step=step))
+    assert [steps_of(sampler, ids(sampler.serve(9 + n, 1))) for n in range(4)] == [[5], [2], [0], [7]]
 
 
 @pytest.mark.proves("E4")
@@ -327,6 +339,11 @@ def test_an_unknown_choice_is_an_error_and_never_another_one(
         ({"prefer_policy_versions": ("a",), "on_policy_fraction": 1.0}, "lower it"),
         ({"on_policy_fraction": -0.1}, "on_policy_fraction"),
         ({"recency": "newest"}, "recency"),
+        ({"order": "newest"}, "order"),
+        ({"order": "ready", "recency": "exp"}, "recency 'exp' chooses in another order"),
+        ({"order": "ready", "on_policy_fraction": 0.5}, "on_policy_fraction 0.5 chooses"),
+        ({"order": "ready", "prefer_policy_versions": ("a",)}, "prefer_policy_versions .* chooses"),
+        ({"order": "ready", "reward_weighting": "spread"}, "reward_weighting 'spread' chooses"),
         ({"max_rollout_step_delay": 8}, "max_policy_lag 8 drops the whole group before"),
         ({"target_policy_lag": 9}, "target_policy_lag 9 is above max_policy_lag 8"),
         ({"groups_per_step": 9, "capacity": 8}, "groups_per_step 9 is above the 8 groups"),

@@ -149,6 +149,9 @@ class SamplerConfig(Section):
     """The lineage of the policies that its trainer publishes; lag is measured within a lineage."""
     seed: int = 0
     """Seed of every random choice: of draws by recency."""
+    order: Literal["age", "ready"] = "age"
+    """age: examples take turns, by the age of what waits; ready: first come, first served, by when
+    groups were sealed."""
     recency: Literal["uniform", "linear", "exp"] = "uniform"
     """How much newer policies are preferred among an example's ready groups; uniform: the oldest is
     served first."""
@@ -248,6 +251,7 @@ class SamplerConfig(Section):
                 f"max_policy_lag {self.max_policy_lag} drops the whole group before; raise "
                 "max_policy_lag, or set it to -1 for no limit on groups"
             )
+        self._order_is_one()
         self._admission_can_progress()
         self._rewards_can_progress()
         self._ratio_can_progress()
@@ -272,6 +276,16 @@ class SamplerConfig(Section):
                 "lower it, or leave prefer_policy_versions out"
             )
         return self
+
+    def _order_is_one(self) -> None:
+        others = ("recency", "on_policy_fraction", "prefer_policy_versions", "reward_weighting")
+        for name in others if self.order == "ready" else ():
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} {value!r} chooses in another order than order 'ready', by which what "
+                    f"was sealed first comes first; leave out {name}, or order"
+                )
 
     def _admission_can_progress(self) -> None:
         given = self.model_fields_set

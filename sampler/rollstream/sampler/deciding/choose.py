@@ -26,7 +26,7 @@ from rollstream.streams.folds.sampler.ready import Policies
 from rollstream.streams.folds.sampler.state import SamplerState
 
 Grouping = Literal["strict", "mixed"]
-ALGORITHM = 2
+ALGORITHM = 3
 """Version of everything here that equal settings, state and requests could choose otherwise by. A
 shipped one is never changed: decisions name theirs, and replay makes them again by it.
 
@@ -34,6 +34,7 @@ shipped one is never changed: decisions name theirs, and replay makes them again
 among the groups of an example, which ``recency`` weights.
 2: turns are those of ``ReadyIndex``, and where ``recency`` is uniform an example gives its oldest
 group: by age, and by no hash. Under a bound on lag, what is ahead of the trainer is dropped.
+3: where ``order`` is ready, what was sealed first comes first, whichever example it is of.
 """
 WEIGHED_PER_GROUP = 4  # Examples that spread looks at: about what admission lets be ready.
 _HASH_RANGE = 2.0**64
@@ -98,7 +99,8 @@ def sample_groups(
     gives a second group before every other has given one. Groups of the newest policy come first
     where ``on_policy_fraction`` wants them, then those of preferred versions, then all that are
     eligible; each in turns, or as ``reward_weighting`` draws the keys. A key gives its oldest
-    group, or one that is drawn by ``recency``.
+    group, or one that is drawn by ``recency``. Where ``order`` is ready, no key has a turn: groups
+    come as they were sealed, by log time, of these by environment, partition and offset.
 
     Args:
         choosing: the settings; those of ``state`` or others.
@@ -276,6 +278,9 @@ class _Turns:
     def take(self, policies: Collection[Policies] | None, wanted: int) -> None:
         """Chooses among groups of these policies until ``wanted`` are chosen in all, or none is
         left: one of each key, then a second one of each, and so on."""
+        if self._choosing.order == "ready":
+            self._take_as_sealed(policies, wanted)
+            return
         if self._asked.algorithm >= 2:
             without = self._left_out | self._taken
             keys = self._ready.keys_in_turn(self._environments, policies, without)
@@ -312,6 +317,17 @@ class _Turns:
             if not left:
                 break
             visits, turn = iter(left), turn + 1
+        self._taken.update(one.group.ref for one in self.chosen)
+
+    def _take_as_sealed(self, policies: Collection[Policies] | None, wanted: int) -> None:
+        without = self._left_out | self._taken
+        sealed = self._ready.as_sealed(self._environments, policies, without)
+        groups: _Buckets = ((group.key, (group,)) for group in sealed)
+        if self._limits.active:
+            groups = self._within_limits(groups)
+        groups = _rotated(groups, self._asked.start_offset)
+        for _, (group, *_) in islice(groups, max(0, wanted - len(self.chosen))):
+            self.chosen.append(Chosen(group, self._limits.kept(group)))
         self._taken.update(one.group.ref for one in self.chosen)
 
     def _within_limits(self, keys: _Buckets) -> _Buckets:

@@ -198,6 +198,24 @@ class ReadyIndex:
             if among:
                 yield key, among
 
+    def as_sealed(
+        self,
+        environments: Collection[str],
+        policies: Collection[Policies] | None = None,
+        without: Collection[GroupRef] = (),
+    ) -> Iterator[KnownGroup]:
+        """Groups of these environments as they were sealed: by log time, of these by ref.
+
+        Args:
+            policies: only groups of these; None: all.
+            without: groups that are left out.
+        """
+        among = [of.ages for name, of in self._environments.items() if name in environments]
+        for _, packed in heapq.merge(*among):
+            group = self._known.at(packed)
+            if group.ref not in without and (policies is None or group.policies in policies):
+                yield group
+
     def keys_by_hash(
         self, environments: Collection[str], policies: Collection[Policies] | None = None
     ) -> Iterator[tuple[Key, Sequence[KnownGroup]]]:
