@@ -46,6 +46,7 @@ from rollstream.sampler.errors import (
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.local import Sampler
 from rollstream.sampler.serving.training_batches import TrainingBatch, TrainingBatches
+from rollstream.sampler.serving.trajectory_pool import PoolBatch, TrajectoryPool
 from rollstream.sampler.serving.view import SamplerView
 from rollstream.sampler.shaping.advantages import Advantage, advantages_of
 from rollstream.sampler.shaping.batch import Batch
@@ -95,6 +96,7 @@ __all__ = [
     "Packs",
     "Padded",
     "Policy",
+    "PoolBatch",
     "Progress",
     "RLExample",
     "RequestDiffers",
@@ -113,6 +115,7 @@ __all__ = [
     "TooManyOpenBatches",
     "TrainingBatch",
     "TrainingBatches",
+    "TrajectoryPool",
     "UnknownRollout",
     "UnknownSampler",
     "UnknownStep",

@@ -246,7 +246,12 @@ def test_by_order_of_readiness_what_was_sealed_first_comes_first_whatever_its_ex
     sampler = begun_at(9, order="ready", max_policy_lag=-1)
     for example, step in (("a", 5), ("a", 2), ("b", 0), ("a", 7)):
         sampler.seal(GroupSpec(example_id=example, weight_step=step))
-    assert [steps_of(sampler, ids(sampler.serve(9 + n, 1))) for n in range(4)] == [[5], [2], [0], [7]]
+    assert [steps_of(sampler, ids(sampler.serve(9 + n, 1))) for n in range(4)] == [
+        [5],
+        [2],
+        [0],
+        [7],
+    ]
 
 
 @pytest.mark.proves("E4")
