@@ -32,7 +32,6 @@ from rollstream.sampler.deciding.batches import (
     with_rows,
 )
 from rollstream.sampler.deciding.command import Command, R, Reply
-from rollstream.sampler.deciding.pool import AskPool, PoolStanding
 from rollstream.sampler.deciding.progress import AskProgress, Progress
 from rollstream.sampler.deciding.queries import (
     AskRecorded,
@@ -439,10 +438,6 @@ class SamplerApi(LooksAtGroups):
             metadata=json_object("metadata", metadata),
         )
         return self._ask(command)
-
-    def pool_standing(self) -> PoolStanding:
-        """What a ``TrajectoryPool`` begins by. Claims nothing."""
-        return self._ask(AskPool())
 
     def progress(self) -> Progress:
         """What became of examples: what a data loader needs to resume. Claims nothing."""

@@ -9,6 +9,7 @@ from typing import SupportsFloat, SupportsIndex
 from rollstream.sampler.arguments import group_ids, number, shares, texts, whole_number
 from rollstream.sampler.deciding.choose import Asked, Grouping
 from rollstream.sampler.deciding.command import Command, R
+from rollstream.sampler.deciding.pool import AskPool, PoolStanding
 from rollstream.sampler.deciding.evaluation import PASSING, AskEvaluations, Evaluation
 from rollstream.sampler.deciding.queries import Flush
 from rollstream.sampler.deciding.sampling import GROUPS_MAX, GroupSummary, ReadGroups, SampleGroups
@@ -23,6 +24,10 @@ class LooksAtGroups(ABC):
 
     @abstractmethod
     def _ask(self, command: Command[R]) -> R: ...
+
+    def pool_standing(self) -> PoolStanding:
+        """What a ``TrajectoryPool`` begins by."""
+        return self._ask(AskPool())
 
     def sample_groups(
         self,
