@@ -9,8 +9,8 @@ from typing import SupportsFloat, SupportsIndex
 from rollstream.sampler.arguments import group_ids, number, shares, texts, whole_number
 from rollstream.sampler.deciding.choose import Asked, Grouping
 from rollstream.sampler.deciding.command import Command, R
-from rollstream.sampler.deciding.pool import AskPool, PoolStanding
 from rollstream.sampler.deciding.evaluation import PASSING, AskEvaluations, Evaluation
+from rollstream.sampler.deciding.pool import AskPool, PoolStanding
 from rollstream.sampler.deciding.queries import Flush
 from rollstream.sampler.deciding.sampling import GROUPS_MAX, GroupSummary, ReadGroups, SampleGroups
 from rollstream.sampler.errors import InvalidRequest
