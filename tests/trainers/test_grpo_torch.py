@@ -121,6 +121,8 @@ def examples_of(flat: list[tuple[np.ndarray, Answer]]) -> Examples:
         generator_log_probs=logprobs.astype(np.float32),
         token_arrays=TokenArrays({}, {}),
         rows=np.arange(n),
+        turns=np.ones(n, np.int32),
+        apart=np.zeros(n, np.bool_),
         trajectories=np.arange(n, dtype=np.int32),
         weight_steps=np.zeros(n, np.int64),
         policy_versions=("step-0",) * n,

@@ -253,6 +253,33 @@ def test_segments_of_a_trajectory_stay_together_and_batches_say_what_was_used(
     assert trained_uids(second)[0] == "u-2"
 
 
+@pytest.mark.proves("A17")
+def test_turns_may_be_merged_also_of_a_step_that_was_served_without(world: SamplerWorld) -> None:
+    turns: list[dict[str, Any]] = [
+        {"rollout_uid": "u-0", "is_last_segment": False, "reward": None, "prompt_tokens": [1]},
+        {"rollout_uid": "u-0", "segment_idx": 1, "prompt_tokens": [1, 2, 3, 4, 9]},
+        {"rollout_uid": "u-1", "prompt_tokens": [1]},
+    ]
+    extras = [
+        {name: np.array(v, "<i4") if name == "prompt_tokens" else v for name, v in turn.items()}
+        | {"output_tokens": np.array([2, 3, 4], "<i4")}
+        for turn in turns
+    ]
+    world.writer().flush(GroupSpec(rewards=(None, 1.0, 0.0), extras=extras))
+    sampler = world.open()
+    sampler.resume(None)
+    apart = made_by(sampler, RlooBatchMaker(), num_groups=1).next(0, timeout_s=WAIT_S)
+    merging = made_by(sampler, RlooBatchMaker(), num_groups=1, merge_turns=True)
+    merged = merging.next(0, timeout_s=WAIT_S)
+    assert merged.batch.batch_id == apart.batch.batch_id
+    assert apart.examples.lengths.tolist() == [4, 8, 4]
+    assert [one.tokens.tolist() for one in merged.examples] == [
+        [1, 2, 3, 4, 9, 2, 3, 4],
+        [1, 2, 3, 4],
+    ]
+    assert merged.examples.metrics()["turns/merged"] == 1
+
+
 def _uids_of_trajectories(batch: Batch) -> Any:
     found = np.empty(batch.num_trajectories, object)
     found[batch.trajectory_index] = batch.uids

@@ -58,6 +58,8 @@ def examples_of(lengths: list[int]) -> Examples:
         generator_log_probs=(-numbers / 16).astype(np.float32),
         token_arrays=TokenArrays(arrays, {}),
         rows=np.arange(count),
+        turns=np.ones(count, np.int32),
+        apart=np.zeros(count, np.bool_),
         trajectories=np.arange(count, dtype=np.int32),
         weight_steps=np.zeros(count, np.int64),
         policy_versions=("v",) * count,

@@ -32,7 +32,7 @@ class TrainingBatch:
         batch: as it was recorded, with the groups that were carried.
         made: which of its trajectories are trained on.
         examples: these, in the order of ``made.trajectories``; segments of one trajectory follow
-            one another. With a maker that has nothing to train on it is empty.
+            one another, or are merged. With a maker that has nothing to train on it is empty.
         metadata: the maker's.
     """
 
@@ -67,6 +67,8 @@ class TrainingBatches:
         num_groups: new groups a step; a step waits for as many.
         batch_size: trajectories a step, at most.
         accept, mix, columns: as ``next_batch`` has them.
+        merge_turns: as ``Examples.of`` has it; how examples are made of what was chosen, so a step
+            that was served may be asked for with it and without.
 
     Raises:
         InvalidRequest: a number below 1.
@@ -89,6 +91,7 @@ class TrainingBatches:
         accept: Accept | None = None,
         mix: Mapping[str, float] | None = None,
         columns: Sequence[str] = (),
+        merge_turns: bool = False,
     ) -> None:
         groups = whole_number("num_groups", num_groups)
         self._batch_size = whole_number("batch_size", batch_size)
@@ -107,6 +110,7 @@ class TrainingBatches:
         self._accept = accept
         self._mix = mix
         self._columns = columns
+        self._merge_turns = merge_turns
         self._left_over: _LeftOver | None = None
 
     def next(self, step: SupportsIndex, *, timeout_s: float | None = None) -> TrainingBatch:
@@ -122,9 +126,8 @@ class TrainingBatches:
         metadata = self._maker.get_batch_metadata(made)
         carried = left_over(batch, made.kept)
         self._left_over = _LeftOver(self._sampler.trainer_epoch, at + 1, carried)
-        return TrainingBatch(
-            batch=batch, made=made, examples=examples_of(batch, made), metadata=metadata
-        )
+        examples = examples_of(batch, made, merge_turns=self._merge_turns)
+        return TrainingBatch(batch=batch, made=made, examples=examples, metadata=metadata)
 
     def ack(self, training: TrainingBatch) -> None:
         """As ``SamplerApi.ack``; new groups none of which is trained on or kept count as

@@ -9,6 +9,7 @@
 - ``share``       what it takes to read a rank's share of a batch
 - ``assembled``   groups' rows joined into a batch
 - ``examples``    ``Examples`` and ``RLExample``: what a loss is computed from
+- ``turns``       which turns of a trajectory are one sequence
 - ``advantages``  how much better than its group each trajectory did
 - ``makers/``     which rollouts are trained on
 - ``packs/``      examples packed into sequences of one length, balanced over ranks

@@ -14,6 +14,7 @@ from rollstream.sampler.shaping.advantages import Advantage, advantages_of
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.tensors import NamedArrays
 from rollstream.sampler.shaping.token_arrays import TokenArrays
+from rollstream.sampler.shaping.turns import Turns
 
 _COLUMNS = ("actor_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps")
 """Arrays of a batch with a value for each token that are there where they were asked for."""
@@ -51,10 +52,15 @@ class Examples(NamedArrays):
         token_arrays: name to [total, …]: what else the batch has for each token, among it
             ``actor_logprobs``, ``ref_logprobs``, ``token_rewards`` and ``token_weight_steps`` where
             it was asked for them; errors as those of ``Batch.token_arrays``.
-        rows: int64 [n], the row of the batch that each was made of.
+        rows: int64 [n], the row of the batch that each was made of; where turns were merged, the
+            last of them, which has all their tokens.
+        turns: int32 [n], how many turns of its trajectory each has; 1 where none were merged.
+        apart: bool [n]; its first turn does not extend the turn before it, which so is an example
+            of its own; False everywhere unless turns were to be merged.
         trajectories: int32 [n], the index of its trajectory in the batch.
-        weight_steps: int64 [n]; optimizer steps behind the weights that sampled; -1: not known.
-        policy_versions: [n].
+        weight_steps: int64 [n]; optimizer steps behind the weights that sampled, of merged turns
+            the last one (``token_weight_steps`` has those of each token); -1: not known.
+        policy_versions: [n], likewise.
     """
 
     tokens: NDArray[np.int32]
@@ -64,6 +70,8 @@ class Examples(NamedArrays):
     generator_log_probs: NDArray[np.float32]
     token_arrays: TokenArrays
     rows: NDArray[np.int64]
+    turns: NDArray[np.int32]
+    apart: NDArray[np.bool_]
     trajectories: NDArray[np.int32]
     weight_steps: NDArray[np.int64]
     policy_versions: tuple[str, ...]
@@ -75,17 +83,22 @@ class Examples(NamedArrays):
         advantages: Advantage | NDArray[np.float32] = "rloo",
         *,
         rows: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+        merge_turns: bool = False,
     ) -> Self:
         """The examples of a batch, in the order of ``rows``; None: all rows, in the batch's order.
 
         Of all rows in order ``tokens``, ``loss_mask`` and ``token_arrays`` are those of the batch
-        and no copies.
+        and no copies, unless turns are merged.
 
         Args:
             advantages: how they are computed from the groups' returns, by trajectory, whatever
                 number of segments each has; or float32 [trajectories], as ``advantages_of`` returns
                 them or somebody else computed them.
             rows: of the batch, from 0, in any order.
+            merge_turns: a turn whose prompt begins with the prompt and the output of the turn
+                before it in ``rows`` goes on in the same example: each token is there once, with
+                the mask, log-probs and arrays of the turn that sampled it. A turn that does not
+                extend the one before begins an example of its own; ``metrics`` counts them.
 
         Raises:
             InvalidRequest: a row is none of the batch's, the name of an advantage is unknown, or an
@@ -93,6 +106,10 @@ class Examples(NamedArrays):
         """
         columns = {name: getattr(batch, name) for name in _COLUMNS}
         chosen = _Chosen.of("rows", rows, batch.offsets)
+        turns = Turns.single(len(chosen.indices))
+        if merge_turns:
+            turns = Turns.merged(batch, chosen.indices)
+            chosen = chosen.merged(turns, batch.offsets)
         loss_mask = chosen.tokens(batch.loss_mask)
         trajectories = batch.trajectory_index[chosen.indices]
         of_rows = _by_trajectory(batch, advantages)[trajectories]
@@ -108,6 +125,8 @@ class Examples(NamedArrays):
                 {name: column for name, column in columns.items() if column is not None}
             ).each(chosen.tokens),
             rows=chosen.indices,
+            turns=turns.counts,
+            apart=turns.apart,
             trajectories=trajectories,
             weight_steps=batch.weight_steps[chosen.indices],
             policy_versions=chosen.texts(batch.policy_versions),
@@ -129,6 +148,8 @@ class Examples(NamedArrays):
             generator_log_probs=chosen.tokens(self.generator_log_probs),
             token_arrays=self.token_arrays.each(chosen.tokens),
             rows=self.rows[chosen.indices],
+            turns=self.turns[chosen.indices],
+            apart=self.apart[chosen.indices],
             trajectories=self.trajectories[chosen.indices],
             weight_steps=self.weight_steps[chosen.indices],
             policy_versions=chosen.texts(self.policy_versions),
@@ -164,14 +185,26 @@ class Examples(NamedArrays):
         """Tokens of each example, int64 [n]."""
         return np.diff(self.offsets)
 
+    def metrics(self) -> dict[str, float]:
+        """A flat dict for any logger: ``examples``, ``tokens``, ``trained_tokens`` (those that the
+        loss counts), ``turns/merged``, turns that go on in the example of the turn before, and
+        ``turns/apart``, turns that were to be merged and do not extend the one before."""
+        return {
+            "examples": float(len(self)),
+            "tokens": float(len(self.tokens)),
+            "trained_tokens": float(np.count_nonzero(self.loss_mask)),
+            "turns/merged": float(self.turns.sum() - len(self)),
+            "turns/apart": float(np.count_nonzero(self.apart)),
+        }
+
 
 class _Chosen(NamedTuple):
     """Some sequences of many, in an order.
 
     Attributes:
-        indices: int64 [n], which.
+        indices: int64 [n], which; of several that were merged, the last.
         offsets: int64 [n + 1], where each lies among the chosen.
-        spans: where each lies among all; None: they are all, in order.
+        spans: what is taken of all, piece after piece; None: all, in order.
     """
 
     indices: NDArray[np.int64]
@@ -193,9 +226,15 @@ class _Chosen(NamedTuple):
             raise InvalidRequest(f"{name} has {wrong}; there are {count}, which count from 0")
         if np.array_equal(indices, everything):
             return cls(indices, offsets, None)
-        starts, stops = offsets[indices], offsets[indices + 1]
-        chosen = np.concatenate(([0], np.cumsum(stops - starts)))
-        return cls(indices, chosen, list(zip(starts.tolist(), stops.tolist(), strict=True)))
+        return cls(indices, *_joined(offsets[indices], offsets[indices + 1]))
+
+    def merged(self, turns: Turns, offsets: NDArray[np.int64]) -> _Chosen:
+        """The sequences of these turns, of which ``offsets`` says where each lies among all."""
+        if len(turns.lasts) == len(self.indices):
+            return self
+        starts = offsets[self.indices] + turns.shared
+        ends, spans = _joined(starts, offsets[self.indices + 1])
+        return _Chosen(self.indices[turns.lasts], ends[np.append(0, turns.lasts + 1)], spans)
 
     def tokens(self, values: NDArray[Any]) -> NDArray[Any]:
         """Their part of what has a value for each token of all."""
@@ -206,6 +245,14 @@ class _Chosen(NamedTuple):
     def texts(self, values: tuple[str, ...]) -> tuple[str, ...]:
         """Their part of what has a text for each sequence."""
         return tuple([values[index] for index in self.indices.tolist()])
+
+
+def _joined(
+    starts: NDArray[np.int64], stops: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+    """Where pieces lie when they stand one after the other, int64 [pieces + 1]; and the pieces."""
+    ends = np.concatenate(([0], np.cumsum(stops - starts)))
+    return ends, list(zip(starts.tolist(), stops.tolist(), strict=True))
 
 
 def _by_trajectory(

@@ -40,13 +40,13 @@ def make_batch(maker: BatchMaker, batch: Batch, batch_size: int) -> MadeBatch:
     return maker.create_batch(batch_size)
 
 
-def examples_of(batch: Batch, made: MadeBatch) -> Examples:
+def examples_of(batch: Batch, made: MadeBatch, *, merge_turns: bool = False) -> Examples:
     """What is trained on, in the order of ``made.trajectories``; segments of one trajectory follow
-    one another, as in the batch."""
+    one another, as in the batch, or are merged as ``Examples.of`` says."""
     position = np.full(batch.num_trajectories, -1, np.int64)
     position[made.trajectories] = np.arange(len(made.trajectories))
     of_rows = position[batch.trajectory_index]
     rows = np.argsort(of_rows, kind="stable")[np.count_nonzero(of_rows < 0) :]
     advantages = np.zeros(batch.num_trajectories, np.float32)
     advantages[made.trajectories] = made.advantages
-    return Examples.of(batch, advantages, rows=rows)
+    return Examples.of(batch, advantages, rows=rows, merge_turns=merge_turns)
