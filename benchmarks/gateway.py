@@ -40,7 +40,7 @@ from rollstream.producers import AsyncRolloutProducer
 from rollstream.runtime.config.load import load_config
 
 CLIENTS, BATCH = 4, 16
-PROMPT_TOKENS, RESPONSE_TOKENS = 128, 256
+PROMPT_TOKENS, RESPONSE_TOKENS = 128, 128  # A step has 256 tokens.
 WARM_UP_S = 1.0
 VOCABULARY = 150_000
 POLICY = {"policy_version": "step-1", "weight_step": 1}
