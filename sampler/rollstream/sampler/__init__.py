@@ -45,6 +45,7 @@ from rollstream.sampler.errors import (
 )
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.local import Sampler
+from rollstream.sampler.serving.ready_packs import ChannelA, ChannelB, ReadyPacks
 from rollstream.sampler.serving.training_batches import TrainingBatch, TrainingBatches
 from rollstream.sampler.serving.trajectory_pool import PoolBatch, TrajectoryPool
 from rollstream.sampler.serving.view import SamplerView
@@ -78,6 +79,8 @@ __all__ = [
     "BatchSummary",
     "CarriedGroup",
     "CarryLost",
+    "ChannelA",
+    "ChannelB",
     "ConfigurationDiffers",
     "DecidedByNewer",
     "Earned",
@@ -99,6 +102,7 @@ __all__ = [
     "PoolBatch",
     "Progress",
     "RLExample",
+    "ReadyPacks",
     "RequestDiffers",
     "RlooBatchMaker",
     "Rollout",

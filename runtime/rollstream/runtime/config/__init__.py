@@ -2,6 +2,7 @@
 
 - ``sections``   the models, with an explanation of each key
 - ``gateway``    the model of ``[gateway]``
+- ``ready_packs`` the models of ``[samplers.<name>.ready_packs]``
 - ``section``    what every model is
 - ``load``       reads the file and ``ROLLSTREAM_…`` variables
 - ``explain``    messages for wrong settings

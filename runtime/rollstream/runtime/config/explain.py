@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from types import UnionType
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -27,6 +28,9 @@ _EXAMPLES = {  # For keys without a default.
     "store.root": 'root = "file:///data/run-17"',
     "samplers.environments": 'environments = ["math"]',
     "gateway.tokens.math": 'math = ["A-LONG-RANDOM-TOKEN"]',
+    "samplers.ready_packs.schedule": "[samplers.NAME.ready_packs.schedule] with b_ratio = 0.5",
+    "samplers.ready_packs.schedule.b_ratio": "b_ratio = 0.5, the share of steps on ready packs",
+    "samplers.ready_packs.pack_length": "pack_length = 8192",
     "kafka": '[kafka] with bootstrap = "localhost:9092"',
     "store": '[store] with root = "file:///data/run-17"',
     "environments": "[environments.math]",
@@ -76,7 +80,8 @@ def _instead(where: tuple[str, ...]) -> str:
 
 
 def _example(where: tuple[str, ...]) -> str:
-    without_names = ".".join((where[0], where[-1])) if len(where) == 3 else ".".join(where)
+    named = where[0] in ("environments", "samplers") and len(where) > 2
+    without_names = ".".join((where[0], *where[2:]) if named else where)
     if without_names in _EXAMPLES:
         return _EXAMPLES[without_names]
     model = _model_at(where[:-1])
@@ -96,6 +101,8 @@ def _model_at(where: tuple[str, ...]) -> type[BaseModel] | None:
         else:
             field = getattr(kind, "model_fields", {}).get(part)
             kind = field.annotation if field else None
+            if get_origin(kind) is UnionType:  # A section that may be left out.
+                kind = next(one for one in get_args(kind) if one is not type(None))
     return kind if hasattr(kind, "model_fields") else None
 
 

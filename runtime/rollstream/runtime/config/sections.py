@@ -17,6 +17,7 @@ from pydantic import (
 from rollstream.runtime.addresses import check_bootstrap, local_folder
 from rollstream.runtime.client_properties import contradictions
 from rollstream.runtime.config.gateway import GatewayConfig
+from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.runtime.config.section import Section
 
 # Two of the largest records of a topic (streams' RECORD_BYTES_MAX), since each is held whole.
@@ -232,6 +233,8 @@ class SamplerConfig(Section):
     place for good and counts it, stop raises an error that names it (for network mounts)."""
     timeout_s: float = Field(default=300.0, gt=0)
     """Time-out of next_batch where the caller passes none."""
+    ready_packs: ReadyPacksConfig | None = None
+    """Packs that are ready when an optimizer step begins; none: ReadyPacks is not used."""
 
     @model_validator(mode="after")
     def _can_progress(self) -> Self:

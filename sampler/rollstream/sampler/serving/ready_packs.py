@@ -2,28 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex
 
+from rollstream.runtime.config.load import ConfigError
+from rollstream.runtime.config.ready_packs import ReadyPacksConfig
+from rollstream.sampler.arguments import whole_number
+from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.serving.api import SamplerApi
+from rollstream.sampler.shaping.advantages import Advantage
+from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.carried import CarriedGroup, Shaping
+from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.packs.filled import Packs
+from rollstream.sampler.shaping.ready_packs.decision import Decision, decide, groups_asked
+from rollstream.sampler.shaping.ready_packs.offered import Offered
+
+_ALGORITHM = 1
+"""Of the decisions; recorded with each, so that no other one repeats them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ChannelA:
-    """The step is the trainer's own, synchronous path. ``metrics``: see ``ReadyPacks``."""
+    """The step is the trainer's own, synchronous path.
+
+    Attributes:
+        batch: as it was recorded; its groups are carried to the next step.
+        metrics: as ``shaping.ready_packs.decision.decide`` names them.
+    """
 
     step: int
+    batch: Batch
     metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ChannelB:
-    """The step trains on packs that were ready: ``gradient_accumulation_steps`` of them on every
-    rank, a micro-batch each. ``packs``: this rank's. ``versions``: the weight step of each."""
+    """The step trains on packs that were ready.
+
+    Attributes:
+        batch: as it was recorded.
+        packs: this rank's, a micro-batch each: ``gradient_accumulation_steps`` of them, on every
+            rank. ``packs.examples`` are rows of the batch.
+        versions: the weight step that sampled all of each of them.
+        metrics: as ``shaping.ready_packs.decision.decide`` names them.
+    """
 
     step: int
+    batch: Batch
     packs: Packs
     versions: tuple[int, ...]
     metrics: Mapping[str, float]
@@ -35,13 +63,129 @@ class ReadyPacks:
     Every rank makes the same decision from the same record: which channel a step has, and which
     packs. It stays for the whole accumulation window, and is the same after a resume. The queue
     itself is recorded with each step (the groups that are carried), so a restart rebuilds it.
+
+    Args:
+        sampler: that serves; its steps are asked for through this object alone. What a step on
+            channel A trains on comes from elsewhere.
+        config: ``[samplers.<name>.ready_packs]``.
+        dp_rank, dp_size: which of the trainer's data-parallel ranks this is.
+        advantages: as ``Examples.of`` has them.
+        columns: as ``next_batch`` has them.
+        pad_id: the token at padding.
+
+    Raises:
+        ConfigError: the settings do not work with so many ranks.
+        InvalidRequest: there is no such rank.
+
+    Examples:
+        >>> ready = ReadyPacks(sampler, config.samplers["trainer-a"].ready_packs,  # doctest: +SKIP
+        ...                    dp_rank=rank, dp_size=8)
+        >>> decided = ready.next_step(step)                                 # doctest: +SKIP
+        >>> if isinstance(decided, ChannelB):                               # doctest: +SKIP
+        ...     for micro_step in range(len(decided.packs)): ...
+        >>> ready.ack(decided)                                              # doctest: +SKIP
     """
 
-    def __init__(self, sampler: SamplerApi, *, dp_rank: int, dp_size: int) -> None:
-        raise NotImplementedError
+    def __init__(
+        self,
+        sampler: SamplerApi,
+        config: ReadyPacksConfig | None,
+        *,
+        dp_rank: SupportsIndex,
+        dp_size: SupportsIndex,
+        advantages: Advantage = "rloo",
+        columns: Sequence[str] = (),
+        pad_id: SupportsIndex = 0,
+    ) -> None:
+        if config is None:
+            raise ConfigError(
+                "the sampler has no section ready_packs; add [samplers.NAME.ready_packs] with "
+                "pack_length, and [samplers.NAME.ready_packs.schedule] with b_ratio"
+            )
+        self._rank, self._ranks = whole_number("dp_rank", dp_rank), whole_number("dp_size", dp_size)
+        if not 0 <= self._rank < self._ranks:
+            raise InvalidRequest(
+                f"dp_rank {self._rank} is none of dp_size {self._ranks}; ranks count from 0"
+            )
+        if config.channel_b.mode == "step" and self._ranks > 1:
+            raise ConfigError(
+                f"channel_b.mode 'step' makes as many packs as a step's groups need, and "
+                f"{self._ranks} ranks would wait for one another; set mode to 'async', or train "
+                "on one rank"
+            )
+        self._sampler, self._config = sampler, config
+        self._advantages: Advantage = advantages
+        self._columns, self._pad_id = columns, pad_id
+        self._settings = json.dumps(
+            {
+                "ready_packs": config.model_dump(mode="json"),
+                "dp_size": self._ranks,
+                "algorithm": _ALGORITHM,
+            },
+            sort_keys=True,
+        )
+        # By step what it asks for: of the newest one decided and the one after it.
+        self._asks: dict[int, tuple[int, tuple[CarriedGroup, ...]]] = {}
 
     def next_step(
         self, step: SupportsIndex, *, timeout_s: float | None = None
     ) -> ChannelA | ChannelB:
-        """The decision for ``step``. Never waits for groups: what is ready is taken."""
-        raise NotImplementedError
+        """The decision for ``step``: the next one, or one that was decided.
+
+        It takes the groups that are ready and waits for none; with ``channel_b.mode = "step"`` a
+        step on channel B waits for ``num_groups`` of them, up to ``timeout_s``.
+
+        Raises:
+            RequestDiffers: the step was decided with other settings, or other groups carried.
+            UnknownStep: neither decided nor next, or the step before is no longer held.
+            Others as ``next_shaped_batch``.
+        """
+        step = whole_number("step", step)
+        if step not in self._asks:
+            self._asks = {step: self._asked_after(step - 1)}
+        num_groups, carried = self._asks[step]
+        shaping = Shaping(
+            settings=self._settings,
+            num_groups=num_groups,
+            min_groups=num_groups if self._config.channel_b.mode == "step" else 0,
+            carried=carried,
+        )
+        batch = self._sampler.next_shaped_batch(
+            step, shaping, timeout_s=timeout_s, columns=self._columns
+        )
+        decision = self._decision(batch)
+        self._asks = {step: self._asks[step], step + 1: self._asks_of(step + 1, decision)}
+        if decision.plan is None:
+            return ChannelA(step=step, batch=batch, metrics=decision.metrics)
+        examples = Examples.of(batch, self._advantages)
+        return ChannelB(
+            step=step,
+            batch=batch,
+            packs=Packs.of(examples, decision.plan, rank=self._rank, pad_id=self._pad_id),
+            versions=decision.versions,
+            metrics=decision.metrics,
+        )
+
+    def ack(self, decided: ChannelA | ChannelB) -> None:
+        """As ``SamplerApi.ack``, of either channel; rank 0 acks for all ranks."""
+        self._sampler.ack(decided.batch)
+
+    def _asked_after(self, before: int) -> tuple[int, tuple[CarriedGroup, ...]]:
+        """What the step after ``before`` asks for, from the record."""
+        batch = self._sampler.recorded_batch(before) if before >= 0 else None
+        decision = None if batch is None else self._decision(batch)
+        return self._asks_of(before + 1, decision)
+
+    def _asks_of(self, step: int, before: Decision | None) -> tuple[int, tuple[CarriedGroup, ...]]:
+        if before is None:
+            return groups_asked(self._config, step, 0), ()
+        return groups_asked(self._config, step, before.ready), before.carried
+
+    def _decision(self, batch: Batch) -> Decision:
+        return decide(
+            self._config,
+            Offered.of(batch),
+            step=batch.step,
+            current=batch.current_step,
+            ranks=self._ranks,
+        )

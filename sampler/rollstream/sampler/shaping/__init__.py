@@ -13,6 +13,7 @@
 - ``advantages``  how much better than its group each trajectory did
 - ``makers/``     which rollouts are trained on
 - ``packs/``      examples packed into sequences of one length, balanced over ranks
+- ``ready_packs/`` packs that are ready when an optimizer step begins
 - ``carried``     what a step takes over from the step before it
 - ``joining``     rows one after the other: where each lies, and the copies
 """

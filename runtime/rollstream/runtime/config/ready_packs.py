@@ -1,0 +1,104 @@
+"""The sections of ready packs: ``[samplers.<name>.ready_packs]``, with ``schedule`` and
+``channel_b``."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from rollstream.runtime.config.section import Section
+
+
+class ScheduleConfig(Section):
+    """Which steps train on ready packs."""
+
+    b_ratio: float = Field(ge=0, le=1)
+    """Share of the steps that are to run on channel B, that is on ready packs: step s does exactly
+    where floor((s + 1) * b_ratio) > floor(s * b_ratio). The others are the trainer's own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_pattern(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "pattern" in given:
+            raise ValueError(
+                f"pattern {given['pattern']!r:.80} is not supported: the channel of a step follows "
+                "from its number alone; write the share of steps on channel B instead, for example "
+                "b_ratio = 0.5"
+            )
+        return given
+
+    @property
+    def exact_b_ratio(self) -> Fraction:
+        """As it was written: 0.1 is a tenth."""
+        return Fraction(repr(self.b_ratio))
+
+
+class ChannelBConfig(Section):
+    """How packs come to be ready."""
+
+    mode: Literal["async", "step"] = "async"
+    """async: packs are queued ahead of the steps that train on them; step: each step on channel B
+    waits for its groups and trains on all of them, in as many packs as they need, on one rank."""
+    rollouts: Literal["server", "colocate"] = "server"
+    """Where rollouts are sampled: by inference servers of their own, or in the trainer's process,
+    which cannot sample while it trains."""
+    sync: Literal["full", "adapter"] = "full"
+    """What of the weights inference servers load with each version: all of them, or an adapter,
+    which leaves no version that a pack could be of."""
+
+    @model_validator(mode="after")
+    def _can_be_asynchronous(self) -> Self:
+        if self.mode == "async" and self.rollouts != "server":
+            raise ValueError(
+                f"mode 'async' with rollouts {self.rollouts!r} cannot make packs while the trainer "
+                "trains; set rollouts to 'server', or mode to 'step'"
+            )
+        if self.mode == "async" and self.sync != "full":
+            raise ValueError(
+                f"mode 'async' with sync {self.sync!r} has no versions of the weights that packs "
+                "could be pure in; set sync to 'full', or mode to 'step'"
+            )
+        return self
+
+
+class ReadyPacksConfig(Section):
+    """Packs that are ready when a data-parallel trainer's optimizer step begins."""
+
+    schedule: ScheduleConfig
+    """Which steps train on them."""
+    channel_b: ChannelBConfig = Field(default_factory=ChannelBConfig)
+    """How they come to be ready."""
+    pack_length: int = Field(ge=1)
+    """Tokens of a pack; trajectories with a longer segment are left out, and counted."""
+    num_groups: int = Field(default=64, ge=1)
+    """New groups that a step asks for at most, while too few packs are ready."""
+    gradient_accumulation_steps: int = Field(default=1, ge=1)
+    """Packs that each rank trains on in a step on channel B, a micro-batch each."""
+    queue_limit: int = Field(default=16, ge=1)
+    """Most packs that are ready for each rank; above it the oldest are dropped."""
+    prefetch_target_packs: int = Field(default=8, ge=1)
+    """A step asks for new groups while fewer packs than this are ready for each rank."""
+    version_window: int = Field(default=2, ge=0)
+    """A pack sampled by weights v is dropped once v < current step - version_window."""
+    leftovers: Literal["flush", "drop"] = "flush"
+    """What becomes of trajectories of a version that fill no pack any more, once a newer version's
+    are there: flush makes part-filled packs of them, where each rank gets one; drop drops them."""
+
+    @model_validator(mode="after")
+    def _can_progress(self) -> Self:
+        steps = self.gradient_accumulation_steps
+        for name in ("queue_limit", "prefetch_target_packs"):
+            if getattr(self, name) < steps:
+                raise ValueError(
+                    f"{name} {getattr(self, name)} is below gradient_accumulation_steps {steps}: "
+                    f"no step would ever have enough packs; set it to {steps} or more"
+                )
+        if self.prefetch_target_packs > self.queue_limit:
+            raise ValueError(
+                f"prefetch_target_packs {self.prefetch_target_packs} is above queue_limit "
+                f"{self.queue_limit}: what is asked for would be dropped; lower it, or raise "
+                "queue_limit"
+            )
+        return self

@@ -1,0 +1,149 @@
+"""Ready packs over the twin, Kafka and Ray: ranks decide the same, and so does who comes after."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from harness.groups import GroupSpec
+from harness.sampler_worlds import SamplerWorld
+from rollstream.runtime.config.load import ConfigError
+from rollstream.runtime.config.ready_packs import ReadyPacksConfig
+from rollstream.sampler import ChannelA, ChannelB, InvalidRequest, ReadyPacks, SamplerApi
+
+RANKS = 2
+WAIT_S = 30.0
+
+
+def specs(first: int, count: int, version: int) -> list[GroupSpec]:
+    return [
+        GroupSpec(example_id=f"ex-{first + n}", weight_steps=(version, version))
+        for n in range(count)
+    ]
+
+
+def settings(mode: str = "async") -> ReadyPacksConfig:
+    """Two examples of five tokens a pack; each group has two."""
+    return ReadyPacksConfig.model_validate(
+        {
+            "schedule": {"b_ratio": 0.5},
+            "channel_b": {"mode": mode},
+            "pack_length": 10,
+            "num_groups": 3,
+            "gradient_accumulation_steps": 1,
+            "queue_limit": 8,
+            "prefetch_target_packs": 2,
+            "version_window": 8,
+        }
+    )
+
+
+def of_rank(sampler: SamplerApi, rank: int) -> ReadyPacks:
+    return ReadyPacks(sampler, settings(), dp_rank=rank, dp_size=RANKS)
+
+
+def everything(decided: ChannelA | ChannelB) -> tuple[Any, ...]:
+    """What a decision is, without the batch object."""
+    common = type(decided), decided.step, decided.batch.digest, dict(decided.metrics)
+    if isinstance(decided, ChannelA):
+        return common
+    arrays = {name: array.tobytes() for name, array in decided.packs.arrays().items()}
+    return *common, decided.versions, arrays
+
+
+@pytest.mark.proves("C1", "C3", "C4", "C5", "C8", "I9")
+def test_ranks_and_a_successor_make_the_same_decisions(world: SamplerWorld) -> None:
+    writer = world.writer()
+    writer.flush(*specs(0, 3, version=0))
+    sampler = resumed(world, 3)
+    ranks = [of_rank(world.open(), rank) for rank in range(RANKS)]
+    kinds = []
+    for step in range(6):
+        decided = [ready.next_step(step, timeout_s=WAIT_S) for ready in ranks]
+        kinds.append({type(one).__name__ for one in decided})
+        assert len({one.batch.digest for one in decided}) == 1
+        assert decided[0].metrics == decided[1].metrics
+        for one in decided:
+            if isinstance(one, ChannelB):
+                assert len(one.packs) == 1
+                rows = one.packs.examples[0].tolist()
+                assert {int(one.batch.weight_steps[row]) for row in rows} == set(one.versions)
+        if isinstance(decided[0], ChannelB):
+            both = [row for one in decided if isinstance(one, ChannelB) for row in _rows(one)]
+            assert len(both) == len(set(both)) >= RANKS
+        ranks[0].ack(decided[0])
+        writer.flush(*specs(3 + 2 * step, 2, version=step))
+    assert [len(kind) for kind in kinds] == [1] * 6
+    assert kinds[:2] == [{"ChannelA"}, {"ChannelB"}]
+    assert kinds[2::2] == [{"ChannelA"}] * 2
+    sampler.checkpointed(4)
+    world.restart()
+    assert world.open().resume(4) == 5
+    # From the record alone, in other processes than those that decided.
+    again = [of_rank(world.open(), rank).next_step(5, timeout_s=WAIT_S) for rank in range(RANKS)]
+    assert again[0].metrics == again[1].metrics
+    assert len({type(one) for one in again}) == 1
+
+
+def _rows(decided: ChannelB) -> list[int]:
+    return [int(row) for row in decided.packs.examples[0]]
+
+
+def resumed(world: SamplerWorld, groups: int) -> SamplerApi:
+    """A client of a run that begins, once so many groups are ready."""
+    sampler = world.open()
+    sampler.resume(None)
+    deadline = time.monotonic() + WAIT_S
+    while sampler.stats().ready.get("math", 0) < groups:
+        assert time.monotonic() < deadline
+    return sampler
+
+
+@pytest.mark.proves("C3", "I6")
+def test_a_killed_sampler_gives_each_rank_the_same_packs_again(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(0, 6, version=0))
+    sampler = resumed(world, 6)
+    ready = of_rank(sampler, 1)
+    ready.ack(ready.next_step(0, timeout_s=WAIT_S))
+    before = ready.next_step(1, timeout_s=WAIT_S)
+    assert isinstance(before, ChannelB)
+    world.restart()
+    after = of_rank(world.open(), 1).next_step(1, timeout_s=WAIT_S)
+    assert everything(after) == everything(before)
+
+
+@pytest.mark.proves("C7")
+def test_without_enough_groups_a_step_of_b_is_skipped_without_waiting(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(0, 1, version=0))
+    sampler = resumed(world, 1)
+    ready = of_rank(sampler, 0)
+    for step in range(2):
+        decided = ready.next_step(step)
+        assert isinstance(decided, ChannelA)
+        ready.ack(decided)
+    assert decided.metrics["stage2_ab/async/b_step_skipped_due_to_queue"] == 1
+    assert decided.batch.carried_groups == 1
+
+
+@pytest.mark.proves("C2")
+def test_settings_that_cannot_work_with_these_ranks_are_refused(world: SamplerWorld) -> None:
+    sampler = world.open()
+    with pytest.raises(ConfigError, match="set mode to 'async', or train on one rank"):
+        ReadyPacks(sampler, settings("step"), dp_rank=0, dp_size=2)
+    with pytest.raises(ConfigError, match=r"add \[samplers.NAME.ready_packs\]"):
+        ReadyPacks(sampler, None, dp_rank=0, dp_size=1)
+    with pytest.raises(InvalidRequest, match="dp_rank 2 is none of dp_size 2"):
+        ReadyPacks(sampler, settings(), dp_rank=2, dp_size=2)
+
+
+def test_a_step_by_itself_waits_for_its_groups_and_trains_on_all(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(0, 3, version=0))
+    sampler = resumed(world, 3)
+    ready = ReadyPacks(sampler, settings("step"), dp_rank=0, dp_size=1)
+    assert isinstance(ready.next_step(0, timeout_s=WAIT_S), ChannelA)
+    decided = ready.next_step(1, timeout_s=WAIT_S)
+    assert isinstance(decided, ChannelB)
+    assert sum(map(len, decided.packs.examples)) == 6
+    assert decided.versions == (0, 0, 0)
