@@ -20,7 +20,13 @@ _SMOOTH = 10
 _COLOURS = ("#1f77b4", "#d95f02", "#1b9e77")
 
 
-def draw_curve(history: History, environments: Sequence[str], path: Path) -> None:
+def draw_curve(
+    history: History,
+    environments: Sequence[str],
+    path: Path,
+    *,
+    title: str = "Rollstream demo: a policy that learns",
+) -> None:
     """Writes the picture."""
     steps = np.array([s.step for s in history.steps])
     figure, (top, middle, bottom) = plt.subplots(
@@ -31,7 +37,7 @@ def draw_curve(history: History, environments: Sequence[str], path: Path) -> Non
         top.plot(steps, seen, color=colour, alpha=0.25, linewidth=0.8)
         top.plot(steps, _smoothed(seen), color=colour, linewidth=2, label=environment)
     top.axhline(REWARD_FLOOR, color="grey", linestyle=":", linewidth=1)
-    top.set(ylabel="mean reward", ylim=(0, 1.02), title="Rollstream demo: a policy that learns")
+    top.set(ylabel="mean reward", ylim=(0, 1.02), title=title)
     top.legend(loc="lower right", frameon=False)
     middle.plot(steps, [s.lag_mean for s in history.steps], color="#444444", label="mean")
     middle.plot(
