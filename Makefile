@@ -15,7 +15,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo grpo test test-fast test-torch coverage lint schemas types architecture docs wheel bench simulate chaos clean
+.PHONY: help install demo multi-turn grpo test test-fast test-torch coverage lint schemas types architecture docs wheel bench simulate chaos clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: install ## the main job on an embedded Kafka, with a policy that learns (CHAOS=1 kills processes meanwhile)
 	$(BIN)/python -m examples.demo $(if $(CHAOS),--chaos)
+
+multi-turn: install ## an agent of many turns learns FrozenLake, step by step through a trajectory pool (seconds)
+	$(BIN)/python -m examples.multi_turn
 
 # Another seed has another folder: for seed in 0 1 2; do make grpo SEED=$$seed; done
 grpo: $(TORCH_STAMP) ## a transformer learns with GRPO on two ranks (SEED=1; KILL=1 kills one with -9, and compares)

@@ -16,8 +16,10 @@ RATIO_MAX = 2.0
 
 def learn(policy: Policy, fetched: PoolBatch) -> Policy:
     """The policy one step later."""
-    examples = Examples.of(fetched.batch, "rloo")
-    change = gradient(policy, examples, fetched.importance_weights)
+    # Each turn's context begins with the turn before, so a walk is one sequence.
+    examples = Examples.of(fetched.batch, "rloo", merge_turns=True)
+    # A worker samples all turns of a trajectory with one policy, so its rows weigh the same.
+    change = gradient(policy, examples, fetched.importance_weights[examples.rows])
     return Policy(policy.weights + LEARNING_RATE * change / fetched.batch.num_trajectories)
 
 
@@ -26,11 +28,11 @@ def gradient(
 ) -> NDArray[np.float64]:
     """Of the sum over sampled tokens of ``weight * advantage * log prob``, as the weights change.
 
-    ``weight`` is that of the step's lag, times how much likelier the policy is to draw the token
-    now than when it was sampled (at most ``RATIO_MAX``, and without a gradient of its own).
+    ``weight`` is the example's importance weight, times how much likelier the policy is to draw the
+    token now than when it was sampled (at most ``RATIO_MAX``, and without a gradient of its own).
     """
     counted = np.flatnonzero(examples.loss_mask)
-    # A step's answer is one token, and the one before it is what the agent saw last.
+    # An answer is one token, and the one before it is what the agent saw last.
     fields = examples.tokens[counted - 1]
     actions = examples.tokens[counted] - FIRST_ACTION
     log_probs = policy.log_probs()

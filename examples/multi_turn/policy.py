@@ -19,8 +19,8 @@ class Policy:
 
     def log_probs(self) -> NDArray[np.float64]:
         """Of each action in each field, [fields, actions]."""
-        shifted = self.weights - self.weights.max(axis=1, keepdims=True)
-        return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        normalisers: NDArray[np.float64] = np.logaddexp.reduce(self.weights, axis=1, keepdims=True)
+        return self.weights - normalisers
 
     def sample(
         self, contexts: Sequence[Sequence[int]], rng: np.random.Generator

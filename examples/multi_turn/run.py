@@ -79,7 +79,7 @@ def run_multi_turn(folder: Path, *, console: Console) -> Result:
             history,
             (ENVIRONMENT,),
             folder / "learning_curve.png",
-            title="FrozenLake, step by step through a trajectory pool",
+            title="An agent of many turns: FrozenLake through a trajectory pool",
         )
         return Result(history, dropped, audit(config))
 
