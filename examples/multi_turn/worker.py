@@ -17,7 +17,7 @@ from rollstream.runtime.shutdown import stop_on_signals
 
 # Without a newer policy in this time it samples with the old one once more: nobody waits for the
 # trainer. It looks as often whether it is to stop.
-_PATIENCE_S = 1.0
+_NEWER_WITHIN_S = 1.0
 
 
 class Worker:
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, stopping: threading.Event) -> None:
         while not stopping.is_set():
             with suppress(NoPolicy):
                 published = producer.policy(
-                    newer_than=published, environment=ENVIRONMENT, timeout_s=_PATIENCE_S
+                    newer_than=published, environment=ENVIRONMENT, timeout_s=_NEWER_WITHIN_S
                 )
             if published is not None:
                 worker.play(f"{life}-{prompts}", published)
