@@ -30,6 +30,8 @@ CONFIG = EnvironmentConfig(
     accept_policy_versions=("p0", "p1"),
     max_pending_rollouts=64,
 )
+PARTIAL = EnvironmentConfig(**{**CONFIG.model_dump(), "partial_trajectories": "train"})
+configs = st.sampled_from([CONFIG, PARTIAL])
 UNREADABLE = make_entry(rollout_uid="unreadable")
 ONES = (1,)
 
@@ -146,9 +148,14 @@ class Life:
     """One assembler over a log, committing every so many records; a log of what was settled."""
 
     def __init__(
-        self, log: Sequence[Arrival], flush_every: int, sizes: Sequence[int] = ONES
+        self,
+        log: Sequence[Arrival],
+        flush_every: int,
+        sizes: Sequence[int] = ONES,
+        config: EnvironmentConfig = CONFIG,
     ) -> None:
         self.log = log
+        self.config = config
         self.flush_every = flush_every
         self.records = list(cut_into(log, sizes))
         self.seen: set[SegmentId] = set()
@@ -157,7 +164,7 @@ class Life:
         self.assembler = self._begin(0)
 
     def _begin(self, watermark: int) -> Assembler:
-        return Assembler("math", CONFIG, self.seen.__contains__, watermark=watermark)
+        return Assembler("math", self.config, self.seen.__contains__, watermark=watermark)
 
     def restart(self) -> None:
         """All that was not committed is forgotten; the log is read again from the watermark."""
@@ -239,30 +246,32 @@ def _check(life: Life) -> None:
 
 
 @pytest.mark.proves("I1", "I2")
-@given(logs, st.integers(1, 50), cuts)
+@given(logs, st.integers(1, 50), cuts, configs)
 def test_every_entry_is_settled_once(
-    log: list[Arrival], flush_every: int, sizes: list[int]
+    log: list[Arrival], flush_every: int, sizes: list[int], config: EnvironmentConfig
 ) -> None:
-    life = Life(log, flush_every, sizes)
+    life = Life(log, flush_every, sizes, config)
     life.finish()
     _check(life)
 
 
 @pytest.mark.proves("I5")
-@given(logs, st.integers(1, 50), cuts)
+@given(logs, st.integers(1, 50), cuts, configs)
 def test_how_records_and_flushes_cut_the_log_decides_nothing(
-    log: list[Arrival], flush_every: int, sizes: list[int]
+    log: list[Arrival], flush_every: int, sizes: list[int], config: EnvironmentConfig
 ) -> None:
-    alone, together = Life(log, 1), Life(log, flush_every, sizes)
+    alone, together = Life(log, 1, ONES, config), Life(log, flush_every, sizes, config)
     alone.finish()
     together.finish()
     assert described(alone.decisions) == described(together.decisions)
 
 
 @pytest.mark.proves("I8")
-@given(logs, cuts)
-def test_nothing_stays_undecided_for_long(log: list[Arrival], sizes: list[int]) -> None:
-    life = Life(log, 1, sizes)
+@given(logs, cuts, configs)
+def test_nothing_stays_undecided_for_long(
+    log: list[Arrival], sizes: list[int], config: EnvironmentConfig
+) -> None:
+    life = Life(log, 1, sizes, config)
     for stop, record in enumerate(life.records, 1):
         life.read(record.stop)
         life.commit()
@@ -273,11 +282,15 @@ def test_nothing_stays_undecided_for_long(log: list[Arrival], sizes: list[int]) 
 
 
 @pytest.mark.proves("A12", "I1", "I2")
-@given(logs, st.integers(1, 10), st.lists(st.integers(0, 40), max_size=4), cuts)
+@given(logs, st.integers(1, 10), st.lists(st.integers(0, 40), max_size=4), cuts, configs)
 def test_restarts_anywhere_settle_every_entry_once(
-    log: list[Arrival], flush_every: int, stops: list[int], sizes: list[int]
+    log: list[Arrival],
+    flush_every: int,
+    stops: list[int],
+    sizes: list[int],
+    config: EnvironmentConfig,
 ) -> None:
-    life = Life(log, flush_every, sizes)
+    life = Life(log, flush_every, sizes, config)
     for stop in sorted(stops):
         life.read(stop)
         life.restart()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harness.assembling import Drive, places_of
 from harness.rollouts import make_entry, make_record
 from rollstream.schemas.ids import prefix_hash
-from rollstream.schemas.reasons import SettleReason
+from rollstream.schemas.reasons import SealReason, SettleReason
 
 LAG_ENTRIES_MAX = "rollstream.consumers.assembling.assembler.LAG_ENTRIES_MAX"
 
@@ -301,3 +303,85 @@ def test_an_end_expires_with_what_it_ended() -> None:
     assert drive.settled_offsets() == {0: SettleReason.EXPIRED, end: SettleReason.ENDED}
     left = drive.assembler
     assert (left.pending.entries, left.held.size, len(left.pending.by_key)) == (0, 0, 0)
+
+
+def _partial(**config: Any) -> Drive:
+    """An assembler by whose configuration trajectories without an end are trained on."""
+    sizes: dict[str, Any] = {"target_group_size": 3, "seal_timeout_s": 10, "expire_after_s": 100}
+    return Drive(**{**sizes, "partial_trajectories": "train", **config})
+
+
+@pytest.mark.proves("A17", "I2")
+def test_what_came_of_a_trajectory_without_an_end_is_sealed_with_its_group_where_allowed() -> None:
+    drive = _partial()
+    turn(drive, "t", 0, last=False, reward=None)
+    turn(drive, "t", 1, last=False, reward=0.5)
+    drive.rollout("a")
+    assert drive.members() == []
+    drive.wait(10)
+    assert drive.members() == [("a", "t", "t")]
+    assert [group.reason for group in drive.groups()] == [SealReason.TIMEOUT]
+    assert places_of(drive.groups()[0].rows) == [(2, 0), (0, 0), (1, 0)]
+    again, late = turn(drive, "t", 1, last=True), turn(drive, "t", 2, last=True)
+    drive.wait(100)
+    assert len(drive.groups()) == 1
+    assert drive.settled_offsets() == {
+        again: SettleReason.DUPLICATE,
+        late: SettleReason.EXPIRED,
+    }
+    assert drive.assembler.pending.entries == 0
+
+
+@pytest.mark.proves("A17")
+@pytest.mark.parametrize(
+    ("idx", "fields"),
+    [
+        (2, {"reward": 0.5}),
+        (1, {"reward": None}),
+        (1, {"reward": 0.5, "prefix_hash": "0" * 32}),
+        (1, {"reward": 0.5, "continuation_of": "somebody-else"}),
+    ],
+    ids=["gap", "no-reward", "prefix", "continuation"],
+)
+def test_a_trajectory_without_an_end_that_cannot_be_trained_on_expires(
+    idx: int, fields: dict[str, object]
+) -> None:
+    drive = _partial()
+    for uid in "ab":
+        drive.rollout(uid)
+    turn(drive, "t", 0, last=False, reward=0.5)
+    turn(drive, "t", idx, last=False, **fields)
+    drive.wait(10)
+    assert drive.members() == [("a", "b")]
+    drive.wait(90)
+    assert drive.settled_offsets() == dict.fromkeys((2, 3), SettleReason.EXPIRED)
+
+
+def test_a_full_group_leaves_a_trajectory_without_an_end_its_time() -> None:
+    drive = _partial(target_group_size=2)
+    turn(drive, "t", 0, last=False, reward=0.5)
+    for uid in "ab":
+        drive.rollout(uid)
+    assert drive.members() == [("a", "b")]
+    turn(drive, "t", 1, last=True)
+    drive.rollout("c")
+    assert drive.members() == [("a", "b"), ("t", "t", "c")]
+
+
+def test_a_group_that_stayed_too_small_has_them_when_it_would_expire() -> None:
+    drive = _partial()
+    drive.rollout("a")
+    drive.wait(10)
+    turn(drive, "t", 0, last=False, reward=0.5)
+    assert drive.members() == []
+    drive.wait(90)
+    assert drive.members() == [("a", "t")]
+
+
+@pytest.mark.parametrize("allowed", ["drop", "train"])
+def test_too_few_of_them_expire_with_their_group(allowed: str) -> None:
+    drive = _partial(partial_trajectories=allowed)
+    turn(drive, "t", 0, last=False, reward=0.5)
+    drive.wait(100)
+    assert drive.settled_offsets() == {0: SettleReason.EXPIRED}
+    assert drive.assembler.pending.entries == 0

@@ -30,13 +30,12 @@ from rollstream.consumers.assembling.decisions import (
     NO_SEGMENT,
     Decision,
     DecisionQueue,
-    Failed,
     Plan,
     Settlement,
     UnreadRange,
     segments_of,
 )
-from rollstream.consumers.assembling.fitting import fitting, settlements_of
+from rollstream.consumers.assembling.fitting import parts_of, settlements_of
 from rollstream.consumers.assembling.groups import PendingGroups
 from rollstream.consumers.assembling.held import HeldRecord, HeldRecords, PendingRow
 from rollstream.consumers.assembling.in_flight import ProducersInFlight
@@ -104,6 +103,7 @@ class Assembler:
         self._strict = config.grouping == "strict"
         self._target = config.target_group_size
         self._min_size = config.min_group_size
+        self._trains_partial = config.partial_trajectories == "train"
         self._cap = config.max_per_replica
         accepted = config.accept_policy_versions
         self._accepted = None if accepted is None else frozenset(accepted)
@@ -423,11 +423,11 @@ class Assembler:
         self.now_us = now_us
         pending = self.pending
         while (group := pending.next_timed_out(now_us)) is not None:
-            if group.members >= self._min_size:
-                self._seal(group, SealReason.TIMEOUT)
+            self._seal_overdue(group)
         lag_limit = self.entries + 1 - LAG_ENTRIES_MAX
         while (group := pending.next_expired(now_us, lag_limit)) is not None:
-            self._expire(group)
+            if not (group.overdue and self._seal_overdue(group)):
+                self._expire(group)
         # Those that are left are too old only where they outlived the group that they came with.
         while pending.chains:
             chain = pending.next_expired_chain(now_us, lag_limit)
@@ -449,6 +449,17 @@ class Assembler:
             self._seal(group, SealReason.FULL)
         elif group.overdue and group.members >= self._min_size:
             self._seal(group, SealReason.TIMEOUT)
+
+    def _seal_overdue(self, group: PendingGroup) -> bool:
+        """Seals a group whose time is over where it has members enough, trajectories that nobody
+        ended among them where they are trained on."""
+        partial = group.trainable_chains() if self._trains_partial else []
+        if group.members + len(partial) < self._min_size:
+            return False
+        for uid, chain in partial:
+            self._follow(uid, chain, ChainState.COMPLETE)
+        self._seal(group, SealReason.TIMEOUT)
+        return True
 
     def _seal(self, group: PendingGroup, reason: SealReason) -> None:
         """Decides the group; where every member failed, its settlements alone."""
@@ -480,18 +491,7 @@ class Assembler:
             due, rows = group.due(self._environment, reason, rows), []
         elif rows:
             settled = [*settled, *settlements_of(rows, SettleReason.EXPIRED)]
-        failed: tuple[Failed, ...] = ()
-        if group is not None and group.failures:
-            named = group.key[0]
-            failed = tuple(Failed(why, named, count) for why, count in group.failures.items())
-        fit = fitting(Decision(due, settled, rows, entries, size, failed=failed))
-        if group is not None and group.producer_id:
-            fit[0] = fit[0]._replace(producer_id=group.producer_id)
-        if failed:
-            fit[0] = fit[0]._replace(failed=failed)
-        *parts, last = fit
-        if group is not None and group.dispatched and fit[0].group is None:
-            last = last._replace(unsealed=group.unsealed(reason))
+        *parts, last = parts_of(Decision(due, settled, rows, entries, size), group, reason)
         for part in parts:
             self.decided.append(part, 0)
         self.decided.append(last, freed)

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from rollstream.consumers.assembling.decisions import (
     EVENT_BYTES_MAX,
     Decision,
+    Failed,
     Row,
     Settlement,
     event_bytes,
     settlement_bytes,
     values_of,
 )
-from rollstream.schemas.reasons import SettleReason
+from rollstream.consumers.assembling.pending import PendingGroup
+from rollstream.schemas.reasons import SealReason, SettleReason
 
 # However long the names are: an entry has at most four of 4,096 characters, of up to four bytes.
 _ENTRIES_FIT = 96
@@ -55,6 +57,24 @@ def fitting(decision: Decision) -> list[Decision]:
         fit.append(Decision(None, settled[start:stop], rows, stop - start, share))
         start = stop
     return fit
+
+
+def parts_of(
+    decision: Decision, group: PendingGroup | None, reason: SealReason | None
+) -> list[Decision]:
+    """The same of a decision about a group: the first part says whose it was and why members
+    failed, the last one why it was not sealed, which was to be for that reason, or expired (None).
+    """
+    if group is None:
+        return fitting(decision)
+    uid, failures = group.key[0], group.failures or {}
+    failed = tuple([Failed(why, uid, count) for why, count in failures.items()])
+    parts = fitting(decision._replace(failed=failed, producer_id=group.producer_id))
+    if len(parts) > 1:
+        parts[0] = parts[0]._replace(failed=failed, producer_id=group.producer_id)
+    if group.dispatched and parts[0].group is None:
+        parts[-1] = parts[-1]._replace(unsealed=group.unsealed(reason))
+    return parts
 
 
 def _stop(settled: Sequence[Settlement], start: int, room: int, rowless: int) -> int:

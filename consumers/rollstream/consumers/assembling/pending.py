@@ -135,6 +135,13 @@ class Chain:
         """The same as ``PendingGroup.rows`` has them."""
         return [(row.held, row.entry) for row in self.rows()]
 
+    def is_trainable(self) -> bool:
+        """Whether its segments so far can be trained on without an end: every one up to the newest
+        was read, each continues those before it, and the newest has a reward of its own."""
+        newest = max(self._rows)
+        rewarded = self._rows[newest].value("reward") is not None
+        return rewarded and newest + 1 == len(self._rows) and self._unbroken()
+
     def _state(self) -> ChainState:
         last = self._last
         if last and max(self._rows) > min(last):
@@ -224,6 +231,10 @@ class PendingGroup:
             given = given[:FAILED_REASON_CHARS]
             self.failures = self.failures or {}
             self.failures[given] = self.failures.get(given, 0) + count
+
+    def trainable_chains(self) -> list[tuple[str, Chain]]:
+        """Trajectories that are not complete and can be trained on all the same."""
+        return [(uid, chain) for uid, chain in self.chains.items() if chain.is_trainable()]
 
     def due(self, environment: str, reason: SealReason, rows: Sequence[Row]) -> DueGroup:
         """The group to be sealed for that reason, with its rows as they were taken."""

@@ -84,6 +84,10 @@ class EnvironmentConfig(Section):
     expire_after_s: float = Field(default=1800.0, gt=0)
     """Log time after its first member at which a group that is still too small expires, and after
     its first segment at which an unfinished trajectory expires."""
+    partial_trajectories: Literal["drop", "train"] = "drop"
+    """Whether a trajectory whose end has not come is a member of its group when that is sealed at
+    seal_timeout_s, or would expire: train: with the segments that came, where none is missing
+    between and the newest has a reward of its own; segments that come later expire."""
     fresh_for: str = ""
     """The sampler by whose policies and max_policy_lag whole groups that are too old when they are
     to be sealed are settled as stale, or off_branch, and never stored: no other sampler gets them
