@@ -68,7 +68,8 @@ class ReadyPacks:
         sampler: that serves; its steps are asked for through this object alone. What a step on
             channel A trains on comes from elsewhere.
         config: ``[samplers.<name>.ready_packs]``.
-        dp_rank, dp_size: which of the trainer's data-parallel ranks this is.
+        dp_rank: which of the trainer's data-parallel ranks this is.
+        dp_size: how many there are.
         advantages: as ``Examples.of`` has them.
         columns: as ``next_batch`` has them.
         pad_id: the token at padding.
@@ -138,7 +139,7 @@ class ReadyPacks:
         Raises:
             RequestDiffers: the step was decided with other settings, or other groups carried.
             UnknownStep: neither decided nor next, or the step before is no longer held.
-            Others as ``next_shaped_batch``.
+            SamplerError: whatever ``next_shaped_batch`` raises.
         """
         step = whole_number("step", step)
         if step not in self._asks:

@@ -66,7 +66,9 @@ class TrainingBatches:
         maker: chooses. What it keeps is carried from step to step.
         num_groups: new groups a step; a step waits for as many.
         batch_size: trajectories a step, at most.
-        accept, mix, columns: as ``next_batch`` has them.
+        accept: as ``next_batch`` has it.
+        mix: likewise.
+        columns: likewise.
         merge_turns: as ``Examples.of`` has it; how examples are made of what was chosen, so a step
             that was served may be asked for with it and without.
 
@@ -118,7 +120,7 @@ class TrainingBatches:
 
         Raises:
             RequestDiffers: the step was served for another maker, or with other arguments.
-            Others as ``next_batch``.
+            SamplerError: whatever ``next_batch`` raises.
         """
         at = whole_number("step", step)
         batch = self._batch(at, timeout_s)
@@ -155,7 +157,8 @@ class TrainingBatches:
 
         Raises:
             InvalidRequest: another ``batch_size``: what a step keeps follows from it.
-            StoreFull, StoreError: the file could not be written. Others as ``next``.
+            StoreFull, StoreError: the file could not be written.
+            SamplerError: whatever ``next`` raises.
         """
         if batch_size is not None and whole_number("batch_size", batch_size) != self._batch_size:
             raise InvalidRequest(
