@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from harness.pages import rows, section
 from rollstream.runtime.config import sections
+from rollstream.runtime.config.gateway import GatewayConfig
 from rollstream.schemas.reasons import SettleReason
 
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -16,7 +17,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "[store]": sections.StoreConfig,
     "[environments.NAME]": sections.EnvironmentConfig,
     "[samplers.NAME]": sections.SamplerConfig,
-    "[gateway]": sections.GatewayConfig,
+    "[gateway]": GatewayConfig,
 }
 
 
