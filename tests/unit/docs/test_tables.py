@@ -10,6 +10,11 @@ from pydantic import BaseModel
 from harness.pages import rows, section
 from rollstream.runtime.config import sections
 from rollstream.runtime.config.gateway import GatewayConfig
+from rollstream.runtime.config.ready_packs import (
+    ChannelBConfig,
+    ReadyPacksConfig,
+    ScheduleConfig,
+)
 from rollstream.schemas.reasons import SettleReason
 
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -17,6 +22,9 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "[store]": sections.StoreConfig,
     "[environments.NAME]": sections.EnvironmentConfig,
     "[samplers.NAME]": sections.SamplerConfig,
+    "[samplers.NAME.ready_packs]": ReadyPacksConfig,
+    "[samplers.NAME.ready_packs.schedule]": ScheduleConfig,
+    "[samplers.NAME.ready_packs.channel_b]": ChannelBConfig,
     "[gateway]": GatewayConfig,
 }
 
