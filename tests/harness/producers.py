@@ -77,6 +77,7 @@ class AnyProducer(Protocol):
     """``AsyncRolloutProducer``, or the same over ``RolloutProducer``."""
 
     async def publish(self, **rollout: Any) -> str: ...
+    async def append_to_group(self, **rollout: Any) -> str: ...
     async def policy(self, **arguments: Any) -> FollowedPolicy: ...
     def dispatch(self, **arguments: Any) -> AbstractAsyncContextManager[AnyGroup]: ...
     def admit(self, **arguments: Any) -> AbstractAsyncContextManager[object]: ...
@@ -128,6 +129,9 @@ class AwaitedProducer:
 
     async def publish(self, **rollout: Any) -> str:
         return self._inner.publish(**rollout)
+
+    async def append_to_group(self, **rollout: Any) -> str:
+        return self._inner.append_to_group(**rollout)
 
     async def policy(self, **arguments: Any) -> FollowedPolicy:
         return await asyncio.to_thread(self._inner.policy, **arguments)

@@ -14,7 +14,7 @@ from rollstream.producers.admission.blocks import AsyncAdmitted, ShareWanted
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
 from rollstream.producers.admission.standing import ALIVE_S
 from rollstream.producers.admission.waiting import AdmissionQueue
-from rollstream.producers.arguments import RolloutArguments, takes
+from rollstream.producers.arguments import AppendedArguments, RolloutArguments, takes
 from rollstream.producers.errors import DeliveryFailed, FlushTimedOut, RolloutTooLarge
 from rollstream.producers.group import AsyncGroup
 from rollstream.producers.membership import Membership
@@ -86,6 +86,14 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         ``timeout_s``.
         """
         outgoing = self._outbox.rollout(self._outbox.segment(rollout))
+        await self._deliver(outgoing)
+        return outgoing.rollout_uid
+
+    @takes(AppendedArguments)
+    async def append_to_group(self, **rollout: Unpack[AppendedArguments]) -> str:
+        """``RolloutProducer.append_to_group``, which returns once the rollout is in the log; errors
+        are those of ``publish``."""
+        outgoing = self._outbox.appended(rollout)
         await self._deliver(outgoing)
         return outgoing.rollout_uid
 

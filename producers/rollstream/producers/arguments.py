@@ -75,6 +75,17 @@ class RolloutArguments(MemberArguments, total=False):
     replica_id: str
 
 
+class AppendedArguments(TurnArguments, total=False):
+    """One rollout more of a group (see ``RolloutProducer.append_to_group``)."""
+
+    rollout_uid: str
+    example_id: Required[str]
+    environment: str
+    group_uid: Required[str]
+    split: str
+    replica_id: str
+
+
 _NOTHING_NAMED: Mapping[str, Any] = MappingProxyType({})
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {

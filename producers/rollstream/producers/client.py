@@ -13,7 +13,7 @@ from rollstream.producers.admission.asking import newest_policy
 from rollstream.producers.admission.blocks import Admitted, ShareWanted
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
 from rollstream.producers.admission.standing import ALIVE_S
-from rollstream.producers.arguments import RolloutArguments, takes
+from rollstream.producers.arguments import AppendedArguments, RolloutArguments, takes
 from rollstream.producers.errors import DeliveryFailed, FlushTimedOut
 from rollstream.producers.group import Group
 from rollstream.producers.linger import BEHIND_S, IDLE_S, LINGER_S
@@ -147,6 +147,21 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
                 ``nothing_queued``), so repeat it too.
         """
         outgoing = self._outbox.rollout(self._outbox.segment(rollout))
+        self._send(outgoing, raise_earlier=True, of_a_block=False)
+        return outgoing.rollout_uid
+
+    @takes(AppendedArguments)
+    def append_to_group(self, **rollout: Unpack[AppendedArguments]) -> str:
+        """Publishes a whole rollout that makes the group ``group_uid`` of ``example_id`` one member
+        larger; returns its uid at once.
+
+        It is a member where the group has begun and is not sealed when the sealer reads this; else
+        it is in no group, and settled as ``group_sealed``. Whoever knows that more members are to
+        come appends the first of them before the group is full. A retry counts once.
+
+        Arguments and errors are those of ``publish``; ``InvalidRollout`` where no group is named.
+        """
+        outgoing = self._outbox.appended(rollout)
         self._send(outgoing, raise_earlier=True, of_a_block=False)
         return outgoing.rollout_uid
 

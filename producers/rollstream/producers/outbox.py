@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from rollstream.producers.admission.standing import Standing
+from rollstream.producers.arguments import AppendedArguments, RolloutArguments
 from rollstream.producers.errors import DeliveryFailed, RolloutTooLarge
 from rollstream.producers.validate import UNSTAMPED, GroupAddress, Segment, segment
 from rollstream.runtime.clock import Clock
@@ -30,6 +31,7 @@ _MEASURED_BYTES = ROLLOUT_BYTES_MAX - 256 * 1024
 _CONTROL_BYTES = 128  # Of a control event, about.
 _UID = PLAIN.index("rollout_uid")
 _kind = attrgetter("kind")
+_NOT_APPENDED = RolloutArguments.__annotations__.keys() - AppendedArguments.__annotations__.keys()
 _TELLING = (EntryKind.DISPATCHED.value, EntryKind.ALIVE.value)
 
 Address = tuple[str, int]
@@ -125,6 +127,17 @@ class Outbox:
     ) -> Segment:
         """One segment from ``RolloutArguments``: checked, stamped and copied."""
         return segment(given, stamped or self._stamped, self._clock.now_us(), self.new_uid)
+
+    def appended(self, given: Mapping[str, Any]) -> Outgoing:
+        """A whole rollout (``AppendedArguments``) that makes the group that it names one larger."""
+        for name in _NOT_APPENDED & given.keys():
+            raise TypeError(f"{name!r} is not given: append_to_group adds one whole rollout")
+        environment, entry, size = self.segment(given)
+        if not entry.fields["group_uid"]:
+            raise InvalidRollout(
+                "group_uid is ''; name the group that is to be one member larger, or publish()"
+            )
+        return self.rollout((environment, entry._replace(kind=EntryKind.APPENDED), size))
 
     def rollout(self, of: Segment) -> Outgoing:
         """The segment on its way; ``RolloutTooLarge`` where no record can hold it."""

@@ -22,6 +22,7 @@ class SettleReason(StrEnum):
     ENDED = "ended"
     NOT_OPEN = "not_open"
     DUPLICATE = "duplicate"
+    GROUP_SEALED = "group_sealed"
     REPLICA_CAP = "replica_cap"
     VERSION_REJECTED = "version_rejected"
     STALE = "stale"

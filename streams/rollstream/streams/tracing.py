@@ -14,7 +14,7 @@ from rollstream.schemas.codec import decode
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import DeadLetter, Flushed, Retired, Retried
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.ingest.entry import EntryKind
+from rollstream.schemas.ingest.entry import SEGMENT_KINDS
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
 from rollstream.streams.errors import CorruptLog
@@ -327,5 +327,5 @@ def _entries_of(value: bytes | None, uid: str) -> Iterator[tuple[int, int, str]]
         return
     columns = [record.values(name) for name in ("rollout_uid", "segment_idx", "replica_id")]
     for entry, (one, segment_idx, replica_id) in enumerate(zip(*columns, strict=True)):
-        if one == uid and record.kinds[entry] == EntryKind.SEGMENT:
+        if one == uid and record.kinds[entry] in SEGMENT_KINDS:
             yield entry, segment_idx, replica_id

@@ -114,6 +114,26 @@ def test_a_uid_of_the_callers_is_kept_and_others_are_unique(stage: Stage) -> Non
     assert sorted(uids) == sorted(s["rollout_uid"] for s in segments_of(stage.log()))
 
 
+@pytest.mark.proves("A17")
+def test_a_member_is_appended_behind_what_the_group_has(stage: Stage) -> None:
+    group = {"example_id": "ex", "group_uid": "g"}
+
+    async def scenario(producer: AnyProducer) -> str:
+        await producer.publish(group_size=2, **group, **sampled())
+        with pytest.raises(InvalidRollout, match="group_uid is ''; name the group"):
+            await producer.append_to_group(example_id="ex", group_uid="", **sampled())
+        with pytest.raises(TypeError, match="'group_size' is not given: append_to_group adds one"):
+            await producer.append_to_group(group_size=3, **group, **sampled())
+        return await producer.append_to_group(rollout_uid="more", **group, **sampled())
+
+    assert stage.play(scenario) == "more"
+    first, more = stage.log()
+    assert [first.entry.kind, more.entry.kind] == [EntryKind.SEGMENT, EntryKind.APPENDED]
+    assert (more.partition, more.entry.key) == (first.partition, "g")
+    (record,) = records_from(gather([more.record], [1 if more.record is first.record else 0]))
+    assert (record.rollout_uid, record.group_size, record.is_last_segment) == ("more", 0, True)
+
+
 @pytest.mark.proves("A8")
 def test_a_dispatched_group_begins_with_its_control_event(stage: Stage) -> None:
     async def scenario(producer: AnyProducer) -> str:

@@ -68,6 +68,7 @@ rollouts = st.builds(
         }
     ),
 )
+rollouts |= rollouts.map(lambda entry: entry._replace(kind=EntryKind.APPENDED))
 control = (
     st.builds(lambda group: make_dispatched(**group), group)
     | st.builds(

@@ -73,7 +73,7 @@ BROKEN: list[tuple[Entry, str]] = [
     (make_failed(rollout_uid=""), "rollout_uid is empty"),
     (make_failed()._replace(failure=None), "kinds is 2, and failures has none of this entry"),
     (make_entry()._replace(failure=Failure(1, "r")), "kinds is 0, and failures has one"),
-    (make_entry()._replace(kind=5), "kinds is 5"),
+    (make_entry()._replace(kind=6), "kinds is 6"),
     (make_ended(""), "rollout_uid is empty"),
     (make_ended("t", -1), "segment_idx is -1"),
 ]

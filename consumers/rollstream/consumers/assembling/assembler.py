@@ -14,7 +14,8 @@ Rules of its own, where several would do:
   named arrays have other dtypes or shapes than those before them will never come, so they count
   towards its size. Their entries are settled together with the group, so that a restart, which does
   not see settled entries again, counts the same.
-- Whatever arrives for a group that is decided begins a new group under the same key; so do the
+- An appended member makes a pending group one larger; it begins none.
+- Whatever else arrives for a group that is decided begins a new group under the same key; so do the
   trajectories that were not complete when it was sealed. The group is new, the trajectories are
   not: each expires by its own age, or one that never ends would live for as long as its key is
   sealed.
@@ -60,8 +61,7 @@ from rollstream.streams.folds.entries import Stretch
 # later group waits for that group.
 LAG_ENTRIES_MAX = 1_000_000
 _LOST_AT_ONCE = 1_024  # Lost entries in one decision, so that a flush stays within its bounds.
-_ALIVE, _FAILED = EntryKind.ALIVE.value, EntryKind.FAILED.value
-_DISPATCHED, _ENDED = EntryKind.DISPATCHED.value, EntryKind.ENDED.value
+_, _DISPATCHED, _FAILED, _ALIVE, _ENDED, _APPENDED = (kind.value for kind in EntryKind)
 _shared_values = itemgetter("group_size", "policy_version", "split", "lineage", "replica_id")
 
 
@@ -174,8 +174,7 @@ class Assembler:
                 self._seal(group, SealReason.FLUSH)
 
     def commit(self, plan: Plan) -> None:
-        """The plan is in the seal log and confirmed; from now on ``seen`` is true for its
-        segments."""
+        """The plan is confirmed in the seal log; from now on ``seen`` is true for its segments."""
         self.decided.commit(plan)
         for decision in plan.decisions:
             self._uncommitted.difference_update(segments_of(decision))
@@ -217,7 +216,7 @@ class Assembler:
                 self._pass_over(row, SettleReason.UNREADABLE, entry in settled)
                 continue
             group_size, version, split, lineage, replica_id, names = shared[of]
-            if kind:
+            if kind and kind != _APPENDED:
                 uid, idx = uid if kind == _FAILED else "", NO_SEGMENT  # noqa: PLW2901
             segment = (uid, idx) if idx else uid  # As `segment_id`, without a call for each.
             if uid:
@@ -229,8 +228,9 @@ class Assembler:
             key: PendingKey = (group_uid, example_id)
             if not group_uid:
                 key = ("", example_id, version if strict else "", split, lineage)
-            if kind or (accepted is not None and version not in accepted):
-                self._add_rowless(PendingEntry(held, entry, uid, idx), chain, key, group_size)
+            if (kind or (accepted is not None and version not in accepted)) and self._takes_no_row(
+                PendingEntry(held, entry, uid, idx), chain, key, group_size
+            ):
                 continue
             group = by_key.get(key) if chain is None else chain.group
             if group is None:
@@ -263,7 +263,7 @@ class Assembler:
             self._decide([entry.settlement(reason)])
 
     def _begin(self, key: PendingKey, group_size: int) -> PendingGroup:
-        """A new group, by the entry that was read last; its size is the producer's, if any."""
+        """A new group, by the newest entry; its size is the producer's, if any."""
         return self.pending.begin(key, group_size or self._target, self.entries, self.now_us)
 
     def _admits(
@@ -276,6 +276,7 @@ class Assembler:
         cap = self._cap if chain is None else None
         taken = group.replicas.get(replica_id, 0)
         if cap is not None and taken >= cap:
+            group.size -= segment.kind == _APPENDED  # It was to be larger by this one.
             self._pass_over(segment, SettleReason.REPLICA_CAP)
             return False
         if not group.agrees(segment):
@@ -283,6 +284,21 @@ class Assembler:
             return False
         if cap is not None:
             group.replicas[replica_id] = taken + 1
+        return True
+
+    def _takes_no_row(
+        self, entry: PendingEntry, chain: Chain | None, key: PendingKey, group_size: int
+    ) -> bool:
+        """Settles what is no segment, or a rejected one; an appended one makes its group larger."""
+        if entry.kind == _APPENDED:
+            group = self.pending.by_key.get(key) if chain is None else chain.group
+            if group is None:
+                self._pass_over(entry, SettleReason.GROUP_SEALED)
+                return True
+            group.size += chain is None and entry.uid not in group.failed_uids
+            if self._accepted is None or entry.value("policy_version") in self._accepted:
+                return False
+        self._add_rowless(entry, chain, key, group_size)
         return True
 
     def _add_rowless(
@@ -316,20 +332,13 @@ class Assembler:
             return
         group.size = max(group.size, group_size)
         if failed:
-            given = "" if failure is None else failure.reason
+            given = failure.reason if failure else ""
             self._fail_member(entry, group, chain, reason, failed, given)
         else:
             self.pending.dispatch(group, entry.settlement(reason))
             if producer is not None and entry.value("split") != "eval":
-                self._count_open(group, producer.producer_id)
+                group.producer_id = self.in_flight.begin(producer.producer_id, group.producer_id)
             self._settle_with(group, entry, reason)
-
-    def _count_open(self, group: PendingGroup, producer_id: str) -> None:
-        """The group is open for who dispatched it last: an earlier one may have died."""
-        if group.producer_id:
-            self.in_flight.end(group.producer_id)
-        group.producer_id = producer_id
-        self.in_flight.begin(producer_id)
 
     def _fail_member(
         self,
@@ -429,10 +438,7 @@ class Assembler:
             if not (group.overdue and self._seal_overdue(group)):
                 self._expire(group)
         # Those that are left are too old only where they outlived the group that they came with.
-        while pending.chains:
-            chain = pending.next_expired_chain(now_us, lag_limit)
-            if chain is None:
-                return
+        while pending.chains and (chain := pending.next_expired_chain(now_us, lag_limit)):
             self._decide(chain.ends, chain.pending_rows())
 
     def _expire_oldest(self) -> None:
@@ -469,13 +475,8 @@ class Assembler:
             self.pending.move_chains(group, self._begin(group.key, group.size))
 
     def _expire(self, group: PendingGroup) -> None:
-        self.pending.remove(group)
-        rows = group.rows
-        for uid, chain in group.chains.items():
-            del self.pending.chains[uid]
-            rows += chain.pending_rows()
-            group.settlements += chain.ends
-        self._decide(group.settlements, rows, group, None)
+        self.pending.remove_whole(group)
+        self._decide(group.settlements, group.rows, group, None)
 
     def _decide(
         self,

@@ -57,6 +57,14 @@ class PendingGroups:
             del self._fresh[group.key]
         self.entries -= group.entries
 
+    def remove_whole(self, group: PendingGroup) -> None:
+        """The group is decided with what there is of its trajectories: their rows are its own."""
+        self.remove(group)
+        for uid, chain in group.chains.items():
+            del self.chains[uid]
+            group.rows += chain.pending_rows()
+            group.settlements += chain.ends
+
     def oldest(self) -> PendingGroup | None:
         """The group that began first; None without any."""
         return next(iter(self.by_key.values()), None)

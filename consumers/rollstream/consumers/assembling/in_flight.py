@@ -45,10 +45,14 @@ class ProducersInFlight:
             self._forgotten_us = now_us
             self._forget(now_us - _FORGET_AFTER_US)
 
-    def begin(self, producer_id: str) -> None:
-        """A producer that said something dispatched a group."""
+    def begin(self, producer_id: str, before: str = "") -> str:
+        """A producer that said something dispatched a group, which is open for whoever did so last:
+        one that did ``before`` may have died. Returns its id."""
+        if before:
+            self.end(before)
         known = self._producers[producer_id]
         self._set(known._replace(open=known.open + 1))
+        return producer_id
 
     def end(self, producer_id: str) -> None:
         """A group that it dispatched is open no more, or not for it."""

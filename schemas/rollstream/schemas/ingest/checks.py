@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rollstream.schemas import rules
 from rollstream.schemas.fields import named
-from rollstream.schemas.ingest.entry import EntryKind
+from rollstream.schemas.ingest.entry import SEGMENT_KINDS, EntryKind
 from rollstream.schemas.ingest.frame import Frame
 from rollstream.schemas.ingest.wire import COUNTS, unpacked
 from rollstream.schemas.metadata import are_metadata, check_metadata
@@ -69,8 +69,8 @@ def _kinds(record: Frame) -> _Found:
         return
     for index, kind in enumerate(record.kinds):
         failure = record.failures.get(index)
-        if kind > EntryKind.ENDED:
-            yield index, BrokenRule("kinds", f"is {kind}", "give 0, 1, 2, 3 or 4")
+        if kind > EntryKind.APPENDED:
+            yield index, BrokenRule("kinds", f"is {kind}", "give 0, 1, 2, 3, 4 or 5")
         elif (kind == EntryKind.FAILED) != (failure is not None):
             finding = f"is {kind}, and failures has {'one' if failure else 'none'} of this entry"
             yield index, BrokenRule("kinds", finding, "give one for each entry of kind 2")
@@ -113,7 +113,7 @@ def _metadata(record: Frame) -> _Found:
     texts = record.texts.get("metadata", ())
     if not are_metadata(set(texts)):
         for index, broken in _each(texts, check_metadata, "metadata"):
-            if record.kinds[index] == EntryKind.SEGMENT:  # Nobody reads another's.
+            if record.kinds[index] in SEGMENT_KINDS:  # Nobody reads another's.
                 yield index, broken
 
 
@@ -128,7 +128,7 @@ def _shared(record: Frame) -> _Found:
     for index, of in enumerate(record.shared_indexes):
         for rule in broken[of]:
             # Only a segment needs a policy.
-            if rule.field != "policy_version" or record.kinds[index] == EntryKind.SEGMENT:
+            if rule.field != "policy_version" or record.kinds[index] in SEGMENT_KINDS:
                 yield index, rule
 
 

@@ -31,6 +31,12 @@ class EntryKind(IntEnum):
     ENDED = 4
     """A trajectory has ended; ``segment_idx`` is how many segments it has, 0: those up to the
     newest one before this entry."""
+    APPENDED = 5
+    """A rollout segment: its rollout is one member more of the group that it names, which is
+    pending; where it is not, the rollout is in none."""
+
+
+SEGMENT_KINDS = (EntryKind.SEGMENT, EntryKind.APPENDED)
 
 
 class NamedArray(NamedTuple):
