@@ -114,6 +114,71 @@ def test_a_killed_sampler_gives_each_rank_the_same_packs_again(world: SamplerWor
     assert everything(after) == everything(before)
 
 
+def replayed(world: SamplerWorld, steps: int) -> list[ChannelA | ChannelB]:
+    """The steps up to ``steps``, of which 0 and 1 are in a checkpoint, while groups come."""
+    writer = world.writer()
+    writer.flush(*specs(0, 6, version=0))
+    sampler = resumed(world, 6)
+    ready = of_rank(sampler, 0)
+    found = []
+    for step in range(steps):
+        found.append(ready.next_step(step, timeout_s=WAIT_S))
+        ready.ack(found[-1])
+        writer.flush(*specs(6 + 2 * step, 2, version=0))
+    sampler.checkpointed(1)
+    world.restart()
+    return found
+
+
+@pytest.mark.proves("C1", "C3", "I6")
+def test_after_a_resume_that_replays_who_comes_new_decides_as_was_decided(
+    world: SamplerWorld,
+) -> None:
+    steps = 6
+    before = replayed(world, steps)
+    assert {type(one) for one in before[2:]} == {ChannelA, ChannelB}
+    successor = world.open()
+    assert successor.resume(1, later="replay") == 2
+    world.writer().flush(*specs(100, 4, version=1))  # What came since changes none of it.
+    for rank, sampler in enumerate((successor, world.open())):
+        ready = of_rank(sampler, rank)
+        for decided in before[2:]:
+            again = ready.next_step(decided.step, timeout_s=WAIT_S)
+            if rank == 0:
+                assert everything(again) == everything(decided)
+            assert again.metrics == decided.metrics
+    one, other = (of_rank(world.open(), rank).next_step(steps) for rank in range(RANKS))
+    assert (one.batch.digest, one.metrics) == (other.batch.digest, other.metrics)
+
+
+@pytest.mark.proves("C3", "C4")
+def test_after_a_resume_that_releases_the_queue_is_what_the_checkpoint_left(
+    world: SamplerWorld,
+) -> None:
+    before = replayed(world, 6)
+    successor = world.open()
+    assert successor.resume(1, later="release") == 2
+    anew = of_rank(successor, 0).next_step(2, timeout_s=WAIT_S)
+    carried = queue_of(anew)
+    assert carried == queue_of(before[2]) != queue_of(before[5])
+    assert any(True in wanted for wanted in carried.values())
+    assert anew.batch.batch_id != before[2].batch.batch_id
+
+
+def queue_of(decided: ChannelA | ChannelB) -> dict[str, list[bool]]:
+    """By carried group, which of its trajectories were left in the queue."""
+    batch = decided.batch
+    if batch.used is None:
+        return {}
+    found: dict[str, list[bool]] = {}
+    first = batch.num_groups - batch.carried_groups
+    for group, of in zip(batch.group_index, batch.trajectory_index, strict=True):
+        if group >= first:
+            group_id = batch.sampled.group_ids[batch.slots[group]]
+            found.setdefault(group_id, []).append(not batch.used[of])
+    return found
+
+
 @pytest.mark.proves("C7")
 def test_without_enough_groups_a_step_of_b_is_skipped_without_waiting(world: SamplerWorld) -> None:
     world.writer().flush(*specs(0, 1, version=0))

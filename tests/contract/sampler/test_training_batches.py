@@ -253,6 +253,60 @@ def test_segments_of_a_trajectory_stay_together_and_batches_say_what_was_used(
     assert trained_uids(second)[0] == "u-2"
 
 
+def member(uid: str, step: int = 0, **fields: Any) -> dict[str, Any]:
+    return {"rollout_uid": uid, "weight_step": step, **fields}
+
+
+@pytest.mark.proves("A15")
+@pytest.mark.parametrize("limit", ["max_policy_lag", "max_rollout_step_delay"])
+def test_what_was_kept_is_not_trained_on_once_it_is_too_old(
+    world: SamplerWorld, limit: str
+) -> None:
+    """A trajectory is as old as its oldest segment."""
+    world.configure(**{"max_policy_lag": -1, limit: 1})
+    writer = world.writer()
+    writer.flush(GroupSpec(rewards=(1.0,), extras=[member("first")]))
+    begun = {"is_last_segment": False, "reward": None}
+    turns = [member("u-2", 0, **begun), member("u-2", 1, segment_idx=1)]
+    mixed = GroupSpec(
+        rewards=(0.0, 1.0, None, 0.5, 0.25),
+        weight_steps=(0, 0, 0, 1, 1),
+        extras=[member("u-0"), member("u-1"), *turns, member("u-3", 1)],
+    )
+    sampler = world.open()
+    sampler.resume(None)
+    batches = made_by(sampler, RlooBatchMaker(), num_groups=1, batch_size=1)
+    found = run(batches, 0, 1)
+    writer.flush(mixed)
+    found += run(batches, 1, 2)
+    writer.flush(GroupSpec(rewards=(1.0,), weight_step=2, extras=[member("last", 2)]))
+    found += run(batches, 2, 3)
+    assert [trained_uids(one) for one in found] == [["first"], ["u-0"], ["u-3"]]
+    assert [one.metadata["carried_stale"] for one in found] == [0, 0, 2]
+    again = made_by(world.open(), RlooBatchMaker(), num_groups=1, batch_size=1)
+    assert [everything(again.next(step)) for step in range(3)] == [*map(everything, found)]
+
+
+@pytest.mark.proves("A15")
+@pytest.mark.parametrize(("off_branch", "stale"), [("drop", 2), ("keep", 0)])
+def test_what_was_kept_is_not_trained_on_once_it_is_off_the_branch(
+    world: SamplerWorld, off_branch: str, stale: int
+) -> None:
+    world.configure(max_policy_lag=-1, capacity=64, off_branch=off_branch)
+    sampler = world.open()
+    sampler.resume(None)
+    world.writer().flush(GroupSpec(rewards=(0.0, 1.0, 0.5), weight_step=3))
+    batches = made_by(sampler, RlooBatchMaker(), num_groups=1, batch_size=1)
+    run(batches, 0, 1)
+    sampler.checkpointed(0)
+    assert sampler.resume(0, later="release") == 1
+    seal(world, 1)
+    training = batches.next(1, timeout_s=WAIT_S)
+    assert training.batch.carried_stale == training.batch.metrics()["carried_stale"] == stale
+    assert training.batch.used is not None
+    assert int(training.batch.used.sum()) == 1 + stale
+
+
 @pytest.mark.proves("A17")
 def test_turns_may_be_merged_also_of_a_step_that_was_served_without(world: SamplerWorld) -> None:
     turns: list[dict[str, Any]] = [

@@ -4,6 +4,7 @@
 - ``looking``        the public methods that look at groups and decide nothing
 - ``local``          ``Sampler``: in the trainer's own process
 - ``training_batches``  ``TrainingBatches``: what a batch maker made of each step
+- ``ready_packs``    ``ReadyPacks``: packs that are ready when an optimizer step begins
 - ``view``           ``SamplerView``: reads a sampler, and claims nothing
 - ``owner``          the engine: decide, append, wait until it is confirmed, reply
 - ``logs``           claims the decision log, reads the seal logs, and folds both

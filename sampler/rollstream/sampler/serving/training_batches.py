@@ -33,7 +33,7 @@ class TrainingBatch:
         made: which of its trajectories are trained on.
         examples: these, in the order of ``made.trajectories``; segments of one trajectory follow
             one another, or are merged. With a maker that has nothing to train on it is empty.
-        metadata: the maker's.
+        metadata: the maker's, and ``carried_stale``, as ``Batch`` has it.
     """
 
     batch: Batch
@@ -54,10 +54,11 @@ class TrainingBatches:
     """The examples of each step, made by a ``BatchMaker`` from what the sampler serves.
 
     What the maker keeps for later steps is recorded with the next step, so that every step can be
-    made again: after a crash, from another process, by another rank. Ranks each make the whole
-    step, which gives all the same, and train on their share of it. After a step that was served
-    for another maker or with other arguments, and after a resume from so far back that what was
-    left over is not there any more, nothing is carried, with a warning.
+    made again: after a crash, from another process, by another rank. What meanwhile is too old to
+    be served is kept no longer. Ranks each make the whole step, which gives all the same, and train
+    on their share of it. After a step that was served for another maker or with other arguments,
+    and after a resume from so far back that what was left over is not there any more, nothing is
+    carried, with a warning.
 
     Not to be shared between threads.
 
@@ -125,7 +126,8 @@ class TrainingBatches:
         at = whole_number("step", step)
         batch = self._batch(at, timeout_s)
         made = make_batch(self._maker, batch, self._batch_size)
-        metadata = self._maker.get_batch_metadata(made)
+        stale = {"carried_stale": float(batch.carried_stale)}
+        metadata = {**self._maker.get_batch_metadata(made), **stale}
         carried = left_over(batch, made.kept)
         self._left_over = _LeftOver(self._sampler.trainer_epoch, at + 1, carried)
         examples = examples_of(batch, made, merge_turns=self._merge_turns)

@@ -15,5 +15,6 @@
 - ``packs/``      examples packed into sequences of one length, balanced over ranks
 - ``ready_packs/`` packs that are ready when an optimizer step begins
 - ``carried``     what a step takes over from the step before it
+- ``wanted``      which trajectories of carried groups are still to be trained on
 - ``joining``     rows one after the other: where each lies, and the copies
 """

@@ -19,6 +19,7 @@ from rollstream.sampler.shaping.batch import Batch, GroupReader
 from rollstream.sampler.shaping.joining import GroupRows, RowLayout
 from rollstream.sampler.shaping.requested import ON_REQUEST, TOKEN_ARRAY
 from rollstream.sampler.shaping.token_arrays import TokenArrays
+from rollstream.sampler.shaping.wanted import Wanted
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
 from rollstream.schemas.fields import array_fields
 from rollstream.schemas.order import UNKNOWN_STEP, Branch
@@ -113,8 +114,16 @@ def assemble(
         "weight_steps": _numbers(parts, "weight_step", np.int64),
         "off_branch": _off_branch(parts, branches or {}),
         **_components(parts, len(uids)),
-        **_used(served, parts, trajectories),
     }
+    carried_stale = 0
+    if served.carried:
+        per_row["used"], carried_stale = Wanted.of(
+            served,
+            parts,
+            trajectories=trajectories,
+            weight_steps=per_row["weight_steps"],
+            off_branch=per_row["off_branch"],
+        )
     total = int(row_layout.offsets[-1])
     per_token = {
         name: (signature.dtype, (total, *signature.shape))
@@ -137,6 +146,7 @@ def assemble(
         "metadata": list(_texts(parts, "metadata")) if "metadata" in columns else None,
         "slots": tuple(part.slot for part in parts),
         "columns": tuple(columns),
+        "carried_stale": carried_stale,
         "refused": dict(refused or {}),
         "dp_rank": dp_rank,
         "dp_size": dp_size,
@@ -296,25 +306,6 @@ def _rewards(
 def _returns(own: NDArray[np.float64], trajectories: NDArray[np.int32]) -> NDArray[np.float32]:
     """float32 [m]: what the segments of each trajectory earned, summed."""
     return np.bincount(trajectories, np.nan_to_num(own)).astype(np.float32)
-
-
-def _used(
-    served: ServedBatch, parts: Sequence[GroupRows], trajectories: NDArray[np.int32]
-) -> dict[str, NDArray[np.bool_]]:
-    """bool [m], trajectories of which nothing is wanted any more; none where nothing is carried."""
-    if not served.carried:
-        return {}
-    unwanted = []
-    for part in parts:
-        if part.slot < len(served.groups):
-            unwanted.append(np.zeros(part.group.group.rows, np.bool_))
-            continue
-        carried = served.carried[part.slot - len(served.groups)]
-        mask = carried.group.row_mask
-        unwanted.append(~(carried.wanted if mask is None else carried.wanted[mask]))
-    used = np.zeros(int(trajectories.max(initial=-1)) + 1, np.bool_)
-    used[trajectories[np.concatenate(unwanted)]] = True
-    return {"used": used}
 
 
 def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.float32]]:

@@ -68,9 +68,13 @@ class Batch(NamedArrays):
         token_weight_steps: int64 [total]; as ``weight_steps``, of each output token; -1 at prompts
             and where it is not known; None: not asked for.
         metadata: [n], what the producer gave; None: not asked for.
-        used: bool [m]; trajectories of carried groups that an earlier step trained on, or left out:
-            they are here for what their group's returns say. None: nothing is carried.
+        used: bool [m]; trajectories of carried groups that an earlier step trained on, or left out,
+            and those that have become too old: they are here for what their group's returns say.
+            None: nothing is carried.
         carried_groups: how many of the groups, the last ones, an earlier step was served with.
+        carried_stale: trajectories that an earlier step kept, and that nobody trains on any more:
+            of weights beyond ``max_policy_lag`` or ``max_rollout_step_delay``, or off the branch
+            unless ``off_branch = "keep"`` is configured, as recorded with the step.
         sampled: the whole recorded batch: its id, its groups, when it was decided.
         slots: of this batch's groups in the recorded batch.
         columns: that were asked for.
@@ -112,6 +116,7 @@ class Batch(NamedArrays):
     metadata: tuple[Mapping[str, Any], ...] | None = None
     used: NDArray[np.bool_] | None = None
     carried_groups: int = 0
+    carried_stale: int = 0
     sampled: SampledBatch
     slots: tuple[int, ...]
     columns: tuple[str, ...]
@@ -200,10 +205,11 @@ class Batch(NamedArrays):
         ``rollouts`` (trajectories), ``segments``, ``tokens``, ``output_tokens``;
         ``all_equal_share`` of groups whose returns leave no advantage; ``truncated_share`` of
         rollouts, by their last segment; ``off_branch_share`` of rollouts, by any segment;
-        ``groups_ready``; ``wait_s``. Lag in optimizer steps, from a rollout's oldest segment to
-        the weights that this batch updates: ``lag/mean``, ``lag/p50`` and ``lag/max``, and how many
-        rollouts have which, ``lag/0`` (or less: another trainer's steps), ``lag/1``, ``lag/2``,
-        ``lag/3-4``, ``lag/5-8``, ``lag/over-8``; those of an unknown weight step are in none.
+        ``carried_stale`` (rollouts); ``groups_ready``; ``wait_s``. Lag in optimizer steps, from a
+        rollout's oldest segment to the weights that this batch updates: ``lag/mean``, ``lag/p50``
+        and ``lag/max``, and how many rollouts have which, ``lag/0`` (or less: another trainer's
+        steps), ``lag/1``, ``lag/2``, ``lag/3-4``, ``lag/5-8``, ``lag/over-8``; those of an unknown
+        weight step are in none.
         """
         metrics: dict[str, float] = {
             "groups": float(len(self.slots)),
@@ -211,6 +217,7 @@ class Batch(NamedArrays):
             "segments": float(len(self)),
             "tokens": float(len(self.tokens)),
             "output_tokens": float(len(self.tokens) - int(self.prompt_lengths.sum())),
+            "carried_stale": float(self.carried_stale),
             "groups_ready": float(self.groups_ready),
             "wait_s": self.waited_s,
         }

@@ -1,0 +1,79 @@
+"""Which trajectories of the groups that a step carries are still to be trained on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.sampler.shaping.joining import GroupRows
+from rollstream.schemas.choosing import Choosing
+from rollstream.schemas.order import UNKNOWN_STEP
+from rollstream.streams.folds.sampler.served import ServedBatch
+
+
+class Wanted(NamedTuple):
+    """What a batch says of the trajectories that it carries.
+
+    Attributes:
+        used: bool [m], trajectories of the batch that no step trains on any more.
+        stale: how many of them an earlier step kept to be trained on.
+    """
+
+    used: NDArray[np.bool_]
+    stale: int
+
+    @classmethod
+    def of(
+        cls,
+        served: ServedBatch,
+        parts: Sequence[GroupRows],
+        *,
+        trajectories: NDArray[np.int32],
+        weight_steps: NDArray[np.int64],
+        off_branch: NDArray[np.bool_],
+    ) -> Wanted:
+        """By what was recorded of the decision alone, so that it stays the same.
+
+        Args:
+            trajectories, weight_steps, off_branch: as ``Batch`` has them, of each row.
+        """
+        choosing = Choosing.of_record(served.event.choosing)
+        rows = [part.group.group.rows for part in parts]
+        carried = np.repeat([part.slot >= len(served.groups) for part in parts], rows)
+        same = np.repeat([part.group.group.lineage == choosing.lineage for part in parts], rows)
+        beyond = _beyond(served, choosing, weight_steps, off_branch, same)
+        used, left = np.zeros((2, int(trajectories.max(initial=-1)) + 1), np.bool_)
+        used[trajectories[np.concatenate([_unwanted(served, part) for part in parts])]] = True
+        left[trajectories[carried & beyond]] = True
+        return cls(used | left, int((left & ~used).sum()))
+
+
+def _unwanted(served: ServedBatch, part: GroupRows) -> NDArray[np.bool_]:
+    """Of each row of a group, whether an earlier step trained on it, or left it out."""
+    if part.slot < len(served.groups):
+        return np.zeros(part.group.group.rows, np.bool_)
+    carried = served.carried[part.slot - len(served.groups)]
+    mask = carried.group.row_mask
+    return ~(carried.wanted if mask is None else carried.wanted[mask])
+
+
+def _beyond(
+    served: ServedBatch,
+    choosing: Choosing,
+    weight_steps: NDArray[np.int64],
+    off_branch: NDArray[np.bool_],
+    comparable: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Of each row, whether it would not be chosen for this step."""
+    beyond = off_branch.copy() if choosing.off_branch == "drop" else np.zeros_like(off_branch)
+    limits = [choosing.max_policy_lag, choosing.max_rollout_step_delay]
+    if choosing.bounds_lag:
+        oldest = max(served.current_step, served.event.policy_step) - min(
+            limit for limit in limits if limit >= 0
+        )
+        unknown = weight_steps == UNKNOWN_STEP
+        beyond |= unknown | (comparable & (weight_steps < oldest))
+    return beyond
