@@ -332,6 +332,11 @@ def test_turns_may_be_merged_also_of_a_step_that_was_served_without(world: Sampl
         [1, 2, 3, 4],
     ]
     assert merged.examples.metrics()["turns/merged"] == 1
+    ids = [merging.create_and_store_batch(step=0)]
+    ids.append(made_by(sampler, RlooBatchMaker(), num_groups=1).create_and_store_batch(step=0))
+    stored = [stored_examples(one, store=world.store).examples for one in ids]
+    assert [one.turns.tolist() for one in stored] == [[2, 1], [1, 1, 1]]
+    assert not any(one.apart.any() for one in stored)
 
 
 def _uids_of_trajectories(batch: Batch) -> Any:

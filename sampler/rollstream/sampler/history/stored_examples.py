@@ -18,7 +18,13 @@ from rollstream.store.open import open_store
 
 _RAGGED = ("tokens", "loss_mask", "advantages", "generator_log_probs")
 _TOKEN_ARRAY = "token_arrays/"
-_ROWS = {"row": "rows", "trajectory": "trajectories", "weight_step": "weight_steps"}
+_ROWS = {
+    "row": "rows",
+    "turns": "turns",
+    "apart": "apart",
+    "trajectory": "trajectories",
+    "weight_step": "weight_steps",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

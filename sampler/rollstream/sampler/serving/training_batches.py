@@ -170,6 +170,8 @@ class TrainingBatches:
         training = self.next(step, timeout_s=timeout_s)
         batch = training.batch
         made_of = [batch.digest, self._shaping.settings.encode(), repr(batch.columns).encode()]
+        if self._merge_turns:
+            made_of.append(b"merge_turns")
         examples_id = f"{batch.batch_id}-{combined(made_of).hex()[:ID_DIGITS]}"
         about = {
             "step": batch.step,

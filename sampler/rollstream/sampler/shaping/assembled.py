@@ -115,15 +115,8 @@ def assemble(
         "off_branch": _off_branch(parts, branches or {}),
         **_components(parts, len(uids)),
     }
-    carried_stale = 0
-    if served.carried:
-        per_row["used"], carried_stale = Wanted.of(
-            served,
-            parts,
-            trajectories=trajectories,
-            weight_steps=per_row["weight_steps"],
-            off_branch=per_row["off_branch"],
-        )
+    used, carried_stale = _used(served, parts, per_row)
+    per_row.update(used)
     total = int(row_layout.offsets[-1])
     per_token = {
         name: (signature.dtype, (total, *signature.shape))
@@ -306,6 +299,22 @@ def _rewards(
 def _returns(own: NDArray[np.float64], trajectories: NDArray[np.int32]) -> NDArray[np.float32]:
     """float32 [m]: what the segments of each trajectory earned, summed."""
     return np.bincount(trajectories, np.nan_to_num(own)).astype(np.float32)
+
+
+def _used(
+    served: ServedBatch, parts: Sequence[GroupRows], per_row: Mapping[str, NDArray[Any]]
+) -> tuple[dict[str, NDArray[np.bool_]], int]:
+    """``used`` and ``carried_stale``, as ``Batch`` has them; no array where nothing is carried."""
+    if not served.carried:
+        return {}, 0
+    found = Wanted.of(
+        served,
+        parts,
+        trajectories=per_row["trajectory_index"],
+        weight_steps=per_row["weight_steps"],
+        off_branch=per_row["off_branch"],
+    )
+    return {"used": found.used}, found.stale
 
 
 def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.float32]]:
