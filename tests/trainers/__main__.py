@@ -12,8 +12,10 @@ RECORD = Path(__file__).with_name("verified.txt")
 COVERED = (
     "constraints.txt",
     "sampler/rollstream/sampler/shaping/**/*.py",
+    "sampler/rollstream/sampler/serving/ready_packs.py",
     "trainers/**/*.py",
     "tests/trainers/*.py",
+    "tests/harness/ready_packs_rank.py",
     "examples/grpo_torch/**/*.py",
 )
 
