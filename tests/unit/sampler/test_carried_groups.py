@@ -370,6 +370,21 @@ def test_a_group_that_the_next_step_carries_is_not_replaced_and_another_is() -> 
         assert state.digest() == sampler.state.digest()
 
 
+@pytest.mark.parametrize("max_samples", [2, -1])
+def test_a_group_that_is_carried_is_not_served_again_in_the_same_batch(max_samples: int) -> None:
+    sampler = sealed("a", "b", max_samples=max_samples)
+    for step in range(4):
+        batch = shape(sampler, step, num_groups=0 if step else 2)
+        sampler.do(Ack(step=step, batch_id=batch.batch_id))
+        sampler.do(MarkCheckpointed(step=step))
+    sampler.do(Resume(checkpointed_step=0, later="release"))
+    first = ids(sampler.state.batches[0])
+    batch = shape(sampler, 1, tuple((one, BOTH) for one in first), num_groups=2)
+    assert sorted(ids(batch)) == sorted(first)
+    for other in (logs_first(sampler), decisions_first(sampler), copied(sampler.state)):
+        assert other.digest() == sampler.state.digest()
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_any_run_is_folded_to_the_same_and_what_may_be_carried_is_there(seed: int) -> None:
     """Whatever the order of the logs; and a copy goes on as the state does."""

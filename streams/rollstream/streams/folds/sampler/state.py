@@ -452,6 +452,7 @@ class SamplerState:
         # Those of one that is new first: what both have is not ready between.
         for ref in _refs_of(pinned, before):
             self.uses.pin(ref, 1)
+            self._groups.settle(ref)  # It may be ready: a release goes back to one long final.
         for ref in _refs_of(before, pinned):
             self.uses.pin(ref, -1)
             self._groups.settle(ref)
