@@ -5,8 +5,9 @@ pack's length, for eight ranks. Beside it stands first fit, in the order of arri
 longest first, whose packs go to ranks in turn; and the lower bound, the fewest packs that hold the
 tokens with equal counts on every rank. No Kafka, and no processes.
 
-From batches to packed arrays is measured beside ``memcpy`` of as many bytes as the packs have, in
-turn and in processor time, each batch once, so that caches hold none; the shares are of each pair.
+From batches to packed arrays is measured beside ``memcpy`` of arrays of the packs' sizes, array for
+array, in turn and each batch once, so that caches hold none and memory is as fresh for both; the
+shares are of each pair. Times are processor time; GB/s counts the bytes written, all rectangles.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Row(NamedTuple):
         fill: tokens over what the packs could hold.
         imbalance: of the ranks' costs, the largest over the mean.
         micro_steps: the same of each micro-step, in all.
-        ms: that the plan took.
+        ms: that the plan took, in processor time.
     """
 
     rounds_over: list[float]
@@ -59,7 +60,7 @@ class Row(NamedTuple):
         fill = f"{np.median(self.fill):8.3f}"
         of_ranks = "".join(f"{p:8.3f}" for p in np.percentile(self.imbalance, PERCENTILES))
         of_steps = "".join(f"{p:8.3f}" for p in np.percentile(self.micro_steps, PERCENTILES[:2]))
-        ms = "".join(f"{p:8.2f}" for p in np.percentile(self.ms, PERCENTILES[:2]))
+        ms = "".join(f"{p:8.2f}" for p in np.percentile(self.ms, PERCENTILES))
         return f"{name:24}{shares}{fill}{of_ranks}{of_steps}{ms}"
 
 
@@ -70,6 +71,7 @@ def main() -> None:
         print(
             f"{'':24}{'bound':>9}{'+1':>8}{'more':>8}{'fill':>8}{'ranks':>8}{'p99':>8}"
             f"{'max':>8}{'steps':>8}{'p99':>8}{'ms':>8}{'p99':>8}"
+            f"{'max':>8}"
         )
         batches = [_lengths(seed, length) for seed in range(arguments.batches)]
         for name, way in WAYS.items():
@@ -131,9 +133,8 @@ def _row(
 ) -> Row:
     row = Row([], [], [], [], [])
     for lengths in batches:
-        start = time.perf_counter()
-        made = way(lengths, length)
-        row.ms.append((time.perf_counter() - start) * 1e3)
+        seconds, made = _timed(partial(way, lengths, length))
+        row.ms.append(seconds * 1e3)
         plan = made()
         if sorted(n for of_rank in plan for pack in of_rank for n in pack) != sorted(lengths):
             raise SystemExit("a plan has other examples than the batch")
@@ -155,25 +156,34 @@ def _row(
 def _print_filling(length: int, count: int) -> None:
     batches = [_batch(_lengths(seed, length), seed) for seed in range(count)]
     plans = [plan_packs(np.diff(batch.offsets), length, ranks=RANKS) for batch in batches]
-    first = Packs.of(Examples.of(batches[0]), plans[0]).arrays().values()
-    a_token = sum(array.itemsize for array in first)
-    sizes = [a_token * plan.ranks * plan.packs_per_rank * length for plan in plans]
-    sources = [np.ones(size, np.uint8) for size in sizes]
-    seconds = np.empty((count, 3))
-    for batch, plan, source, row in zip(batches, plans, sources, seconds, strict=True):
-        row[0], _ = _timed(source.copy)
-        row[1], examples = _timed(partial(Examples.of, batch))
-        row[2], _ = _timed(partial(_filled, examples, plan))
-    copied, made, filled = seconds.T
+    kinds = [a.dtype for a in Packs.of(Examples.of(batches[0]), plans[0]).arrays().values()]
+    sizes = [plan.ranks * plan.packs_per_rank * length for plan in plans]
+    written = np.array(sizes) * sum(kind.itemsize for kind in kinds)
+    blocks = [np.ones(size, np.uint8) for size in written]
+    sources = [[np.ones(n // RANKS, k) for _ in range(RANKS) for k in kinds] for n in sizes]
+    seconds = np.empty((count, 4))
+    for row, batch, plan, block, source in zip(
+        seconds, batches, plans, blocks, sources, strict=True
+    ):
+        row[0], _ = _timed(block.copy)
+        row[1], _ = _timed(partial(_copied, source))
+        row[2], examples = _timed(partial(Examples.of, batch))
+        row[3], _ = _timed(partial(_filled, examples, plan))
+    in_one, copied, made, filled = seconds.T
     print(f"{'processor time':24}{'ms':>9}{'GB/s':>8}{'of memcpy: p25':>16}{'p50':>8}{'p75':>8}")
     for name, took in {
         "memcpy": copied,
+        "memcpy of one block": in_one,
         "packs of all ranks": filled,
         "batch to packs": made + filled,
     }.items():
         shares = "".join(f"{p:8.2f}" for p in np.percentile(copied / took, (25, 50, 75)))
-        rate = np.median(np.array(sizes) / took) / 1e9
+        rate = np.median(written / took) / 1e9
         print(f"{name:24}{np.median(took) * 1e3:9.2f}{rate:8.1f}{'':8}{shares}", flush=True)
+
+
+def _copied(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    return [array.copy() for array in arrays]
 
 
 def _filled(examples: Examples, plan: PackPlan) -> list[Packs]:

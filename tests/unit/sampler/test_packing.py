@@ -277,6 +277,21 @@ def test_packs_of_a_batch_have_its_masks_and_named_arrays() -> None:
     assert not packs.loss_mask[0, used:].any()
 
 
+@pytest.mark.proves("D5")
+def test_packs_have_the_same_bytes_whether_or_not_the_examples_were_read_before() -> None:
+    masked = {"loss_mask": (True, False, True)}
+    extras = [{**every_extra(), **masked}, {"logprobs": None, **masked}, every_extra()]
+    batch = batch_of([GroupSpec(rewards=(0.0, 2.0, 4.0), extras=extras, prompt=1)])
+    examples, read = Examples.of(batch, rows=[2, 0, 1]), Examples.of(batch, rows=[2, 0, 1])
+    assert np.isnan(read.generator_log_probs).any()
+    assert set(read.advantages[read.loss_mask]) == {-3, 0, 3}
+    plan = plan_packs(examples.lengths, 6, ranks=2)
+    for rank in range(2):
+        found = Packs.of(examples, plan, rank=rank, pad_id=7).arrays()
+        for name, array in Packs.of(read, plan, rank=rank, pad_id=7).arrays().items():
+            assert found[name].tobytes() == array.tobytes(), name
+
+
 def test_a_plan_of_other_examples_is_refused() -> None:
     examples = examples_of([3, 4])
     plan = plan_packs(examples.lengths, 8, ranks=2)

@@ -9,6 +9,7 @@
 - ``share``       what it takes to read a rank's share of a batch
 - ``assembled``   groups' rows joined into a batch
 - ``examples``    ``Examples`` and ``RLExample``: what a loss is computed from
+- ``on_first_use`` arrays that are computed when first asked for
 - ``turns``       which turns of a trajectory are one sequence
 - ``advantages``  how much better than its group each trajectory did
 - ``makers/``     which rollouts are trained on

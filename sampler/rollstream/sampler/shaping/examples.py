@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.advantages import Advantage, advantages_of
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.on_first_use import OfExamples, OfTokens, OnFirstUse
 from rollstream.sampler.shaping.tensors import NamedArrays
 from rollstream.sampler.shaping.token_arrays import TokenArrays
 from rollstream.sampler.shaping.turns import Turns
@@ -37,7 +38,7 @@ class RLExample(NamedTuple):
     generator_log_probs: NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Examples(NamedArrays):
     """Sequences to train on, one after the other; the same batch and arguments give the same bytes.
 
@@ -48,7 +49,8 @@ class Examples(NamedArrays):
         tokens: int32 [total].
         offsets: int64 [n + 1].
         loss_mask: bool [total], advantages: float32 [total], generator_log_probs: float32 [total];
-            as in ``RLExample``.
+            as in ``RLExample``. Of a batch both are computed when they are first read, for all
+            tokens at once; ``Packs`` of a rank compute their own part alone.
         token_arrays: name to [total, …]: what else the batch has for each token, among it
             ``actor_logprobs``, ``ref_logprobs``, ``token_rewards`` and ``token_weight_steps`` where
             it was asked for them; errors as those of ``Batch.token_arrays``.
@@ -66,8 +68,8 @@ class Examples(NamedArrays):
     tokens: NDArray[np.int32]
     offsets: NDArray[np.int64]
     loss_mask: NDArray[np.bool_]
-    advantages: NDArray[np.float32]
-    generator_log_probs: NDArray[np.float32]
+    advantages: OnFirstUse = OnFirstUse()  # noqa: RUF009 (a descriptor, no default)
+    generator_log_probs: OnFirstUse = OnFirstUse()  # noqa: RUF009
     token_arrays: TokenArrays
     rows: NDArray[np.int64]
     turns: NDArray[np.int32]
@@ -113,14 +115,12 @@ class Examples(NamedArrays):
         loss_mask = chosen.tokens(batch.loss_mask)
         trajectories = batch.trajectory_index[chosen.indices]
         of_rows = _by_trajectory(batch, advantages)[trajectories]
-        of_tokens = np.repeat(of_rows, np.diff(chosen.offsets))
-        zero = np.float32(0)
         return cls(
             tokens=chosen.tokens(batch.tokens),
             offsets=chosen.offsets,
             loss_mask=loss_mask,
-            advantages=np.where(loss_mask, of_tokens, zero),
-            generator_log_probs=np.where(loss_mask, chosen.tokens(batch.logprobs), zero),
+            advantages=OfExamples(of_rows, chosen.offsets, loss_mask),
+            generator_log_probs=OfTokens(chosen.tokens(batch.logprobs), loss_mask),
             token_arrays=batch.token_arrays.joined_by(
                 {name: column for name, column in columns.items() if column is not None}
             ).each(chosen.tokens),
