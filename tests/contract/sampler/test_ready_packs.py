@@ -192,6 +192,20 @@ def test_without_enough_groups_a_step_of_b_is_skipped_without_waiting(world: Sam
     assert decided.batch.carried_groups == 1
 
 
+@pytest.mark.proves("C6", "A15")
+def test_the_samplers_limit_on_lag_holds_in_the_queue(world: SamplerWorld) -> None:
+    world.configure(max_policy_lag=1)
+    world.writer().flush(*specs(0, 1, version=0))
+    ready = of_rank(resumed(world, 1), 0)
+    found = []
+    for step in range(4):
+        decided = ready.next_step(step, timeout_s=WAIT_S)
+        ready.ack(decided)
+        found.append(decided.batch)
+    assert [batch.carried_groups for batch in found] == [0, 1, 1, 0]
+    assert [batch.carried_stale for batch in found] == [0, 0, 2, 0]
+
+
 @pytest.mark.proves("C2")
 def test_settings_that_cannot_work_with_these_ranks_are_refused(world: SamplerWorld) -> None:
     sampler = world.open()

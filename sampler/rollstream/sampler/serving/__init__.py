@@ -5,6 +5,7 @@
 - ``local``          ``Sampler``: in the trainer's own process
 - ``training_batches``  ``TrainingBatches``: what a batch maker made of each step
 - ``ready_packs``    ``ReadyPacks``: packs that are ready when an optimizer step begins
+- ``trajectory_pool``  ``TrajectoryPool``: finished prompt groups, first come, first served
 - ``view``           ``SamplerView``: reads a sampler, and claims nothing
 - ``owner``          the engine: decide, append, wait until it is confirmed, reply
 - ``logs``           claims the decision log, reads the seal logs, and folds both
@@ -22,6 +23,7 @@
 - ``overdue``        says of batches that nobody acks
 - ``rank_reader``    a rank that reads its shares itself
 - ``projecting``     writes decisions as JSON files, in a thread of its own
+- ``admission``      tells env workers how many groups they may begin, from a thread of its own
 - ``announcing``     tells env workers of policies, in a thread of its own
 - ``actor``          the Ray actor around an owner (imports ray)
 - ``awaited_calls``  calls that coroutines of the actor await and its threads end
