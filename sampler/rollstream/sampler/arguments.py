@@ -19,6 +19,7 @@ from rollstream.schemas.metadata import object_text
 # Of a policy: each announcement to env workers has it again, and some hundred are remembered.
 METADATA_BYTES_MAX = 64 * 1024
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})
+_INT32 = np.iinfo(np.int32)
 _GROUP_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -30,6 +31,19 @@ def whole_number(name: str, value: Any) -> int:
         raise InvalidRequest(str(broken)) from None
     if abs(found) > rules.LONG_MAX:
         raise InvalidRequest(f"{name} is {found:.6g}; give a number of at most 2**63 - 1")
+    return found
+
+
+def token_id(name: str, value: Any) -> int:
+    """The value, which is a whole number that int32, and so a token, has room for."""
+    if value is None:
+        raise InvalidRequest(
+            f"{name} is None, as tokenizer.pad_token_id is where a tokenizer has none; give the id "
+            "of any token, such as tokenizer.eos_token_id: padding is masked"
+        )
+    found = whole_number(name, value)
+    if not _INT32.min <= found <= _INT32.max:
+        raise InvalidRequest(f"{name} is {found}; tokens are int32: give the id of a token")
     return found
 
 

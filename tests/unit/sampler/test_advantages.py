@@ -73,7 +73,19 @@ def naive(index: int, returns: list[float], groups: list[int], advantage: Advant
 def test_who_did_as_all_others_has_exactly_0(
     advantage: Advantage, reward: float, size: int
 ) -> None:
-    assert not advantages_of(np.full(size, reward, np.float32), np.zeros(size), advantage).any()
+    assert not advantages_of(
+        np.full(size, reward, np.float32), np.zeros(size, int), advantage
+    ).any()
+
+
+@pytest.mark.parametrize("advantage", NAMES)
+@pytest.mark.parametrize(
+    "groups",
+    [[7, 7, 900_000_000_000], [-3, -3, -1], np.array([2**64 - 1, 2**64 - 1, 0], np.uint64)],
+)
+def test_ids_of_groups_may_be_any_whole_numbers(advantage: Advantage, groups: Any) -> None:
+    found = advantages_of([1.0, 3.0, 9.0], groups, advantage)
+    assert found.tolist() == advantages_of([1.0, 3.0, 9.0], [0, 0, 1], advantage).tolist()
 
 
 @pytest.mark.parametrize(
@@ -82,6 +94,12 @@ def test_who_did_as_all_others_has_exactly_0(
         (([1.0], [0], "gae"), "advantage 'gae' is unknown; use one of"),
         (([1.0, 2.0], [0]), r"returns have shape \(2,\) and groups \(1,\)"),
         (([[1.0]], [[0]]), r"returns have shape \(1, 1\)"),
+        (([1.0, float("nan")], [0, 0]), "returns has nan at 1, which makes the loss NaN; give fin"),
+        (([float("inf"), 1.0], [0, 0]), "returns has inf at 0"),
+        ((["1", "2"], [0, 0]), r"returns is \['1', '2'\]; give numbers"),
+        (([1.0, 2.0], ["a", "b"]), r"groups is \['a', 'b'\]; give whole numbers.*np\.unique"),
+        (([1.0, 2.0], [0.5, 1.0]), r"groups is \[0\.5, 1\.0\]; give whole numbers"),
+        (([1.0, 2.0], [[0], [0, 1]]), "groups is .*; give whole numbers"),
     ],
 )
 def test_what_is_no_argument_is_refused(arguments: tuple[Any, ...], message: str) -> None:

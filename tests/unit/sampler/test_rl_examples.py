@@ -152,6 +152,7 @@ def test_examples_can_be_copied_to_another_process_and_are_shown_in_a_line() -> 
         ({"advantages": "gae"}, "advantage 'gae' is unknown"),
         ({"advantages": np.zeros(6)}, r"advantages are float64 \[6\]; give .* the 5 trajectories"),
         ({"advantages": np.full(5, "a")}, "give a number for each"),
+        ({"advantages": np.array([0, 1, np.nan, 3, 4])}, "advantages has nan at 2, .*give finite"),
     ],
 )
 def test_what_is_no_argument_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -34,12 +34,12 @@ def grpo_inputs(
     Args:
         batch: that the examples are of.
         examples: with the advantages to train on: ``Examples.of(batch, "grpo")``, say.
-        pad_id: the tokenizer's ``pad_token_id``.
+        pad_id: the tokenizer's ``pad_token_id``; where that is None, any token's.
         ratio_max: truncates the ratio of ``actor_logprobs`` to the generator's log-probs, as
             ``vllm_importance_sampling_mode="token_truncate"`` does.
 
     Raises:
-        InvalidRequest: a token that the loss counts has no log-prob.
+        InvalidRequest: a token that the loss counts has no log-prob; ``pad_id`` is no token.
         ArrayMissing: ``ratio_max``, and the batch was not asked for ``actor_logprobs``.
         MissingExtra: there is no PyTorch here.
     """

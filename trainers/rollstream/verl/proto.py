@@ -43,10 +43,10 @@ def proto_arguments(batch: Batch, examples: Examples, *, pad_id: int) -> ProtoAr
     Args:
         batch: that the examples are of.
         examples: with the advantages to train on: ``Examples.of(batch, "grpo")``, say.
-        pad_id: the tokenizer's ``pad_token_id``.
+        pad_id: the tokenizer's ``pad_token_id``; where that is None, any token's.
 
     Raises:
-        InvalidRequest: a token that the loss counts has no log-prob.
+        InvalidRequest: a token that the loss counts has no log-prob; ``pad_id`` is no token.
         MissingExtra: there is no PyTorch here.
     """
     shaped = PromptResponse.of(batch, examples, pad_id)

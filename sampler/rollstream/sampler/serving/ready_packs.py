@@ -9,7 +9,7 @@ from typing import SupportsIndex
 
 from rollstream.runtime.config.load import ConfigError
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
-from rollstream.sampler.arguments import whole_number
+from rollstream.sampler.arguments import token_id, whole_number
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.shaping.advantages import Advantage
@@ -116,7 +116,7 @@ class ReadyPacks:
             )
         self._sampler, self._config = sampler, config
         self._advantages: Advantage = advantages
-        self._columns, self._pad_id = columns, pad_id
+        self._columns, self._pad_id = columns, token_id("pad_id", pad_id)
         self._settings = json.dumps(
             {
                 "ready_packs": config.model_dump(mode="json"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,16 +29,18 @@ def advantages_of(
 
     Args:
         returns: float32 [m], of trajectories: the sum of what their segments earned.
-        groups: int32 [m], which group each belongs to, from 0; they need not be adjacent.
+        groups: whole numbers [m], which group each belongs to; they need be neither adjacent nor
+            small.
 
     Raises:
-        InvalidRequest: the name is unknown, or the arrays differ in length.
+        InvalidRequest: the name is unknown, the arrays differ in length, a return is not finite, or
+            a group is no whole number.
     """
     if advantage not in get_args(Advantage):
         raise InvalidRequest(
             f"advantage {advantage!r:.80} is unknown; use one of {get_args(Advantage)}"
         )
-    earned, of_group = np.asarray(returns, np.float64), np.asarray(groups, np.int64)
+    earned, of_group = _returns(returns), _dense(groups)
     if earned.ndim != 1 or earned.shape != of_group.shape:
         raise InvalidRequest(
             f"returns have shape {earned.shape} and groups {of_group.shape}; give one of each for "
@@ -55,3 +57,41 @@ def advantages_of(
         squares = np.bincount(of_group, distances**2)[of_group]
         distances /= np.sqrt(squares / others) + STD_EPSILON
     return distances.astype(np.float32)
+
+
+def finite(name: str, values: NDArray[Any]) -> None:
+    """Refuses an array [m] that has a number which is none or has no end."""
+    for wrong in np.flatnonzero(~np.isfinite(values))[:1]:
+        raise InvalidRequest(
+            f"{name} has {values[wrong]} at {wrong}, which makes the loss NaN; give finite numbers"
+        )
+
+
+def _returns(returns: ArrayLike) -> NDArray[np.float64]:
+    found = _of_kind("returns", returns, "fiub", "give numbers, [m]")
+    if found.ndim == 1:
+        finite("returns", found)
+    return found.astype(np.float64)
+
+
+def _dense(groups: ArrayLike) -> NDArray[np.int64]:
+    """The groups counted from 0, so that counts by group take no more memory than the groups."""
+    found = _of_kind(
+        "groups",
+        groups,
+        "iu",
+        "give whole numbers, [m]: np.unique(ids, return_inverse=True)[1] makes them of other ids",
+    )
+    if found.size and (found.min() < 0 or found.max() >= found.size):
+        found = np.unique(found, return_inverse=True)[1].reshape(found.shape)
+    return found.astype(np.int64)
+
+
+def _of_kind(name: str, values: ArrayLike, kinds: str, remedy: str) -> NDArray[Any]:
+    try:
+        found = np.asarray(values)
+    except ValueError:  # Its parts differ in length.
+        found = np.asarray(None)
+    if found.dtype.kind not in kinds and (found.size or found.dtype == object):
+        raise InvalidRequest(f"{name} is {values!r:.200}; {remedy}")
+    return found

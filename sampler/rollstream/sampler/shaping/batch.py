@@ -159,7 +159,8 @@ class Batch(NamedArrays):
         """The rollouts as rectangles of ``length`` columns; nothing is ever cut off.
 
         Raises:
-            InvalidRequest: a rollout does not fit, or the layout is unknown.
+            InvalidRequest: a rollout does not fit, the layout is unknown, or ``pad_id`` is
+                none of a token.
         """
         return Padded.of(self, length, pad_id, layout)
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.sampler.errors import InvalidRequest
-from rollstream.sampler.shaping.advantages import Advantage, advantages_of
+from rollstream.sampler.shaping.advantages import Advantage, advantages_of, finite
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.on_first_use import OfExamples, OfTokens, OnFirstUse
 from rollstream.sampler.shaping.tensors import NamedArrays
@@ -104,7 +104,7 @@ class Examples(NamedArrays):
 
         Raises:
             InvalidRequest: a row is none of the batch's, the name of an advantage is unknown, or an
-                array of them has another shape.
+                array of them has another shape or a number that is not finite.
         """
         columns = {name: getattr(batch, name) for name in _COLUMNS}
         chosen = _Chosen.of("rows", rows, batch.offsets)
@@ -269,4 +269,5 @@ def _by_trajectory(
             f"advantages are {found.dtype} {list(found.shape)}; give a number for each of the "
             f"{batch.num_trajectories} trajectories, or the name of a way to compute them"
         )
+    finite("advantages", found)
     return found.astype(np.float32)

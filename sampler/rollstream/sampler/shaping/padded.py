@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.sampler.arguments import token_id
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.tensors import NamedArrays
 from rollstream.sampler.shaping.token_arrays import TokenArrays
@@ -110,7 +111,7 @@ class Padded(NamedArrays):
             return None if values is None else spread(values, filler)
 
         return cls(
-            tokens=spread(batch.tokens, pad_id),
+            tokens=spread(batch.tokens, token_id("pad_id", pad_id)),
             attention_mask=spread(np.ones(len(batch.tokens), np.bool_)),
             loss_mask=spread(batch.loss_mask),
             logprobs=spread(batch.logprobs),

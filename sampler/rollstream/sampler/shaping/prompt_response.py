@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.sampler.arguments import token_id
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.examples import Examples
@@ -66,7 +67,7 @@ class PromptResponse(NamedArrays):
 
         return cls(
             prompt_width=width,
-            tokens=place.spread(examples.tokens.astype(np.int64), pad_id),
+            tokens=place.spread(examples.tokens.astype(np.int64), token_id("pad_id", pad_id)),
             attention_mask=place.spread(np.ones(len(examples.tokens), np.int64)),
             loss_mask=responses(examples.loss_mask.astype(np.int64)),
             advantages=responses(examples.advantages),

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.arguments import whole_number
+from rollstream.sampler.arguments import token_id, whole_number
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.on_first_use import OfExamples, Source, source_of
@@ -63,7 +63,8 @@ class Packs(NamedArrays):
         """The packs of a rank; each token is copied once.
 
         Raises:
-            InvalidRequest: the plan is of other examples, or has no such rank.
+            InvalidRequest: the plan is of other examples, or has no such rank, or ``pad_id`` is no
+                token.
             ArraysDiffer, ArrayMissing: as ``examples.token_arrays`` raises them.
         """
         rank = whole_number("rank", rank)
@@ -78,7 +79,7 @@ class Packs(NamedArrays):
         loss_mask = places.filled(examples.loss_mask)
         outside = ~loss_mask
         return cls(
-            tokens=places.filled(examples.tokens, whole_number("pad_id", pad_id)),
+            tokens=places.filled(examples.tokens, token_id("pad_id", pad_id)),
             segment_ids=places.segment_ids(),
             position_ids=places.position_ids(),
             loss_mask=loss_mask,

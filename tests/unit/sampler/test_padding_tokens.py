@@ -1,0 +1,48 @@
+"""Which token padding may have: the same for packs, rectangles and what trainers take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.batches import batch_of
+from rollstream.sampler import Batch, Examples, InvalidRequest, Packs, plan_packs
+from rollstream.sampler.shaping.prompt_response import PromptResponse
+
+
+def packs(batch: Batch, pad_id: Any) -> Any:
+    examples = Examples.of(batch)
+    return Packs.of(examples, plan_packs(examples.lengths, 64), pad_id=pad_id)
+
+
+def rectangles(batch: Batch, pad_id: Any) -> Any:
+    return batch.padded(64, pad_id)
+
+
+def prompts_and_responses(batch: Batch, pad_id: Any) -> Any:
+    """What ``grpo_inputs`` and ``proto_arguments`` are made of."""
+    return PromptResponse.of(batch, Examples.of(batch), pad_id)
+
+
+@pytest.mark.proves("F20")
+@pytest.mark.parametrize("shaped", [packs, rectangles, prompts_and_responses])
+@pytest.mark.parametrize(
+    ("pad_id", "message"),
+    [
+        (None, "pad_id is None, as tokenizer.pad_token_id is .*give .*tokenizer.eos_token_id"),
+        (2**40, "pad_id is 1099511627776; tokens are int32"),
+        (-(2**31) - 1, "pad_id is -2147483649; tokens are int32"),
+        ("x", "pad_id is 'x'; give a whole number"),
+        (0.5, r"pad_id is 0\.5; give a whole number"),
+    ],
+)
+def test_what_is_no_token_is_refused(
+    shaped: Callable[[Batch, Any], Any], pad_id: Any, message: str
+) -> None:
+    batch = batch_of()
+    with pytest.raises(InvalidRequest, match=message):
+        shaped(batch, pad_id)
+    assert shaped(batch, np.int64(2**31 - 1)) is not None
