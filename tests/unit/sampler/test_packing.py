@@ -123,6 +123,7 @@ def test_metrics_are_those_of_a_naive_count(lengths: list[int], ranks: int) -> N
             "packs/micro_step_imbalance": sum(map(max, cost.T)) / mean if mean else 1,
             "packs/too_long": 0,
             "packs/left_over": 0,
+            "packs/tokens_cut": 0,
         }
     )
 
@@ -162,6 +163,24 @@ def test_truncated_examples_keep_their_first_tokens_and_are_counted() -> None:
     assert packs.tokens.tolist() == [[1, 2, 3, 4, 5, 6], [11, 12, 13, 14, 0, 0]]
     dropped = Packs.of(examples, plan_packs(examples.lengths, 6, too_long="drop"))
     assert dropped.tokens.tolist() == [[11, 12, 13, 14, 0, 0]]
+
+
+@pytest.mark.proves("D5")
+@pytest.mark.parametrize(
+    ("options", "tokens", "trained"),
+    [
+        ({"too_long": "truncate"}, 4 + 3, 3 + 2),
+        ({"too_long": "truncate", "packs_per_rank": 2}, 4 + 9, 3 + 6),
+        ({"too_long": "drop"}, 10 + 9, 7 + 6),
+    ],
+)
+def test_what_is_cut_of_long_examples_is_counted_in_tokens_of_the_loss(
+    options: dict[str, Any], tokens: int, trained: int
+) -> None:
+    examples = examples_of([10, 4, 9])  # The loss counts two tokens of three.
+    plan = plan_packs(examples.lengths, 6, **options)
+    assert (plan.tokens_cut, plan.metrics()["packs/tokens_cut"]) == (tokens, tokens)
+    assert plan.metrics(examples)["packs/tokens_cut"] == trained
 
 
 def test_an_example_longer_than_a_pack_is_an_error_that_names_it() -> None:

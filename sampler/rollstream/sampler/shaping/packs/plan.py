@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from rollstream.sampler.arguments import number, whole_number
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.packs.placing import most_that_fit, placed
+
+if TYPE_CHECKING:
+    from rollstream.sampler.shaping.examples import Examples
 
 TooLong = Literal["error", "drop", "truncate"]
 ATTENTION_WEIGHT = 1 / 8_192
@@ -38,6 +41,7 @@ class PackPlan:
             it is in no pack.
         too_long: int64 [t], examples longer than a pack, which were dropped or truncated.
         left_over: int64 [l], examples for which ``packs_per_rank`` that was given left no room.
+        tokens_cut: of examples that were too long, how many tokens are in no pack.
     """
 
     length: int
@@ -50,6 +54,7 @@ class PackPlan:
     lengths: NDArray[np.int64]
     too_long: NDArray[np.int64]
     left_over: NDArray[np.int64]
+    tokens_cut: int = 0
 
     def __repr__(self) -> str:
         """One line."""
@@ -68,14 +73,19 @@ class PackPlan:
         costs.reshape(-1)[...] = np.bincount(pack, each, costs.size)
         return costs
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, examples: Examples | None = None) -> dict[str, float]:
         """A flat dict for any logger.
 
         ``packs``: of all ranks; ``packs/lower_bound``: as few as could hold the tokens with equal
         counts on every rank; ``packs/fill``: tokens over room. ``packs/rank_imbalance``: the cost
         of the dearest rank over the mean. ``packs/micro_step_imbalance``: the same of each
         micro-step, in all: what the step costs where ranks wait for one another after each.
-        ``packs/too_long`` and ``packs/left_over``: numbers of examples.
+        ``packs/too_long`` and ``packs/left_over``: numbers of examples. ``packs/tokens_cut``: of
+        those too long, tokens that are in no pack.
+
+        Args:
+            examples: that were planned, where ``packs/tokens_cut`` is to count only the tokens that
+                the loss would have counted.
         """
         packs = self.ranks * self.packs_per_rank
         tokens = int(self.lengths.sum())
@@ -92,7 +102,18 @@ class PackPlan:
             "packs/micro_step_imbalance": of_micro_steps,
             "packs/too_long": float(len(self.too_long)),
             "packs/left_over": float(len(self.left_over)),
+            "packs/tokens_cut": float(
+                self.tokens_cut if examples is None else self._trained_tokens_cut(examples)
+            ),
         }
+
+    def _trained_tokens_cut(self, examples: Examples) -> int:
+        starts = (examples.offsets[:-1] + self.lengths)[self.too_long].tolist()
+        ends = examples.offsets[1:][self.too_long].tolist()
+        return sum(
+            int(np.count_nonzero(examples.loss_mask[start:end]))
+            for start, end in zip(starts, ends, strict=True)
+        )
 
 
 def plan_packs(
@@ -113,7 +134,8 @@ def plan_packs(
         length: tokens of a pack.
         packs_per_rank: exactly so many; what finds no room is left over, the last examples first.
             None: as few as hold all.
-        too_long: what becomes of an example longer than a pack; truncate: its first tokens stay.
+        too_long: what becomes of an example longer than a pack; truncate: its first tokens stay,
+            and those that are cut are missing from the number of tokens that a loss is divided by.
         attention_weight: what an example's squared length costs, beside its length.
 
     Raises:
@@ -131,6 +153,7 @@ def plan_packs(
     sizes = _lengths(lengths)
     over = np.flatnonzero(sizes > length)
     chosen = _without_too_long(sizes, over, length, too_long)
+    of_too_long = int(sizes[over].sum())
     sizes = np.minimum(sizes, length)
     found = sizes[chosen].tolist()
     left_over = chosen[:0]
@@ -146,7 +169,7 @@ def plan_packs(
         packs_per_rank=packs_per_rank,
         cost_of=lambda n: of_tokens * n + of_squares * n * n,
     )
-    return _plan(
+    plan = _plan(
         packs,
         chosen,
         sizes,
@@ -155,6 +178,7 @@ def plan_packs(
         too_long=over,
         left_over=left_over,
     )
+    return replace(plan, tokens_cut=of_too_long - int(plan.lengths[over].sum()))
 
 
 def _plan(
