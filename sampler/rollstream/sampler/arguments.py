@@ -62,6 +62,13 @@ def marks(name: str, values: Any) -> tuple[bool, ...]:
     return tuple(found.astype(np.bool_).tolist())
 
 
+def truth(name: str, value: Any) -> bool:
+    """The value, which is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidRequest(f"{name} is {value!r:.200}; give True or False")
+    return bool(value)
+
+
 def group_ids(name: str, values: Any) -> tuple[str, ...]:
     """The values, which are ids of groups."""
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from harness.groups import GroupSpec
 from harness.sampler_worlds import SamplerWorld, log_end
-from rollstream.sampler import Batch, InvalidRequest, SamplerApi, SamplerView
+from rollstream.sampler import (
+    Batch,
+    InvalidRequest,
+    RlooBatchMaker,
+    SamplerApi,
+    SamplerView,
+    TrainingBatches,
+    TrajectoryPool,
+)
 from rollstream.sampler.history import check_from_files, replay_step
 
 WAIT_S = 30.0
@@ -74,6 +82,31 @@ WRONG: dict[str, tuple[Call, str]] = {
 }
 
 
+def training(sampler: Any, maker: Any, **given: Any) -> TrainingBatches:
+    return TrainingBatches(sampler, maker, **{"num_groups": 2, "batch_size": 4, **given})
+
+
+SHAPING: dict[str, tuple[Call, str]] = {
+    "sampler name": (
+        lambda s, b: training("trainer-a", RlooBatchMaker()),
+        "sampler is 'trainer-a'",
+    ),
+    "pool name": (lambda s, b: TrajectoryPool(cast("Any", "pool")), "sampler is 'pool'; .*attach"),
+    "maker class": (
+        lambda s, b: training(s, RlooBatchMaker),
+        r"maker is .*RlooBatchMaker\(…\) m",
+    ),
+    "turns": (
+        lambda s, b: training(s, RlooBatchMaker(), merge_turns="yes"),
+        "merge_turns is 'yes'; give True or False",
+    ),
+    "ack batch": (
+        lambda s, b: training(s, RlooBatchMaker()).ack(b),
+        r"training is Batch\(step 0.*; give the TrainingBatch that next returned",
+    ),
+}
+
+
 def first_batch(world: SamplerWorld) -> tuple[SamplerApi, Batch]:
     world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(6)))
     sampler = world.open()
@@ -87,7 +120,7 @@ def test_arguments_that_are_none_are_refused_by_name_and_change_nothing(
 ) -> None:
     sampler, batch = first_batch(world)
     written = log_end(world)
-    for call, message in WRONG.values():
+    for call, message in [*WRONG.values(), *SHAPING.values()]:
         with pytest.raises(InvalidRequest, match=message):
             call(sampler, batch)
     assert log_end(world) == written

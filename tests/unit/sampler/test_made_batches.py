@@ -13,7 +13,10 @@ from harness.groups import GroupSpec
 from rollstream.sampler import (
     Batch,
     GrpoBatchMaker,
+    InvalidRequest,
+    MadeBatch,
     Rollout,
+    StableMixtureBatchMaker,
     examples_of,
     make_batch,
     rollouts_of,
@@ -64,4 +67,27 @@ def test_what_is_trained_on_becomes_examples_in_its_order_all_turns_of_a_traject
     assert examples.rows.tolist() == expected
     for example, trajectory in zip(examples, examples.trajectories.tolist(), strict=True):
         assert set(example.advantage[example.loss_mask]) == {np.float32(advantages[trajectory])}
-    assert len(examples_of(batch, make_batch(GrpoBatchMaker(), batch, 0))) == 0
+    nothing = MadeBatch.of(rollouts_of(batch), np.zeros(4), trained=())
+    assert len(examples_of(batch, nothing)) == 0
+
+
+@pytest.mark.proves("F20")
+@pytest.mark.parametrize(
+    ("maker", "size", "message"),
+    [
+        (GrpoBatchMaker, 4, r"maker is <class .*; GrpoBatchMaker\(…\) makes one"),
+        ("grpo", 4, "maker is 'grpo'; give a BatchMaker's object$"),
+        (GrpoBatchMaker(), 0, "batch_size is 0; give 1 or more"),
+        (GrpoBatchMaker(), "4", "batch_size is '4'; give a whole number"),
+    ],
+)
+def test_what_is_no_maker_and_no_size_is_refused(maker: Any, size: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        make_batch(maker, a_batch(), size)
+
+
+@pytest.mark.proves("F20")
+def test_a_mixture_is_of_makers_and_of_no_classes() -> None:
+    makers: Any = {"math": GrpoBatchMaker}
+    with pytest.raises(InvalidRequest, match="the maker for math is <class"):
+        StableMixtureBatchMaker(makers, {"math": 1.0})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,28 @@ def test_examples_of_rows_are_those_rows_in_that_order(
             for array, column in zip(one, whole[row], strict=True):
                 np.testing.assert_array_equal(array, column)
         assert found.token_arrays["routed_experts"].shape == (len(found.tokens), 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda e: e[0:2], r"is slice\(0, 2, None\); .* examples\.take\(range\(begin, end\)\)"),
+        (lambda e: e["a"], "is 'a'; give a whole number"),
+        (lambda e: e.take([-7]), "indices has -7; there are 6"),
+        (lambda e: e.take([6]), "indices has 6; there are 6"),
+        (lambda e: e.take(np.array([2**64 - 1], np.uint64)), "indices has 18446744073709551615"),
+        (lambda e: e.of(a_batch(), merge_turns="yes"), "merge_turns is 'yes'; give True or"),
+    ],
+)
+def test_what_is_no_index_is_refused(wrong: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        wrong(Examples.of(a_batch()))
+
+
+def test_indices_count_from_the_end_where_they_are_negative() -> None:
+    examples = Examples.of(a_batch())
+    assert examples.take([-1, 0, -6]).rows.tolist() == [5, 0, 0]
+    assert examples[-1].tokens.tolist() == examples.take([-1])[0].tokens.tolist()
 
 
 def test_advantages_may_be_somebody_elses() -> None:

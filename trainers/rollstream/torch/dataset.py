@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from rollstream.sampler import Batch, InvalidRequest, SamplerApi
 from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.deciding.batches import PayloadsBy
+from rollstream.sampler.serving.given_sampler import a_sampler
 from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.torch.transport import share_memory_of_batches
 
@@ -47,7 +48,8 @@ class RolloutDataset(IterableDataset[Any]):
         shape: makes the item of the batch, in the process that iterates; None: the batch is it.
 
     Raises:
-        InvalidRequest: a worker is refused; while it is iterated.
+        InvalidRequest: what is no sampler and opens none; a worker is refused, while it is
+            iterated.
         SamplerError: as ``next_batch``, while it is iterated. Out of a worker PyTorch raises an
             error as its own type where that is made of a text alone, else as ``RuntimeError`` with
             its text.
@@ -77,7 +79,7 @@ class RolloutDataset(IterableDataset[Any]):
         payloads: PayloadsBy = "sampler",
         shape: Callable[[Batch], Any] | None = None,
     ) -> None:
-        self._sampler = sampler
+        self._sampler = sampler if callable(sampler) else a_sampler(sampler)
         self._first_step = self._next_step = whole_number("first_step", first_step)
         self._end = None if steps is None else self._first_step + whole_number("steps", steps)
         self._num_groups = whole_number("num_groups", num_groups)

@@ -6,6 +6,7 @@
 - ``training_batches``  ``TrainingBatches``: what a batch maker made of each step
 - ``ready_packs``    ``ReadyPacks``: packs that are ready when an optimizer step begins
 - ``trajectory_pool``  ``TrajectoryPool``: finished prompt groups, first come, first served
+- ``given_sampler``  refuses what is no sampler where one has to be given
 - ``view``           ``SamplerView``: reads a sampler, and claims nothing
 - ``owner``          the engine: decide, append, wait until it is confirmed, reply
 - ``logs``           claims the decision log, reads the seal logs, and folds both

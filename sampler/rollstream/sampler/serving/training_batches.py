@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, SupportsIndex
 
-from rollstream.sampler.arguments import whole_number
+from rollstream.sampler.arguments import truth, whole_number
 from rollstream.sampler.errors import CarryLost, InvalidRequest, RequestDiffers, UnknownStep
 from rollstream.sampler.history.stored_examples import store_examples
 from rollstream.sampler.serving.api import SamplerApi
+from rollstream.sampler.serving.given_sampler import a_sampler
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.carried import CarriedGroup, Shaping, left_over
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch
-from rollstream.sampler.shaping.makers.rollouts import examples_of, make_batch
+from rollstream.sampler.shaping.makers.rollouts import a_maker, examples_of, make_batch
 from rollstream.schemas.digest import combined
 from rollstream.streams.folds.sampler.eligible import Accept
 
@@ -74,7 +75,7 @@ class TrainingBatches:
             that was served may be asked for with it and without.
 
     Raises:
-        InvalidRequest: a number below 1.
+        InvalidRequest: a number below 1, or what is no sampler or no maker.
 
     Examples:
         >>> batches = TrainingBatches(sampler, GrpoBatchMaker(seed=1),   # doctest: +SKIP
@@ -101,8 +102,8 @@ class TrainingBatches:
         for name, value in (("num_groups", groups), ("batch_size", self._batch_size)):
             if value < 1:
                 raise InvalidRequest(f"{name} is {value}; give 1 or more")
-        self._sampler = sampler
-        self._maker = maker
+        self._sampler = a_sampler(sampler)
+        self._maker = a_maker("maker", maker)
         settings = {"maker": dict(maker.settings), "batch_size": self._batch_size}
         self._shaping = Shaping(
             settings=json.dumps(settings, sort_keys=True),
@@ -113,7 +114,7 @@ class TrainingBatches:
         self._accept = accept
         self._mix = mix
         self._columns = columns
-        self._merge_turns = merge_turns
+        self._merge_turns = truth("merge_turns", merge_turns)
         self._left_over: _LeftOver | None = None
 
     def next(self, step: SupportsIndex, *, timeout_s: float | None = None) -> TrainingBatch:
@@ -137,6 +138,10 @@ class TrainingBatches:
         """As ``SamplerApi.ack``; new groups none of which is trained on or kept count as
         ``filtered``, and their capacity goes back to env workers. One that was kept counts in the
         step that it was new in, whatever becomes of it later."""
+        if not isinstance(training, TrainingBatch):
+            raise InvalidRequest(
+                f"training is {training!r:.200}; give the TrainingBatch that next returned"
+            )
         batch = training.batch
         new = batch.num_groups - batch.carried_groups
         filtered = [group for group in training.made.filtered_groups.tolist() if group < new]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
 from rollstream.sampler.serving.api import SamplerApi
+from rollstream.sampler.serving.given_sampler import a_sampler
 from rollstream.sampler.shaping.batch import Batch
 
 WeightOfLag = Callable[[NDArray[np.int64]], NDArray[np.float64]]
@@ -75,7 +76,7 @@ class TrajectoryPool:
         threshold = whole_number("staleness_threshold", staleness_threshold)
         if threshold < 0:
             raise InvalidRequest(f"staleness_threshold is {threshold}; give 0 or more")
-        wrong = sampler.pool_standing().wrong
+        wrong = a_sampler(sampler).pool_standing().wrong
         if wrong:
             raise InvalidRequest(wrong)
         self._sampler = sampler

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.sampler.arguments import truth, whole_number
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.advantages import Advantage, advantages_of, finite
 from rollstream.sampler.shaping.batch import Batch
@@ -109,7 +110,7 @@ class Examples(NamedArrays):
         columns = {name: getattr(batch, name) for name in _COLUMNS}
         chosen = _Chosen.of("rows", rows, batch.offsets)
         turns = Turns.single(len(chosen.indices))
-        if merge_turns:
+        if truth("merge_turns", merge_turns):
             turns = Turns.merged(batch, chosen.indices)
             chosen = chosen.merged(turns, batch.offsets)
         loss_mask = chosen.tokens(batch.loss_mask)
@@ -133,12 +134,13 @@ class Examples(NamedArrays):
         )
 
     def take(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> Self:
-        """These examples alone, in this order; of all in order no token is copied.
+        """These examples alone, in this order; of all in order no token is copied. An index counts
+        from the end where it is negative.
 
         Raises:
             InvalidRequest: an index is none of an example.
         """
-        chosen = _Chosen.of("indices", indices, self.offsets)
+        chosen = _Chosen.of("indices", indices, self.offsets, from_end=True)
         return replace(
             self,
             tokens=chosen.tokens(self.tokens),
@@ -167,8 +169,15 @@ class Examples(NamedArrays):
 
         Raises:
             IndexError: there is no such example.
+            InvalidRequest: it is no whole number.
         """
-        at = range(len(self))[index]
+        given: Any = index
+        if isinstance(given, slice):
+            raise InvalidRequest(
+                f"an index of an example is {given}; give a whole number, or for several "
+                "examples.take(range(begin, end))"
+            )
+        at = range(len(self))[whole_number("an index of an example", index)]
         span = slice(*self.offsets[at : at + 2].tolist())
         return RLExample(
             self.tokens[span],
@@ -212,8 +221,11 @@ class _Chosen(NamedTuple):
     spans: list[tuple[int, int]] | None
 
     @classmethod
-    def of(cls, name: str, given: Any, offsets: NDArray[np.int64]) -> _Chosen:
-        """Those that an argument of this name gives; None: all."""
+    def of(
+        cls, name: str, given: Any, offsets: NDArray[np.int64], *, from_end: bool = False
+    ) -> _Chosen:
+        """Those that an argument of this name gives, where ``from_end`` also by negative numbers;
+        None: all."""
         count = len(offsets) - 1
         everything = np.arange(count)
         if given is None:
@@ -221,9 +233,11 @@ class _Chosen(NamedTuple):
         found = np.asarray(given)
         if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
             raise InvalidRequest(f"{name} is {given!r:.200}; give a sequence of whole numbers")
-        indices = found.astype(np.int64)
-        for wrong in indices[(indices < 0) | (indices >= count)].tolist():
+        lowest = -count if from_end else 0
+        for wrong in found[(found < lowest) | (found >= count)].tolist():
             raise InvalidRequest(f"{name} has {wrong}; there are {count}, which count from 0")
+        indices = found.astype(np.int64)
+        indices = np.where(indices < 0, indices + count, indices)
         if np.array_equal(indices, everything):
             return cls(indices, offsets, None)
         return cls(indices, *_joined(offsets[indices], offsets[indices + 1]))

@@ -13,6 +13,7 @@ from rollstream.sampler import arguments
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch, Rollout
 from rollstream.sampler.shaping.makers.reservoir import at_least
+from rollstream.sampler.shaping.makers.rollouts import a_maker
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -51,6 +52,8 @@ class StableMixtureBatchMaker(BatchMaker):
                 f"makers are for {sorted(makers)} and shares for {sorted(found)}; give one of both "
                 "for each environment"
             )
+        for environment, maker in makers.items():
+            a_maker(f"the maker for {environment}", maker)
         for environment, share in found.items():
             if not share:
                 raise InvalidRequest(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, SupportsIndex
+
 import numpy as np
 
+from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch, Rollout
+from rollstream.sampler.shaping.makers.reservoir import at_least
 
 
 def rollouts_of(batch: Batch) -> list[Rollout]:
@@ -32,12 +36,26 @@ def rollouts_of(batch: Batch) -> list[Rollout]:
     return list(map(Rollout._make, zip(*columns, strict=True)))
 
 
-def make_batch(maker: BatchMaker, batch: Batch, batch_size: int) -> MadeBatch:
-    """What the maker makes of a batch, and of nothing else."""
+def a_maker(name: str, value: Any) -> BatchMaker:
+    """The value, which is a batch maker; ``InvalidRequest`` where it is none."""
+    if not isinstance(value, BatchMaker):
+        call = f"; {value.__name__}(…) makes one" if isinstance(value, type) else ""
+        raise InvalidRequest(f"{name} is {value!r:.200}; give a BatchMaker's object{call}")
+    return value
+
+
+def make_batch(maker: BatchMaker, batch: Batch, batch_size: SupportsIndex) -> MadeBatch:
+    """What the maker makes of a batch, and of nothing else: at most ``batch_size`` trajectories.
+
+    Raises:
+        InvalidRequest: it is no maker, or ``batch_size`` is below 1.
+    """
+    a_maker("maker", maker)
+    size = at_least("batch_size", batch_size, 1)
     maker.begin(batch.step)
     for rollout in rollouts_of(batch):
         maker.add_rollout(rollout)
-    return maker.create_batch(batch_size)
+    return maker.create_batch(size)
 
 
 def examples_of(batch: Batch, made: MadeBatch, *, merge_turns: bool = False) -> Examples:
