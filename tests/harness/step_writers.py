@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from rollstream.gateway import create_app
-from rollstream.producers import Step
+from rollstream.producers import DeliveryFailed, Step
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.streams.errors import BrokerUnavailable
 
@@ -58,6 +58,9 @@ class MemoryStepWriter:
     ) -> None:
         await self._answer()
         self.completed.append((environment, trajectory_uid, prompt_uid, steps))
+
+    def take_failures(self) -> DeliveryFailed | None:
+        return None
 
     async def close(self) -> None:
         self.closed = True

@@ -182,6 +182,17 @@ def test_two_gateways_share_trajectories_and_sigterm_drains_them(
         assert not any(token in line for line in gateway.log for token in TOKENS.values())
 
 
+def test_open_prompts_are_bounded_as_configured(world: SealWorld, tmp_path: Path) -> None:
+    gateway = GatewayProcess(world, tmp_path, max_open_prompts=1)
+    first, second = ({**STEP, "trajectory_uid": uid, "prompt_uid": uid} for uid in ("p-1", "p-2"))
+    assert gateway.post([first]).status_code == 200
+    refused = gateway.post([second])
+    assert refused.status_code == 429
+    assert "max_open_prompts, 1" in refused.json()["detail"]
+    gateway.process.send_signal(signal.SIGTERM)
+    assert gateway.ended() == 0
+
+
 def test_the_guides_examples_submit_a_trajectory(world: SealWorld, tmp_path: Path) -> None:
     curl = shutil.which("curl")
     if curl is None:

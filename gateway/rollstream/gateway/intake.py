@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from rollstream.gateway import problems
 from rollstream.gateway.models import CompleteBody
 from rollstream.gateway.problems import refused
-from rollstream.producers import Step
+from rollstream.producers import DeliveryFailed, Step
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.gateway import GatewayConfig
 from rollstream.runtime.deadline import Deadline
@@ -26,13 +26,16 @@ _log = logging.getLogger("rollstream.gateway")
 class StepsWriter(Protocol):
     """What the gateway writes to: ``AsyncStepProducer``. Each call returns once the broker has what
     it was given, or, of no steps, once the environment's topic is known. From then on it raises
-    ``InvalidRollout`` and ``BufferFull`` before it first waits."""
+    ``InvalidRollout`` and ``BufferFull`` before it first waits. ``take_failures`` is what became of
+    calls that ended before the broker's answer."""
 
     async def submit_steps(self, steps: Iterable[Step], *, environment: str) -> None: ...
 
     async def complete_trajectory(
         self, trajectory_uid: str, *, environment: str, prompt_uid: str, steps: int | None
     ) -> None: ...
+
+    def take_failures(self) -> DeliveryFailed | None: ...
 
     async def close(self) -> None: ...
 
@@ -74,6 +77,8 @@ class Intake:
                 f"{self._requests} requests are answered at once, gateway.max_requests; send this "
                 "one again later",
             )
+        # Whoever asked was told that it may be lost, or is counted: otherwise they only pile up.
+        self._writer.take_failures()
         turn = Turn(self, Deadline(self._config.timeout_s, self._clock))
         self._requests += 1
         try:

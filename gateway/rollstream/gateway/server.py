@@ -81,6 +81,7 @@ def serve(
     check_open_to_all(config.gateway, host)
     writer = AsyncStepProducer(
         broker=broker,
+        max_open_prompts=config.gateway.max_open_prompts,
         namespace=config.kafka.namespace,
         generation=config.kafka.generation,
         timeout_s=config.gateway.timeout_s,

@@ -133,6 +133,14 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         if left:
             raise FlushTimedOut(self._outbox.broker, left, timeout_s)
 
+    def take_failures(self) -> DeliveryFailed | None:
+        """What ``flush`` would raise by now of failed deliveries, once; None: there are none."""
+        try:
+            self._outbox.raise_failures()
+        except DeliveryFailed as failed:
+            return failed
+        return None
+
     async def close(self) -> None:
         """Flushes within ``timeout_s`` and releases everything. Idempotent.
 

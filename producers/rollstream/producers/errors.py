@@ -109,8 +109,9 @@ class NotAdmitted(ProducerError, TimeoutError):
 
 
 class RolloutTooLarge(InvalidRollout):
-    """A rollout, or what is attached to it, has ``size`` bytes, more than ``limit``; nothing was
-    published. ``limit`` is None where the broker refused it, which does not name its own."""
+    """A rollout, what is attached to it, or the steps of one call have ``size`` bytes, more than
+    ``limit``; nothing was published. ``limit`` is None where the broker refused it, which does not
+    name its own."""
 
     def __init__(self, what: str, size: int, limit: int | None, remedy: str) -> None:
         over = "more than the broker takes" if limit is None else f"over the limit of {limit}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
+from rollstream.producers.errors import RolloutTooLarge
 from rollstream.producers.outbox import Address, Outgoing
 from rollstream.schemas.rules import TOKEN_ARRAYS_MAX
 
@@ -101,11 +102,18 @@ class Gatherer:
         return not held or held + outgoing.size + _ENTRY_BYTES <= HELD_BYTES_MAX
 
     def has_room_for(self, outgoing: Sequence[Outgoing]) -> bool:
-        """Whether the bound allows all of them."""
+        """Whether the bound allows all of them.
+
+        Raises:
+            RolloutTooLarge: it never will, of several.
+        """
+        if len(outgoing) == 1:
+            return self.has_room(outgoing[0])
         size = _size_of(outgoing) + _ENTRY_BYTES * len(outgoing)
-        return self.held_bytes + size <= HELD_BYTES_MAX or (
-            len(outgoing) == 1 and self.has_room(outgoing[0])
-        )
+        if size > HELD_BYTES_MAX:
+            what = f"the {len(outgoing)} steps of this call"
+            raise RolloutTooLarge(what, size, HELD_BYTES_MAX, "split the call")
+        return self.held_bytes + size <= HELD_BYTES_MAX
 
     def append(self, outgoing: Outgoing) -> bool:
         """Gathers an entry; returns whether a record is full, so that it can be sent."""

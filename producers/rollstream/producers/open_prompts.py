@@ -14,27 +14,42 @@ MAX_OPEN_PROMPTS = 16_384  # At 54 prompts a second, as many as go on in ``OPEN_
 # one may have taken the rest. Groups are sealed without what is missing after as long, by default
 # (``seal_timeout_s``).
 OPEN_PROMPT_S = 300.0
-
-_Key = tuple[str, str]
-"""Environment and uid."""
+# Trajectories that one environment's writer knows, at about 400 bytes each; of more, those of which
+# nothing came for longest are forgotten.
+TRAJECTORIES_MAX = 65_536
 
 
 class _Prompt:
-    __slots__ = ("ended", "open", "seen_s", "size")
+    __slots__ = ("ended", "members", "open", "seen_s", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size  # Its ``n_rollouts``; 0: not known.
-        self.open: set[str] = set()  # Trajectories, as far as is known here.
-        self.ended: set[str] = set()  # Of one whose size is known.
+        self.members: set[str] = set()  # Those of its trajectories that are known.
+        self.open = 0  # How many of these have not ended.
+        self.ended = 0  # Those that were forgotten too.
+        self.seen_s = 0.0
+
+    @property
+    def over(self) -> bool:
+        return self.ended >= self.size if self.size else not self.open
+
+
+class _Trajectory:
+    __slots__ = ("ended", "prompt_uid", "seen_s")
+
+    def __init__(self, prompt_uid: str) -> None:
+        self.prompt_uid = prompt_uid
+        self.ended = False  # And its prompt is open.
         self.seen_s = 0.0
 
 
 class OpenPrompts:
-    """Bounds how many prompts are open at one writer.
+    """Bounds how many prompts of one environment are open at one writer.
 
     A prompt is begun by step 0 of one of its trajectories, and open until ``n_rollouts`` of them
     have ended here (where that is not known: all that were begun here), or nothing of it came for
-    ``OPEN_PROMPT_S``.
+    ``OPEN_PROMPT_S``. Memory is bounded by ``prompts_max`` and ``TRAJECTORIES_MAX``: an end of a
+    trajectory that was forgotten has to name its prompt, and one that is repeated counts twice.
 
     Args:
         prompts_max: the bound.
@@ -42,47 +57,47 @@ class OpenPrompts:
 
     def __init__(self, prompts_max: int) -> None:
         self._prompts_max = prompts_max
-        # The one of which nothing came for longest is the first.
-        self._prompts: OrderedDict[_Key, _Prompt] = OrderedDict()
-        self._trajectories: OrderedDict[_Key, tuple[str, float]] = OrderedDict()
+        # The one of which nothing came for longest is the first, in both.
+        self._prompts: OrderedDict[str, _Prompt] = OrderedDict()
+        self._trajectories: OrderedDict[str, _Trajectory] = OrderedDict()
 
     def __len__(self) -> int:
         """How many prompts are open."""
         return len(self._prompts)
 
-    def sizes(self, environment: str, steps: Sequence[Step], now_s: float) -> list[int]:
+    def sizes(self, steps: Sequence[Step], now_s: float) -> list[int]:
         """The size of each step's group, where all of them may be submitted; 0: not known.
 
         Raises:
             BufferFull: they begin prompts, and too many would be open.
             InvalidRollout: a step contradicts one before it.
         """
-        self._forget(now_s)
+        self._forget_old(now_s)
         found: list[int] = []
-        sizes: dict[_Key, int] = {}
-        begun: set[_Key] = set()
+        sizes: dict[str, int] = {}
+        begun: set[str] = set()
         prompts: dict[str, str] = {}
         for index, step in enumerate(steps):
-            key = environment, step.prompt_uid
-            known = self._prompts.get(key)
-            size = sizes.get(key) or (known.size if known else 0)
+            named = step.prompt_uid
+            known = self._prompts.get(named)
+            size = sizes.get(named) or (known.size if known else 0)
             if step.n_rollouts is not None and size not in (0, step.n_rollouts):
                 raise InvalidRollout(
                     f"steps[{index}]: n_rollouts is {step.n_rollouts}, and was {size} in an "
-                    f"earlier step of prompt {step.prompt_uid}; give all of them the same"
+                    f"earlier step of prompt {named}; give all of them the same"
                 )
-            sizes[key] = size = step.n_rollouts or size
+            sizes[named] = size = step.n_rollouts or size
             found.append(size)
             uid = step.trajectory_uid
-            prompt = prompts.get(uid) or self.prompt_of(environment, uid)
-            if prompt not in ("", step.prompt_uid):
+            prompt = prompts.get(uid) or self.prompt_of(uid)
+            if prompt not in ("", named):
                 raise InvalidRollout(
-                    f"steps[{index}]: prompt_uid is {step.prompt_uid!r}, and trajectory {uid} "
+                    f"steps[{index}]: prompt_uid is {named!r}, and trajectory {uid} "
                     f"belongs to prompt {prompt!r}; give each trajectory a uid of its own"
                 )
-            prompts[uid] = step.prompt_uid
+            prompts[uid] = named
             if known is None and step.step_index == 0:
-                begun.add(key)
+                begun.add(named)
         if begun and len(self._prompts) + len(begun) > self._prompts_max:
             raise BufferFull(
                 f"{len(self._prompts)} prompts that were begun here have not ended, and "
@@ -92,55 +107,72 @@ class OpenPrompts:
             )
         return found
 
-    def add(
-        self, environment: str, steps: Sequence[Step], sizes: Sequence[int], now_s: float
-    ) -> None:
+    def add(self, steps: Sequence[Step], sizes: Sequence[int], now_s: float) -> None:
         """The steps, of these sizes, were submitted."""
         for step, size in zip(steps, sizes, strict=True):
-            key = environment, step.prompt_uid
-            prompt = self._prompts.get(key)
+            prompt = self._prompts.get(step.prompt_uid)
             if prompt is None and step.step_index == 0:
-                prompt = self._prompts[key] = _Prompt(size)
+                prompt = self._prompts[step.prompt_uid] = _Prompt(size)
             if prompt is not None:
                 prompt.size, prompt.seen_s = size, now_s
-                prompt.open.add(step.trajectory_uid)
-                self._prompts.move_to_end(key)
-            of = environment, step.trajectory_uid
-            self._trajectories[of] = step.prompt_uid, now_s
-            self._trajectories.move_to_end(of)
+                self._prompts.move_to_end(step.prompt_uid)
+            self._see(step.trajectory_uid, step.prompt_uid, now_s)
             if step.is_last:
-                self.end(environment, step.trajectory_uid)
+                self.end(step.trajectory_uid, step.prompt_uid, now_s)
 
-    def end(self, environment: str, trajectory_uid: str) -> None:
-        """A trajectory has ended."""
-        known = self._trajectories.pop((environment, trajectory_uid), None)
-        if known is None:
-            return
-        key = environment, known[0]
-        prompt = self._prompts.get(key)
+    def end(self, trajectory_uid: str, prompt_uid: str, now_s: float) -> None:
+        """A trajectory, of this prompt where it is not known here, has ended."""
+        prompt_uid = self.prompt_of(trajectory_uid) or prompt_uid
+        prompt = self._prompts.get(prompt_uid)
         if prompt is None:
+            self._trajectories.pop(trajectory_uid, None)
             return
-        prompt.open.discard(trajectory_uid)
-        if prompt.size:
-            prompt.ended.add(trajectory_uid)
-        if len(prompt.ended) >= prompt.size and (prompt.size or not prompt.open):
-            del self._prompts[key]
+        known = self._see(trajectory_uid, prompt_uid, now_s)
+        if not known.ended:
+            known.ended = True  # Known on, so that a repeated end counts once.
+            prompt.open -= 1
+            prompt.ended += 1
+        if prompt.over:
+            self._close(prompt_uid)
 
-    def prompt_of(self, environment: str, trajectory_uid: str) -> str:
+    def prompt_of(self, trajectory_uid: str) -> str:
         """The prompt of a trajectory of which steps were submitted here; empty: not known."""
-        return self._trajectories.get((environment, trajectory_uid), ("", 0.0))[0]
+        known = self._trajectories.get(trajectory_uid)
+        return "" if known is None else known.prompt_uid
 
-    def _forget(self, now_s: float) -> None:
+    def _see(self, uid: str, prompt_uid: str, now_s: float) -> _Trajectory:
+        known = self._trajectories.get(uid)
+        if known is None:
+            known = self._trajectories[uid] = _Trajectory(prompt_uid)
+            if len(self._trajectories) > TRAJECTORIES_MAX:
+                self._forget_first()
+        known.seen_s = now_s
+        self._trajectories.move_to_end(uid)
+        prompt = self._prompts.get(prompt_uid)
+        if prompt is not None and uid not in prompt.members:
+            prompt.members.add(uid)
+            prompt.open += 1
+        return known
+
+    def _close(self, prompt_uid: str) -> None:
+        for uid in self._prompts.pop(prompt_uid).members:
+            if self._trajectories[uid].ended:
+                del self._trajectories[uid]
+
+    def _forget_first(self) -> None:
+        uid, known = self._trajectories.popitem(last=False)
+        prompt = self._prompts.get(known.prompt_uid)
+        if prompt is not None and uid in prompt.members:
+            prompt.members.remove(uid)
+            prompt.open -= not known.ended
+
+    def _forget_old(self, now_s: float) -> None:
         while self._trajectories:
-            of, (prompt_uid, seen_s) = next(iter(self._trajectories.items()))
-            if seen_s + OPEN_PROMPT_S > now_s:
+            if next(iter(self._trajectories.values())).seen_s + OPEN_PROMPT_S > now_s:
                 break
-            del self._trajectories[of]
-            prompt = self._prompts.get((of[0], prompt_uid))
-            if prompt is not None:
-                prompt.open.discard(of[1])
+            self._forget_first()
         while self._prompts:
-            key, first = next(iter(self._prompts.items()))
+            prompt_uid, first = next(iter(self._prompts.items()))
             if first.seen_s + OPEN_PROMPT_S > now_s:
                 break
-            del self._prompts[key]
+            self._close(prompt_uid)

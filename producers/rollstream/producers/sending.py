@@ -73,7 +73,11 @@ class Sender:
         return True
 
     def append_together(self, outgoing: Sequence[Outgoing]) -> bool:
-        """Gathers all of them, or none where there is no room; otherwise as ``append``."""
+        """Gathers all of them, or none where there is no room; otherwise as ``append``.
+
+        Raises:
+            RolloutTooLarge: there will never be room for all of them at once.
+        """
         addresses = [self._address(one.topic, one.key) for one in outgoing]
         if not self.gatherer.has_room_for(outgoing):
             return False

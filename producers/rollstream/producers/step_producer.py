@@ -44,12 +44,13 @@ class _Entries:
 
     def __init__(self, outbox: Outbox, max_open_prompts: int) -> None:
         self._outbox = outbox
-        self._open = OpenPrompts(max_open_prompts)
+        self._max_open_prompts = max_open_prompts
+        self._open: dict[str, OpenPrompts] = {}  # By environment.
 
     def make(self, steps: Iterable[Step], environment: str, now_s: float) -> _Submission:
         checked("environment", environment)
         found = checked_steps(list(steps))
-        sizes = self._open.sizes(environment, found, now_s)
+        sizes = self._open_prompts(environment).sizes(found, now_s)
         outgoing = []
         for index, (step, size) in enumerate(zip(found, sizes, strict=True)):
             try:
@@ -61,14 +62,14 @@ class _Entries:
 
     def add(self, submission: _Submission, now_s: float) -> None:
         environment, steps, sizes, _ = submission
-        self._open.add(environment, steps, sizes, now_s)
+        self._open.setdefault(environment, self._open_prompts(environment)).add(steps, sizes, now_s)
 
     def make_end(
         self, environment: str, trajectory_uid: str, prompt_uid: str, steps: int | None
     ) -> Outgoing:
         checked("environment", environment)
         uid = checked_filled_name("trajectory_uid", trajectory_uid)
-        prompt = prompt_uid or self._open.prompt_of(environment, uid)
+        prompt = prompt_uid or self._open_prompts(environment).prompt_of(uid)
         if not prompt:
             raise InvalidRollout(
                 f"prompt_uid is empty, and no step of trajectory {uid} was submitted here lately; "
@@ -82,8 +83,13 @@ class _Entries:
             )
         return self._outbox.ended(GroupAddress(environment, prompt, prompt, 0, "train"), uid, count)
 
-    def end(self, environment: str, trajectory_uid: str) -> None:
-        self._open.end(environment, trajectory_uid)
+    def end(self, environment: str, ended: Outgoing, now_s: float) -> None:
+        self._open_prompts(environment).end(ended.rollout_uid, ended.group_uid, now_s)
+
+    def _open_prompts(self, environment: str) -> OpenPrompts:
+        """Of an environment; kept once steps were queued, and so its topic exists."""
+        known = self._open.get(environment)
+        return OpenPrompts(self._max_open_prompts) if known is None else known
 
 
 class StepProducer(RolloutProducer):
@@ -98,10 +104,10 @@ class StepProducer(RolloutProducer):
 
     Args:
         bootstrap: Kafka's ``host:port``, several with commas; or give ``broker``.
-        max_open_prompts: how many prompts that were begun here may be open: whose ``n_rollouts``
-            trajectories have not all ended here, and of which something came in the last 300 s.
-            Where it is None, those count that were begun here. (Another writer may have taken the
-            rest, so a prompt counts no longer than that.)
+        max_open_prompts: how many prompts of an environment that were begun here may be open: whose
+            ``n_rollouts`` trajectories have not all ended here, and of which something came in the
+            last 300 s. Where ``n_rollouts`` is None, those count that were begun here. (Another
+            writer may have taken the rest, so a prompt counts no longer than that.)
         worker_id: this process; empty: host name and process id.
         namespace: the first part of topics' names.
         generation: the last part of topics' names.
@@ -160,7 +166,8 @@ class StepProducer(RolloutProducer):
 
         Raises:
             InvalidRollout: names the index of the step, field, value and remedy.
-            BufferFull: at once: the queue is at its bound, or steps begin prompts while
+            RolloutTooLarge: together they are over the queue's bound; split the call.
+            BufferFull: at once: the queue has no room for them now, or steps begin prompts while
                 ``max_open_prompts`` are open. Nothing was dropped; submit them again later.
             DeliveryFailed: steps of earlier calls failed; this call queued nothing.
             UnknownTopic, BrokerUnavailable, TopicMismatch: as ``RolloutProducer.publish``.
@@ -184,7 +191,8 @@ class StepProducer(RolloutProducer):
         nothing.
 
         Args:
-            prompt_uid: may be left out where steps of it were submitted here in the last 300 s.
+            prompt_uid: may be left out where steps of it were submitted here in the last 300 s, and
+                of no more than 65,536 other trajectories since.
             steps: how many it has; it is complete once all of them are in the log. None: those up
                 to the newest one that is in the log before this; a step behind it breaks the
                 trajectory. So give it where other connections submit steps, or one may have failed.
@@ -199,7 +207,7 @@ class StepProducer(RolloutProducer):
         with self._submitting:
             end = self._entries.make_end(environment, trajectory_uid, prompt_uid, steps)
             self._send_together([end])
-            self._entries.end(environment, trajectory_uid)
+            self._entries.end(environment, end, self._clock.monotonic_s())
 
 
 class AsyncStepProducer(AsyncRolloutProducer):
@@ -279,7 +287,7 @@ class AsyncStepProducer(AsyncRolloutProducer):
         await self._find_in_time(topic)
         end = self._entries.make_end(environment, trajectory_uid, prompt_uid, steps)
         answers = self._submit([end], durable)
-        self._entries.end(environment, trajectory_uid)
+        self._entries.end(environment, end, self._clock.monotonic_s())
         if durable:
             await self._await_answers([end], answers)
 

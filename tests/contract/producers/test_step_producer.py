@@ -17,6 +17,7 @@ from rollstream.producers import (
     InvalidRollout,
     InvalidSettings,
     ProducerClosed,
+    RolloutTooLarge,
     Step,
     StepProducer,
     UnknownTopic,
@@ -26,6 +27,7 @@ from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.streams.partitioning import partition_of
 
 ENVIRONMENT = "web"
+ANOTHER = "code"
 
 
 def step(trajectory: str = "t", index: int = 0, prompt: str = "p", **fields: Any) -> Step:
@@ -52,8 +54,8 @@ class _Awaited:
     async def complete_trajectory(self, uid: str, **named: Any) -> None:
         self.inner.complete_trajectory(uid, environment=ENVIRONMENT, **named)
 
-    async def submit_elsewhere(self, one: Step) -> None:
-        self.inner.submit_step(one, environment="nowhere")
+    async def submit_elsewhere(self, one: Step, environment: str = "nowhere") -> None:
+        self.inner.submit_step(one, environment=environment)
 
     async def flush(self) -> None:
         self.inner.flush()
@@ -72,8 +74,8 @@ class _Async:
     async def complete_trajectory(self, uid: str, **named: Any) -> None:
         await self.inner.complete_trajectory(uid, environment=ENVIRONMENT, **named)
 
-    async def submit_elsewhere(self, one: Step) -> None:
-        await self.inner.submit_step(one, environment="nowhere")
+    async def submit_elsewhere(self, one: Step, environment: str = "nowhere") -> None:
+        await self.inner.submit_step(one, environment=environment)
 
     async def flush(self) -> None:
         await self.inner.flush()
@@ -89,7 +91,7 @@ class Stage:
     def __init__(self, kind: str, world: World) -> None:
         self.kind = kind
         self.broker = world.broker()
-        self.layout = new_layout(self.broker, ENVIRONMENT)
+        self.layout = new_layout(self.broker, ENVIRONMENT, ANOTHER)
 
     def play(self, scenario: Callable[[Producer], Awaitable[Any]], **arguments: Any) -> Any:
         async def run() -> Any:
@@ -247,15 +249,31 @@ def test_one_prompt_too_many_is_refused_at_once_and_nothing_is_dropped(stage: St
     assert len(stage.log()) == 7 + 1
 
 
-def test_more_at_once_than_there_is_room_for_is_refused_at_once(stage: Stage) -> None:
+def test_a_call_that_never_fits_is_refused_for_good_and_its_halves_are_taken(stage: Stage) -> None:
     wide = np.zeros(HELD_BYTES_MAX // 16, np.int32)
+    steps = [step(str(n), response_ids=wide) for n in range(4)]
 
     async def scenario(producer: Producer) -> None:
-        with pytest.raises(BufferFull, match="no room now"):
-            await producer.submit_steps([step(str(n), response_ids=wide) for n in range(4)])
+        with pytest.raises(RolloutTooLarge, match=r"the 4 steps of this call.*split the call"):
+            await producer.submit_steps(steps)
+        await producer.submit_steps(steps[:2])
+        await producer.flush()
+        await producer.submit_steps(steps[2:])
 
     stage.play(scenario)
-    assert stage.log() == []
+    assert len(stage.log()) == 4
+
+
+def test_environments_do_not_share_the_bound_on_prompts(stage: Stage) -> None:
+    async def scenario(producer: Producer) -> None:
+        await producer.submit_steps([step("a", 0, "p")])
+        with pytest.raises(BufferFull):
+            await producer.submit_steps([step("b", 0, "q")])
+        await producer.submit_elsewhere(step("c", 0, "r"), ANOTHER)
+        with pytest.raises(BufferFull):
+            await producer.submit_elsewhere(step("d", 0, "s"), ANOTHER)
+
+    stage.play(scenario, max_open_prompts=1)
 
 
 def test_a_closed_producer_and_an_unknown_environment_are_refused(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -26,7 +27,7 @@ from harness.step_writers import (
     bearer,
     gateway_over,
 )
-from rollstream.gateway.models import STEPS_MAX
+from rollstream.gateway.models import STEPS_MAX, StepBody, StepsBody
 from rollstream.producers import Step
 from rollstream.producers.errors import DeliveryFailed, RolloutTooLarge
 from rollstream.schemas.errors import InvalidRollout
@@ -412,6 +413,21 @@ async def test_requests_at_once_are_bounded() -> None:
         assert "Retry-After" in refused.headers
         writer.answering.set()
         assert [(await one).status_code for one in waiting] == [200, 200]
+
+
+@in_a_loop
+async def test_what_waits_for_the_broker_holds_no_lists_of_its_body() -> None:
+    writer = MemoryStepWriter()
+    async with talking_to(gateway_over(writer)) as client:
+        await client.post(STEPS, json={"steps": [STEP]})  # From now on the topic is known.
+        writer.answering.clear()
+        durable: dict[str, Any] = {"params": {"durable": True}, "json": {"steps": [STEP]}}
+        waiting = asyncio.create_task(client.post(STEPS, **durable))
+        while not writer.waiting:
+            await asyncio.sleep(0)
+        assert not [one for one in gc.get_objects() if isinstance(one, StepsBody | StepBody)]
+        writer.answering.set()
+        assert (await waiting).status_code == 200
 
 
 def test_readiness_follows_the_broker_and_health_does_not(writer: MemoryStepWriter) -> None:

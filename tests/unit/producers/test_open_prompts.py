@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollstream.producers import open_prompts
 from rollstream.producers.open_prompts import OPEN_PROMPT_S, OpenPrompts
 from rollstream.producers.step_segments import Step
 from rollstream.streams.errors import BufferFull
-
-ENVIRONMENT = "web"
 
 
 def step(
@@ -20,8 +19,8 @@ def step(
 
 
 def submit(prompts: OpenPrompts, now_s: float, *steps: Step) -> None:
-    sizes = prompts.sizes(ENVIRONMENT, steps, now_s)
-    prompts.add(ENVIRONMENT, steps, sizes, now_s)
+    sizes = prompts.sizes(steps, now_s)
+    prompts.add(steps, sizes, now_s)
 
 
 @pytest.mark.proves("B4")
@@ -35,15 +34,15 @@ def test_a_prompt_whose_rest_went_elsewhere_leaves_by_its_age() -> None:
         submit(prompts, OPEN_PROMPT_S, step("b", 0, "q"))
     submit(prompts, 2 * OPEN_PROMPT_S - 1, step("b", 0, "q"))
     assert len(prompts) == 1
-    assert prompts.prompt_of(ENVIRONMENT, "a") == ""
+    assert prompts.prompt_of("a") == ""
 
 
 def test_a_prompt_of_unknown_size_is_over_with_its_trajectories() -> None:
     prompts = OpenPrompts(9)
     submit(prompts, 0.0, step("a", 0, "p"), step("b", 0, "p", last=True))
     assert len(prompts) == 1
-    prompts.end(ENVIRONMENT, "a")
-    prompts.end(ENVIRONMENT, "a")
+    prompts.end("a", "p", 0.0)
+    prompts.end("a", "p", 0.0)
     assert len(prompts) == 0
 
 
@@ -56,12 +55,47 @@ def test_a_retried_last_step_counts_once() -> None:
     assert len(prompts) == 0
 
 
-def test_environments_do_not_share_prompts() -> None:
+def test_an_end_that_names_its_prompt_counts_once_whoever_took_the_steps() -> None:
     prompts = OpenPrompts(9)
-    for environment in ("web", "code"):
-        steps = [step("a", 0, "p", n=2)]
-        prompts.add(environment, steps, prompts.sizes(environment, steps, 0.0), 0.0)
-    assert len(prompts) == 2
+    submit(prompts, 0.0, step("a", 0, "p", n=2))
+    for _ in range(2):
+        prompts.end("b", "p", 1.0)
+    assert len(prompts) == 1
+    prompts.end("a", "p", 1.0)
+    assert len(prompts) == 0
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([step(f"{n}", 1, f"p{n}") for n in range(9)], id="of prompts begun elsewhere"),
+        pytest.param([step(f"{n}", 0, "p") for n in range(9)], id="open ones of one prompt"),
+        pytest.param(
+            [step(f"{n}", 0, "p", last=True, n=99) for n in range(9)], id="ended ones of one prompt"
+        ),
+    ],
+)
+def test_trajectories_are_bounded_and_the_oldest_are_forgotten(
+    steps: list[Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_prompts, "TRAJECTORIES_MAX", 4)
+    prompts = OpenPrompts(9)
+    submit(prompts, 0.0, *steps)
+    known = [one.trajectory_uid for one in steps if prompts.prompt_of(one.trajectory_uid)]
+    assert known == ["5", "6", "7", "8"]
+
+
+def test_what_was_forgotten_still_ends_where_its_prompt_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(open_prompts, "TRAJECTORIES_MAX", 2)
+    prompts = OpenPrompts(9)
+    submit(prompts, 0.0, *(step(f"{n}", 0, "p", n=8) for n in range(8)))
+    assert prompts.prompt_of("0") == ""
+    for n in range(8):
+        assert len(prompts) == 1
+        prompts.end(f"{n}", "p", 1.0)
+    assert len(prompts) == 0
 
 
 @given(

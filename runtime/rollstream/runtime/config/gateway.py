@@ -19,12 +19,16 @@ class GatewayConfig(Section):
     replaced."""
     allow_anonymous: bool = False
     """Whether it runs without tokens; then on a loopback address only."""
-    max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)
-    """Most bytes of a request's body; beyond it 413."""
+    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
+    """Most bytes of a request's body; beyond it 413. Nothing else is answered while one is checked,
+    about 20 ms a MiB."""
     max_pending_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
     """Most bytes of bodies that are read or on their way to the broker; beyond it 429."""
     max_requests: int = Field(default=256, ge=1)
     """Most requests that are answered at once; beyond it 503."""
+    max_open_prompts: int = Field(default=16_384, ge=1)
+    """Most prompts of each environment that were begun here and have not ended here; beyond it
+    429."""
     timeout_s: FiniteFloat = Field(default=30.0, gt=0)
     """Time within which each request is answered, and the broker has what was accepted."""
     drain_timeout_s: FiniteFloat = Field(default=20.0, gt=0)
