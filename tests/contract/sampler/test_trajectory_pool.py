@@ -142,11 +142,17 @@ def test_the_weight_of_a_lag_is_the_callers(world: SamplerWorld, sampler: Sample
 
 def test_a_weight_that_is_none_is_refused(world: SamplerWorld, sampler: SamplerApi) -> None:
     world.writer().flush(prompt("a"), prompt("b"))
-    pool = TrajectoryPool(sampler, weight_of_lag=lambda lags: np.full(len(lags) + 1, 1.0))
+    weights: list[Any] = [[1.0] * 9, [-0.5, 0.5], [np.nan, 0.5], [np.inf, 0.5], ["x", "y"]]
+    given = iter([*weights, [0.0, 0.5]])
+    pool = TrajectoryPool(sampler, weight_of_lag=lambda _: np.array(next(given)))
     assert fetched(pool) == "a"
     sampler.publish_policy(1, policy_version="v1")
-    with pytest.raises(InvalidRequest, match="return a finite number for each"):
-        pool.fetch_batch(timeout_s=WAIT_S)
+    for _ in weights:
+        with pytest.raises(InvalidRequest, match="a finite number for each, 0 or more"):
+            pool.fetch_batch(timeout_s=WAIT_S)
+    found = pool.fetch_batch(timeout_s=WAIT_S)
+    assert found is not None
+    assert found.importance_weights.tolist() == [0.0, 0.5]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from harness.sampler_worlds import memory_world
         ({}, 0),
         ({"max_policy_lag": -1}, 1),
         ({"max_policy_lag": -1, "max_rollout_step_delay": 3}, 0),
+        ({"max_policy_lag": -1, "order": "ready"}, 0),
     ],
 )
 def test_a_sampler_without_a_bound_says_so_once_when_it_starts(

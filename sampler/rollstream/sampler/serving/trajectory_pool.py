@@ -135,10 +135,11 @@ class TrajectoryPool:
         weights = np.ones(len(batch), np.float32)
         if off_policy.any():
             given = np.asarray(self._weight_of_lag(lags[off_policy]))
-            if given.shape != (off_policy.sum(),) or not np.isfinite(given).all():
+            each = given.shape == (off_policy.sum(),) and given.dtype.kind in "iuf"
+            if not each or not (np.isfinite(given) & (given >= 0)).all():
                 raise InvalidRequest(
                     f"weight_of_lag returned {given!r:.200} for lags {lags[off_policy]!r:.200}; "
-                    "return a finite number for each"
+                    "return a finite number for each, 0 or more"
                 )
             weights[off_policy] = given
         return off_policy, weights

@@ -145,8 +145,8 @@ def _why_ahead(name: str, choosing: Choosing, limits: Mapping[str, int]) -> str:
 
 def given_up_without_bound(name: str, choosing: Choosing) -> str:
     """What the sampler ``name`` gives up, in words, by its settings that bound no weights' age;
-    empty where one does."""
-    if choosing.bounds_lag:
+    empty where one does, or where a trajectory pool needs none."""
+    if choosing.bounds_lag or choosing.order == "ready":  # A pool's reader weighs old steps.
         return ""
     return (
         f"samplers.{name}.max_policy_lag is {choosing.max_policy_lag}, no limit: groups of any "
