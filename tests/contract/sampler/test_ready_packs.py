@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from harness.groups import GroupSpec
-from harness.sampler_worlds import SamplerWorld
+from harness.sampler_worlds import SamplerWorld, memory_world
 from rollstream.runtime.config.load import ConfigError
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.sampler import ChannelA, ChannelB, InvalidRequest, ReadyPacks, SamplerApi
+from rollstream.sampler.history import lineage_of_step
 
 RANKS = 2
 WAIT_S = 30.0
@@ -24,11 +28,11 @@ def specs(first: int, count: int, version: int) -> list[GroupSpec]:
     ]
 
 
-def settings(mode: str = "async") -> ReadyPacksConfig:
+def settings(mode: str = "async", b_ratio: float = 0.5, **changed: Any) -> ReadyPacksConfig:
     """Two examples of five tokens a pack; each group has two."""
     return ReadyPacksConfig.model_validate(
         {
-            "schedule": {"b_ratio": 0.5},
+            "schedule": {"b_ratio": b_ratio},
             "channel_b": {"mode": mode},
             "pack_length": 10,
             "num_groups": 3,
@@ -36,6 +40,7 @@ def settings(mode: str = "async") -> ReadyPacksConfig:
             "queue_limit": 8,
             "prefetch_target_packs": 2,
             "version_window": 8,
+            **changed,
         }
     )
 
@@ -226,3 +231,106 @@ def test_a_step_by_itself_waits_for_its_groups_and_trains_on_all(world: SamplerW
     assert isinstance(decided, ChannelB)
     assert sum(map(len, decided.packs.examples)) == 6
     assert decided.versions == (0, 0, 0)
+
+
+@pytest.mark.proves("C3", "D2")
+@pytest.mark.parametrize(
+    ("changed", "ranks", "differs"),
+    [
+        ({"b_ratio": 0.75}, 1, "ready_packs.schedule.b_ratio was 1.0 and is now 0.75"),
+        (
+            {"gradient_accumulation_steps": 1},
+            1,
+            "ready_packs.gradient_accumulation_steps was 2 and is now 1",
+        ),
+        ({}, 2, "dp_size was 1 and is now 2"),
+    ],
+)
+def test_after_a_resume_with_other_settings_nothing_is_trained_on_twice(
+    changed: dict[str, Any], ranks: int, differs: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    was: dict[str, Any] = {
+        "b_ratio": 1.0,
+        "gradient_accumulation_steps": 2,
+        "num_groups": 6,
+        "prefetch_target_packs": 4,
+    }
+    with closing(memory_world()) as world:
+        world.writer().flush(*specs(0, 12, version=0))
+        sampler = resumed(world, 12)
+        before = ReadyPacks(sampler, settings(**was), dp_rank=0, dp_size=1)
+        first = before.next_step(0, timeout_s=WAIT_S)
+        assert (first.batch.num_groups, len(_uids(first))) == (6, 4)
+        before.ack(first)
+        sampler.checkpointed(0)
+        assert sampler.resume(0) == 1
+        now = settings(**{**was, **changed})
+        after = [ReadyPacks(sampler, now, dp_rank=r, dp_size=ranks) for r in range(ranks)]
+        uids = _uids(first)
+        for step in range(1, 3):
+            for ready in after:
+                uids += _uids(ready.next_step(step, timeout_s=WAIT_S))
+    assert f"step 0 was shaped with other settings: {differs}" in caplog.text
+    assert len(uids) == len(set(uids)) > 4
+
+
+def _uids(decided: ChannelA | ChannelB) -> list[str]:
+    """Of the trajectories that it trains on."""
+    if isinstance(decided, ChannelA):
+        return []
+    return [decided.batch.uids[row] for rows in decided.packs.examples for row in rows.tolist()]
+
+
+def _after_next_batch(world: SamplerWorld, sampler: SamplerApi) -> None:
+    sampler.ack(sampler.next_batch(0, 1, timeout_s=WAIT_S))
+    sampler.checkpointed(0)
+    sampler.resume(0)
+
+
+def _after_a_lost_file(world: SamplerWorld, sampler: SamplerApi) -> None:
+    of_rank(sampler, 0).next_step(0, timeout_s=WAIT_S)
+    sampler.resume(0)
+    origin = lineage_of_step(world.name, 0, config=world.config, broker=world.broker())
+    world.store.delete(origin.groups[0].origin.path)
+    world.restart()
+    world.open().resume(0)
+
+
+@pytest.mark.proves("C3")
+@pytest.mark.parametrize(
+    ("prepare", "step", "why"),
+    [
+        (lambda _, sampler: sampler.resume(1000), 1001, "no batch of step 1000 is held"),
+        (_after_next_batch, 1, "step 0 was served by next_batch"),
+        (_after_a_lost_file, 1, "there is no blob"),
+    ],
+)
+def test_after_a_step_that_cannot_be_known_the_queue_begins_empty_and_it_is_said(
+    prepare: Callable[[SamplerWorld, SamplerApi], object],
+    step: int,
+    why: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with closing(memory_world()) as world:
+        for n in range(6):
+            world.writer().flush(*specs(n, 1, version=0))
+        prepare(world, resumed(world, 6))
+        sampler = world.open()
+        with caplog.at_level(logging.WARNING, "rollstream.sampler"):
+            decided = of_rank(sampler, 0).next_step(step, timeout_s=WAIT_S)
+        assert f"step {step} carries nothing from the one before: " in caplog.text
+        assert why in caplog.text
+        assert decided.batch.carried_groups == 0
+        other = of_rank(sampler, 1).next_step(step, timeout_s=WAIT_S)
+        assert (other.batch.digest, other.metrics) == (decided.batch.digest, decided.metrics)
+
+
+def test_a_step_that_was_replaced_leaves_what_it_leaves_now(world: SamplerWorld) -> None:
+    world.writer().flush(*specs(0, 8, version=0))
+    sampler = resumed(world, 8)
+    ready = of_rank(sampler, 0)
+    decided = ready.next_step(0, timeout_s=WAIT_S)
+    assert isinstance(decided, ChannelA)
+    replaced = sampler.replace(decided.batch, [0], "bad", timeout_s=WAIT_S)
+    after = ready.next_step(1, timeout_s=WAIT_S)
+    assert set(queue_of(after)) == {*replaced.sampled.group_ids}

@@ -25,8 +25,8 @@ from rollstream.sampler import (
     TrainingBatches,
     UnknownStep,
 )
-from rollstream.sampler.history import replay_step, report_of, stored_examples
-from rollstream.store.errors import BlobMissing, CorruptFile
+from rollstream.sampler.history import lineage_of_step, replay_step, report_of, stored_examples
+from rollstream.store.errors import BlobMissing, CorruptFile, StoreAway
 from rollstream.store.layout import examples_path
 from rollstream.streams.folds.sampler import state
 
@@ -157,7 +157,9 @@ def test_a_resume_from_behind_all_that_is_held_carries_nothing_and_says_so(
         assert sampler.resume(1, later="release") == 2
         with caplog.at_level(logging.WARNING, "rollstream.sampler"):
             again = batches.next(2, timeout_s=WAIT_S)
-        assert "step 2 carries nothing from the one before: step 2 cannot carry" in caplog.text
+        assert (
+            "step 2 carries nothing from the one before: no batch of step 1 is held" in caplog.text
+        )
         assert again.batch.carried_groups == 0
         assert everything(made_by(sampler).next(2, timeout_s=WAIT_S)) == everything(again)
 
@@ -212,7 +214,7 @@ def test_another_maker_is_refused_for_a_step_and_begins_anew_after_it(
         other.next(1, timeout_s=WAIT_S)
     with caplog.at_level(logging.WARNING, "rollstream.sampler"):
         third = other.next(2, timeout_s=WAIT_S)
-    assert "step 2 carries nothing" in caplog.text
+    assert 'step 1 was shaped with other settings: maker.advantage was "rloo"' in caplog.text
     assert third.batch.carried_groups == 0
     assert other.next(3, timeout_s=WAIT_S).batch.carried_groups
 
@@ -224,7 +226,9 @@ def test_what_cannot_be_is_refused(world: SamplerWorld) -> None:
         made_by(sampler, batch_size=0)
     with pytest.raises(InvalidRequest, match="num_groups is 0"):
         made_by(sampler, num_groups=0)
-    with pytest.raises(UnknownStep, match="step 4 was not served"):
+    with pytest.raises(
+        UnknownStep, match="step 5 was asked for, but the next one to be served is 0"
+    ):
         made_by(sampler).next(5, timeout_s=WAIT_S)
     with pytest.raises(InvalidRequest, match="negative"):
         made_by(sampler).next(-1, timeout_s=WAIT_S)
@@ -409,3 +413,76 @@ def test_a_batch_without_examples_is_stored_too(world: SamplerWorld) -> None:
     found = stored_examples(examples_id, store=world.store).examples
     assert (len(found), found.policy_versions) == (0, ())
     assert found.tokens.dtype == np.int32
+
+
+def test_a_step_that_was_replaced_keeps_what_the_maker_keeps_of_it_now(world: SamplerWorld) -> None:
+    seal(world, 2 * STEPS)
+    sampler = world.open()
+    sampler.resume(None)
+    batches = made_by(sampler)
+    first = batches.next(0, timeout_s=WAIT_S)
+    sampler.replace(first.batch, [0, 1], "bad", timeout_s=WAIT_S)
+    after = batches.next(1, timeout_s=WAIT_S)
+    before = batches.next(0, timeout_s=WAIT_S)
+    assert after.batch.carried_groups
+    assert not {*trained_uids(before)} & {*trained_uids(after)}
+    assert not {*first.batch.uids} & {*after.batch.uids}
+
+
+def test_what_is_kept_stays_when_other_numbers_of_new_groups_are_asked_for(
+    world: SamplerWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    seal(world, 2 * STEPS)
+    sampler = world.open()
+    sampler.resume(None)
+    run(made_by(sampler), 0, 2)
+    other = made_by(sampler, num_groups=1, mix={"math": 1.0})
+    assert other.next(2, timeout_s=WAIT_S).batch.carried_groups
+    assert "carries nothing" not in caplog.text
+
+
+@pytest.mark.parametrize("lost", ["file", "step", "shaping"])
+def test_after_a_step_that_cannot_be_made_again_nothing_is_carried(
+    lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(memory_world()) as world:
+        world.configure(max_policy_lag=-1)
+        writer = world.writer()
+        for i in range(8):
+            writer.flush(GroupSpec(example_id=f"ex-{i}", rewards=(0.0, 1.0, i % 3, 0.5)))
+        sampler = world.open()
+        step = sampler.resume(1000 if lost == "step" else None)
+        if lost == "shaping":
+            sampler.next_batch(0, 1, timeout_s=WAIT_S)
+            step = sampler.resume(0)
+        if lost == "file":
+            run(made_by(sampler), 0, 1)
+            sampler.checkpointed(0)
+            found = lineage_of_step(world.name, 0, config=world.config, broker=world.broker())
+            world.store.delete(found.groups[0].origin.path)
+            world.restart()
+            sampler = world.open()
+            step = sampler.resume(0)
+        training = made_by(sampler).next(step, timeout_s=WAIT_S)
+        assert f"step {step} carries nothing from the one before: " in caplog.text
+        assert training.batch.carried_groups == 0
+        again = made_by(sampler).next(step, timeout_s=WAIT_S)
+        assert everything(again) == everything(training)
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_store_that_is_away_is_no_reason_to_carry_nothing(final: bool) -> None:
+    with closing(memory_world()) as world:
+        seal(world, 8)
+        sampler = world.open()
+        sampler.resume(None)
+        run(made_by(sampler), 0, 1)
+        if final:
+            sampler.checkpointed(0)
+        found = lineage_of_step(world.name, 0, config=world.config, broker=world.broker())
+        world.restart()
+        sampler = world.open()
+        world.store.delete(found.groups[0].origin.path)  # All that there is.
+        assert sampler.resume(0 if final else None, later="replay") == int(final)
+        with pytest.raises(StoreAway):
+            made_by(sampler).next(1, timeout_s=WAIT_S)

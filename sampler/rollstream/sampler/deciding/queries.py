@@ -146,6 +146,7 @@ class BatchSummary:
     Attributes:
         step: that it is for.
         batch_id: of the decision, or of the newest replacement in it.
+        request: what was asked for, as canonical JSON; of what was shaped with ``shaping``.
         trainer_epoch: in which it was decided; counts calls of ``resume``.
         served_ts: when it was decided, microseconds since 1970, UTC.
         policy_step: the newest policy when it was decided; -1: none was published.
@@ -159,6 +160,7 @@ class BatchSummary:
 
     step: int
     batch_id: str
+    request: str
     trainer_epoch: int
     served_ts: int
     policy_step: int
@@ -338,11 +340,24 @@ class AskBatches(Command[tuple[BatchSummary, ...]]):
         return tuple(_summary_of(state.batches[step]) for step in newest)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskBatch(Command[BatchSummary | None]):
+    """The batch of a step; None where none is held."""
+
+    claims: ClassVar[bool] = False
+    step: int
+
+    def result(self, state: SamplerState, context: ResultContext) -> BatchSummary | None:
+        batch = state.batches.get(self.step)
+        return None if batch is None else _summary_of(batch)
+
+
 def _summary_of(batch: ServedBatch) -> BatchSummary:
     event = batch.event
     return BatchSummary(
         step=event.step,
         batch_id=batch.batch_id,
+        request=event.request,
         trainer_epoch=event.trainer_epoch,
         served_ts=event.now_ts,
         policy_step=event.policy_step,

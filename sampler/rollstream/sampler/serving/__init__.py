@@ -5,6 +5,7 @@
 - ``local``          ``Sampler``: in the trainer's own process
 - ``training_batches``  ``TrainingBatches``: what a batch maker made of each step
 - ``ready_packs``    ``ReadyPacks``: packs that are ready when an optimizer step begins
+- ``left_over``      what the step before left over for these two; or nothing, with a warning
 - ``trajectory_pool``  ``TrajectoryPool``: finished prompt groups, first come, first served
 - ``given_sampler``  refuses what is no sampler where one has to be given
 - ``view``           ``SamplerView``: reads a sampler, and claims nothing

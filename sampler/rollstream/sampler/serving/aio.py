@@ -82,11 +82,11 @@ def _attached(
 class AsyncSamplerClient:
     """A ``SamplerClient`` whose methods are awaited; their arguments and results are the same.
 
-    ``attach``, ``resume``, ``next_batch``, ``next_shaped_batch``, ``recorded_batch``, ``replace``,
-    ``drop``, ``purge``, ``ack``, ``checkpointed``, ``finish``, ``publish_policy``,
-    ``set_current_step``, ``sample_groups``, ``get_groups``, ``evaluations``, ``flush``,
-    ``progress`` and ``stats`` are those of ``SamplerClient``; ``attach`` is awaited too: ``async
-    with await AsyncSamplerClient.attach(…) as sampler``.
+    ``attach``, ``resume``, ``next_batch``, ``next_shaped_batch``, ``recorded_batch``,
+    ``batch_summary``, ``replace``, ``drop``, ``purge``, ``ack``, ``checkpointed``, ``finish``,
+    ``publish_policy``, ``set_current_step``, ``sample_groups``, ``get_groups``, ``evaluations``,
+    ``flush``, ``progress`` and ``stats`` are those of ``SamplerClient``; ``attach`` is awaited too:
+    ``async with await AsyncSamplerClient.attach(…) as sampler``.
 
     Thousands of calls may be awaited at once: none holds a thread, here or in the actor. A call
     that is cancelled while it waits for groups is forgotten by the actor; one that is decided
@@ -105,6 +105,7 @@ class AsyncSamplerClient:
     next_batch = _awaited(SamplerClient.next_batch)
     next_shaped_batch = _awaited(SamplerClient.next_shaped_batch)
     recorded_batch = _awaited(SamplerClient.recorded_batch)
+    batch_summary = _awaited(SamplerClient.batch_summary)
     replace = _awaited(SamplerClient.replace)
     drop = _awaited(SamplerClient.drop)
     purge = _awaited(SamplerClient.purge)

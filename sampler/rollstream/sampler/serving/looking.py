@@ -11,7 +11,7 @@ from rollstream.sampler.deciding.choose import Asked, Grouping
 from rollstream.sampler.deciding.command import Command, R
 from rollstream.sampler.deciding.evaluation import PASSING, AskEvaluations, Evaluation
 from rollstream.sampler.deciding.pool import AskPool, PoolStanding
-from rollstream.sampler.deciding.queries import Flush
+from rollstream.sampler.deciding.queries import AskBatch, BatchSummary, Flush
 from rollstream.sampler.deciding.sampling import GROUPS_MAX, GroupSummary, ReadGroups, SampleGroups
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.choosing import Recency
@@ -28,6 +28,11 @@ class LooksAtGroups(ABC):
     def pool_standing(self) -> PoolStanding:
         """What a ``TrajectoryPool`` begins by."""
         return self._ask(AskPool())
+
+    def batch_summary(self, step: SupportsIndex) -> BatchSummary | None:
+        """The batch of ``step`` without its rows; None: none is held, as of a step that was not
+        served, or that has more than 512 final ones after it."""
+        return self._ask(AskBatch(step=whole_number("step", step)))
 
     def sample_groups(
         self,

@@ -10,8 +10,9 @@ from typing import SupportsIndex
 from rollstream.runtime.config.load import ConfigError
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.sampler.arguments import token_id, whole_number
-from rollstream.sampler.errors import InvalidRequest
+from rollstream.sampler.errors import CarryLost, InvalidRequest
 from rollstream.sampler.serving.api import SamplerApi
+from rollstream.sampler.serving.left_over import LeftOver
 from rollstream.sampler.shaping.advantages import Advantage
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.carried import CarriedGroup, Shaping
@@ -62,7 +63,9 @@ class ReadyPacks:
 
     Every rank makes the same decision from the same record: which channel a step has, and which
     packs. It stays for the whole accumulation window, and is the same after a resume. The queue
-    itself is recorded with each step (the groups that are carried), so a restart rebuilds it.
+    itself is recorded with each step (the groups that are carried), so a restart rebuilds it. After
+    a step that was decided with other settings or another ``dp_size``, that is not held, or whose
+    files are gone, the queue begins empty, with a warning: nothing is trained on twice.
 
     Args:
         sampler: that serves; its steps are asked for through this object alone. What a step on
@@ -125,8 +128,7 @@ class ReadyPacks:
             },
             sort_keys=True,
         )
-        # By step what it asks for: of the newest one decided and the one after it.
-        self._asks: dict[int, tuple[int, tuple[CarriedGroup, ...]]] = {}
+        self._left = LeftOver(sampler, self._settings, self._decision)
 
     def next_step(
         self, step: SupportsIndex, *, timeout_s: float | None = None
@@ -137,25 +139,14 @@ class ReadyPacks:
         step on channel B waits for ``num_groups`` of them, up to ``timeout_s``.
 
         Raises:
-            RequestDiffers: the step was decided with other settings, or other groups carried.
-            UnknownStep: neither decided nor next, or the step before is no longer held.
+            RequestDiffers: the step was decided with other settings.
+            UnknownStep: it is neither decided nor next.
             SamplerError: whatever ``next_shaped_batch`` raises.
         """
         step = whole_number("step", step)
-        if step not in self._asks:
-            self._asks = {step: self._asked_after(step - 1)}
-        num_groups, carried = self._asks[step]
-        shaping = Shaping(
-            settings=self._settings,
-            num_groups=num_groups,
-            min_groups=num_groups if self._config.channel_b.mode == "step" else 0,
-            carried=carried,
-        )
-        batch = self._sampler.next_shaped_batch(
-            step, shaping, timeout_s=timeout_s, columns=self._columns
-        )
+        batch = self._batch(step, timeout_s)
         decision = self._decision(batch)
-        self._asks = {step: self._asks[step], step + 1: self._asks_of(step + 1, decision)}
+        self._left.remember(batch, decision)
         if decision.plan is None:
             return ChannelA(step=step, batch=batch, metrics=decision.metrics)
         examples = Examples.of(batch, self._advantages)
@@ -171,16 +162,37 @@ class ReadyPacks:
         """As ``SamplerApi.ack``, of either channel; rank 0 acks for all ranks."""
         self._sampler.ack(decided.batch)
 
-    def _asked_after(self, before: int) -> tuple[int, tuple[CarriedGroup, ...]]:
-        """What the step after ``before`` asks for, from the record."""
-        batch = self._sampler.recorded_batch(before) if before >= 0 else None
-        decision = None if batch is None else self._decision(batch)
-        return self._asks_of(before + 1, decision)
+    def _batch(self, step: int, timeout_s: float | None) -> Batch:
+        """The recorded batch: of a step that was decided as it was, else with the queue that the
+        step before left."""
+        decided = self._sampler.batch_summary(step)
+        if decided is not None:
+            return self._ask(step, json.loads(decided.request)["num_groups"], None, timeout_s)
+        left = self._left.before(step)
+        if left is not None:
+            num_groups = groups_asked(self._config, step, left.ready)
+            try:
+                return self._ask(step, num_groups, left.carried, timeout_s)
+            except CarryLost as lost:
+                self._left.lose(step, lost)
+        return self._ask(step, groups_asked(self._config, step, 0), (), timeout_s)
 
-    def _asks_of(self, step: int, before: Decision | None) -> tuple[int, tuple[CarriedGroup, ...]]:
-        if before is None:
-            return groups_asked(self._config, step, 0), ()
-        return groups_asked(self._config, step, before.ready), before.carried
+    def _ask(
+        self,
+        step: int,
+        num_groups: int,
+        carried: tuple[CarriedGroup, ...] | None,
+        timeout_s: float | None,
+    ) -> Batch:
+        shaping = Shaping(
+            settings=self._settings,
+            num_groups=num_groups,
+            min_groups=num_groups if self._config.channel_b.mode == "step" else 0,
+            carried=carried,
+        )
+        return self._sampler.next_shaped_batch(
+            step, shaping, timeout_s=timeout_s, columns=self._columns
+        )
 
     def _decision(self, batch: Batch) -> Decision:
         return decide(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple, SupportsIndex
+from typing import SupportsIndex
 
 from rollstream.sampler.arguments import truth, whole_number
-from rollstream.sampler.errors import CarryLost, InvalidRequest, RequestDiffers, UnknownStep
+from rollstream.sampler.errors import CarryLost, InvalidRequest, UnknownStep
 from rollstream.sampler.history.stored_examples import store_examples
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.given_sampler import a_sampler
+from rollstream.sampler.serving.left_over import LeftOver
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.carried import CarriedGroup, Shaping, left_over
 from rollstream.sampler.shaping.examples import Examples
@@ -22,7 +23,6 @@ from rollstream.schemas.digest import combined
 from rollstream.streams.folds.sampler.eligible import Accept
 
 ID_DIGITS = 16  # Of what an id is made of besides the batch's own, which is unique in a root.
-_log = logging.getLogger("rollstream.sampler")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -43,23 +43,15 @@ class TrainingBatch:
     metadata: Mapping[str, float]
 
 
-class _LeftOver(NamedTuple):
-    """What the step after one carries, as this process made it."""
-
-    trainer_epoch: int | None
-    step: int
-    carried: tuple[CarriedGroup, ...]
-
-
 class TrainingBatches:
     """The examples of each step, made by a ``BatchMaker`` from what the sampler serves.
 
     What the maker keeps for later steps is recorded with the next step, so that every step can be
     made again: after a crash, from another process, by another rank. What meanwhile is too old to
     be served is kept no longer. Ranks each make the whole step, which gives all the same, and train
-    on their share of it. After a step that was served for another maker or with other arguments,
-    and after a resume from so far back that what was left over is not there any more, nothing is
-    carried, with a warning.
+    on their share of it. What the step before left over is known of one that the same maker made
+    with the same ``batch_size``: after any other one, after one that is not held, or whose files
+    are gone, nothing is carried, with a warning.
 
     Not to be shared between threads.
 
@@ -115,7 +107,7 @@ class TrainingBatches:
         self._mix = mix
         self._columns = columns
         self._merge_turns = truth("merge_turns", merge_turns)
-        self._left_over: _LeftOver | None = None
+        self._left = LeftOver(self._sampler, self._shaping.settings, self._left_by)
 
     def next(self, step: SupportsIndex, *, timeout_s: float | None = None) -> TrainingBatch:
         """The examples of ``step``: the next one, or one that was served.
@@ -129,8 +121,7 @@ class TrainingBatches:
         made = make_batch(self._maker, batch, self._batch_size)
         stale = {"carried_stale": float(batch.carried_stale)}
         metadata = {**self._maker.get_batch_metadata(made), **stale}
-        carried = left_over(batch, made.kept)
-        self._left_over = _LeftOver(self._sampler.trainer_epoch, at + 1, carried)
+        self._left.remember(batch, left_over(batch, made.kept))
         examples = examples_of(batch, made, merge_turns=self._merge_turns)
         return TrainingBatch(batch=batch, made=made, examples=examples, metadata=metadata)
 
@@ -189,30 +180,21 @@ class TrainingBatches:
         return examples_id
 
     def _batch(self, step: int, timeout_s: float | None) -> Batch:
-        """The recorded batch, and with it what the step before left over."""
-        known = self._left_over
-        if step <= 0:
+        """The recorded batch: of a step that was served as it was, else with what is left over."""
+        if step > 0:
+            with suppress(UnknownStep):  # It was not served.
+                return self._ask(step, None, timeout_s)
+        left = self._left.before(step)
+        if not left:
             return self._ask(step, (), timeout_s)
-        if known is not None and known[:2] == (self._sampler.trainer_epoch, step):
-            return self._ask(step, known.carried, timeout_s)
-        try:
-            return self._ask(step, None, timeout_s)
-        except UnknownStep:  # It was not served.
-            left = self._left_by(step - 1, timeout_s)
         try:
             return self._ask(step, left, timeout_s)
         except CarryLost as lost:
-            _log.warning("step %d carries nothing from the one before: %s", step, lost)
+            self._left.lose(step, lost)
             return self._ask(step, (), timeout_s)
 
-    def _left_by(self, step: int, timeout_s: float | None) -> tuple[CarriedGroup, ...]:
-        """What a step that was served left over."""
-        try:
-            before = self._ask(step, None, timeout_s)
-        except RequestDiffers as differs:
-            _log.warning("step %d carries nothing from the one before: %s", step + 1, differs)
-            return ()
-        return left_over(before, make_batch(self._maker, before, self._batch_size).kept)
+    def _left_by(self, batch: Batch) -> tuple[CarriedGroup, ...]:
+        return left_over(batch, make_batch(self._maker, batch, self._batch_size).kept)
 
     def _ask(
         self, step: int, carried: tuple[CarriedGroup, ...] | None, timeout_s: float | None

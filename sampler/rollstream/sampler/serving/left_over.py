@@ -1,0 +1,118 @@
+"""What the step before left over, as it was decided; or nothing, with a warning."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from rollstream.sampler.deciding.queries import BatchSummary
+from rollstream.sampler.errors import GroupsUnreadable, UnknownStep
+from rollstream.sampler.serving.api import SamplerApi
+from rollstream.sampler.shaping.batch import Batch
+from rollstream.streams.folds.sampler.served import SHAPING
+
+T = TypeVar("T")
+_log = logging.getLogger("rollstream.sampler")
+
+
+class _Known(NamedTuple, Generic[T]):
+    """Of a step that was made, or looked for: its batch as it was then, and what it left."""
+
+    step: int
+    batch_id: str | None
+    left: T | None
+
+
+class LeftOver(Generic[T]):
+    """What each step leaves over for the next one: from memory, where its batch is still the same
+    one, else from the record.
+
+    Only who has the settings that a step was shaped with knows what it trained on, and so what is
+    left. After a step that was shaped with others, or not at all, that is not held any more, or
+    whose files are gone, nothing is left: what it may have kept is trained on by nobody, rather
+    than something twice. A warning says so.
+
+    Args:
+        sampler: that serves.
+        settings: as ``Shaping`` has them.
+        left_by: what the recorded batch of a step with these settings left over.
+    """
+
+    def __init__(self, sampler: SamplerApi, settings: str, left_by: Callable[[Batch], T]) -> None:
+        self._sampler = sampler
+        self._settings: Mapping[str, Any] = json.loads(settings)
+        self._left_by = left_by
+        self._known: _Known[T] | None = None
+
+    def remember(self, batch: Batch, left: T) -> None:
+        """What the step of this batch left over."""
+        self._known = _Known(batch.step, batch.batch_id, left)
+
+    def before(self, step: int) -> T | None:
+        """What ``step``, which was not served, is to carry; None: nothing.
+
+        Raises:
+            GroupsUnreadable: files of the step before are gone, and it is not final.
+            StoreAway: the store is.
+            SamplerError: whatever ``recorded_batch`` raises.
+        """
+        if step <= 0:
+            return None
+        summary = self._sampler.batch_summary(step - 1)
+        batch_id = None if summary is None else summary.batch_id
+        known = self._known
+        if known is None or known[:2] != (step - 1, batch_id):
+            known = self._known = _Known(step - 1, batch_id, self._recorded(step - 1, summary))
+        return known.left
+
+    def lose(self, step: int, why: object) -> None:
+        """``step`` is to carry nothing, whatever was left over."""
+        if self._known is not None:
+            self._known = self._known._replace(left=None)
+        _warn(step, why)
+
+    def _recorded(self, step: int, summary: BatchSummary | None) -> T | None:
+        why: object = self._not_ours(step, summary)
+        try:
+            if why is None and (batch := self._sampler.recorded_batch(step)) is not None:
+                return self._left_by(batch)
+        except UnknownStep as unknown:
+            why = unknown
+        except GroupsUnreadable as gone:
+            if summary is None or not summary.final:
+                raise
+            why = gone
+        _warn(step + 1, why or f"step {step} was not served")
+        return None
+
+    def _not_ours(self, step: int, summary: BatchSummary | None) -> str | None:
+        """Why what the step left over is not known here; None: it is."""
+        if summary is None:
+            return f"no batch of step {step} is held"
+        recorded: Mapping[str, Any] = json.loads(summary.request)
+        if SHAPING not in recorded:
+            return f"step {step} was served by next_batch, which keeps nothing for it"
+        was, now = dict(_flat(recorded[SHAPING])), dict(_flat(self._settings))
+        differing = [
+            f"{name} was {was.get(name, 'not given')} and is now {now.get(name, 'not given')}"
+            for name in sorted({*was, *now})
+            if was.get(name) != now.get(name)
+        ]
+        if not differing:
+            return None
+        return f"step {step} was shaped with other settings: {'; '.join(differing)}"
+
+
+def _warn(step: int, why: object) -> None:
+    _log.warning("step %d carries nothing from the one before: %s", step, why)
+
+
+def _flat(settings: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, str]]:
+    """Each setting by its whole name, as JSON."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{under}{name}.")
+        else:
+            yield f"{under}{name}", json.dumps(value, sort_keys=True)
