@@ -227,5 +227,8 @@ def test_the_ratio_to_the_generator_is_truncated() -> None:
 def test_examples_without_log_probs_are_refused_with_the_remedy() -> None:
     silent = {"logprobs": None}
     batch = batch_of([GroupSpec(extras=({}, silent))])
-    with pytest.raises(InvalidRequest, match="1 of 2 examples, the first of them 1, have no gen"):
-        grpo_inputs(batch, Examples.of(batch), pad_id=PAD)
+    examples = Examples.of(batch)
+    with pytest.raises(InvalidRequest, match=r"1 of 2 examples, .* 1, have no gen.*have_log_probs"):
+        grpo_inputs(batch, examples, pad_id=PAD)
+    there = examples.take(np.flatnonzero(examples.have_log_probs()))
+    assert len(grpo_inputs(batch, there, pad_id=PAD)["advantages"]) == 1

@@ -15,8 +15,10 @@ from rollstream.sampler import (
     GrpoBatchMaker,
     InvalidRequest,
     MadeBatch,
+    PoolBatch,
     Rollout,
     StableMixtureBatchMaker,
+    TrainingBatch,
     examples_of,
     make_batch,
     rollouts_of,
@@ -91,3 +93,20 @@ def test_a_mixture_is_of_makers_and_of_no_classes() -> None:
     makers: Any = {"math": GrpoBatchMaker}
     with pytest.raises(InvalidRequest, match="the maker for math is <class"):
         StableMixtureBatchMaker(makers, {"math": 1.0})
+
+
+def test_a_maker_and_what_it_made_are_shown_in_a_line() -> None:
+    maker, batch = GrpoBatchMaker(seed=1), a_batch()
+    assert repr(maker) == "GrpoBatchMaker(version=1, seed=1, advantage='rloo', reservoir_size=256)"
+    made = make_batch(maker, batch, 2)
+    assert repr(made) == "MadeBatch(trained 2, kept 1, filtered 0)"
+    training = TrainingBatch(batch=batch, made=made, examples=examples_of(batch, made), metadata={})
+    pool = PoolBatch(
+        prompt_uid="p",
+        batch=batch,
+        off_policy=np.ones(5, np.bool_),
+        importance_weights=np.ones(5, np.float32),
+    )
+    assert repr(training).startswith(f"TrainingBatch({made!r}, Examples(")
+    assert repr(pool) == f"PoolBatch('p', off policy 5, {batch!r})"
+    assert "\n" not in repr(training) + repr(pool)

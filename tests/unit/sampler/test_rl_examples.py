@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -181,3 +182,31 @@ def test_examples_can_be_copied_to_another_process_and_are_shown_in_a_line() -> 
 def test_what_is_no_argument_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         Examples.of(a_batch(), **arguments)
+
+
+def test_examples_that_lack_log_probs_can_be_left_out() -> None:
+    examples = Examples.of(a_batch(columns=EVERY_COLUMN), rows=[4, 0, 4, 5])
+    known = [not np.isnan(one.generator_log_probs).any() for one in examples]
+    assert False in known
+    assert True in known
+    assert examples.have_log_probs().tolist() == known
+    assert examples.have_log_probs("ref_logprobs").tolist() == [
+        not np.isnan(values[mask]).any()
+        for values, mask in (
+            (
+                examples.token_arrays["ref_logprobs"][begin:end],
+                examples.loss_mask[begin:end],
+            )
+            for begin, end in pairwise(examples.offsets.tolist())
+        )
+    ]
+    with pytest.raises(ArrayMissing, match="'actor_logprobs'"):
+        Examples.of(a_batch()).have_log_probs("actor_logprobs")
+
+
+def test_one_example_and_its_arrays_are_shown_in_a_line() -> None:
+    examples = Examples.of(a_batch(columns=["routed_experts"]))
+    one = examples[0]
+    shown = f"RLExample(tokens {len(one.tokens)}, trained {np.count_nonzero(one.loss_mask)})"
+    assert repr(one) == shown
+    assert repr(examples.token_arrays) == "TokenArrays(routed_experts uint8 [27, 2])"

@@ -25,7 +25,7 @@ from rollstream.streams.folds.sampler.eligible import Accept
 ID_DIGITS = 16  # Of what an id is made of besides the batch's own, which is unique in a root.
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class TrainingBatch:
     """A step's examples; the same step gives the same bytes, also after a crash.
 
@@ -41,6 +41,10 @@ class TrainingBatch:
     made: MadeBatch
     examples: Examples
     metadata: Mapping[str, float]
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"TrainingBatch({self.made}, {self.examples}, {self.batch})"
 
 
 class TrainingBatches:

@@ -17,7 +17,7 @@ from rollstream.sampler.shaping.batch import Batch
 WeightOfLag = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class PoolBatch:
     """The trajectories of one prompt. Steps are the rows of ``batch``.
 
@@ -37,6 +37,10 @@ class PoolBatch:
     batch: Batch
     off_policy: NDArray[np.bool_]
     importance_weights: NDArray[np.float32]
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"PoolBatch({self.prompt_uid!r}, off policy {self.off_policy.sum():,}, {self.batch})"
 
 
 class TrajectoryPool:

@@ -38,6 +38,10 @@ class RLExample(NamedTuple):
     advantage: NDArray[np.float32]
     generator_log_probs: NDArray[np.float32]
 
+    def __repr__(self) -> str:
+        """One line."""
+        return f"RLExample(tokens {len(self.tokens):,}, trained {self.loss_mask.sum():,})"
+
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Examples(NamedArrays):
@@ -193,6 +197,25 @@ class Examples(NamedArrays):
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each example, int64 [n]."""
         return np.diff(self.offsets)
+
+    def have_log_probs(self, name: str = "generator_log_probs") -> NDArray[np.bool_]:
+        """Whether every token that the loss counts has a log-prob of this name, bool [n]:
+        ``examples.take(np.flatnonzero(examples.have_log_probs()))`` are those that can be trained
+        on.
+
+        Args:
+            name: ``generator_log_probs``, or ``actor_logprobs`` or ``ref_logprobs`` where the batch
+                was asked for them.
+
+        Raises:
+            ArrayMissing: it was not asked for, or no group of the batch has it.
+        """
+        own = name == "generator_log_probs"
+        values = self.generator_log_probs if own else self.token_arrays[name]
+        lacking = np.flatnonzero(self.loss_mask & np.isnan(values))
+        have = np.ones(len(self), np.bool_)
+        have[np.searchsorted(self.offsets, lacking, side="right") - 1] = False
+        return have
 
     def metrics(self) -> dict[str, float]:
         """A flat dict for any logger: ``examples``, ``tokens``, ``trained_tokens`` (those that the

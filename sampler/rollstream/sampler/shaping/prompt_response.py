@@ -90,7 +90,8 @@ class PromptResponse(NamedArrays):
         if len(missing):
             raise InvalidRequest(
                 f"{len(missing)} of {len(found)} examples, the first of them {missing[0]}, have no "
-                f"{name}: they were published without. Leave them out (Examples.take), or have env "
-                "workers publish them"
+                f"{name}: they were published without. Leave them out with examples.take("
+                f"np.flatnonzero(examples.have_log_probs({name!r}))), or have env workers publish "
+                "them"
             )
         return found

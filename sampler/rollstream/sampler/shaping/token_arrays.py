@@ -37,6 +37,13 @@ class TokenArrays(Mapping[str, NDArray[Any]]):
         """The same and these."""
         return TokenArrays({**self._arrays, **arrays}, self._refused)
 
+    def __repr__(self) -> str:
+        """One line."""
+        arrays = [f"{name} {a.dtype} {list(a.shape)}" for name, a in self._arrays.items()]
+        return (
+            f"TokenArrays({', '.join([*arrays, *[f'{name} refused' for name in self._refused]])})"
+        )
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
 

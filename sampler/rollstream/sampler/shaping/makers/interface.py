@@ -42,7 +42,7 @@ class Rollout(NamedTuple):
     carried: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class MadeBatch:
     """Which trajectories a step trains on. Each that was added and is not used is trained on, kept
     or filtered, and nothing else is.
@@ -61,6 +61,13 @@ class MadeBatch:
     kept: NDArray[np.int32]
     filtered: Mapping[str, int] = field(default_factory=dict)
     filtered_groups: NDArray[np.int32]
+
+    def __repr__(self) -> str:
+        """One line."""
+        return (
+            f"{type(self).__name__}(trained {len(self.trajectories):,}, kept {len(self.kept):,}, "
+            f"filtered {sum(self.filtered.values()):,})"
+        )
 
     @staticmethod
     def of(
@@ -129,6 +136,11 @@ class BatchMaker(ABC):
     def create_batch(self, batch_size: int) -> MadeBatch:
         """At most ``batch_size`` trajectories; none where there is nothing to train on. It may be
         asked again for the same step, also for another size."""
+
+    def __repr__(self) -> str:
+        """One line."""
+        settings = [f"{name}={value!r}" for name, value in self.settings.items() if name != "maker"]
+        return f"{type(self).__name__}({', '.join(settings)})"
 
     def begin(self, step: int) -> None:
         """Forgets the rollouts of the step before."""

@@ -16,7 +16,7 @@ from rollstream.sampler.shaping.makers.reservoir import at_least
 from rollstream.sampler.shaping.makers.rollouts import a_maker
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class MixedBatch(MadeBatch):
     """What a mixture made.
 
