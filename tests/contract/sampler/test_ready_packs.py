@@ -334,3 +334,25 @@ def test_a_step_that_was_replaced_leaves_what_it_leaves_now(world: SamplerWorld)
     replaced = sampler.replace(decided.batch, [0], "bad", timeout_s=WAIT_S)
     after = ready.next_step(1, timeout_s=WAIT_S)
     assert set(queue_of(after)) == {*replaced.sampled.group_ids}
+
+
+@pytest.mark.proves("D2")
+def test_groups_that_are_dropped_whole_count_as_filtered() -> None:
+    with closing(memory_world()) as world:
+        world.writer().flush(*specs(0, 3, version=0))
+        sampler = resumed(world, 3)
+        ready = ReadyPacks(sampler, settings(pack_length=4), dp_rank=0, dp_size=1)
+        decided = ready.next_step(0, timeout_s=WAIT_S)
+        assert decided.metrics["stage2_ab/async/drop_unusable"] == 6
+        ready.ack(decided)
+        sampler.checkpointed(0)
+        assert sampler.stats().outcomes == {"filtered": 3}
+    with closing(memory_world()) as world:
+        world.writer().flush(*specs(0, 3, version=0))
+        sampler = resumed(world, 3)
+        ready = ReadyPacks(sampler, settings(b_ratio=1.0), dp_rank=0, dp_size=1)
+        decided = ready.next_step(0, timeout_s=WAIT_S)
+        assert isinstance(decided, ChannelB)
+        ready.ack(decided)
+        sampler.checkpointed(0)
+        assert sampler.stats().outcomes == {"trained": 3}

@@ -159,8 +159,18 @@ class ReadyPacks:
         )
 
     def ack(self, decided: ChannelA | ChannelB) -> None:
-        """As ``SamplerApi.ack``, of either channel; rank 0 acks for all ranks."""
-        self._sampler.ack(decided.batch)
+        """As ``SamplerApi.ack``, of either channel; rank 0 acks for all ranks. New groups none of
+        which is trained on or stays in the queue count as ``filtered``; one that stays counts in
+        the step that it was new in, whatever becomes of it later."""
+        batch = decided.batch
+        decision = self._decision(batch)
+        left = {one.group_id for one in decision.carried}
+        if decision.plan is not None:
+            groups = batch.group_index[decision.plan.rank >= 0].tolist()
+            left |= {batch.sampled.group_ids[batch.slots[group]] for group in groups}
+        new = batch.sampled.group_ids[: batch.num_groups - batch.carried_groups]
+        filtered = [group for group, group_id in enumerate(new) if group_id not in left]
+        self._sampler.ack(batch, filtered=filtered)
 
     def _batch(self, step: int, timeout_s: float | None) -> Batch:
         """The recorded batch: of a step that was decided as it was, else with the queue that the
