@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from multiprocessing import get_start_method
 from pathlib import Path
 from typing import Any
 
@@ -146,14 +147,31 @@ def test_too_few_groups_in_time_is_the_samplers_error(world: LocalWorld) -> None
     [
         ({"num_workers": 2, "multiprocessing_context": "spawn"}, "num_workers is 2"),
         ({"num_workers": 1, "multiprocessing_context": "fork"}, "multiprocessing_context='spawn'"),
+        ({"num_workers": 1}, "multiprocessing_context='spawn', and as its sampler give"),
     ],
 )
+@pytest.mark.skipif(get_start_method() != "fork", reason="workers are forked unless told")
 def test_workers_that_could_not_ask_are_refused_with_the_remedy(
     options: dict[str, Any], message: str
 ) -> None:
     dataset = RolloutDataset(refuse_to_open, first_step=0, num_groups=GROUPS)
     with pytest.raises(InvalidRequest, match=re.escape(message)):
         next(iter(loader(dataset, **options)))
+
+
+def test_a_worker_cannot_have_a_sampler_that_is_open_here(world: LocalWorld) -> None:
+    write_groups(world, 2 * GROUPS)
+    with world.open() as sampler:
+        dataset = RolloutDataset(sampler, first_step=sampler.resume(None), num_groups=GROUPS)
+        told = r"functools\.partial\(SamplerClient\.attach"
+        with pytest.raises(InvalidRequest, match=told):
+            next(iter(loader(dataset, num_workers=1, multiprocessing_context="spawn")))
+
+
+@pytest.mark.parametrize("sampler", ["trainer-a", None])
+def test_what_is_no_sampler_is_refused(sampler: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"sampler is .*; give a sampler, such as .*attach"):
+        RolloutDataset(sampler, first_step=0, num_groups=GROUPS)
 
 
 def refuse_to_open() -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
-from multiprocessing import current_process
-from multiprocessing.context import ForkProcess
+from multiprocessing.context import get_spawning_popen
+from os import getpid
 from typing import Any, SupportsIndex
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -17,6 +17,11 @@ from rollstream.sampler.deciding.batches import PayloadsBy
 from rollstream.sampler.serving.given_sampler import a_sampler
 from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.torch.transport import share_memory_of_batches
+
+_OPENED_THERE = (
+    "as its sampler give RolloutDataset what opens one there: "
+    "functools.partial(SamplerClient.attach, 'trainer-a', config='rollstream.toml')"
+)
 
 
 class RolloutDataset(IterableDataset[Any]):
@@ -93,12 +98,23 @@ class RolloutDataset(IterableDataset[Any]):
             "payloads": payloads,
         }
         self._shape = shape
+        self._made_by: int | None = getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a worker that was spawned, which needs what opens a sampler."""
+        if get_spawning_popen() is not None and not callable(self._sampler):
+            raise InvalidRequest(
+                f"a worker of the DataLoader cannot have {self._sampler!r:.200}, which is open in "
+                f"this process; {_OPENED_THERE}"
+            )
+        return {**self.__dict__, "_made_by": None}
 
     def __iter__(self) -> Iterator[Any]:
         """Begins at ``first_step``, or where ``load_state_dict`` set it."""
         worker = get_worker_info()
         if worker is not None:
-            _refuse_unless_it_can_ask(worker.num_workers)
+            forked = self._made_by not in (None, getpid())
+            _refuse_unless_it_can_ask(worker.num_workers, forked=forked)
             share_memory_of_batches()
         with ExitStack() as until_the_end:
             sampler = self._sampler
@@ -121,14 +137,14 @@ class RolloutDataset(IterableDataset[Any]):
         self._first_step = self._next_step = whole_number("step", state["step"])
 
 
-def _refuse_unless_it_can_ask(num_workers: int) -> None:
+def _refuse_unless_it_can_ask(num_workers: int, *, forked: bool) -> None:
     if num_workers > 1:
         raise InvalidRequest(
             f"num_workers is {num_workers}, and a sampler's steps are decided one after the other; "
             "give DataLoader num_workers=1, which asks ahead, or 0"
         )
-    if isinstance(current_process(), ForkProcess):
+    if forked:
         raise InvalidRequest(
             "the worker of the DataLoader was forked, and threads of Ray and Kafka end in a fork; "
-            "give DataLoader multiprocessing_context='spawn'"
+            f"give DataLoader multiprocessing_context='spawn', and {_OPENED_THERE}"
         )
