@@ -21,9 +21,8 @@ from rollstream.sampler import (
     BatchMaker,
     MadeBatch,
     Sampler,
+    TrainingBatches,
     advantages_of,
-    examples_of,
-    make_batch,
 )
 from rollstream.store import MemoryBlobs
 from rollstream.streams.memory import MemoryBroker
@@ -80,14 +79,12 @@ def main() -> None:
         producer.flush()
         while sealer.stats().groups < len(earned):
             sealer.step(Deadline(1.0, clock))
-        batch = sampler.next_batch(step, num_groups=len(earned), timeout_s=10.0)
-        maker = BestAndWorst()
-        made = make_batch(maker, batch, batch_size=8)
-        examples = examples_of(batch, made)
-        for row, example in zip(examples.rows, examples, strict=True):
-            print(f"{batch.example_ids[row]}: advantage {example.advantage[-1]:+.2f}")
-        print(f"left out {made.filtered}")
-        sampler.ack(batch)
+        batches = TrainingBatches(sampler, BestAndWorst(), num_groups=len(earned), batch_size=8)
+        training = batches.next(step, timeout_s=10.0)
+        for row, example in zip(training.examples.rows, training.examples, strict=True):
+            print(f"{training.batch.example_ids[row]}: advantage {example.advantage[-1]:+.2f}")
+        print(f"left out {training.made.filtered}")
+        batches.ack(training)
         sampler.publish_policy(step + 1, policy_version="step-1")
         sampler.checkpointed(step)
 

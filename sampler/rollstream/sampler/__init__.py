@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import rollstream.runtime.config  # noqa: F401 - First: it says which extra is missing.
+from rollstream.runtime.config.load import load_config
 from rollstream.runtime.extras import how_to_install
 from rollstream.sampler.deciding.evaluation import Earned, Evaluation
 from rollstream.sampler.deciding.progress import Progress
@@ -125,6 +126,7 @@ __all__ = [
     "UnknownStep",
     "advantages_of",
     "examples_of",
+    "load_config",
     "make_batch",
     "plan_packs",
     "rollouts_of",

@@ -21,6 +21,7 @@ from rollstream.sampler import (
     RequestDiffers,
     RlooBatchMaker,
     SamplerApi,
+    StableMixtureBatchMaker,
     TrainingBatch,
     TrainingBatches,
     UnknownStep,
@@ -217,6 +218,44 @@ def test_another_maker_is_refused_for_a_step_and_begins_anew_after_it(
     assert 'step 1 was shaped with other settings: maker.advantage was "rloo"' in caplog.text
     assert third.batch.carried_groups == 0
     assert other.next(3, timeout_s=WAIT_S).batch.carried_groups
+
+
+@pytest.mark.proves("D3")
+def test_a_mixture_asks_for_groups_in_its_shares(world: SamplerWorld) -> None:
+    """Though both environments have enough of both; without it their examples would take turns."""
+    for name in ("math", "code"):
+        world.writer(name).flush(*(GroupSpec(example_id=f"{name}-{i}") for i in range(8)))
+    sampler = world.open()
+    sampler.resume(None)
+    maker = StableMixtureBatchMaker(
+        {name: RlooBatchMaker() for name in ("math", "code")}, {"math": 3.0, "code": 1.0}
+    )
+    batches = made_by(sampler, maker, num_groups=4, batch_size=8)
+    for training in run(batches, 0, 2):
+        rows = training.examples.rows.tolist()
+        names = [training.batch.environments[row] for row in rows]
+        assert (names.count("math"), names.count("code")) == (6, 2)
+        assert training.metadata["math/lacking"] == training.metadata["code/lacking"] == 0
+    with pytest.raises(RequestDiffers):
+        made_by(sampler, maker, num_groups=4, batch_size=8, mix={"math": 1.0}).next(0)
+
+
+@pytest.mark.proves("D3")
+def test_an_environment_with_less_than_its_share_is_warned_of_once(
+    world: SamplerWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    seal(world, 4)
+    sampler = world.open()
+    sampler.resume(None)
+    maker = StableMixtureBatchMaker(
+        {name: RlooBatchMaker() for name in ("math", "code")}, {"math": 0.5, "code": 0.5}
+    )
+    with caplog.at_level(logging.WARNING, "rollstream.sampler"):
+        found = run(made_by(sampler, maker, batch_size=4, mix={"math": 1.0}), 0, 2)
+    assert [one.metadata["code/lacking"] for one in found] == [2, 2]
+    said = [line for line in caplog.messages if "less than its share" in line]
+    assert len(said) == 1
+    assert said[0].startswith("step 0 has 2 trajectories of code less")
 
 
 def test_what_cannot_be_is_refused(world: SamplerWorld) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,11 +19,13 @@ from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.carried import CarriedGroup, Shaping, left_over
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch
+from rollstream.sampler.shaping.makers.mixture import MixedBatch
 from rollstream.sampler.shaping.makers.rollouts import a_maker, examples_of, make_batch
 from rollstream.schemas.digest import combined
 from rollstream.streams.folds.sampler.eligible import Accept
 
 ID_DIGITS = 16  # Of what an id is made of besides the batch's own, which is unique in a root.
+_log = logging.getLogger("rollstream.sampler")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
@@ -65,7 +68,8 @@ class TrainingBatches:
         num_groups: new groups a step; a step waits for as many.
         batch_size: trajectories a step, at most.
         accept: as ``next_batch`` has it.
-        mix: likewise.
+        mix: likewise; None: as the maker wants it (``BatchMaker.mix``), and of a mixture that is
+            its shares.
         columns: likewise.
         merge_turns: as ``Examples.of`` has it; how examples are made of what was chosen, so a step
             that was served may be asked for with it and without.
@@ -108,10 +112,11 @@ class TrainingBatches:
             carried=None,
         )
         self._accept = accept
-        self._mix = mix
+        self._mix = maker.mix if mix is None else mix
         self._columns = columns
         self._merge_turns = truth("merge_turns", merge_turns)
         self._left = LeftOver(self._sampler, self._shaping.settings, self._left_by)
+        self._lacked: set[str] = set()  # Environments, of which a warning has spoken.
 
     def next(self, step: SupportsIndex, *, timeout_s: float | None = None) -> TrainingBatch:
         """The examples of ``step``: the next one, or one that was served.
@@ -123,6 +128,7 @@ class TrainingBatches:
         at = whole_number("step", step)
         batch = self._batch(at, timeout_s)
         made = make_batch(self._maker, batch, self._batch_size)
+        self._warn_of_lacking(at, made)
         stale = {"carried_stale": float(batch.carried_stale)}
         metadata = {**self._maker.get_batch_metadata(made), **stale}
         self._left.remember(batch, left_over(batch, made.kept))
@@ -182,6 +188,23 @@ class TrainingBatches:
         }
         store_examples(self._sampler.store, examples_id, training.examples, about)
         return examples_id
+
+    def _warn_of_lacking(self, step: int, made: MadeBatch) -> None:
+        """Once an environment; the metadata has it of each step."""
+        if not isinstance(made, MixedBatch):
+            return
+        for environment, number in made.lacking.items():
+            if number and environment not in self._lacked:
+                self._lacked.add(environment)
+                _log.warning(
+                    "step %d has %d trajectories of %s less than its share, and more of others "
+                    "where they had them: too few of its groups were there, or were worth training "
+                    "on; ask for more with num_groups or mix. Said once; metadata has '%s/lacking'",
+                    step,
+                    number,
+                    environment,
+                    environment,
+                )
 
     def _batch(self, step: int, timeout_s: float | None) -> Batch:
         """The recorded batch: of a step that was served as it was, else with what is left over."""

@@ -132,6 +132,12 @@ class BatchMaker(ABC):
         """What distinguishes its choices, as JSON can hold it: its name, version, and arguments.
         They are recorded with each step."""
 
+    @property
+    def mix(self) -> Mapping[str, float] | None:
+        """Shares by environment of the groups that it is to choose from, with which
+        ``TrainingBatches`` asks for each step; None: it has no wish."""
+        return None
+
     @abstractmethod
     def create_batch(self, batch_size: int) -> MadeBatch:
         """At most ``batch_size`` trajectories; none where there is nothing to train on. It may be

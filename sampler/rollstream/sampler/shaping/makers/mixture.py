@@ -73,6 +73,11 @@ class StableMixtureBatchMaker(BatchMaker):
             "makers": {name: maker.settings for name, maker in self._makers.items()},
         }
 
+    @property
+    def mix(self) -> Mapping[str, float]:
+        """The shares, which add up to 1."""
+        return {name: float(share) for name, share in self._shares.items()}
+
     def begin(self, step: int) -> None:
         """As the interface has it."""
         super().begin(step)
