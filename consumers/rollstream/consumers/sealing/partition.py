@@ -151,6 +151,7 @@ class Partition:
                     self.intake.settle_markers()
                     self.intake.tick_if_due()
                     assembler = self.intake.assembler
+                    self._reports.confirm(assembler)
                     if not draining:
                         self._job = (
                             self._check_logs_if_due()

@@ -47,12 +47,6 @@ class DispatchReports:
         """
         assembler = intake.assembler
         unnamed, producers = assembler.pending.unnamed, assembler.in_flight
-        for group in self._named:
-            unnamed.pop(group, None)
-        if self._reported is not None:
-            producers.complete = True
-            producers.confirm(self._reported.producers)
-        self._named, self._reported = (), None
         now_s = self._context.clock.monotonic_s()
         due = unnamed or producers.unreported or not producers.complete
         if now_s < self._due_s or not due:
@@ -67,6 +61,16 @@ class DispatchReports:
             return None
         self._due_s = now_s + REPORT_EVERY_S
         return self._context.workers.submit(self._append, begun, groups, in_flight)
+
+    def confirm(self, assembler: Assembler) -> None:
+        """Takes down what was confirmed since; before any flush is planned, also the last ones of
+        an owner that leaves, since these tell of producers whatever was reported of them."""
+        for group in self._named:
+            assembler.pending.unnamed.pop(group, None)
+        if self._reported is not None:
+            assembler.in_flight.complete = True
+            assembler.in_flight.confirm(self._reported.producers)
+        self._named, self._reported = (), None
 
     def begin(self) -> None:
         """All that is pending is read anew."""
