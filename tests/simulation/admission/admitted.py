@@ -394,10 +394,13 @@ class Admitted(Network):
         and requests lack; twice as much where something went wrong."""
         if self.away or not self._trainers:
             return
-        lacking = sum(self._groups[trainer.name] for trainer in self._trainers)
+        # Until its successor is there, what a zombie grants, and needs, counts.
+        names = {trainer.name for trainer in self._trainers}
+        zombies = [one for _, one in self._zombies if one.name not in names]
+        lacking = sum(self._groups[name] for name in names | {one.name for one in zombies})
         calm = self.now_s > self._disturbed_s + CALM_AFTER_S and not self._trouble
         problems = []
-        for trainer in self._trainers:
+        for trainer in [*self._trainers, *zombies]:
             most = self.most_of(trainer)[environment]
             in_flight = len(self._in_flight[environment])
             held = in_flight + trainer.ready(environment) + trainer.in_hand(environment)
