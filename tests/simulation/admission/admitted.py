@@ -85,6 +85,7 @@ class Admitted(Network):
         # What is to begin, and when.
         self._to_come: list[tuple[float, Callable[[], object]]] = []
         self._disturbed_s = self._back_s = 0.0
+        self._dead_sealers = 0  # That keep partitions still.
         self._in_flight: dict[str, dict[str, Worker]] = {n: {} for n in self._environments}
         # Of each sampler's loads, by environment.
         self._most: defaultdict[Loads, Counter[str]] = defaultdict(Counter)
@@ -311,6 +312,7 @@ class Admitted(Network):
             self.disturb("dead sealers")
             one = self.dice.choice(self._sealers)
             self._sealers.remove(one)
+            self._dead_sealers += 1
             self._later(SESSION_S, partial(self._end_session, *one))
             self._later(self.dice.choice((1.0, 10.0)), self._new_sealer)
 
@@ -318,6 +320,9 @@ class Admitted(Network):
         """``sealer`` is held until now: while it is there its group knows it."""
         broker.close()
         self._disturbed_s = self.now_s
+        self._dead_sealers -= 1
+        for trainer in self._trainers:
+            trainer.unbounded.clear()  # It learns only now what was begun there.
 
     def _kill_trainer(self) -> None:
         if self._trainers:
@@ -402,7 +407,8 @@ class Admitted(Network):
         problems = []
         for trainer in [*self._trainers, *zombies]:
             most = self.most_of(trainer)[environment]
-            in_flight = len(self._in_flight[environment])
+            # What is begun where a dead sealer keeps the partition, no sampler knows.
+            in_flight = 0 if self._dead_sealers else len(self._in_flight[environment])
             held = in_flight + trainer.ready(environment) + trainer.in_hand(environment)
             # What a rewind gives back, or was ready before a sampler began, nobody granted.
             trainer.unbounded[environment] &= held > most + lacking
