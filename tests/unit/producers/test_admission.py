@@ -101,7 +101,12 @@ def test_a_sampler_that_grants_none_limits_nobody(kind: str) -> None:
 
     async def scenario(producer: AnyProducer) -> None:
         playing = asyncio.ensure_future(play(producer))
-        await asyncio.to_thread(until, playing.done, lambda: clock.advance(GRANTED_AFTER_S))
+        # In small steps, and only while it waits: what it sends has a time-out by the same clock.
+        await asyncio.to_thread(
+            until,
+            lambda: worker.count(EntryKind.DISPATCHED) > 0,
+            lambda: clock.advance(GRANTED_AFTER_S / 20),
+        )
         await playing
 
     worker.play(kind, scenario, clock)
